@@ -1,0 +1,68 @@
+# `make` alone lists the targets. Needs Python 3.11 to 3.13 and make; .venv sets itself up.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+export TF_CPP_MIN_LOG_LEVEL := 2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint soak bench size format constraints clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+
+demo: $(READY) ## the main job: train, look inside, compare
+	@$(BIN)/fedcore demo
+
+test: lint ## everything CI runs: linters, types, layers, the whole test suite
+	@$(BIN)/python -m pytest
+
+check: lint ## linters, types, layers, fast tests
+	@$(BIN)/python -m pytest -m "not slow and not soak"
+
+lint: $(READY) ## linters, types and layers only
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo "not formatted: run make format"; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+soak: $(READY) ## long runs: large cohorts, kills, thousands of generated programs
+	@FEDCORE_SOAK=1 $(BIN)/python -m pytest -m soak
+
+bench: $(READY) ## ratios against hand-written floors, measured in the same run
+	@$(BIN)/python -m benchmarks
+
+size: $(READY) ## the ten longest files and functions
+	@$(BIN)/python scripts/size.py
+
+format: $(READY) ## rewrite the source in the one format
+	@$(BIN)/ruff check --fix --quiet
+	@$(BIN)/ruff format --quiet
+
+constraints: ## pin what fedcore[test,data] needs, from a fresh environment
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && set -e && \
+	$(PYTHON) -m venv $$tmp/venv && \
+	$$tmp/venv/bin/pip install -qq --disable-pip-version-check -e '.[test,data]' && \
+	{ echo "# What fedcore[test,data] was tested with; regenerate with: make constraints"; \
+	  $$tmp/venv/bin/pip freeze --disable-pip-version-check --exclude-editable --exclude fedcore; } > $$tmp/pins && \
+	cp $$tmp/pins constraints.txt
+
+clean: ## remove the environment, caches and outputs
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist demo-out bench-out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Without an interpreter, be it missing or dangling, .venv is made again from nothing.
+ifneq ($(shell test -x $(BIN)/python && echo there),there)
+.PHONY: $(READY)
+endif
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { \
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else \
+	"fedcore needs Python 3.11, 3.12 or 3.13; $(PYTHON) is %d.%d. Try: make PYTHON=python3.13" % v)' && \
+	echo "Setting up .venv (once; a few minutes)" && \
+	$(PYTHON) -m venv --clear .venv; }
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test,data]'
+	@touch $@

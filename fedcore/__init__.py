@@ -1,0 +1,80 @@
+"""fedcore: a compiler and runtime for a federated computation language.
+
+Every name is loaded when it is first used, so that `import fedcore.ir` costs no TensorFlow.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+# public name -> the module that holds it; a module's own name maps to itself.
+_PLACES = {
+    **dict.fromkeys(
+        (
+            "AbstractType",
+            "CLIENTS",
+            "FederatedType",
+            "FunctionType",
+            "PlacementType",
+            "SERVER",
+            "SequenceType",
+            "StructType",
+            "StructWithPythonType",
+            "TensorType",
+            "to_type",
+        ),
+        "fedcore.types",
+    ),
+    **dict.fromkeys(
+        (
+            "federated_aggregate",
+            "federated_apply",
+            "federated_broadcast",
+            "federated_eval",
+            "federated_map",
+            "federated_mean",
+            "federated_sum",
+            "federated_value",
+            "federated_zip",
+            "generic_divide",
+            "generic_minus",
+            "generic_multiply",
+            "generic_plus",
+            "generic_zero",
+            "intrinsic",
+            "sequence_map",
+            "sequence_reduce",
+            "sequence_sum",
+        ),
+        "fedcore.intrinsics",
+    ),
+    **dict.fromkeys(("Computation", "federated_computation", "load", "save", "tf_computation"), "fedcore.computation"),
+    **dict.fromkeys(("invoke", "set_runtime", "use"), "fedcore.context"),
+}
+_MODULES = (
+    "aggregators",
+    "compiler",
+    "data",
+    "errors",
+    "ir",
+    "learning",
+    "runtime",
+    "simulation",
+    "templates",
+    "testing",
+    "types",
+)
+
+__all__ = sorted((*_PLACES, *_MODULES))
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"fedcore.{name}")
+    if name in _PLACES:
+        return getattr(importlib.import_module(_PLACES[name]), name)
+    raise AttributeError(f"module 'fedcore' has no attribute {name!r}")
+
+
+def __dir__():
+    return [*__all__, "__version__"]

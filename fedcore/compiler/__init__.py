@@ -1,0 +1,21 @@
+"""The compiler: passes from traced modules to plans."""
+
+from fedcore.compiler.pipeline import (
+    DEFAULT_PIPELINE,
+    all_passes,
+    compile_module,
+    compiler_pass,
+    get_pass,
+    parse_pipeline,
+    run_passes,
+)
+
+__all__ = [
+    "DEFAULT_PIPELINE",
+    "all_passes",
+    "compile_module",
+    "compiler_pass",
+    "get_pass",
+    "parse_pipeline",
+    "run_passes",
+]

@@ -1,0 +1,146 @@
+"""The values of a lowered program as a graph: where each one is, and after how many crossings."""
+
+from collections.abc import Iterator
+
+import attrs
+import networkx as nx
+
+from fedcore.errors import FedcoreError
+from fedcore.ir import Function, Operation, Symbol
+from fedcore.ir.operations import PLACED, lookup
+from fedcore.types import FederatedType, StructType, Type
+
+AT_SERVER, AT_CLIENTS = "SERVER", "CLIENTS"
+
+
+@attrs.define(eq=False)
+class Node:
+    """One placed value: the operation (or parameter) that makes it and the values that it is made of.
+
+    Args:
+        level: how many crossings lie before it on the longest path; the server has even levels, clients odd.
+        inputs: for each operand a symbol name, a node, or a tuple of nodes where the operand is a struct.
+    """
+
+    name: str
+    where: str
+    level: int
+    type: Type  # of the member
+    op: Operation | None = None
+    inputs: tuple = ()
+
+    @property
+    def is_input(self) -> bool:
+        return self.op is None
+
+    def sources(self) -> list["Node"]:
+        return [n for i in self.inputs for n in nodes_of(i)]
+
+    @property
+    def is_constant(self) -> bool:
+        """Made of literals only, so it can be written again at any placement instead of being sent."""
+        if self.op is None or any(isinstance(i, str) for i in self.inputs) or self.op.kind == "call":
+            return False
+        return lookup(self.op.kind).level != PLACED and all(n.is_constant for n in self.sources())
+
+
+def nodes_of(tree) -> Iterator[Node]:
+    """The nodes of an operand; a symbol has none."""
+    if isinstance(tree, tuple):
+        for part in tree:
+            yield from nodes_of(part)
+    elif isinstance(tree, Node):
+        yield tree
+
+
+class Dataflow:
+    """The nodes of a function in the order of its operations, and the tree of nodes that it returns."""
+
+    def __init__(self, function: Function):
+        self.nodes: list[Node] = []
+        self.parameters: list = []
+        trees: dict[str, object] = {}
+        for parameter in function.parameters:
+            trees[parameter.name] = self._parameter(parameter.name, parameter.type)
+            self.parameters.append(trees[parameter.name])
+        for op in function.operations:
+            trees[op.name] = self._operation(op, [self._operand(o, trees) for o in op.operands])
+        self.result = trees[function.result.name]
+        self.needed = self._needed()
+        self._sink()
+
+    def users(self, node: Node) -> list[Node]:
+        return [n for n in self.needed if any(s is node for s in n.sources())]
+
+    def _parameter(self, name: str, type_: Type):
+        if isinstance(type_, StructType) and _has_placement(type_):
+            return tuple(self._parameter(f"{name}.{i}", t) for i, t in enumerate(type_.types))
+        at_clients = isinstance(type_, FederatedType) and type_.placement.name == AT_CLIENTS
+        member = type_.member if isinstance(type_, FederatedType) else type_
+        return self._add(Node(name, AT_CLIENTS if at_clients else AT_SERVER, 1 if at_clients else 0, member))
+
+    def _operand(self, operand, trees):
+        return operand.name if isinstance(operand, Symbol) else trees[operand.name]
+
+    def _add(self, node: Node) -> Node:
+        self.nodes.append(node)
+        return node
+
+    def _operation(self, op: Operation, inputs: list):
+        if op.kind == "item" and isinstance(inputs[0], tuple):
+            return inputs[0][op.attributes["index"]]
+        if op.kind == "struct" and _has_placement(op.type):
+            return tuple(inputs)
+        where, level = self._place(op, [n for i in inputs for n in nodes_of(i)])
+        member = op.type.member if isinstance(op.type, FederatedType) else op.type
+        return self._add(Node(op.name, where, level, member, op, tuple(inputs)))
+
+    def _place(self, op: Operation, sources: list[Node]) -> tuple[str, int]:
+        deepest = max((n.level for n in sources), default=0)
+        if op.kind == "federated_broadcast":
+            return AT_CLIENTS, deepest + 1
+        if op.kind == "federated_aggregate":
+            value = self._client_level(sources)
+            return AT_SERVER, value + 1
+        if isinstance(op.type, FederatedType) and op.type.placement.name == AT_CLIENTS:
+            if op.kind == "federated_value":
+                return AT_CLIENTS, 1 if all(n.is_constant for n in sources) else deepest + 1
+            return AT_CLIENTS, max(deepest, 1)
+        if any(n.where == AT_CLIENTS for n in sources):
+            raise FedcoreError(f"{op.kind} ({op.location}) takes a client value to the server without an aggregation")
+        return AT_SERVER, deepest
+
+    def _client_level(self, sources: list[Node]) -> int:
+        """The client stage in which an aggregation runs: after its value, and after what its zero needs is sent."""
+        levels = [n.level if n.where == AT_CLIENTS else (0 if n.is_constant else n.level + 1) for n in sources]
+        return max([1, *levels])
+
+    def _needed(self) -> list[Node]:
+        graph = nx.DiGraph()
+        graph.add_nodes_from(self.nodes)
+        graph.add_edges_from((s, n) for n in self.nodes for s in n.sources())
+        wanted = set(nodes_of(self.result))
+        for node in list(wanted):
+            wanted |= nx.ancestors(graph, node)
+        return [n for n in self.nodes if n in wanted]
+
+    def _sink(self) -> None:
+        """Client work moves to the stage that uses it, where what it is made of is at hand there too.
+
+        Then nothing has to be kept at the clients between two stages for its sake.
+        """
+        returned = set(nodes_of(self.result))
+        for node in reversed(self.needed):
+            movable = node.op is not None and node.where == AT_CLIENTS and node not in returned
+            if not movable or node.op.kind == "federated_broadcast":
+                continue
+            free = all(s.is_input or s.where == AT_SERVER or s.op.kind == "federated_broadcast" for s in node.sources())
+            users = [u.level if u.where == AT_CLIENTS else u.level - 1 for u in self.users(node)]
+            if free and users:
+                node.level = max(node.level, min(users))
+
+
+def _has_placement(type_: Type) -> bool:
+    if isinstance(type_, FederatedType):
+        return True
+    return isinstance(type_, StructType) and any(map(_has_placement, type_.types))

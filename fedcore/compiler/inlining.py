@@ -1,0 +1,143 @@
+"""Copies functions into a new module while calls among them are replaced by what they call."""
+
+import inspect
+
+import attrs
+
+from fedcore.errors import FedcoreError
+from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Symbol, Value
+from fedcore.ir.module import Graph
+from fedcore.ir.operations import PLACED, lookup
+from fedcore.ir.structural import bind, call
+from fedcore.types import placement
+
+_PLACES = {"federated_map": None, "federated_apply": "SERVER"}
+
+
+@attrs.frozen
+class Bound:
+    """A function with its leading arguments, not yet appended: a lambda with what it captured."""
+
+    function: Value
+    captured: tuple[Value, ...]
+
+
+class Inliner:
+    """Rebuilds functions of `module` in `target`.
+
+    Guarantees:
+      - Graphs stay calls; functions that are called are replaced by their operations.
+      - Every operation keeps the location it had.
+    """
+
+    def __init__(self, module: Module, target: ModuleBuilder):
+        self.symbols = module.symbols()
+        self.target = target
+        self._names: dict[str, str] = {}
+        target.blobs.update(module.blobs)
+
+    def add_main(self, module: Module) -> str:
+        """Rebuilds the main function and, before it, every function that it names."""
+        return self._function(module.main)
+
+    def symbol(self, builder: Builder, name: str) -> Value:
+        """The symbol in the target module, added there when first asked for."""
+        if name not in self._names:
+            node = self.symbols[name]
+            self._names[name] = self.target.add(node) if isinstance(node, Graph) else self._function(node)
+        return builder.symbol(self._names[name])
+
+    def _function(self, function: Function) -> str:
+        builder = Builder(self.target)
+        arguments = [builder.parameter(p.name, p.type) for p in function.parameters]
+        result = self.materialized(builder, self.body(builder, function, arguments))
+        return builder.finish(
+            function.name,
+            result,
+            placement=function.placement,
+            attributes=function.attributes,
+            location=function.location,
+        )
+
+    def body(self, builder: Builder, function: Function, arguments: list):
+        """Appends the function's operations on `arguments`; returns what stands for its result."""
+        if len(arguments) != len(function.parameters):
+            *first, last = arguments
+            arguments = [*first, *last]
+        known = dict(zip((p.name for p in function.parameters), arguments, strict=True))
+
+        def value(operand):
+            return self.symbol(builder, operand.name) if isinstance(operand, Symbol) else known[operand.name]
+
+        for op in function.operations:
+            with builder.at(op.location):
+                known[op.name] = self._operation(builder, op, op.operands, value)
+        return value(function.result)
+
+    def _operation(self, builder: Builder, op: Operation, operands, value):
+        if op.kind == "call":
+            return self._call(builder, operands, value)
+        values = [value(o) for o in operands]
+        if op.kind == "bind":
+            return Bound(values[0], tuple(values[1:]))
+        if any(isinstance(v, Bound) for v in values):
+            if lookup(op.kind).level == PLACED:
+                return self._placed_with_captures(builder, op, values)
+            values = [self.materialized(builder, v) for v in values]
+        return builder.append(op.kind, values, op.type, op.attributes)
+
+    def _call(self, builder: Builder, operands, value):
+        function, captured = operands[0], ()
+        if not isinstance(function, Symbol):
+            function = value(function)
+            if isinstance(function, Bound):
+                function, captured = function.function, function.captured
+            if not isinstance(function.operand, Symbol):
+                return call.emit([function, *(self.materialized(builder, value(o)) for o in operands[1:])], builder=builder)
+            target = self.target_function(function.operand.name)
+        else:
+            target = self.symbols[function.name]
+        arguments = [*captured, *(value(o) for o in operands[1:])]
+        if isinstance(target, Function):
+            return self.body(builder, target, arguments)
+        callee = self.symbol(builder, function.name) if isinstance(function, Symbol) else function
+        return call.emit([callee, *(self.materialized(builder, a) for a in arguments)], builder=builder)
+
+    def target_function(self, name: str) -> Function | Graph:
+        """A symbol of the target as it stands in the source module."""
+        source = next(s for s, t in self._names.items() if t == name)
+        return self.symbols[source]
+
+    def materialized(self, builder: Builder, value) -> Value:
+        if not isinstance(value, Bound):
+            return value
+        return bind.emit([value.function, *value.captured], builder=builder)
+
+    def _placed_with_captures(self, builder: Builder, op: Operation, values: list) -> Value:
+        """What a mapped lambda captured becomes part of the value it is mapped over."""
+        if op.kind not in _PLACES:
+            raise FedcoreError(
+                f"{op.kind} ({op.location}): its functions may capture constants only; put what they need into the value"
+            )
+        function, argument = values
+        with builder:
+            where = placement(_PLACES[op.kind] or argument.type.placement.name)
+            captured = [lookup("federated_value")(v, where) for v in function.captured]
+            zipped = lookup("federated_zip")((*captured, argument))
+
+            def applied(*parts):
+                return self.body(parts[0].builder, self.target_function(function.function.operand.name), list(parts))
+
+            count = len(captured) + 1
+            wrapped = builder.function(with_parameters(applied, count), zipped.type.member, op.kind)
+            return lookup(op.kind).emit([wrapped, zipped], builder=builder)
+
+
+def with_parameters(fn, count: int):
+    """`fn` under a signature of `count` parameters, as tracing reads it."""
+    def traced(*arguments):
+        return fn(*arguments)
+
+    names = [inspect.Parameter(f"x{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(count)]
+    traced.__signature__ = inspect.Signature(names)
+    return traced

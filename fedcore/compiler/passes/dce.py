@@ -1,0 +1,46 @@
+import attrs
+
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.ir import Function, Module, Ref, Symbol
+
+
+@compiler_pass("dce")
+def dce(module: Module) -> Module:
+    """Drops operations whose results nobody uses, and symbols that nobody names.
+
+    Calls of graphs with effects (a print, an assertion) stay.
+    """
+    effects = {g.name for g in module.graphs if g.attributes.get("effects")}
+    functions = []
+    for function in module.functions:
+        trimmed = _trim(function, effects)
+        functions.append(trimmed)
+        if any(isinstance(o, Symbol) and o.name in effects for op in trimmed.operations for o in op.operands):
+            effects.add(function.name)
+    return _reachable(module, tuple(functions))
+
+
+def _trim(function: Function, effects: set[str]) -> Function:
+    used = {function.result.name} if isinstance(function.result, Ref) else set()
+    kept = []
+    for op in reversed(function.operations):
+        has_effect = any(isinstance(o, Symbol) and o.name in effects for o in op.operands)
+        if op.name in used or has_effect:
+            kept.append(op)
+            used.update(o.name for o in op.operands if isinstance(o, Ref))
+    if len(kept) == len(function.operations):
+        return function
+    return attrs.evolve(function, operations=tuple(reversed(kept)))
+
+
+def _reachable(module: Module, functions: tuple[Function, ...]) -> Module:
+    named = {functions[-1].name}
+    for function in reversed(functions):
+        if function.name in named:
+            operands = [function.result, *(o for op in function.operations for o in op.operands)]
+            named.update(o.name for o in operands if isinstance(o, Symbol))
+    kept = tuple(f for f in functions if f.name in named)
+    graphs = tuple(g for g in module.graphs if g.name in named)
+    if kept == module.functions and graphs == module.graphs:
+        return module
+    return attrs.evolve(module, functions=kept, graphs=graphs)

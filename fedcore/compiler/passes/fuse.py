@@ -1,0 +1,140 @@
+import attrs
+
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Parameter, Ref, Value
+from fedcore.ir.module import Graph
+from fedcore.ir.structural import call, item
+from fedcore.ir.values import rename_symbols
+from fedcore.types import FunctionType, SequenceType, Type, contains
+
+_SEQUENCE = ("sequence_map", "sequence_reduce")
+_FREE = ("struct", "item", "literal")
+
+
+@compiler_pass("fuse")
+def fuse(module: Module) -> Module:
+    """Makes one graph of each maximal run of work between two sequence operations of a stage.
+
+    What depends on the partial stays apart from what a client computes alone, so that clients can be
+    vectorised and their fold kept in order. Inputs that the graph does not need are dropped.
+    """
+    if module.stage != "planned" or not any(_fusible(module, f) for f in module.functions[:-1]):
+        return module
+    return _Fusion(module).run()
+
+
+def _fusible(module: Module, function: Function) -> bool:
+    return any(len(run) > 1 or run[0].kind != "call" for run in _runs(function))
+
+
+def _runs(function: Function) -> list[list[Operation]]:
+    """The runs of a function in the order in which they run; runs of mere bookkeeping are left out."""
+    levels = _levels(function)
+    runs: dict[tuple, list[Operation]] = {}
+    for op in function.operations:
+        if _in_graph(op):
+            runs.setdefault(levels[op.name], []).append(op)
+    found = [runs[key] for key in sorted(runs)]
+    return [run for run in found if any(op.kind not in _FREE for op in run)]
+
+
+def _in_graph(op: Operation) -> bool:
+    return op.kind not in _SEQUENCE and op.kind != "bind" and not contains(op.type, _is_sequence)
+
+
+def _is_sequence(type_: Type) -> bool:
+    return isinstance(type_, SequenceType | FunctionType)
+
+
+def _levels(function: Function) -> dict[str, tuple[bool, int]]:
+    """For each operation: whether it depends on the partial, and how many sequence operations lie before it."""
+    levels = {p.name: (p.name == "partial" and i == 0, 0) for i, p in enumerate(function.parameters)}
+    for op in function.operations:
+        before = [levels[o.name] for o in op.operands if isinstance(o, Ref)]
+        dependent = any(d for d, _ in before)
+        level = max((n for _, n in before), default=0)
+        levels[op.name] = (dependent, level + (op.kind in _SEQUENCE))
+    return levels
+
+
+class _Fusion:
+    def __init__(self, module: Module):
+        self.module = module
+        self.target = ModuleBuilder(module.stage)
+        self.target.blobs.update(module.blobs)
+        self.names: dict[str, str] = {}
+
+    def run(self) -> Module:
+        main = self.module.main
+        for function in self.module.functions[:-1]:
+            self.names[function.name] = self._function(function)
+        self.target.add(rename_symbols(main, self.names))
+        return self.target.build()
+
+    def _symbol(self, builder: Builder, name: str) -> Value:
+        if name not in self.names:
+            self.names[name] = self.target.add(self.module[name])
+        return builder.symbol(self.names[name])
+
+    def _function(self, function: Function) -> str:
+        builder = Builder(self.target, locate=lambda: None)
+        known = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
+        levels, runs = _levels(function), _runs(function)
+        fused = {op.name: i for i, run in enumerate(runs) for op in run}
+        pending = {i: run for i, run in enumerate(runs)}
+        order = sorted(function.operations, key=lambda op: (levels[op.name], op.kind in _SEQUENCE))
+        for op in order:
+            if op.name in fused:
+                if fused[op.name] in pending:
+                    self._fuse(builder, function, pending.pop(fused[op.name]), known)
+                continue
+            operands = [
+                known[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands
+            ]
+            with builder.at(op.location):
+                known[op.name] = builder.append(op.kind, operands, op.type, op.attributes)
+        return builder.finish(
+            function.name,
+            known[function.result.name],
+            placement=function.placement,
+            attributes=function.attributes,
+            location=function.location,
+        )
+
+    def _fuse(self, builder: Builder, function: Function, run: list[Operation], known: dict[str, Value]) -> None:
+        """Replaces a run by one call; binds what others need of it."""
+        inside = {op.name for op in run}
+        outputs = [op for op in run if self._leaves(function, op, inside)]
+        inputs = list(dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside))
+        if len(run) == 1 and run[0].kind == "call" and isinstance(self.module[run[0].operands[0].name], Graph):
+            op = run[0]
+            operands = [self._symbol(builder, op.operands[0].name), *(known[o.name] for o in op.operands[1:])]
+            with builder.at(op.location):
+                known[op.name] = builder.append("call", operands, op.type)
+            return
+        graph, used = self._graph(function, run, inputs, outputs, {n: known[n].type for n in inputs})
+        with builder.at(run[-1].location):
+            callee = builder.symbol(self.target.add(graph))
+            out = call.emit([callee, *(known[n] for n in used)], builder=builder)
+            for i, op in enumerate(outputs):
+                known[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
+
+    def _leaves(self, function: Function, op: Operation, inside: set[str]) -> bool:
+        if isinstance(function.result, Ref) and function.result.name == op.name:
+            return True
+        return any(
+            o == Ref(op.name) for other in function.operations if other.name not in inside for o in other.operands
+        )
+
+    def _graph(self, function, run, inputs, outputs, types) -> tuple[Graph, list[str]]:
+        from fedcore.graphs.fusing import trace_operations
+
+        local = attrs.evolve(
+            function,
+            parameters=tuple(Parameter(name, type_) for name, type_ in types.items()),
+            operations=tuple(run),
+            placement=None,
+        )
+        traced, used = trace_operations(self.module, local, inputs, [op.name for op in outputs])
+        self.target.blobs[traced.digest] = traced.data
+        return traced.named(function.name), used

@@ -1,0 +1,31 @@
+import attrs
+
+from fedcore.compiler.inlining import Inliner
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.errors import FedcoreError
+from fedcore.ir import Builder, Module, ModuleBuilder, Operation
+from fedcore.ir.operations import lookup
+from fedcore.types import fits
+
+
+@compiler_pass("lower-intrinsics")
+def lower_intrinsics(module: Module) -> Module:
+    """Writes derived intrinsics in those they are derived from, until only core operations are left."""
+    while any(lookup(op.kind).lowered_by for f in module.functions for op in f.operations):
+        target = ModuleBuilder(module.stage)
+        _Lowering(module, target).add_main(module)
+        module = target.build()
+    return module if module.stage == "lowered" else attrs.evolve(module, stage="lowered")
+
+
+class _Lowering(Inliner):
+    def _operation(self, builder: Builder, op: Operation, operands, value):
+        declared = lookup(op.kind)
+        if declared.lowered_by is None:
+            return super()._operation(builder, op, operands, value)
+        with builder:
+            values = [self.materialized(builder, value(o)) for o in operands]
+            result = builder.value(declared.lowered_by(*values, **op.attributes))
+        if not fits(result.type, op.type):
+            raise FedcoreError(f"the lowering of {op.kind} gives {result.type}, but its signature says {op.type}")
+        return result

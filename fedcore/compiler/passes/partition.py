@@ -1,0 +1,324 @@
+import attrs
+
+from fedcore.compiler.dataflow import AT_CLIENTS, AT_SERVER, Dataflow, Node, nodes_of
+from fedcore.compiler.inlining import Inliner
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.errors import FedcoreError
+from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
+from fedcore.ir import Builder, Module, ModuleBuilder, Value
+from fedcore.ir.module import Graph
+from fedcore.ir.structural import call, item
+from fedcore.types import CLIENTS, SERVER, FederatedType, StructType
+
+
+@compiler_pass("partition")
+def partition(module: Module) -> Module:
+    """Cuts the program into the fewest stages: local work between what crosses.
+
+    A value's level is the number of crossings on the longest path to it, so every placement runs once a level
+    and no program needs fewer. An aggregation's accumulation joins the client stage that makes its value.
+    """
+    if module.stage == "planned":
+        return module
+    return _Partition(module).planned
+
+
+@attrs.frozen
+class _Aggregation:
+    """One `federated_aggregate`, by operand."""
+
+    node: Node
+    value: object
+    zero: object
+    accumulate: str
+    merge: str
+    report: str
+
+    @classmethod
+    def of(cls, node: Node) -> "_Aggregation":
+        return cls(node, *node.inputs)
+
+
+class _Partition:
+    def __init__(self, module: Module):
+        self.flow = Dataflow(module.main)
+        self.target = ModuleBuilder("planned")
+        self.inliner = Inliner(module, self.target)
+        self.main = Builder(self.target, locate=lambda: None)
+        self.placed: dict[Node, Value] = {}  # what stands for a node at top level
+        self.sent: dict[Node, Value] = {}  # unplaced values that clients asked for
+        self.partials: dict[Node, tuple[Value, int | None]] = {}  # a merged partial, and which of its elements
+        for parameter, tree in zip(module.main.parameters, self.flow.parameters, strict=True):
+            self._bind(self.main.parameter(parameter.name, parameter.type), tree)
+        for level in range(max((n.level for n in self.flow.needed), default=0) + 1):
+            nodes = [n for n in self.flow.needed if n.level == level and not n.is_input]
+            if level % 2:
+                self._client_stage(level, nodes)
+            else:
+                self._server_stage(level, nodes)
+        result = self._result(self.flow.result, module.main.result_type)
+        self.main.finish(module.main.name, result, location=module.main.location)
+        self.planned = self.target.build()
+
+    def _bind(self, value: Value, tree) -> None:
+        if isinstance(tree, Node):
+            self.placed[tree] = value
+            return
+        for i, part in enumerate(tree):
+            with self.main:
+                self._bind(item.emit([value], index=i), part)
+
+    def _result(self, tree, type_) -> Value:
+        if isinstance(tree, Node):
+            return self.placed[tree]
+        parts = [self._result(t, p) for t, p in zip(tree, type_.types, strict=True)]
+        return self.main.append("struct", parts, type_)
+
+    # The server.
+
+    def _server_stage(self, level: int, nodes: list[Node]) -> None:
+        work = [n for n in nodes if not n.is_constant or self._leaves_server(n, level)]
+        wanted = [n for n in work if self._leaves_server(n, level)]
+        if not wanted:
+            return
+        local = _Local(self, AT_SERVER)
+        for node in work:
+            if node.op.kind == "federated_aggregate":
+                partial, index = self.partials[node]
+                argument = local.argument(partial)
+                if index is not None:
+                    argument = item.emit([argument], builder=local.builder, index=index)
+                local.known[node] = local.call(_Aggregation.of(node).report, [argument], node)
+            else:
+                local.node(node)
+        self._finish(local, "server", SERVER, wanted, run)
+
+    def _leaves_server(self, node: Node, level: int) -> bool:
+        """Whether anything outside the server stage of its level needs the node."""
+        if any(n is node for n in nodes_of(self.flow.result)):
+            return True
+        return any(u.level > level and not node.is_constant for u in self.flow.users(node))
+
+    # The clients.
+
+    def _client_stage(self, level: int, nodes: list[Node]) -> None:
+        for node in nodes:
+            if self._is_broadcast(node):
+                with self.main:
+                    self.placed[node] = broadcast.emit([self._at_server(node)])
+        aggregations = [
+            _Aggregation.of(n)
+            for n in self.flow.needed
+            if n.op is not None and n.op.kind == "federated_aggregate" and n.level == level + 1
+        ]
+        work = [n for n in nodes if n not in self.placed]
+        kept = [n for n in work if self._is_kept(n, level)]
+        if not aggregations and not kept:
+            return
+        local = _Local(self, AT_CLIENTS)
+        if aggregations:
+            local.start_fold(aggregations)
+        for node in work:
+            local.node(node)
+        if not aggregations:
+            self._finish(local, "clients", CLIENTS, kept, collect)
+            return
+        self._finish_fold(local, aggregations, kept)
+
+    def at(self, node: Node, where: str) -> Value:
+        """The top-level value of a node, sent to the clients where they ask for an unplaced one."""
+        value = self.placed[node]
+        if where == AT_SERVER or node.where == AT_CLIENTS:
+            return value
+        if node not in self.sent:
+            with self.main:
+                self.sent[node] = broadcast.emit([value])
+        return self.sent[node]
+
+    def _at_server(self, node: Node) -> Value:
+        (source,) = node.inputs
+        if isinstance(source, tuple):
+            raise FedcoreError(f"{node.op.kind} ({node.op.location}): zip the values before they are sent")
+        return self.placed[source]
+
+    def _is_broadcast(self, node: Node) -> bool:
+        if node.op.kind == "federated_broadcast":
+            return True
+        return node.op.kind == "federated_value" and not all(n.is_constant for n in node.sources())
+
+    def _is_kept(self, node: Node, level: int) -> bool:
+        if any(n is node for n in nodes_of(self.flow.result)):
+            return True
+        return any(u.level > level + 1 or (u.level > level and u.where == AT_CLIENTS) for u in self.flow.users(node))
+
+    def _finish_fold(self, local: "_Local", aggregations: list[_Aggregation], kept: list[Node]) -> None:
+        with local.builder:
+            before = local.partial
+            after = []
+            for i, aggregation in enumerate(aggregations):
+                mine = before if len(aggregations) == 1 else before[i]
+                value = local.tree(aggregation.value)
+                after.append(local.call(aggregation.accumulate, [mine, value], aggregation.node))
+            result = after[0] if len(after) == 1 else local.builder.struct([(None, a) for a in after])
+            if kept:
+                keeps = local.builder.value(tuple(local.known[n] for n in kept))
+                result = local.builder.struct([("partial", result), ("kept", keeps)])
+        stage = local.finish("clients", result, CLIENTS)
+        zero = local.zero_stage(aggregations)
+        with self.main:
+            attributes = {"keeps": True} if kept else {}
+            folded = fold.emit([zero, stage, *local.outer_arguments()], **attributes)
+            partials = folded[0] if kept else folded
+            merged = merge.emit([self._join(aggregations), partials])
+            for i, node in enumerate(kept):
+                self.placed[node] = folded[1][i]
+        for i, aggregation in enumerate(aggregations):
+            self.partials[aggregation.node] = (merged, None if len(aggregations) == 1 else i)
+
+    def _join(self, aggregations: list[_Aggregation]) -> Value:
+        types = [self.partial_type(a) for a in aggregations]
+        builder = Builder(self.target, locate=lambda: None)
+        type_ = types[0] if len(types) == 1 else StructType([(None, t) for t in types])
+        left, right = builder.parameter("left", type_), builder.parameter("right", type_)
+        with builder:
+            joined = []
+            for i, a in enumerate(aggregations):
+                pair = [left, right] if len(types) == 1 else [left[i], right[i]]
+                joined.append(_inlined(self.inliner, builder, a.merge, pair, a.node))
+            result = joined[0] if len(joined) == 1 else builder.struct([(None, j) for j in joined])
+        return self.main.symbol(builder.finish("join", result, placement=CLIENTS))
+
+    def partial_type(self, aggregation: _Aggregation):
+        """The type of a partial: what the accumulation returns."""
+        return self.inliner.symbols[aggregation.accumulate].type.result
+
+    def _finish(self, local: "_Local", name: str, where, wanted: list[Node], kind) -> None:
+        with local.builder:
+            values = [local.known[n] for n in wanted]
+            result = values[0] if len(values) == 1 else local.builder.struct([(None, v) for v in values])
+        stage = local.finish(name, result, where)
+        with self.main:
+            out = kind.emit([stage, *local.outer_arguments()])
+            for i, node in enumerate(wanted):
+                self.placed[node] = out if len(wanted) == 1 else out[i]
+
+
+def _inlined(inliner: Inliner, builder: Builder, symbol: str, arguments: list[Value], node: Node) -> Value:
+    """The result of applying a symbol of the source module: a graph is called, a function inlined."""
+    target = inliner.symbols[symbol]
+    with builder.at(node.op.location):
+        if isinstance(target, Graph):
+            return call.emit([inliner.symbol(builder, symbol), *arguments], builder=builder)
+        if not target.parameters:
+            return inliner.materialized(builder, inliner.body(builder, target, []))
+        spread = arguments
+        if len(arguments) != len(target.parameters):
+            with builder:
+                spread = [*arguments[:-1], *arguments[-1]]
+        return inliner.materialized(builder, inliner.body(builder, target, list(spread)))
+
+
+class _Local:
+    """One stage in the making: nodes of its level as local operations, everything else as a parameter."""
+
+    def __init__(self, owner: _Partition, where: str):
+        self.owner = owner
+        self.where = where
+        self.builder = Builder(owner.target, locate=lambda: None)
+        self.known: dict[Node, Value] = {}
+        self.partial: Value | None = None
+        self._outer: list[tuple[Value, Value]] = []  # (value at top level, parameter)
+
+    def argument(self, outer: Value, name: str | None = None) -> Value:
+        """The parameter that stands for a top-level value."""
+        for known, parameter in self._outer:
+            if known is outer:
+                return parameter
+        type_ = outer.type.member if isinstance(outer.type, FederatedType) else outer.type
+        parameter = self.builder.parameter(name or self._name(outer), type_)
+        self._outer.append((outer, parameter))
+        return parameter
+
+    def _name(self, outer: Value) -> str:
+        stem = outer.operand.name
+        stem = stem if not stem[0].isdigit() else f"x{stem}"
+        taken = {p.name for p in self.builder.parameters}
+        return stem if stem not in taken else f"{stem}_{len(taken)}"
+
+    def start_fold(self, aggregations: list[_Aggregation]) -> None:
+        types = [self.owner.partial_type(a) for a in aggregations]
+        type_ = types[0] if len(types) == 1 else StructType([(None, t) for t in types])
+        self.partial = self.builder.parameter("partial", type_)
+        for node in (n for a in aggregations for n in nodes_of(a.zero) if not n.is_constant):
+            self.value(node)
+
+    def value(self, node: Node) -> Value:
+        """A node as a local value: made here, written again where it is a constant, else a parameter."""
+        if node not in self.known:
+            if node in self.owner.placed:
+                self.known[node] = self.argument(self.owner.at(node, self.where))
+            elif node.is_constant:
+                self.node(node)
+            else:
+                raise FedcoreError(f"{node.op.kind} ({node.op.location}) needs a value of another stage")
+        return self.known[node]
+
+    def tree(self, tree) -> Value:
+        if isinstance(tree, Node):
+            return self.value(tree)
+        return self.builder.struct([(None, self.tree(t)) for t in tree])
+
+    def call(self, symbol: str, arguments: list[Value], node: Node) -> Value:
+        return _inlined(self.owner.inliner, self.builder, symbol, arguments, node)
+
+    def node(self, node: Node) -> None:
+        """Appends what a node's operation does at one placement."""
+        op = node.op
+        with self.builder.at(op.location), self.builder:
+            if op.kind in ("federated_map", "federated_apply"):
+                self.known[node] = self.call(node.inputs[0], [self.tree(node.inputs[1])], node)
+            elif op.kind == "federated_eval":
+                self.known[node] = self.call(node.inputs[0], [], node)
+            elif op.kind == "federated_value":
+                self.known[node] = self.tree(node.inputs[0])
+            elif op.kind == "federated_zip":
+                self.known[node] = self._zipped(node.inputs[0], node.type)
+            else:
+                self.known[node] = self._local(node)
+
+    def _zipped(self, tree, type_) -> Value:
+        if isinstance(tree, Node):
+            return self.value(tree)
+        parts = [self._zipped(t, p) for t, p in zip(tree, type_.types, strict=True)]
+        return self.builder.append("struct", parts, type_)
+
+    def _local(self, node: Node) -> Value:
+        operands = [
+            self.owner.inliner.symbol(self.builder, i) if isinstance(i, str) else self.tree(i) for i in node.inputs
+        ]
+        return self.builder.append(node.op.kind, operands, node.type, node.op.attributes)
+
+    def _order(self) -> list[tuple[Value, Value]]:
+        """Broadcasts come before client values, whatever was needed first."""
+        return sorted(self._outer, key=lambda pair: not getattr(pair[0].type, "all_equal", True))
+
+    def outer_arguments(self) -> list[Value]:
+        return [outer for outer, _ in self._order()]
+
+    def finish(self, name: str, result: Value, where) -> Value:
+        first = [p for p in self.builder.parameters if p.name == "partial" and self.partial is not None]
+        by_name = {p.name: p for p in self.builder.parameters}
+        self.builder.parameters = first + [by_name[v.operand.name] for _, v in self._order()]
+        symbol = self.builder.finish(name, result, placement=where)
+        return self.owner.main.symbol(symbol)
+
+    def zero_stage(self, aggregations: list[_Aggregation]) -> Value:
+        """The stage that makes the partial a block starts from; it takes what is broadcast."""
+        local = _Local(self.owner, AT_CLIENTS)
+        for outer, _ in self._order():
+            if outer.type.all_equal:
+                local.argument(outer)
+        with local.builder:
+            zeros = [local.tree(a.zero) for a in aggregations]
+            result = zeros[0] if len(zeros) == 1 else local.builder.struct([(None, z) for z in zeros])
+        return local.finish("zero", result, CLIENTS)

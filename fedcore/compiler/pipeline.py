@@ -1,0 +1,114 @@
+"""Passes by name, and pipelines of them as one line of text."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from fedcore.errors import FedcoreError
+from fedcore.ir import Module, verify
+
+DEFAULT_PIPELINE = "inline,lower-intrinsics,inline,dce,partition,fuse,dce,plan"
+
+# Our own passes are imported when named; passes from elsewhere register when their module is imported.
+BUILT_IN = ("inline", "lower-intrinsics", "dce", "partition", "fuse", "plan", "strip-locations")
+
+_registry: dict[str, "Pass"] = {}
+
+
+@attrs.frozen
+class Pass:
+    """A named pure function from module to module. Its keyword arguments are its options."""
+
+    name: str
+    run: Callable[..., Module]
+    idempotent: bool = True
+
+    @property
+    def summary(self) -> str:
+        return (self.run.__doc__ or "").strip().split("\n")[0]
+
+    def options(self) -> dict[str, object]:
+        parameters = list(inspect.signature(self.run).parameters.values())[1:]
+        return {p.name: p.default for p in parameters}
+
+
+def compiler_pass(name: str, *, idempotent: bool = True):
+    """Registers a pass; `fedcore opt -p name{option=value}` runs it."""
+
+    def register(fn):
+        _registry[name] = Pass(name, fn, idempotent)
+        return fn
+
+    return register
+
+
+def get_pass(name: str) -> Pass:
+    if name not in _registry and name in BUILT_IN:
+        importlib.import_module(f"fedcore.compiler.passes.{name.replace('-', '_')}")
+    if name not in _registry:
+        raise FedcoreError(f"no pass is called {name!r}; there are {', '.join(sorted({*BUILT_IN, *_registry}))}")
+    return _registry[name]
+
+
+def all_passes() -> list[Pass]:
+    return [get_pass(name) for name in dict.fromkeys((*BUILT_IN, *_registry))]
+
+
+_ITEM = re.compile(r"\s*([A-Za-z0-9_\-]+)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
+
+
+def parse_pipeline(text: str) -> list[tuple[Pass, dict[str, object]]]:
+    """`a,b{option=1}` as passes with their options; an unknown pass or option is an error that lists the known."""
+    found, position = [], 0
+    while position < len(text):
+        match = _ITEM.match(text, position)
+        if match is None:
+            raise FedcoreError(f"the pipeline {text!r} is not understood at {text[position:]!r}: write 'a,b{{option=1}}'")
+        one = get_pass(match[1])
+        found.append((one, _options(one, match[2] or "")))
+        position = match.end()
+    return found
+
+
+def _options(one: Pass, text: str) -> dict[str, object]:
+    known, given = one.options(), {}
+    for pair in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if key not in known or not equals:
+            raise FedcoreError(f"the pass {one.name} has no option {pair!r}; it has {', '.join(known) or 'none'}")
+        given[key] = _option_value(one, key, value, known[key])
+    return given
+
+
+def _option_value(one: Pass, key: str, value: str, default):
+    if isinstance(default, bool):
+        if value not in ("true", "false"):
+            raise FedcoreError(f"the option {key} of {one.name} is true or false, not {value!r}")
+        return value == "true"
+    if isinstance(default, int):
+        if not re.fullmatch(r"-?[0-9]+", value):
+            raise FedcoreError(f"the option {key} of {one.name} is a whole number, not {value!r}")
+        return int(value)
+    return value
+
+
+def run_passes(module: Module, pipeline: str = DEFAULT_PIPELINE, *, verify_each: bool = False) -> Iterator[tuple[Pass, Module]]:
+    """Yields each pass with the module after it; a pass that changed nothing yields the same object."""
+    for one, options in parse_pipeline(pipeline):
+        module = one.run(module, **options)
+        if verify_each:
+            try:
+                verify(module)
+            except FedcoreError as error:
+                raise FedcoreError(f"after the pass {one.name}: {error}") from None
+        yield one, module
+
+
+def compile_module(module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module:
+    """The module after the whole pipeline."""
+    for _, module in run_passes(module, pipeline):
+        pass
+    return module

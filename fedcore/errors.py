@@ -1,0 +1,122 @@
+"""The errors of fedcore, and how a mismatch of types reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+_CLIP = 100  # characters of a source line shown on each side of the caret
+
+
+@attrs.frozen
+class Location:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class FedcoreError(Exception):
+    """What all errors of fedcore are."""
+
+
+class TypeMismatch(FedcoreError, TypeError):
+    """A type does not fit where it is used. The message shows both sides."""
+
+
+class VerifyError(FedcoreError, ValueError):
+    """A module breaks a rule of its stage."""
+
+
+class TracingError(FedcoreError, TypeError):
+    """A Python function did something that cannot be traced."""
+
+
+class ClientError(FedcoreError, RuntimeError):
+    """The work of one client failed."""
+
+
+class ParseError(FedcoreError, ValueError):
+    """Text that is not in the expected notation.
+
+    Args:
+        problem: what is wrong, in a few words.
+        text: the whole text that was parsed.
+        line, column: where, both from 1; one past the end where the text stops too soon.
+        expected: what could have stood there.
+    """
+
+    def __init__(self, problem: str, text: str, line: int, column: int, expected: Sequence[str] = ()):
+        self.problem = problem
+        self.text = text
+        self.line = line
+        self.column = column
+        self.expected = tuple(expected)
+        super().__init__(self._message())
+
+    def __reduce__(self):
+        # Exceptions pickle as cls(*args), and args is the rendered message.
+        return type(self), (self.problem, self.text, self.line, self.column, self.expected)
+
+    def _message(self) -> str:
+        lines = self.text.split("\n")
+        source = lines[self.line - 1] if 0 < self.line <= len(lines) else ""
+        start = max(0, self.column - 1 - _CLIP)
+        shown = source[start : self.column - 1 + _CLIP].expandtabs(1)
+        caret = " " * (self.column - 1 - start) + "^"
+        hint = f" expected {_either(self.expected)}" if self.expected else ""
+        return f"line {self.line}, column {self.column}: {self.problem}\n  {shown}\n  {caret}{hint}"
+
+
+def render_mismatch(
+    title: str,
+    wants: str,
+    has: str,
+    spans: Sequence[tuple[int, int]] = (),
+    *,
+    want_label: str = "signature",
+    have_label: str = "argument",
+    notes: Sequence[str] = (),
+    location: Location | None = None,
+    function: str | None = None,
+    fix: str | None = None,
+) -> str:
+    """The text of a mismatch: both sides aligned, carets under what differs, the user's line.
+
+    Args:
+        title: what was asked, in the user's names.
+        wants, has: the two sides as text.
+        spans: (start, end) offsets in `has`; each gets carets, an empty span one caret.
+        notes: facts that the two sides do not show, a line each.
+        function: the name of the user's function that holds `location`.
+        fix: what to change; only where that is certain.
+    """
+    width = max(len(want_label), len(have_label))
+    margin = f"  {have_label:<{width}}  has    "
+    lines = [title, f"  {want_label:<{width}}  wants  {wants}", margin + has]
+    carets = _carets(spans)
+    if carets:
+        lines.append(" " * len(margin) + carets)
+    lines += [f"  {note}" for note in notes]
+    if location is not None:
+        lines.append(f"  at {location}, in {function}" if function else f"  at {location}")
+    elif function:
+        lines.append(f"  in {function}")
+    if fix:
+        lines.append(f"  fix: {fix}")
+    return "\n".join(lines)
+
+
+def _carets(spans: Sequence[tuple[int, int]]) -> str:
+    marked = {offset for start, end in spans for offset in range(start, max(end, start + 1))}
+    return "".join("^" if offset in marked else " " for offset in range(max(marked, default=-1) + 1))
+
+
+def _either(words: Sequence[str]) -> str:
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} or {words[-1]}"

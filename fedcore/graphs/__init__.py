@@ -1,0 +1,1 @@
+"""All that touches TensorFlow graphs: tracing, kernels, realizing, values."""

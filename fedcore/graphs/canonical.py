@@ -1,0 +1,172 @@
+"""One program, one digest: GraphDefs with what does not matter taken out and names given by position."""
+
+import hashlib
+
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+
+# What tracing leaves behind for the Python of this process, or for one device or debugger.
+_DROPPED_ATTRIBUTES = frozenset(
+    {
+        "_output_shapes",
+        "_class",
+        "_gradient_op_type",
+        "_forward_func_name",
+        "_backward_func_name",
+        "_construction_context",
+        "_lower_using_switch_merge",
+        "_num_original_outputs",
+        "_stateful_parallelism",
+        "_read_only_resource_inputs",
+        "_tf_data_function",
+    }
+)
+
+
+def canonical_graph(graph_def: graph_pb2.GraphDef, arguments: list[str], results: list[str], effects: list[str]) -> bytes:
+    """The bytes of a graph whose nodes are named by their position in the data flow.
+
+    Args:
+        arguments: the names of the placeholders, in order; they become `arg0`, `arg1`, …
+        results: the tensors (`node:0`) that it returns; they become the nodes `ret0`, `ret1`, …
+        effects: nodes to keep although no result needs them (prints, assertions).
+    """
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    library = _Library(functions)
+    nodes = {n.name: n for n in graph_def.node}
+    out = graph_pb2.GraphDef()
+    out.versions.producer = graph_def.versions.producer
+    names = {name: f"arg{i}" for i, name in enumerate(arguments)}
+    for name in arguments:
+        _copy_node(out.node.add(), nodes[name], names, library)
+    order = _order(nodes, [r.split(":")[0] for r in results] + effects, set(arguments))
+    for i, name in enumerate(order):
+        names[name] = f"n{i}"
+    for name in order:
+        _copy_node(out.node.add(), nodes[name], names, library)
+    for i, result in enumerate(results):
+        _result_node(out.node.add(), i, result, nodes, names)
+    out.library.function.extend(library.canonical[name] for name in library.used())
+    return out.SerializeToString(deterministic=True)
+
+
+def _result_node(node, i: int, result: str, nodes, names) -> None:
+    source, _, index = result.partition(":")
+    node.name, node.op = f"ret{i}", "Identity"
+    node.input.append(_renamed(f"{source}:{index or 0}", names))
+
+
+def _order(nodes, roots: list[str], known: set[str]) -> list[str]:
+    """The nodes that the roots need, inputs first: a depth-first walk in the order of the inputs."""
+    order: list[str] = []
+    seen = set(known)
+    for root in roots:
+        stack = [(root, False)]
+        while stack:
+            name, done = stack.pop()
+            if done:
+                order.append(name)
+                continue
+            if name in seen:
+                continue
+            seen.add(name)
+            stack.append((name, True))
+            stack.extend((_node_of(i), False) for i in reversed(nodes[name].input) if _node_of(i) not in seen)
+    return order
+
+
+def _node_of(input_name: str) -> str:
+    return input_name.lstrip("^").split(":")[0]
+
+
+def _renamed(input_name: str, names) -> str:
+    control = "^" if input_name.startswith("^") else ""
+    node, _, port = input_name.lstrip("^").partition(":")
+    return control + names[node] + (f":{port}" if port and port != "0" else "")
+
+
+def _copy_node(node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef, names, library: "_Library") -> None:
+    node.name = names[source.name]
+    node.op = library.name(source.op) if source.op in library.functions else source.op
+    data = [_renamed(i, names) for i in source.input if not i.startswith("^")]
+    control = sorted({_renamed(i, names) for i in source.input if i.startswith("^")})
+    node.input.extend(data + control)
+    for key in sorted(source.attr):
+        if key not in _DROPPED_ATTRIBUTES:
+            node.attr[key].CopyFrom(source.attr[key])
+            library.rename(node.attr[key])
+    if "shared_name" in node.attr:
+        node.attr["shared_name"].s = b""
+
+
+class _Library:
+    """The functions of a graph under names made of their own content."""
+
+    def __init__(self, functions: dict[str, function_pb2.FunctionDef]):
+        self.functions = functions
+        self.canonical: dict[str, function_pb2.FunctionDef] = {}
+        self._names: dict[str, str] = {}
+
+    def used(self) -> list[str]:
+        return sorted(self.canonical)
+
+    def name(self, original: str) -> str:
+        if original not in self._names:
+            function = self._canonical(self.functions[original])
+            content = function.SerializeToString(deterministic=True)
+            function.signature.name = "f_" + hashlib.sha256(content).hexdigest()[:24]
+            self._names[original] = function.signature.name
+            self.canonical[function.signature.name] = function
+        return self._names[original]
+
+    def rename(self, value) -> None:
+        for func in [value.func] if value.HasField("func") else value.list.func:
+            if func.name in self.functions:
+                func.name = self.name(func.name)
+
+    def _canonical(self, source: function_pb2.FunctionDef) -> function_pb2.FunctionDef:
+        """The function with arguments a0…, nodes n0… in data-flow order, results r0…."""
+        out = function_pb2.FunctionDef()
+        nodes = {n.name: n for n in source.node_def}
+        names = {}
+        for i, arg in enumerate(source.signature.input_arg):
+            names[arg.name] = f"a{i}"
+            kept = out.signature.input_arg.add()
+            kept.CopyFrom(arg)
+            kept.name = f"a{i}"
+            kept.ClearField("handle_data")
+        out.signature.is_stateful = source.signature.is_stateful
+        roots = [source.ret[o.name].split(":")[0] for o in source.signature.output_arg]
+        roots += [source.control_ret[c] for c in source.signature.control_output]
+        order = [n for n in _order(nodes, [r for r in roots if r in nodes], set(names))]
+        names.update((name, f"n{i}") for i, name in enumerate(order))
+        for name in order:
+            self._copy_function_node(out.node_def.add(), nodes[name], names)
+        for i, result in enumerate(source.signature.output_arg):
+            kept = out.signature.output_arg.add()
+            kept.CopyFrom(result)
+            kept.name = f"r{i}"
+            kept.ClearField("handle_data")
+            out.ret[f"r{i}"] = _port_renamed(source.ret[result.name], names)
+        for i, control in enumerate(source.signature.control_output):
+            out.signature.control_output.append(f"c{i}")
+            out.control_ret[f"c{i}"] = names[source.control_ret[control]]
+        return out
+
+    def _copy_function_node(self, node, source, names) -> None:
+        node.op = self.name(source.op) if source.op in self.functions else source.op
+        node.name = names[source.name]
+        data = [_port_renamed(i, names) for i in source.input if not i.startswith("^")]
+        control = sorted({"^" + names[i[1:]] for i in source.input if i.startswith("^")})
+        node.input.extend(data + control)
+        for key in sorted(source.attr):
+            if key not in _DROPPED_ATTRIBUTES:
+                node.attr[key].CopyFrom(source.attr[key])
+                self.rename(node.attr[key])
+        if "shared_name" in node.attr:
+            node.attr["shared_name"].s = b""
+
+
+def _port_renamed(input_name: str, names) -> str:
+    """Function bodies name tensors `node:output_name:index`."""
+    node, colon, port = input_name.partition(":")
+    return names[node] + colon + port

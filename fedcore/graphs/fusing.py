@@ -1,0 +1,68 @@
+"""Several local operations as one graph."""
+
+from tensorflow.core.framework import graph_pb2
+
+from fedcore.graphs.kernels import interpreter
+from fedcore.graphs.trace import TracedGraph, trace_leaves
+from fedcore.graphs.values import flatten, unflatten
+from fedcore.ir.interpret import Interpreter
+from fedcore.ir.module import Function, Module, Symbol
+from fedcore.types import StructType, Type, leaves
+
+
+def trace_operations(module: Module, function: Function, inputs: list[str], outputs: list[str]) -> tuple[TracedGraph, list[str]]:
+    """One graph for the operations of `function`, and the inputs that it really needs.
+
+    Its parameters are those inputs in order; its result is the struct of the outputs, or the only one.
+    """
+    types = {p.name: p.type for p in function.parameters}
+    result_types = {op.name: op.type for op in function.operations}
+    result = _together([result_types[name] for name in outputs])
+    traced = _trace(module, function, inputs, types, outputs, result)
+    used = _used(traced, inputs, types)
+    if used != inputs:
+        traced = _trace(module, function, used, types, outputs, result)
+    return traced, used
+
+
+def _together(types: list[Type]) -> Type:
+    return types[0] if len(types) == 1 else StructType([(None, t) for t in types])
+
+
+def _trace(module: Module, function: Function, inputs, types, outputs, result: Type) -> TracedGraph:
+    run = interpreter(module)
+    parameter = StructType([(None, types[n]) for n in inputs]) if inputs else None
+
+    def body(tensors):
+        values = unflatten(tensors, parameter) if inputs else ()
+        known = _evaluate(run, module, function, dict(zip(inputs, values, strict=True)), types)
+        return result, [leaf for name in outputs for leaf in flatten(known[name])]
+
+    return trace_leaves(body, parameter, name=function.name, describe=f"@{function.name}")
+
+
+def _evaluate(run: Interpreter, module: Module, function: Function, known: dict, types: dict[str, Type]) -> dict:
+    """The value of every operation; one that needs an input that was dropped is not computed."""
+    symbols = module.symbols()
+    types = dict(types)
+    for op in function.operations:
+        types[op.name] = op.type
+        if any(not isinstance(o, Symbol) and o.name not in known for o in op.operands):
+            continue
+        values = [run.function(o.name) if isinstance(o, Symbol) else known[o.name] for o in op.operands]
+        operand_types = [symbols[o.name].type if isinstance(o, Symbol) else types[o.name] for o in op.operands]
+        known[op.name] = run.evaluate(op, operand_types, values)
+    return known
+
+
+def _used(traced: TracedGraph, inputs: list[str], types) -> list[str]:
+    """The inputs of which the graph reads a leaf."""
+    nodes = graph_pb2.GraphDef.FromString(traced.data).node
+    read = {i.split(":")[0].lstrip("^") for n in nodes for i in n.input}
+    found, position = [], 0
+    for name in inputs:
+        count = len(leaves(types[name]))
+        if any(f"arg{i}" in read for i in range(position, position + count)):
+            found.append(name)
+        position += count
+    return found

@@ -1,0 +1,120 @@
+"""Values at run time: nested tuples by type, and their leaves in order.
+
+Inside fedcore a struct is a tuple, whatever container the user wrote; the type says how it goes back.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedcore.errors import TypeMismatch
+from fedcore.types import SequenceType, StructType, StructWithPythonType, TensorType, Type, container_class
+
+
+def flatten(value) -> list:
+    """The leaves (tensors and sequences) of a nested tuple, in order."""
+    if not isinstance(value, tuple):
+        return [value]
+    return [leaf for part in value for leaf in flatten(part)]
+
+
+def unflatten(leaves: Sequence, type_: Type):
+    """The nested tuple of a type from its leaves in order."""
+    value, rest = _take(list(leaves), type_)
+    if rest:
+        raise ValueError(f"{len(rest)} leaves are left over for {type_}")
+    return value
+
+
+def _take(leaves: list, type_: Type):
+    if not isinstance(type_, StructType):
+        return leaves[0], leaves[1:]
+    parts = []
+    for t in type_.types:
+        part, leaves = _take(leaves, t)
+        parts.append(part)
+    return tuple(parts), leaves
+
+
+def elements_of(value, type_: StructType, path: str = "") -> list:
+    """The elements of a Python struct (dict, tuple, list, NamedTuple, attrs) in the order of the type."""
+    names = type_.names
+    where = f" at {path}" if path else ""
+    if isinstance(value, Mapping):
+        if set(value) != {n for n in names if n is not None} or None in names:
+            raise TypeMismatch(f"the keys{where} are {sorted(map(str, value))}, but the type is {type_}")
+        return [value[n] for n in names]
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        if len(value) != len(names):
+            raise TypeMismatch(f"there are {len(value)} elements{where}, but the type is {type_}")
+        return list(value)
+    if all(n is not None and hasattr(value, n) for n in names) and not isinstance(value, np.ndarray):
+        return [getattr(value, n) for n in names]
+    raise TypeMismatch(f"{type(value).__name__}{where} is no struct of type {type_}")
+
+
+def to_python(value, type_: Type):
+    """A nested tuple as the user sees it: with the containers that the type names."""
+    if not isinstance(type_, StructType):
+        return value
+    parts = [to_python(part, t) for part, t in zip(value, type_.types, strict=True)]
+    return container(parts, type_)
+
+
+def container(parts: list, type_: StructType):
+    """One struct in its Python container: dict if all elements are named, else a tuple, where none is written."""
+    names = type_.names
+    if isinstance(type_, StructWithPythonType):
+        cls = container_class(type_.container)
+        if cls is list or cls is tuple:
+            return cls(parts)
+        if cls is not None and issubclass(cls, dict):
+            return cls(zip(names, parts, strict=True))
+        if cls is not None:
+            return cls(**dict(zip(names, parts, strict=True)))
+    if names and None not in names:
+        return dict(zip(names, parts, strict=True))
+    return tuple(parts)
+
+
+def tensor_leaf(value, type_: TensorType, path: str = "value"):
+    """`value` as something TensorFlow takes for the type; a numpy array unless it is a tensor already.
+
+    Raises:
+        TypeMismatch: the dtype or the shape does not fit; Python numbers take the dtype if it holds them.
+    """
+    if hasattr(value, "numpy") and hasattr(value, "dtype"):
+        have = TensorType(value.dtype, tuple(value.shape))
+        array = value
+    else:
+        array = _array(value, type_, path)
+        have = TensorType(array.dtype if array.dtype != object else "str", array.shape)
+    from fedcore.types import explain, fits
+
+    if not fits(have, type_):
+        raise TypeMismatch(explain(f"{path} does not fit", have, type_))
+    return array
+
+
+def _array(value, type_: TensorType, path: str) -> np.ndarray:
+    if type_.dtype.name == "str":
+        array = np.asarray(value)
+        if array.dtype.kind not in "USO":
+            raise TypeMismatch(f"{path} is {value!r}, but the type is {type_}")
+        flat = [x.encode() if isinstance(x, str) else x for x in array.ravel().tolist()]
+        out = np.empty(len(flat), dtype=object)
+        out[:] = flat
+        return out.reshape(array.shape)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise TypeMismatch(f"{path} is no tensor of type {type_}: {error}") from None
+    if hasattr(value, "dtype") or array.dtype == type_.dtype.numpy:
+        return array
+    with np.errstate(all="ignore"):
+        cast = array.astype(type_.dtype.numpy) if array.dtype.kind in "biufc" else None
+    # Python numbers carry no dtype: they become the wanted one where that keeps what they say.
+    loses = cast is None or (array.dtype.kind == "f" and type_.dtype.is_integer) or (
+        array.dtype.kind in "iu" and not np.array_equal(cast.astype(array.dtype), array)
+    ) or (array.dtype.kind == "b") or (type_.dtype.name == "bool")
+    return array if loses else cast

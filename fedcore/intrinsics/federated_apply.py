@@ -1,0 +1,11 @@
+from fedcore.ir.operations import intrinsic
+
+
+@intrinsic("(fn: (T -> U), arg: T@SERVER -> U@SERVER)")
+def federated_apply(fn, arg):
+    """Applies `fn` to the server's value.
+
+    Example:
+        >>> degrees = fc.federated_apply(to_celsius, mean)
+    """
+    return fn(arg)

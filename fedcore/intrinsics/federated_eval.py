@@ -1,0 +1,11 @@
+from fedcore.ir.operations import intrinsic
+
+
+@intrinsic("(fn: (-> U) -> U@SERVER) | (fn: (-> U) -> {U}@CLIENTS)", attributes=("placement",))
+def federated_eval(fn, placement, *, clients):
+    """Runs `fn`, which takes no argument, at `placement`.
+
+    Example:
+        >>> state = fc.federated_eval(make_initial_state, fc.SERVER)
+    """
+    return [fn() for _ in range(clients)] if placement == "CLIENTS" else fn()

@@ -1,0 +1,13 @@
+from fedcore.ir.operations import intrinsic
+
+
+@intrinsic("(fn: (T -> U), arg: {T}@CLIENTS -> {U}@CLIENTS) | (fn: (T -> U), arg: T@SERVER -> U@SERVER)")
+def federated_map(fn, arg):
+    """Applies `fn` to every client's value (or to the server's).
+
+    A tuple of client values is zipped first. No clients: `fn` is not called.
+
+    Example:
+        >>> celsius = fc.federated_map(to_celsius, readings)
+    """
+    return [fn(x) for x in arg] if isinstance(arg, list) else fn(arg)

@@ -1,0 +1,11 @@
+from fedcore.ir.operations import intrinsic
+
+
+@intrinsic("(value: T -> T@SERVER) | (value: T -> T@CLIENTS)", attributes=("placement",))
+def federated_value(value, placement, *, clients):
+    """Places an unplaced value: `placement` is fc.SERVER or fc.CLIENTS.
+
+    Example:
+        >>> one = fc.federated_value(1, fc.CLIENTS)
+    """
+    return [value] * clients if placement == "CLIENTS" else value

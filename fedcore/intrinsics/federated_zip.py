@@ -1,0 +1,28 @@
+from fedcore.ir.operations import intrinsic
+from fedcore.types import FederatedType, StructType
+
+
+@intrinsic("(value: S@CLIENTS -> {S}@CLIENTS) | (value: S@SERVER -> S@SERVER) where S: struct")
+def federated_zip(value, *, operand_types, clients):
+    """Makes one placed struct of a struct of values that are all at the same placement.
+
+    Structs may nest; the result keeps names and containers.
+
+    Example:
+        >>> pairs = fc.federated_zip((values, weights))  # {<A,B>}@CLIENTS
+    """
+    (type_,) = operand_types
+
+    def of_client(part, part_type, k):
+        if isinstance(part_type, StructType):
+            return tuple(of_client(p, t, k) for p, t in zip(part, part_type.types, strict=True))
+        return part[k] if part_type.placement.name == "CLIENTS" else part
+
+    at_server = isinstance(type_, StructType) and _placement(type_) == "SERVER"
+    return of_client(value, type_, 0) if at_server else [of_client(value, type_, k) for k in range(clients)]
+
+
+def _placement(type_) -> str | None:
+    if isinstance(type_, FederatedType):
+        return type_.placement.name
+    return next((p for p in map(_placement, type_.types) if p), None)

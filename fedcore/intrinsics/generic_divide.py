@@ -1,0 +1,14 @@
+from fedcore.intrinsics import numerics
+from fedcore.ir.operations import LOCAL, intrinsic
+
+
+@intrinsic("(left: T, right: W -> T) where T: inexact, W: numeric", level=LOCAL)
+def generic_divide(left, right):
+    """Divides leaf by leaf; where `right` is a scalar, every leaf by it.
+
+    `right` is cast to the dtype of the leaf it meets. Division by zero gives infinities and NaN, as in numpy.
+
+    Example:
+        >>> average = fc.generic_divide(total, count)  # or total / count
+    """
+    return numerics.divide(left, right)

@@ -1,0 +1,14 @@
+from fedcore.intrinsics import numerics
+from fedcore.ir.operations import LOCAL, intrinsic
+
+
+@intrinsic("(left: T, right: W -> T) where T: numeric, W: numeric", level=LOCAL)
+def generic_multiply(left, right):
+    """Multiplies leaf by leaf; where `right` is a scalar, every leaf by it.
+
+    `right` is cast to the dtype of the leaf it meets. Integer overflow wraps, as in numpy.
+
+    Example:
+        >>> weighted = fc.generic_multiply(update, num_examples)  # or update * num_examples
+    """
+    return numerics.multiply(left, right)

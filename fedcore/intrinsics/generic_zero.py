@@ -1,0 +1,38 @@
+from fedcore.errors import TracingError, TypeMismatch
+from fedcore.intrinsics import numerics
+from fedcore.ir.operations import operation
+from fedcore.ir.values import Value, active_builder
+from fedcore.types import TensorType, contains, leaves, to_type
+
+
+def _typing(types, attributes):
+    return None  # the operation's own type says which zeros it makes
+
+
+@operation(_typing)
+def generic_zero(*, result_type):
+    """Zeros of the result's type."""
+    return numerics.zeros(result_type)
+
+
+_operation = generic_zero
+
+
+def generic_zero(type_) -> Value:  # noqa: F811  the public call takes a type; the operation is what it appends
+    """Zeros of `type_`, whose shapes must all be known and whose leaves must be numbers.
+
+    Raises:
+        TypeMismatch: a dimension is unknown, or a leaf is no number.
+    Example:
+        >>> zero = fc.generic_zero({'sum': 'float32[10]', 'count': 'int32'})
+    """
+    type_ = to_type(type_)
+    if contains(type_, lambda t: isinstance(t, TensorType) and (t.shape is None or None in t.shape)):
+        raise TypeMismatch(f"generic_zero: {type_} has unknown dimensions, so its zero is not known")
+    bad = [f"{path or 'it'} is {t}" for path, t in leaves(type_) if not (isinstance(t, TensorType) and t.dtype.is_numeric)]
+    if bad:
+        raise TypeMismatch(f"generic_zero: only numbers have a zero; {', '.join(bad)}")
+    builder = active_builder()
+    if builder is None:
+        raise TracingError("generic_zero stands outside a computation")
+    return builder.append(_operation.name, [], type_)

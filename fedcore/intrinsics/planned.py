@@ -1,0 +1,96 @@
+"""The operations of a plan: what crosses between placements, and the stages that run in between."""
+
+import functools
+
+from fedcore.errors import TypeMismatch
+from fedcore.ir.operations import PLAN, operation
+from fedcore.ir.structural import application_type
+from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type
+
+
+def _at(type_: Type, where) -> Type:
+    """The member of a value at `where`; unplaced values are the server's."""
+    if isinstance(type_, FederatedType):
+        if type_.placement != where:
+            raise TypeMismatch(f"a value at {where} is wanted, not {type_}")
+        return type_.member
+    if where != SERVER:
+        raise TypeMismatch(f"a value at {where} is wanted, not {type_}")
+    return type_
+
+
+def _run_typing(types, attributes):
+    return FederatedType(application_type(types[0], [_at(t, SERVER) for t in types[1:]], "run"), SERVER)
+
+
+@operation(_run_typing, level=PLAN)
+def run(stage, *arguments):
+    """Runs a stage at the server."""
+    return stage(*arguments)
+
+
+def _broadcast_typing(types, attributes):
+    return FederatedType(_at(types[0], SERVER), CLIENTS, True)
+
+
+@operation(_broadcast_typing, level=PLAN)
+def broadcast(value, *, clients):
+    """Sends a value of the server's to every client; `bits` is what one client receives."""
+    return [value] * clients
+
+
+def split_operands(types) -> int:
+    """How many of a client stage's operands are broadcasts; those come first."""
+    return next((i for i, t in enumerate(types) if not t.all_equal), len(types))
+
+
+def _fold_typing(types, attributes):
+    zero, stage, *arguments = types
+    members = [_at(t, CLIENTS) for t in arguments]
+    broadcasts = members[: split_operands(arguments)]
+    partial = application_type(zero, broadcasts, "fold")
+    result = application_type(stage, [partial, *members], "fold")
+    if not attributes.get("keeps"):
+        return FederatedType(result, CLIENTS, False)
+    if not isinstance(result, StructType) or len(result) != 2:
+        raise TypeMismatch(f"fold: a stage that keeps client values returns <partial,kept>, not {result}")
+    return StructType([(n, FederatedType(t, CLIENTS, False)) for n, t in result.items()])
+
+
+@operation(_fold_typing, level=PLAN)
+def fold(zero, stage, *arguments, operand_types, clients, keeps=False):
+    """Folds blocks of clients, each from `zero` in client order; one partial per block.
+
+    With `keeps`, also a value per client. The meaning takes all clients as one block.
+    """
+    broadcasts = split_operands(operand_types[2:])
+    first = [a[0] if clients else None for a in arguments[:broadcasts]]
+    partial, kept = zero(*first), []
+    for k in range(clients):
+        out = stage(partial, *(a[k] for a in arguments))
+        partial = out[0] if keeps else out
+        kept.append(out[1] if keeps else None)
+    return ([partial], kept) if keeps else [partial]
+
+
+def _merge_typing(types, attributes):
+    join, partials = types
+    member = _at(partials, CLIENTS)
+    return FederatedType(application_type(join, [member, member], "merge"), SERVER)
+
+
+@operation(_merge_typing, level=PLAN)
+def merge(join, partials):
+    """Joins the partials of the blocks in a binary tree over their indices; `bits` is what one client sends."""
+    return functools.reduce(join, partials)
+
+
+def _collect_typing(types, attributes):
+    members = [_at(t, CLIENTS) for t in types[1:]]
+    return FederatedType(application_type(types[0], members, "collect"), CLIENTS, False)
+
+
+@operation(_collect_typing, level=PLAN)
+def collect(stage, *arguments, clients):
+    """Runs a stage at every client and keeps what each returns."""
+    return [stage(*(a[k] for a in arguments)) for k in range(clients)]

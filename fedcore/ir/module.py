@@ -1,0 +1,205 @@
+"""The nodes of the IR: one immutable `Module` of flat functions and graphs.
+
+Nothing nests: an operation's operands are names of bindings, of parameters, or of symbols. A module with
+100,000 operations is a tuple of 100,000 small objects, so printing, parsing and every pass are loops.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import attrs
+import numpy as np
+
+from fedcore.errors import FedcoreError, Location
+from fedcore.types import FunctionType, Placement, StructType, Type
+from fedcore.types.dtypes import as_dtype
+
+STAGES = ("traced", "lowered", "planned")
+TEXT_VERSION = 1
+
+
+@attrs.frozen
+class Ref:
+    """A binding or a parameter of the same function, `%name`."""
+
+    name: str
+
+    def __str__(self):
+        return f"%{self.name}"
+
+
+@attrs.frozen
+class Symbol:
+    """A function or a graph of the module, `@name`."""
+
+    name: str
+
+    def __str__(self):
+        return f"@{self.name}"
+
+
+Operand = Ref | Symbol
+
+
+@attrs.frozen
+class Constant:
+    """A tensor written into the program, compared by its bits (so that NaN equals itself)."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, value, dtype) -> "Constant":
+        """The constant for a numpy-like `value` of the given dtype; strings are kept as bytes."""
+        dtype = as_dtype(dtype)
+        if dtype.name == "str":
+            array = np.asarray(value, dtype=object)
+            flat = (x.encode() if isinstance(x, str) else bytes(x) for x in array.ravel().tolist())
+            return cls("str", array.shape, tuple(flat))
+        array = np.asarray(value).astype(dtype.numpy)
+        return cls(dtype.name, array.shape, array.tobytes())
+
+    def to_numpy(self):
+        if self.dtype == "str":
+            array = np.empty(len(self.data), dtype=object)
+            array[:] = self.data
+            return array.reshape(self.shape)
+        return np.frombuffer(self.data, dtype=as_dtype(self.dtype).numpy).reshape(self.shape)
+
+
+@attrs.frozen
+class Blob:
+    """Bytes that stand beside the text, named by their digest."""
+
+    digest: str
+
+    def __str__(self):
+        return f"sha256:{self.digest}"
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+Attributes = Mapping[str, object]
+_NO_ATTRIBUTES: Attributes = MappingProxyType({})
+
+
+def _freeze(attributes: Attributes) -> Attributes:
+    return MappingProxyType(dict(attributes)) if attributes else _NO_ATTRIBUTES
+
+
+_attributes = attrs.field(factory=dict, converter=_freeze, hash=False)
+_location = attrs.field(default=None, eq=False, repr=False)
+
+
+@attrs.frozen
+class Operation:
+    """`%name = kind(operands) : type {attributes}   loc("file":line)`."""
+
+    name: str
+    kind: str
+    operands: tuple[Operand, ...]
+    type: Type
+    attributes: Attributes = _attributes
+    location: Location | None = _location
+
+
+@attrs.frozen
+class Parameter:
+    name: str
+    type: Type
+
+
+@attrs.frozen
+class Function:
+    """A straight line of operations. With a `placement` it is a stage of a plan."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    operations: tuple[Operation, ...]
+    result: Operand
+    result_type: Type
+    placement: Placement | None = None
+    attributes: Attributes = _attributes
+    location: Location | None = _location
+
+    @property
+    def type(self) -> FunctionType:
+        return FunctionType(parameter_type(self.parameters), self.result_type)
+
+    def types(self) -> dict[str, Type]:
+        """The type of every parameter and binding, by name."""
+        known = {p.name: p.type for p in self.parameters}
+        known.update((op.name, op.type) for op in self.operations)
+        return known
+
+
+def parameter_type(parameters: tuple[Parameter, ...]) -> Type | None:
+    """None for no parameters, the type of a single one, a struct of several by name."""
+    if not parameters:
+        return None
+    if len(parameters) == 1:
+        return parameters[0].type
+    return StructType([(p.name, p.type) for p in parameters])
+
+
+@attrs.frozen
+class Graph:
+    """A TensorFlow function library, kept as a blob: its canonical bytes have the digest.
+
+    Its main takes the leaves of the parameter type in order and returns the result's leaves.
+    """
+
+    name: str
+    type: FunctionType
+    digest: str
+    attributes: Attributes = _attributes
+
+
+@attrs.frozen
+class Module:
+    """Functions and graphs; the last function is the one that the module computes.
+
+    Guarantees:
+      - Immutable; equality ignores locations and compares graphs by digest.
+      - `parse(str(module)) == module`.
+    """
+
+    stage: str = attrs.field(validator=attrs.validators.in_(STAGES))
+    graphs: tuple[Graph, ...]
+    functions: tuple[Function, ...]
+    blobs: Mapping[str, bytes] = attrs.field(
+        factory=dict, eq=False, repr=False, converter=lambda b: MappingProxyType(dict(b))
+    )
+
+    @property
+    def main(self) -> Function:
+        return self.functions[-1]
+
+    def __getitem__(self, name: str) -> Function | Graph:
+        return self.symbols()[name]
+
+    def symbols(self) -> dict[str, Function | Graph]:
+        return {s.name: s for s in (*self.graphs, *self.functions)}
+
+    def stages(self) -> Iterator[Function]:
+        return (f for f in self.functions if f.placement is not None)
+
+    def blob(self, digest: str) -> bytes:
+        if digest not in self.blobs:
+            raise FedcoreError(f"sha256:{digest} is named by the module but its bytes are not there; load the bundle, not the text")
+        return self.blobs[digest]
+
+    def __str__(self):
+        from fedcore.ir.printer import print_module
+
+        return print_module(self)
+
+    def digest(self) -> str:
+        """Names the program: the SHA-256 of its text without locations."""
+        from fedcore.ir.printer import print_module
+
+        return digest_of(print_module(self, locations=False).encode())

@@ -1,0 +1,118 @@
+"""Module to text. The grammar that reads it back is in `parser.py`."""
+
+import json
+import re
+
+import numpy as np
+
+from fedcore.ir.module import TEXT_VERSION, Blob, Constant, Function, Graph, Module, Operation
+from fedcore.types.dtypes import as_dtype
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*\Z")
+_RESERVED = {"true", "false", "inf", "nan", "b"}
+
+
+def print_module(module: Module, *, locations: bool = True) -> str:
+    """The text of the module; without `locations` it is what `Module.digest` names."""
+    parts = [f"fedcore {TEXT_VERSION} {module.stage}\n"]
+    parts.extend(_graph(g) for g in module.graphs)
+    parts.extend("\n" + _function(f, locations) for f in module.functions)
+    return "\n".join(parts)
+
+
+def _graph(graph: Graph) -> str:
+    return f"graph {symbol(graph.name)} : {graph.type}  sha256:{graph.digest}{_attributes(graph.attributes)}"
+
+
+def _function(function: Function, locations: bool) -> str:
+    word = "fn" if function.placement is None else "stage"
+    parameters = ", ".join(f"{reference(p.name)}: {p.type}" for p in function.parameters)
+    head = f"{word} {symbol(function.name)}({parameters}) -> {function.result_type}"
+    if function.placement is not None:
+        head += f" at {function.placement}"
+    lines = [f"{head}{_attributes(function.attributes)} {{{_location(function, locations)}"]
+    lines.extend(print_operation(op, locations=locations) for op in function.operations)
+    lines.append(f"  return {_operand(function.result)}")
+    lines.append("}\n")
+    return "\n".join(lines)
+
+
+def print_operation(op: Operation, *, locations: bool = True) -> str:
+    operands = ", ".join(map(_operand, op.operands))
+    text = f"  {reference(op.name)} = {op.kind}({operands}) : {op.type}{_attributes(op.attributes)}"
+    return text + _location(op, locations)
+
+
+def _location(node, locations: bool) -> str:
+    if not locations or node.location is None:
+        return ""
+    return f"   loc({json.dumps(node.location.file, ensure_ascii=False)}:{node.location.line})"
+
+
+def _name(sigil: str, name: str) -> str:
+    return sigil + (name if re.fullmatch(r"[A-Za-z0-9_]+", name) else json.dumps(name, ensure_ascii=False))
+
+
+def reference(name: str) -> str:
+    return _name("%", name)
+
+
+def symbol(name: str) -> str:
+    return _name("@", name)
+
+
+def _operand(operand) -> str:
+    return _name(str(operand)[0], operand.name)
+
+
+def _attributes(attributes) -> str:
+    if not attributes:
+        return ""
+    return " {" + ", ".join(f"{key}={print_value(value)}" for key, value in attributes.items()) + "}"
+
+
+def print_value(value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return value if _WORD.match(value) and value not in _RESERVED else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Blob):
+        return str(value)
+    if isinstance(value, Constant):
+        return _constant(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(print_value, value)) + "]"
+    raise TypeError(f"an attribute cannot hold {value!r}")
+
+
+def _constant(constant: Constant) -> str:
+    array = constant.to_numpy()
+    if constant.dtype == "str":
+        scalars = [_bytes(x) for x in constant.data]
+    elif as_dtype(constant.dtype).numpy.kind == "c":
+        parts = array.reshape(-1, 1).view(array.real.dtype)
+        scalars = [f"[{_number(re)}, {_number(im)}]" for re, im in parts]
+    else:
+        scalars = [_number(x) for x in array.ravel()]
+    return scalars[0] if constant.shape == () else "[" + ", ".join(scalars) + "]"
+
+
+def _bytes(data: bytes) -> str:
+    out = "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\x{c:02x}" for c in data)
+    return f'b"{out}"'
+
+
+def _number(x) -> str:
+    """Shortest decimal that reads back to the same bits; a NaN other than the usual one in hex."""
+    if x.dtype == np.bool_:
+        return "true" if x else "false"
+    if x.dtype.kind in "iu":
+        return str(int(x))
+    if x == x:
+        text = str(x) if x.dtype.kind == "f" else str(np.float32(x))
+        return text if any(c in text for c in ".einf") else text + ".0"
+    bits = int(x.view(f"u{x.dtype.itemsize}"))
+    usual = int(np.array(np.nan, x.dtype).view(f"u{x.dtype.itemsize}"))
+    return "nan" if bits == usual else f"nan(0x{bits:x})"

@@ -1,0 +1,119 @@
+"""The operations that the builder itself appends: structs, literals, and functions as values."""
+
+import functools
+
+from fedcore.errors import TypeMismatch
+from fedcore.ir.module import Constant
+from fedcore.ir.operations import operation
+from fedcore.types import (
+    FederatedType,
+    FunctionType,
+    StructType,
+    StructWithPythonType,
+    Type,
+    explain,
+    fits,
+    register_container,
+)
+
+
+def struct_type(elements, container: type | str | None = None) -> StructType:
+    """The struct of (name, type) pairs, with the Python container it comes back as."""
+    if container is None:
+        return StructType(elements)
+    name = container if isinstance(container, str) else register_container(container)
+    return StructWithPythonType(elements, name)
+
+
+def spread(arguments: tuple, count: int) -> tuple:
+    """The arguments of a function of `count` parameters: a last struct stands for the rest of them."""
+    return arguments if len(arguments) == count else (*arguments[:-1], *arguments[-1])
+
+
+def _struct_typing(types, attributes):
+    # The names and the container stand in the type itself; the verifier compares the members.
+    return StructType([(None, t) for t in types])
+
+
+@operation(_struct_typing)
+def struct(*elements):
+    """Makes a struct of its operands; the names stand in the type."""
+    return tuple(elements)
+
+
+def _item_typing(types, attributes):
+    (type_,) = types
+    member = type_.member if isinstance(type_, FederatedType) else type_
+    index = attributes["index"]
+    if not isinstance(member, StructType) or not 0 <= index < len(member):
+        raise TypeMismatch(f"item: a value of type {type_} has no element {index}")
+    element = member.types[index]
+    return FederatedType(element, type_.placement, type_.all_equal) if isinstance(type_, FederatedType) else element
+
+
+@operation(_item_typing)
+def item(value, *, index):
+    """Takes element `index` of a struct; of a placed struct, at its placement."""
+    return value[index]
+
+
+def _literal_typing(types, attributes):
+    from fedcore.types import TensorType
+
+    constant: Constant = attributes["value"]
+    return TensorType(constant.dtype, constant.shape)
+
+
+@operation(_literal_typing)
+def literal(*, value):
+    """A constant."""
+    return value.to_numpy()
+
+
+def application_type(function: FunctionType, arguments: list[Type], name: str = "call") -> Type:
+    """The result of applying `function`; several arguments stand for its struct parameter."""
+    if not isinstance(function, FunctionType):
+        raise TypeMismatch(f"{name}: a value of type {function} is not a function")
+    wanted = function.parameter
+    if wanted is None and not arguments:
+        return function.result
+    if len(arguments) == 1 and wanted is not None and fits(arguments[0], wanted):
+        return function.result
+    have = StructType([(None, t) for t in arguments])
+    if not (isinstance(wanted, StructType) and fits(have, wanted)):
+        shown = arguments[0] if len(arguments) == 1 else have
+        if wanted is None:
+            raise TypeMismatch(f"{name}: the function takes no argument, but is given {shown}")
+        raise TypeMismatch(explain(f"{name}: the argument does not fit", shown, wanted))
+    return function.result
+
+
+def _call_typing(types, attributes):
+    return application_type(types[0], list(types[1:]))
+
+
+@operation(_call_typing)
+def call(function, *arguments):
+    """Applies a function or a graph to its arguments."""
+    return function(*arguments)
+
+
+def _bind_typing(types, attributes):
+    function, *captured = types
+    parameters = list(function.parameter.items()) if len(captured) > 1 or isinstance(function.parameter, StructType) else []
+    if isinstance(function.parameter, StructType) and all(
+        fits(have, want) for have, (_, want) in zip(captured, parameters, strict=False)
+    ):
+        rest = parameters[len(captured) :]
+        if len(rest) == 1:
+            return FunctionType(rest[0][1], function.result)
+        return FunctionType(StructType(rest) if rest else None, function.result)
+    if len(captured) == 1 and fits(captured[0], function.parameter):
+        return FunctionType(None, function.result)
+    raise TypeMismatch(f"bind: {function} does not take {', '.join(map(str, captured))} first")
+
+
+@operation(_bind_typing)
+def bind(function, *captured):
+    """Gives a function its leading arguments: a lambda with what it captures."""
+    return functools.partial(function, *captured)

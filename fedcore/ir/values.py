@@ -1,0 +1,420 @@
+"""`Value` and `Builder`: calling an operation on Values appends it to the function being built."""
+
+import contextlib
+import contextvars
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from fedcore.errors import Location, TracingError
+from fedcore.ir.module import (
+    Constant,
+    Function,
+    Graph,
+    Module,
+    Operand,
+    Operation,
+    Parameter,
+    Ref,
+    Symbol,
+)
+from fedcore.types import (
+    FederatedType,
+    FunctionType,
+    StructType,
+    TensorType,
+    Type,
+    contains,
+)
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# The libraries that call back into user code while a function is traced.
+_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|^<")
+
+_active: contextvars.ContextVar["Builder | None"] = contextvars.ContextVar("fedcore_builder", default=None)
+
+# Turns callables that carry no protocol of ours (a tf.function, say) into function values:
+# each takes (builder, callable, parameter type, name) and returns a Value, or None if it is not its kind.
+function_converters: list[Callable] = []
+
+
+def active_builder() -> "Builder | None":
+    """The builder of the function that is being traced in this context, if any."""
+    return _active.get()
+
+
+def user_location() -> Location | None:
+    """The file and line of the innermost frame that is the user's own."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_PACKAGE) and not _LIBRARIES.search(name):
+            return Location(_relative(name), frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def _relative(path: str) -> str:
+    """The path as seen from the working directory, or the bare name of a file outside it."""
+    relative = os.path.relpath(path)
+    return os.path.basename(path) if relative.startswith("..") else relative.replace(os.sep, "/")
+
+
+def is_placed(type_: Type) -> bool:
+    return contains(type_, lambda t: isinstance(t, FederatedType))
+
+
+@attrs.define(eq=False)
+class Value:
+    """A typed value of the computation being traced.
+
+    Structs are taken apart by attribute, index, slice and iteration; functions are called;
+    `+ - * /` stand for the `generic_*` intrinsics.
+    """
+
+    builder: "Builder" = attrs.field(repr=False)
+    operand: Operand
+    type: Type
+
+    @property
+    def type_signature(self) -> Type:
+        return self.type
+
+    def _struct(self) -> StructType:
+        type_ = self.type.member if isinstance(self.type, FederatedType) else self.type
+        if not isinstance(type_, StructType):
+            raise TracingError(f"a value of type {self.type} has no elements")
+        return type_
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        type_ = self.type.member if isinstance(self.type, FederatedType) else self.type
+        if not isinstance(type_, StructType) or name not in type_.names:
+            known = ", ".join(n for n in getattr(type_, "names", ()) if n)
+            hint = f"; it has {known}" if known else ""
+            raise AttributeError(f"a value of type {self.type} has no element {name!r}{hint}")
+        return self._item(type_.names.index(name))
+
+    def __getitem__(self, key):
+        type_ = self._struct()
+        if isinstance(key, str):
+            return self.__getattr__(key)
+        if isinstance(key, slice):
+            picked = range(len(type_))[key]
+            return self.builder.struct([(type_.names[i], self._item(i)) for i in picked])
+        if not -len(type_) <= key < len(type_):
+            raise IndexError(f"a value of type {self.type} has {len(type_)} elements")
+        return self._item(key % len(type_))
+
+    def __iter__(self):
+        return (self._item(i) for i in range(len(self._struct())))
+
+    def __len__(self):
+        return len(self._struct())
+
+    def _item(self, index: int) -> "Value":
+        from fedcore.ir.structural import item
+
+        return item.emit([self], index=index)
+
+    def __call__(self, *args, **kwargs):
+        from fedcore.ir.structural import call
+
+        if not isinstance(self.type, FunctionType):
+            raise TracingError(f"a value of type {self.type} is not a function")
+        builder = active_builder() or self.builder
+        names = self.type.parameter.names if isinstance(self.type.parameter, StructType) else ()
+        ordered = [*args, *(kwargs[n] for n in names if n in kwargs)]
+        return call.emit([self, *(builder.value(a) for a in ordered)])
+
+    def __bool__(self):
+        raise TracingError(
+            f"a traced value of type {self.type} has no truth value: its bits are not known while the computation "
+            "is traced. Put the condition inside a tf_computation (tf.cond, tf.where)"
+        )
+
+    def __add__(self, other):
+        return _arithmetic("generic_plus", self, other)
+
+    def __radd__(self, other):
+        return _arithmetic("generic_plus", other, self)
+
+    def __sub__(self, other):
+        return _arithmetic("generic_minus", self, other)
+
+    def __rsub__(self, other):
+        return _arithmetic("generic_minus", other, self)
+
+    def __mul__(self, other):
+        return _arithmetic("generic_multiply", self, other)
+
+    def __rmul__(self, other):
+        return _arithmetic("generic_multiply", other, self)
+
+    def __truediv__(self, other):
+        return _arithmetic("generic_divide", self, other)
+
+    def __rtruediv__(self, other):
+        return _arithmetic("generic_divide", other, self)
+
+
+def _arithmetic(kind: str, left, right) -> Value:
+    from fedcore.ir.operations import lookup
+
+    op = lookup(kind)
+    builder = active_builder() or (left if isinstance(left, Value) else right).builder
+    left, right = builder.value(left), builder.value(right)
+    if not is_placed(left.type) and not is_placed(right.type):
+        return op(left, right)
+    placed = left.type if is_placed(left.type) else right.type
+    both = [v if is_placed(v.type) else lookup("federated_value")(v, placed.placement) for v in (left, right)]
+    return lookup("federated_map")(lambda a, b: op(a, b), lookup("federated_zip")(tuple(both)))
+
+
+class ModuleBuilder:
+    """Collects the functions and graphs of one module under unique names; equal ones are kept once."""
+
+    def __init__(self, stage: str = "traced"):
+        self.stage = stage
+        self.graphs: list[Graph] = []
+        self.functions: list[Function] = []
+        self.blobs: dict[str, bytes] = {}
+        self._types: dict[str, FunctionType] = {}
+        self._by_content: dict[object, str] = {}
+
+    def unique(self, name: str) -> str:
+        stem = re.sub(r"[^A-Za-z0-9_]+", "", name) or "fn"
+        candidate, n = stem, 0
+        while candidate in self._types:
+            n += 1
+            candidate = f"{stem}_{n}"
+        return candidate
+
+    def add(self, node: Function | Graph) -> str:
+        """Adds a function or graph and returns the name it got."""
+        content = attrs.evolve(node, name="")
+        if content in self._by_content:
+            return self._by_content[content]
+        name = self.unique(node.name)
+        self._types[name] = node.type
+        self._by_content[content] = name
+        (self.graphs if isinstance(node, Graph) else self.functions).append(attrs.evolve(node, name=name))
+        return name
+
+    def link(self, module: Module) -> str:
+        """Adds all symbols of another module; returns the name of its main function."""
+        renamed: dict[str, str] = {}
+        self.blobs.update(module.blobs)
+        for graph in module.graphs:
+            renamed[graph.name] = self.add(graph)
+        for function in module.functions:
+            renamed[function.name] = self.add(rename_symbols(function, renamed))
+        return renamed[module.main.name]
+
+    def type_of(self, name: str) -> FunctionType:
+        return self._types[name]
+
+    def build(self) -> Module:
+        return Module(self.stage, tuple(self.graphs), tuple(self.functions), self.blobs)
+
+
+def rename_symbols(function: Function, names: dict[str, str]) -> Function:
+    """The function with every `@symbol` replaced by what `names` says."""
+
+    def renamed(operand):
+        return Symbol(names.get(operand.name, operand.name)) if isinstance(operand, Symbol) else operand
+
+    operations = tuple(
+        attrs.evolve(op, operands=tuple(map(renamed, op.operands)))
+        if any(isinstance(o, Symbol) for o in op.operands)
+        else op
+        for op in function.operations
+    )
+    return attrs.evolve(function, operations=operations, result=renamed(function.result))
+
+
+class Builder:
+    """Builds one function. Use as a context manager to make it the one that traced calls append to."""
+
+    def __init__(
+        self, module: ModuleBuilder, *, outer: "Builder | None" = None, locate: Callable[[], Location | None] = user_location
+    ):
+        self.module = module
+        self.outer = outer
+        self.locate = locate
+        self.parameters: list[Parameter] = []
+        self.captures: list[tuple[Value, Parameter]] = []
+        self.operations: list[Operation] = []
+        self._token = None
+
+    def __enter__(self):
+        self._token = _active.set(self)
+        return self
+
+    def __exit__(self, *exc):
+        _active.reset(self._token)
+
+    @contextlib.contextmanager
+    def at(self, location: Location | None) -> Iterator[None]:
+        """Every operation appended inside gets that location: what passes rewrite keeps the user's line."""
+        before, self.locate = self.locate, lambda: location
+        try:
+            yield
+        finally:
+            self.locate = before
+
+    def parameter(self, name: str, type_: Type) -> Value:
+        self.parameters.append(Parameter(name, type_))
+        return Value(self, Ref(name), type_)
+
+    def append(self, kind: str, operands: Sequence[Value], type_: Type, attributes=None) -> Value:
+        """Appends an operation whose result type is already known."""
+        name = str(len(self.operations))
+        own = tuple(self.own(v).operand for v in operands)
+        self.operations.append(Operation(name, kind, own, type_, attributes or {}, self.locate()))
+        return Value(self, Ref(name), type_)
+
+    def symbol(self, name: str) -> Value:
+        return Value(self, Symbol(name), self.module.type_of(name))
+
+    def own(self, value: Value) -> Value:
+        """`value` as seen in this function: values of an enclosing one are captured."""
+        if value.builder is self or isinstance(value.operand, Symbol):
+            return value
+        for known, parameter in self.captures:
+            if known.builder is value.builder and known.operand == value.operand:
+                return Value(self, Ref(parameter.name), parameter.type)
+        if is_placed(value.type):
+            raise TracingError(
+                f"a function captures a value of type {value.type}: placed values cannot travel inside a function. "
+                "Pass it as an argument (federated_map takes a tuple of values)"
+            )
+        if self.outer is None:
+            raise TracingError(f"a value of type {value.type} belongs to another computation; pass it as an argument")
+        constant = self._constant_again(value)
+        if constant is not None:
+            return constant
+        parameter = Parameter(f"capture_{len(self.captures)}", value.type)
+        self.captures.append((value, parameter))
+        return Value(self, Ref(parameter.name), parameter.type)
+
+    def _constant_again(self, value: Value) -> Value | None:
+        """A literal of an enclosing function is written again rather than captured."""
+        op = next((op for op in value.builder.operations if op.name == value.operand.name), None)
+        if op is None or op.operands or op.kind not in ("literal", "generic_zero"):
+            return None
+        return self.append(op.kind, [], op.type, op.attributes)
+
+    def finish(self, name: str, result: Value, *, placement=None, attributes=None, location=None) -> str:
+        """Adds the function to the module; returns the name it got."""
+        result = self.own(result)
+        parameters = (*(p for _, p in self.captures), *self.parameters)
+        function = Function(
+            name,
+            parameters,
+            tuple(self.operations),
+            result.operand,
+            result.type,
+            placement,
+            attributes or {},
+            location,
+        )
+        return self.module.add(function)
+
+    def value(self, x) -> Value:
+        """A Value for a Value, a container of values, or a Python constant."""
+        if isinstance(x, Value):
+            return x
+        if isinstance(x, dict):
+            pairs = [(k, self.value(v)) for k, v in x.items()]
+            return self.struct(pairs, type(x) if type(x) is not dict else None)
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return self.struct([(n, self.value(getattr(x, n))) for n in x._fields], type(x))
+        if attrs.has(type(x)):
+            return self.struct([(a.name, self.value(getattr(x, a.name))) for a in attrs.fields(type(x))], type(x))
+        if isinstance(x, list | tuple):
+            return self.struct([(None, self.value(v)) for v in x], type(x) if isinstance(x, list) else None)
+        return self.constant(x)
+
+    def struct(self, elements: Sequence[tuple[str | None, Value]], container: type | None = None) -> Value:
+        from fedcore.ir.structural import struct_type
+
+        type_ = struct_type([(n, v.type) for n, v in elements], container)
+        return self.append("struct", [v for _, v in elements], type_)
+
+    def constant(self, x) -> Value:
+        """A literal for a number, a string, or an array."""
+        if callable(x):
+            raise TracingError(f"a function ({x!r}) stands where a value of the computation is wanted")
+        try:
+            array = np.asarray(x)
+            type_ = TensorType(type(x) if np.ndim(x) == 0 and not hasattr(x, "dtype") else array.dtype, array.shape)
+        except Exception as error:
+            raise TracingError(f"{x!r} is no value of a computation: {error}") from None
+        return self.literal(x, type_)
+
+    def literal(self, x, type_: TensorType) -> Value:
+        return self.append("literal", [], type_, {"value": Constant.of(x, type_.dtype)})
+
+    def function(self, fn, parameter_type: Type | None, name: str | None = None) -> Value:
+        """A function value for a traced function, a computation, or a Python function to trace now."""
+        if isinstance(fn, Value):
+            return fn
+        if hasattr(fn, "__fedcore_function__"):
+            return fn.__fedcore_function__(self, parameter_type)
+        for convert in function_converters:
+            value = convert(self, fn, parameter_type, name)
+            if value is not None:
+                return value
+        return self._trace(fn, parameter_type, name or getattr(fn, "__name__", "fn"))
+
+    def _trace(self, fn, parameter_type: Type | None, name: str) -> Value:
+        from fedcore.ir.structural import bind
+
+        inner = Builder(self.module, outer=self, locate=self.locate)
+        with inner:
+            args = declare_parameters(inner, fn, parameter_type)
+            result = fn(*args)
+            if result is None:
+                raise TracingError(f"{describe(fn)} returns None; a function of a computation returns a value")
+            symbol = inner.finish(name, inner.value(result), location=function_location(fn))
+        function = Value(self, Symbol(symbol), self.module.type_of(symbol))
+        if not inner.captures:
+            return function
+        return bind.emit([function, *(self.own(v) for v, _ in inner.captures)], builder=self)
+
+
+def declare_parameters(builder: Builder, fn, parameter_type: Type | None) -> list[Value]:
+    """Declares the parameters of `fn` in `builder`: a struct is spread over several."""
+    if parameter_type is None:
+        return []
+    names = [
+        p.name for p in inspect.signature(fn).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(names) == 1:
+        return [builder.parameter(names[0], parameter_type)]
+    if not isinstance(parameter_type, StructType) or len(parameter_type) != len(names):
+        raise TracingError(
+            f"{describe(fn)} takes {len(names)} parameters ({', '.join(names)}), but is given {parameter_type}"
+        )
+    return [builder.parameter(n, t) for n, t in zip(names, parameter_type.types, strict=True)]
+
+
+def function_location(fn) -> Location | None:
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is None or code.co_filename.startswith(_PACKAGE):
+        return None
+    return Location(_relative(code.co_filename), code.co_firstlineno)
+
+
+def describe(fn) -> str:
+    """The user's name of a function with its file and line."""
+    name = getattr(fn, "__name__", repr(fn))
+    location = function_location(fn)
+    return f"`{name}`" if location is None else f"`{name}` ({location})"

@@ -1,0 +1,71 @@
+"""Real handwritten digits, 8 x 8 pixels, that ship with scikit-learn and so work offline.
+
+Source:
+    E. Alpaydin and C. Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository: the
+    1,797 examples of its test set, by 13 writers. It does not say who wrote which, so clients are made by label.
+"""
+
+import numpy as np
+
+from fedcore.errors import FedcoreError
+from fedcore.simulation import partition
+from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData
+
+
+def load_data(
+    num_clients: int = 100, alpha: float = 0.3, test_fraction: float = 0.15, seed: int = 0
+) -> tuple[ClientData, ClientData]:
+    """Loads the digits: train, split over clients by label; test, one client `test` with every label's share.
+
+    Types, for each client:
+        <label=int32,pixels=float32[8,8,1]>*   with pixels from 0 to 1
+
+    Args:
+        num_clients: clients of the training data, each with at least one example.
+        alpha: how alike clients are; see `partition.dirichlet`.
+        test_fraction: the share of all examples in the test data; between 0 and 1.
+        seed: fixes both splits. An example is in the test data or at exactly one client.
+    Raises:
+        FedcoreError: scikit-learn is not installed.
+        ValueError: there are more clients than training examples, or a fraction or `alpha` that leaves nothing.
+    Example:
+        >>> train, test = load_data(num_clients=10)
+        >>> len(train.client_ids), test.client_ids
+        (10, ['test'])
+    """
+    try:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+    except ModuleNotFoundError as missing:
+        raise FedcoreError(
+            "digits.load_data: the digits ship with scikit-learn, which is not installed; "
+            "fix: pip install 'fedcore[data]'"
+        ) from missing
+
+    raw = load_digits()
+    labels = raw.target.astype(np.int32)
+    columns = {"label": labels, "pixels": (raw.images / 16).astype(np.float32)[..., np.newaxis]}
+    train, test = train_test_split(
+        np.arange(len(labels)), test_size=test_fraction, stratify=labels, random_state=seed
+    )
+    parts = partition.dirichlet(labels[train], num_clients, alpha, seed)
+    width = len(str(num_clients - 1))
+    at_clients = {f"client_{i:0{width}d}": train[part] for i, part in enumerate(parts)}
+    return (
+        ArrayClientData.from_partition(columns, at_clients),
+        ArrayClientData.from_partition(columns, {"test": np.sort(test)}),
+    )
+
+
+def get_synthetic() -> ClientData:
+    """Makes three clients of ten examples each, of the type of `load_data`, for tests. Needs no scikit-learn.
+
+    The digit k is a bright 2 x 2 square whose place depends on k, on faint noise.
+    """
+    digits = np.tile(np.arange(10, dtype=np.int32), 3)
+    pixels = np.random.default_rng(0).uniform(0, 0.2, (len(digits), 8, 8, 1)).astype(np.float32)
+    for image, k in zip(pixels, digits, strict=True):
+        row, column = 2 * (k // 4), 2 * (k % 4)
+        image[row : row + 2, column : column + 2] = 1.0
+    ranges = {f"client_{i}": (10 * i, 10 * i + 10) for i in range(3)}
+    return ArrayClientData({"label": digits, "pixels": pixels}, ranges)

@@ -1,0 +1,42 @@
+"""Which clients take part in a round."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+Id = TypeVar("Id")
+
+
+def build_uniform_sampling_fn(
+    client_ids: Sequence[Id], replace: bool = False, seed: int | None = None
+) -> Callable[[int, int], list[Id]]:
+    """Builds a function that draws a round's clients uniformly.
+
+    The function's result depends on the seed and the round alone, so a resumed training draws the same clients.
+
+    Args:
+        client_ids: the candidates.
+        replace: whether a client may be drawn twice for one round.
+        seed: at least 0. Default: drawn once, here.
+    Returns:
+        A function of a round's number (at least 0) and a number of clients.
+    Raises:
+        ValueError: the function is asked for more clients than there are, and `replace` is False.
+    Example:
+        >>> sample = build_uniform_sampling_fn(["a", "b", "c", "d"], seed=1)
+        >>> sample(7, 2) == sample(7, 2)
+        True
+        >>> len(set(sample(8, 4)))
+        4
+    """
+    ids = list(client_ids)
+    entropy = np.random.SeedSequence().entropy if seed is None else seed
+
+    def sample(round_num: int, size: int) -> list[Id]:
+        if size > len(ids) and not replace:
+            raise ValueError(f"cannot draw {size} of {len(ids)} clients without replacement")
+        rng = np.random.default_rng([entropy, round_num])
+        return [ids[i] for i in rng.choice(len(ids), size=size, replace=replace)]
+
+    return sample

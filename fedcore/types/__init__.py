@@ -1,0 +1,85 @@
+"""The types of the language: their notation, the relation `fits`, and signatures. Imports no TensorFlow."""
+
+from fedcore.types.containers import container_class, register_container
+from fedcore.types.convert import to_type
+from fedcore.types.dtypes import DTYPES, DType, as_dtype
+from fedcore.types.fits import Mismatch, explain, fits, mismatches
+from fedcore.types.kinds import KINDS
+from fedcore.types.notation import parse_signature, parse_type
+from fedcore.types.placements import (
+    CLIENTS,
+    SERVER,
+    Placement,
+    PlacementVariable,
+    placement,
+    placement_names,
+    register_placement,
+)
+from fedcore.types.shapes import Shape, as_shape, shape_fits
+from fedcore.types.signatures import PENDING, Alternative, Binding, Parameter, Signature, substitute
+from fedcore.types.types import (
+    AbstractType,
+    FederatedType,
+    FunctionType,
+    PlacementType,
+    SequenceType,
+    StructType,
+    StructWithPythonType,
+    TensorType,
+    Type,
+)
+from fedcore.types.walk import (
+    contains,
+    leaves,
+    map_leaves,
+    notation_with_spans,
+    strip_containers,
+    strip_placement,
+)
+
+__all__ = [
+    "CLIENTS",
+    "DTYPES",
+    "KINDS",
+    "PENDING",
+    "SERVER",
+    "AbstractType",
+    "Alternative",
+    "Binding",
+    "DType",
+    "FederatedType",
+    "FunctionType",
+    "Mismatch",
+    "Parameter",
+    "Placement",
+    "PlacementType",
+    "PlacementVariable",
+    "SequenceType",
+    "Shape",
+    "Signature",
+    "StructType",
+    "StructWithPythonType",
+    "TensorType",
+    "Type",
+    "as_dtype",
+    "as_shape",
+    "container_class",
+    "contains",
+    "explain",
+    "fits",
+    "leaves",
+    "map_leaves",
+    "mismatches",
+    "notation_with_spans",
+    "parse_signature",
+    "parse_type",
+    "placement",
+    "placement_names",
+    "register_container",
+    "register_placement",
+    "shape_fits",
+    "strip_containers",
+    "strip_placement",
+    "substitute",
+    "to_type",
+]

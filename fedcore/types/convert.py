@@ -1,0 +1,102 @@
+"""Types from what Python and TensorFlow users write for them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+
+import attrs
+
+from fedcore.errors import TypeMismatch
+from fedcore.types.containers import register_container
+from fedcore.types.dtypes import find_dtype
+from fedcore.types.notation import parse_type
+from fedcore.types.shapes import as_shape
+from fedcore.types.types import SequenceType, StructType, StructWithPythonType, TensorType, Type
+
+# These have a dtype and a shape too, and are no dense tensors.
+_NOT_DENSE = ("RaggedTensorSpec", "SparseTensorSpec", "RaggedTensor", "SparseTensor", "TensorArraySpec")
+
+
+def to_type(x) -> Type:
+    """The type that x stands for.
+
+    Takes a `Type`; a text in the notation; a dtype, or a (dtype, shape) pair; anything with a shape and a
+    dtype (arrays, variables, `tf.TensorSpec`); anything with an `element_spec` (datasets and their specs), a
+    sequence; and, of all these, dicts and tuples (structs), lists, OrderedDicts, named tuples, attrs and
+    dataclass instances (structs that come back as what they were).
+
+    A tuple of a dtype and a list or tuple of sizes is a tensor; any other tuple is a struct.
+
+    Raises:
+        TypeMismatch: x, or something in it, stands for no type.
+        ParseError: a text is not in the notation.
+    """
+    if isinstance(x, Type):
+        return x
+    if isinstance(x, str):
+        return parse_type(x)
+    dtype = find_dtype(x)
+    if dtype is not None:
+        return TensorType(dtype)
+    if _is_tensor_pair(x):
+        return TensorType(*x)
+    if isinstance(x, Mapping | list | tuple):
+        return _from_collection(x)
+    if hasattr(x, "element_spec") and not isinstance(x, type):
+        return SequenceType(to_type(x.element_spec))
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return _from_array(x)
+    if attrs.has(type(x)):
+        names = [field.name for field in attrs.fields(type(x))]
+        return _from_object(x, names)
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return _from_object(x, [field.name for field in dataclasses.fields(x)])
+    raise _no_type(x)
+
+
+def _is_tensor_pair(x) -> bool:
+    if type(x) is not tuple or len(x) != 2 or find_dtype(x[0]) is None:
+        return False
+    shape = x[1]
+    if isinstance(shape, list | tuple):
+        return all(
+            size is None or (hasattr(size, "__index__") and not isinstance(size, bool)) for size in shape
+        )
+    return hasattr(shape, "as_list")  # a tf.TensorShape
+
+
+def _from_collection(x) -> Type:
+    if isinstance(x, Mapping):
+        unnamed = [key for key in x if not isinstance(key, str)]
+        if unnamed:
+            raise TypeMismatch(f"elements of a struct are named by str; the key {unnamed[0]!r} is not one")
+        elements = [(key, to_type(value)) for key, value in x.items()]
+        ordered = isinstance(x, collections.OrderedDict)
+        return StructWithPythonType(elements, "OrderedDict") if ordered else StructType(elements)
+    if hasattr(x, "_fields"):
+        return _from_object(x, x._fields)
+    elements = [(None, to_type(value)) for value in x]
+    return StructWithPythonType(elements, "list") if isinstance(x, list) else StructType(elements)
+
+
+def _from_object(x, names) -> Type:
+    elements = [(name, to_type(getattr(x, name))) for name in names]
+    return StructWithPythonType(elements, register_container(type(x)))
+
+
+def _from_array(x) -> Type:
+    dtype = find_dtype(x.dtype)
+    if dtype is None or type(x).__name__ in _NOT_DENSE:
+        raise _no_type(x)
+    return TensorType(dtype, as_shape(x.shape))
+
+
+def _no_type(x) -> TypeMismatch:
+    hint = (
+        "; a function without a parameter has the parameter type None only in FunctionType"
+        if x is None
+        else ""
+    )
+    return TypeMismatch(f"{x!r} stands for no type{hint}")

@@ -1,0 +1,111 @@
+"""The element types of tensors."""
+
+from __future__ import annotations
+
+import attrs
+import ml_dtypes
+import numpy as np
+
+from fedcore.errors import TypeMismatch
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_FLOATS = ("float16", "float32", "float64", "bfloat16")
+_COMPLEX = ("complex64", "complex128")
+
+
+@attrs.frozen(repr=False, eq=True)
+class DType:
+    """An element type, by name. Use `as_dtype` to get one."""
+
+    name: str
+    numpy: np.dtype = attrs.field(eq=False)
+    bits: int | None = attrs.field(eq=False)
+    """Bits that one element takes on the wire: 1 for bool, None for str, whose elements differ."""
+
+    @property
+    def is_integer(self) -> bool:
+        return self.name in _INTEGERS
+
+    @property
+    def is_float(self) -> bool:
+        return self.name in _FLOATS
+
+    @property
+    def is_complex(self) -> bool:
+        return self.name in _COMPLEX
+
+    @property
+    def is_inexact(self) -> bool:
+        """Float or complex."""
+        return self.is_float or self.is_complex
+
+    @property
+    def is_numeric(self) -> bool:
+        """Neither bool nor str."""
+        return self.is_integer or self.is_inexact
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"DType({self.name!r})"
+
+    def __reduce__(self):
+        return as_dtype, (self.name,)
+
+
+def _make(name: str) -> DType:
+    if name == "bool":
+        return DType("bool", np.dtype(np.bool_), 1)
+    if name == "str":
+        return DType("str", np.dtype(object), None)
+    numpy = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    return DType(name, numpy, numpy.itemsize * 8)
+
+
+DTYPES: dict[str, DType] = {name: _make(name) for name in ("bool", *_INTEGERS, *_FLOATS, *_COMPLEX, "str")}
+
+# Python's numbers become the widths that models use, not numpy's 64 bits.
+_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64", str: "str", bytes: "str"}
+
+
+def as_dtype(x) -> DType:
+    """The `DType` that x names.
+
+    Takes a `DType`, a name (`"float32"`), a numpy or ml_dtypes dtype or scalar type, a TensorFlow dtype, or
+    one of Python's bool, int (int32), float (float32), complex (complex64), str and bytes. Numpy's text,
+    bytes and object dtypes are `str`.
+
+    Raises:
+        TypeMismatch: x names no element type.
+    """
+    found = find_dtype(x)
+    if found is None:
+        raise TypeMismatch(f"{x!r} is not a dtype; dtypes are {', '.join(DTYPES)}")
+    return found
+
+
+def find_dtype(x) -> DType | None:
+    """As `as_dtype`, but None where x names no element type."""
+    if isinstance(x, DType):
+        return x
+    if isinstance(x, str):
+        return DTYPES.get(x)
+    if isinstance(x, type) and x in _PYTHON:
+        return DTYPES[_PYTHON[x]]
+    if isinstance(x, np.dtype):
+        return _from_numpy(x)
+    if isinstance(x, type) and issubclass(x, np.generic):
+        return _from_numpy(np.dtype(x))
+    # A tf.DType, recognised without importing TensorFlow; by its class, since tf.variant's attribute raises.
+    if hasattr(type(x), "as_numpy_dtype"):
+        return DTYPES["str"] if x.name == "string" else DTYPES.get(x.name)
+    if isinstance(x, type) and x is getattr(ml_dtypes, x.__name__, None):
+        return DTYPES.get(np.dtype(x).name)
+    return None
+
+
+def _from_numpy(dtype: np.dtype) -> DType | None:
+    if dtype.kind in "OUST":
+        return DTYPES["str"]
+    return DTYPES.get(dtype.name)

@@ -1,0 +1,288 @@
+"""Reads the notation of types and of signatures.
+
+What `str` writes, `parse_type` and `parse_signature` read back as an equal value.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+
+import lark
+
+from fedcore.errors import ParseError
+from fedcore.types.dtypes import DTYPES
+from fedcore.types.kinds import KINDS
+from fedcore.types.placements import PlacementVariable, is_variable_name, placement, placement_names
+from fedcore.types.signatures import Alternative, Parameter, Signature
+from fedcore.types.types import (
+    AbstractType,
+    FederatedType,
+    FunctionType,
+    PlacementType,
+    SequenceType,
+    StructType,
+    StructWithPythonType,
+    TensorType,
+    Type,
+)
+
+TYPE_RULES = r"""
+?type: NAME                                           -> named
+     | NAME "[" dims "]"                              -> tensor
+     | NAME "[" ELLIPSIS "]"                          -> tensor_of_unknown_rank
+     | LESS [element ("," element)*] ">"              -> struct
+     | (NAME | DOTTED | STRING) struct_after_name     -> contained
+     | BRACE type "}" "@" NAME                        -> federated
+     | type AT NAME                                   -> all_equal
+     | type STAR                                      -> sequence
+     | OPEN type _ARROW type ")"                        -> function
+     | OPEN _ARROW type ")"                             -> function_without_parameter
+struct_after_name: LESS [element ("," element)*] ">"  -> struct
+element: NAME "=" type   -> element
+       | STRING "=" type -> element
+       | type            -> unnamed_element
+dims: dim ("," dim)*
+dim: SIZE | UNKNOWN
+ELLIPSIS: "..."
+UNKNOWN: "?"
+LESS: "<"
+BRACE: "{"
+OPEN: "("
+AT: "@"
+STAR: "*"
+_ARROW: "->"
+SIZE: /[0-9]+/
+NAME: /[A-Za-z_][A-Za-z0-9_]*/
+DOTTED.2: /[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)+/
+STRING: /"(\\.|[^"\\])*"/s
+%ignore /[ \t\r\n]+/
+"""
+
+_SIGNATURE_RULES = r"""
+signature: alternative ("|" alternative)* [WHERE kind ("," kind)*]
+alternative: OPEN [parameter ("," parameter)*] _ARROW type ")"
+parameter: NAME ":" type         -> named_parameter
+         | NAME UNKNOWN ":" type -> optional_parameter
+         | type                  -> unnamed_parameter
+kind: NAME ":" NAME
+WHERE: "where"
+"""
+
+_WORDS = {
+    "NAME": "a name",
+    "DOTTED": "a container",
+    "STRING": "a quoted name",
+    "SIZE": "a size",
+    "ELLIPSIS": "`...`",
+    "UNKNOWN": "`?`",
+    "LESS": "`<`",
+    "MORETHAN": "`>`",
+    "EQUAL": "`=`",
+    "BRACE": "`{`",
+    "RBRACE": "`}`",
+    "OPEN": "`(`",
+    "RPAR": "`)`",
+    "LSQB": "`[`",
+    "RSQB": "`]`",
+    "AT": "`@`",
+    "STAR": "`*`",
+    "COMMA": "`,`",
+    "COLON": "`:`",
+    "VBAR": "`|`",
+    "WHERE": "`where`",
+    "_ARROW": "`->`",
+    "$END": "the end",
+}
+
+
+def parse_type(text: str) -> Type:
+    """The type that the text writes.
+
+    Raises:
+        ParseError: the text is no type, or one that nests too deeply.
+    """
+    return _parse(text, "type")
+
+
+def parse_signature(text: str) -> Signature:
+    """The signature that the text writes; one `where` at the end holds for all alternatives.
+
+    Raises:
+        ParseError: the text is no signature.
+    """
+    return _parse(text, "signature")
+
+
+class Refused(Exception):
+    """What stands at a token is well formed and yet no type."""
+
+    def __init__(self, token: lark.Token, problem: str, expected: tuple[str, ...] = ()):
+        super().__init__(problem)
+        self.token = token
+        self.problem = problem
+        self.expected = expected
+
+
+def _make(token: lark.Token, cls, *args):
+    try:
+        return cls(*args)
+    except ValueError as error:
+        raise Refused(token, str(error)) from None
+
+
+@lark.v_args(inline=True)
+class TypeBuilder(lark.Transformer):
+    """Makes types from the pieces, innermost first."""
+
+    def type(self, type_):
+        return type_
+
+    def named(self, name):
+        if name in DTYPES:
+            return TensorType(str(name))
+        if name == "placement":
+            return PlacementType()
+        if name[0].isupper():
+            return AbstractType(str(name))
+        raise Refused(name, f"`{name}` is no type", ("a dtype such as float32", "a type variable such as T"))
+
+    def tensor(self, name, dims):
+        return _make(name, TensorType, self._dtype(name), dims)
+
+    def tensor_of_unknown_rank(self, name, _):
+        return TensorType(self._dtype(name), None)
+
+    def _dtype(self, name):
+        if name not in DTYPES:
+            raise Refused(name, f"`{name}` is no dtype", tuple(DTYPES))
+        return str(name)
+
+    def dims(self, *sizes):
+        return sizes
+
+    def dim(self, token):
+        if token.type == "UNKNOWN":
+            return None
+        if len(token) > 19:
+            raise Refused(token, "this size is larger than any tensor")
+        return int(token)
+
+    def struct(self, less, *elements):
+        return _make(less, StructType, elements)
+
+    def contained(self, name, struct):
+        return _make(name, StructWithPythonType, struct.elements, self._text(name))
+
+    def element(self, name, type_):
+        return self._text(name), type_
+
+    def unnamed_element(self, type_):
+        return None, type_
+
+    def federated(self, brace, member, name):
+        return _make(brace, FederatedType, member, self._placement(name), False)
+
+    def all_equal(self, member, at, name):
+        where = self._placement(name)
+        return _make(at, FederatedType, member, where, None if isinstance(where, PlacementVariable) else True)
+
+    def sequence(self, element, star):
+        return _make(star, SequenceType, element)
+
+    def function(self, opening, parameter, result):
+        return _make(opening, FunctionType, parameter, result)
+
+    def function_without_parameter(self, opening, result):
+        return _make(opening, FunctionType, None, result)
+
+    def _placement(self, name):
+        if name in placement_names():
+            return placement(str(name))
+        if is_variable_name(name):
+            return PlacementVariable(str(name))
+        raise Refused(name, f"`{name}` is no placement", (*placement_names(), "a variable such as P"))
+
+    def _text(self, token):
+        if token.type != "STRING":
+            return str(token)
+        try:
+            return json.loads(token, strict=False)
+        except ValueError:
+            raise Refused(token, "this quoted name has an escape that JSON does not know") from None
+
+    def named_parameter(self, name, type_):
+        return Parameter(str(name), type_)
+
+    def optional_parameter(self, name, _, type_):
+        return Parameter(str(name), type_, optional=True)
+
+    def unnamed_parameter(self, type_):
+        return Parameter(None, type_)
+
+    def alternative(self, opening, *rest):
+        return _make(opening, Alternative, rest[:-1], rest[-1])
+
+    def kind(self, name, kind):
+        if kind not in KINDS:
+            raise Refused(kind, f"`{kind}` is no kind", tuple(KINDS))
+        return name, str(kind)
+
+    def signature(self, *parts):
+        alternatives = [part for part in parts if isinstance(part, Alternative)]
+        kinds = [part for part in parts if isinstance(part, tuple)]
+        for i, (name, _) in enumerate(kinds):
+            if not any(name in alternative.variables for alternative in alternatives):
+                raise Refused(name, f"`{name}` is no variable of this signature")
+            if name in [earlier for earlier, _ in kinds[:i]]:
+                raise Refused(name, f"`{name}` has a kind already")
+        of = {str(name): kind for name, kind in kinds}
+        return Signature([alternative.with_kinds(of) for alternative in alternatives])
+
+
+@functools.cache
+def _parser() -> lark.Lark:
+    return lark.Lark(
+        TYPE_RULES + _SIGNATURE_RULES,
+        start=["type", "signature"],
+        parser="lalr",
+        maybe_placeholders=False,
+        transformer=TypeBuilder(),
+    )
+
+
+def _parse(text: str, start: str):
+    return parse_with(_parser(), text, start=start)
+
+
+def parse_with(parser: lark.Lark, text: str, *, start: str | None = None, words: Mapping[str, str] | None = None):
+    """What a parser over `TYPE_RULES` and more makes of the text.
+
+    Args:
+        words: what its further terminals are called in errors.
+    Raises:
+        ParseError: with line, column, a caret and what was expected.
+    """
+    words = {**_WORDS, **(words or {})}
+    try:
+        return parser.parse(text, start=start)
+    except Refused as error:
+        token = error.token
+        raise ParseError(error.problem, text, token.line, token.column, error.expected) from None
+    except lark.UnexpectedToken as error:
+        expected = _expected(error.accepts or error.expected, words)
+        if error.token.type == "$END":
+            line = text.count("\n") + 1
+            column = len(text) - (text.rfind("\n") + 1) + 1
+            raise ParseError("the text stops too soon", text, line, column, expected) from None
+        raise ParseError(f"unexpected `{error.token}`", text, error.line, error.column, expected) from None
+    except lark.UnexpectedCharacters as error:
+        raise ParseError(f"unexpected `{error.char}`", text, error.line, error.column) from None
+
+
+def _expected(terminals, words) -> list[str]:
+    if {"NAME", "BRACE"} <= set(terminals):  # all that a type may start with
+        also = terminals - {"NAME", "DOTTED", "STRING", "LESS", "BRACE", "OPEN"}
+        return ["a type", *_expected(also, words)]
+    return sorted(words.get(terminal, terminal) for terminal in terminals)

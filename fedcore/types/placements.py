@@ -1,0 +1,77 @@
+"""Where a value lives."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+
+@attrs.frozen
+class Placement:
+    """A place that holds values. `register_placement` makes one known to the notation."""
+
+    name: str
+    default_all_equal: bool = False
+    """Whether a value placed here without further word is the same at every member of the place."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@attrs.frozen
+class PlacementVariable:
+    """Stands for any placement in a signature: one capital letter, digits after it or not."""
+
+    name: str = attrs.field()
+
+    @name.validator
+    def _check(self, _, name: str) -> None:
+        if not is_variable_name(name):
+            raise ValueError(f"{name!r} is no placement variable; one is a capital letter, such as P or P1")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_placements: dict[str, Placement] = {}
+
+
+def register_placement(name: str, default_all_equal: bool = False) -> Placement:
+    """Makes a placement known by its name; the same again returns the first.
+
+    Raises:
+        ValueError: the name is no identifier of two characters or more, or stands for another placement.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or is_variable_name(name):
+        raise ValueError(f"{name!r} cannot name a placement; an identifier such as CLIENTS can")
+    made = Placement(name, default_all_equal)
+    if _placements.setdefault(name, made) != made:
+        raise ValueError(f"{name} is registered with default_all_equal={not default_all_equal}")
+    return _placements[name]
+
+
+def placement(name: str) -> Placement:
+    """The registered placement of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = _placements.get(name)
+    if found is None:
+        raise ValueError(f"{name!r} is no placement; placements are {', '.join(_placements)}")
+    return found
+
+
+def placement_names() -> tuple[str, ...]:
+    """The names of all registered placements, in the order of registration."""
+    return tuple(_placements)
+
+
+def is_variable_name(name: str) -> bool:
+    # One letter only: a mistyped CLIENT must not pass as a variable.
+    return re.fullmatch(r"[A-Z][0-9]*", name) is not None
+
+
+SERVER = register_placement("SERVER", default_all_equal=True)
+CLIENTS = register_placement("CLIENTS")

@@ -1,0 +1,47 @@
+"""Shapes of tensors: a tuple of sizes, None for an unknown size; None for an unknown rank."""
+
+from __future__ import annotations
+
+import operator
+from typing import TypeAlias
+
+Shape: TypeAlias = tuple[int | None, ...] | None
+
+
+def as_shape(x) -> Shape:
+    """The shape that x gives: None, an iterable of sizes or None, or a TensorFlow shape.
+
+    Raises:
+        TypeError: x is no shape.
+        ValueError: a size is negative, or needs more than 64 bits.
+    """
+    if x is None:
+        return None
+    if hasattr(x, "as_list"):  # a tf.TensorShape: recognised without importing TensorFlow
+        return None if x.rank is None else tuple(x.as_list())
+    if isinstance(x, str | bytes):
+        raise TypeError(f"{x!r} is not a shape")
+    try:
+        return tuple(None if size is None else _size(size) for size in x)
+    except TypeError as error:
+        raise TypeError(f"{x!r} is not a shape; a shape is a tuple of sizes, None where unknown") from error
+
+
+def shape_fits(have: Shape, want: Shape) -> bool:
+    """Whether every tensor of shape `have` is one of shape `want`."""
+    if want is None:
+        return True
+    if have is None or len(have) != len(want):
+        return False
+    return all(w is None or h == w for h, w in zip(have, want, strict=True))
+
+
+def _size(x) -> int:
+    if isinstance(x, bool):
+        raise TypeError("a size is an int")
+    size = operator.index(x)
+    if size < 0:
+        raise ValueError(f"a size is not negative, {size} is")
+    if size >= 2**63:
+        raise ValueError(f"a size fits into 64 bits, {size} does not")
+    return size

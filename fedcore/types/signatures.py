@@ -1,0 +1,322 @@
+"""Signatures: what an operation takes and gives, over type and placement variables.
+
+`({T}@CLIENTS -> T@SERVER) where T: numeric`. Matching argument types against one binds the variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import attrs
+
+from fedcore.errors import Location, TypeMismatch
+from fedcore.types.fits import Comparison, explain
+from fedcore.types.kinds import KINDS
+from fedcore.types.placements import Placement, PlacementVariable
+from fedcore.types.types import AbstractType, FederatedType, StructType, Type
+from fedcore.types.walk import contains, strip_placement
+
+
+class _Pending:
+    def __repr__(self) -> str:
+        return "PENDING"
+
+
+PENDING = _Pending()
+"""Stands for the type of an argument that is not known yet: a Python function that is still to be traced."""
+
+
+@attrs.frozen(str=False)
+class Parameter:
+    """One parameter of an alternative; an optional one has a name and may be absent."""
+
+    name: str | None
+    type: Type
+    optional: bool = False
+
+    def __str__(self) -> str:
+        if self.name is None:
+            return str(self.type)
+        return f"{self.name}{'?' if self.optional else ''}: {self.type}"
+
+
+@attrs.frozen(str=False)
+class Alternative:
+    """One way to call: parameters, a result, and the kinds of the variables in them."""
+
+    parameters: tuple[Parameter, ...] = attrs.field(converter=tuple)
+    result: Type
+    kinds: Mapping[str, str] = attrs.field(
+        default=(), converter=lambda kinds: MappingProxyType(dict(kinds)), hash=False
+    )
+
+    @parameters.validator
+    def _check_parameters(self, _, parameters) -> None:
+        names = [parameter.name for parameter in parameters if parameter.name is not None]
+        if len(set(names)) < len(names):
+            raise ValueError("two parameters have one name")
+        optional = [parameter.optional for parameter in parameters]
+        if optional != sorted(optional):
+            raise ValueError("optional parameters stand last")
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The labels of all type variables in it."""
+        found: set[str] = set()
+
+        def note(type_: Type) -> bool:
+            if isinstance(type_, AbstractType):
+                found.add(type_.label)
+            return False
+
+        for type_ in (*[parameter.type for parameter in self.parameters], self.result):
+            contains(type_, note)
+        return frozenset(found)
+
+    def with_kinds(self, kinds: Mapping[str, str]) -> Alternative:
+        """The alternative with those of the kinds whose variables it uses."""
+        used = self.variables
+        return attrs.evolve(self, kinds={label: kind for label, kind in kinds.items() if label in used})
+
+    def __reduce__(self):
+        return Alternative, (self.parameters, self.result, dict(self.kinds))
+
+    def __str__(self) -> str:
+        arrow = " -> " if self.parameters else "-> "
+        return f"({', '.join(map(str, self.parameters))}{arrow}{self.result})"
+
+
+@attrs.frozen
+class Binding:
+    """What a match found: the alternative, its variables, and the result's type with them filled in."""
+
+    alternative: Alternative
+    variables: dict[str, Type]
+    placements: dict[str, Placement]
+    result: Type
+
+
+def _as_tuple(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
+    return tuple(alternatives)
+
+
+@attrs.frozen(str=False)
+class Signature:
+    """Alternatives, tried in order. Variables that share a label share a kind."""
+
+    alternatives: tuple[Alternative, ...] = attrs.field(converter=_as_tuple)
+
+    @alternatives.validator
+    def _check_kinds(self, _, alternatives) -> None:
+        if not alternatives:
+            raise ValueError("a signature has an alternative")
+        for alternative in alternatives:
+            if alternative != alternative.with_kinds(self.kinds):
+                raise ValueError("the alternatives of a signature give one variable different kinds")
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        return {label: kind for alternative in self.alternatives for label, kind in alternative.kinds.items()}
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{label}: {kind}" for label, kind in self.kinds.items())
+        text = " | ".join(map(str, self.alternatives))
+        return f"{text} where {kinds}" if kinds else text
+
+    def match(
+        self,
+        argument_types: Sequence[Type | _Pending | None],
+        name: str = "call",
+        *,
+        parameter_names: Sequence[str] | None = None,
+        location: Location | None = None,
+        function: str | None = None,
+    ) -> Binding:
+        """Binds the variables so that the arguments fit the first alternative that they can.
+
+        Args:
+            argument_types: in the order of the parameters; None stands for an absent optional one, which
+                may be left out at the end.
+            name: the operation's, for the error.
+            parameter_names: for the error, where the signature gives its parameters no names.
+            location, function: the user's line and function, for the error.
+
+        Raises:
+            TypeMismatch: no alternative takes the arguments. It explains the one that got furthest.
+        """
+        attempts = []
+        for alternative in self.alternatives:
+            attempt = _Attempt(alternative, argument_types)
+            if attempt.succeeded:
+                return attempt.binding()
+            attempts.append(attempt)
+        furthest = max(attempts, key=lambda attempt: attempt.progress)
+        raise TypeMismatch(furthest.explanation(name, parameter_names, location, function))
+
+    def match_partial(
+        self, argument_types: Sequence[Type | _Pending | None], name: str = "call", **error
+    ) -> Binding:
+        """As `match`, where an argument's type may be `PENDING`: such a parameter binds nothing.
+
+        `substitute(parameter.type, binding.variables, binding.placements)` then says what is known of it.
+        """
+        return self.match(argument_types, name, **error)
+
+
+def substitute(type_: Type, variables: Mapping[str, Type], placements: Mapping[str, Placement]) -> Type:
+    """The type with its variables filled in; those that are not bound stay."""
+    if isinstance(type_, AbstractType):
+        return variables.get(type_.label, type_)
+    mapped = type_.map_children(lambda child: substitute(child, variables, placements))
+    if isinstance(mapped, FederatedType) and isinstance(mapped.placement, PlacementVariable):
+        found = placements.get(mapped.placement.name)
+        if found is not None:
+            return FederatedType(mapped.member, found, mapped.all_equal)
+    return mapped
+
+
+class _Unification(Comparison):
+    """A comparison in which the wanted type holds variables; the first type that one meets binds it."""
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.variables: dict[str, Type] = {}
+        self.placements: dict[str, Placement] = {}
+
+    def variable(self, have, want, at, path, flip):
+        bound = self.variables.get(want.label)
+        if bound is not None:
+            fixed = Comparison()
+            fixed.compare(have, bound, at, path, flip)
+            self.found += fixed.found
+            return
+        kind = self.kinds.get(want.label, "any")
+        violation = KINDS[kind](have)
+        if violation is None:
+            self.variables[want.label] = have
+            return
+        inner, what = violation
+        word = f"a {kind}" if kind in ("struct", "tensor") else kind
+        self.differ(have, want, f"{want.label} must be {word}, {what}", (*at, *inner), path, hidden=True)
+
+    def federated(self, have, want, at, path, flip):
+        if isinstance(have, StructType) and self._takes_struct(want):
+            self._struct_of_placed(have, want, at, path, flip)
+        else:
+            super().federated(have, want, at, path, flip)
+
+    def _takes_struct(self, want: FederatedType) -> bool:
+        return isinstance(want.member, AbstractType) and self.kinds.get(want.member.label) == "struct"
+
+    def _struct_of_placed(self, have, want, at, path, flip):
+        before = len(self.found)
+        self._place_elements(have, want, at, path, flip)
+        if len(self.found) > before:
+            return
+        if isinstance(want.placement, PlacementVariable) and want.placement.name not in self.placements:
+            reason = f"it has no leaf that says where {want.placement} is"
+            self.differ(have, want, reason, at, path, hidden=True)
+        else:
+            self.variable(strip_placement(have), want.member, at, path, flip)
+
+    def _place_elements(self, have, want, at, path, flip):
+        for key, element in have.children():
+            inner = (*at, key)
+            if isinstance(element, FederatedType):
+                self.place(element, want, inner, path, flip)
+            elif isinstance(element, StructType):
+                self._place_elements(element, want, inner, path, flip)
+            else:
+                self.differ(element, want, f"{element} is not placed at {want.placement}", inner, path)
+
+    def place(self, have, want, at, path, flip):
+        if not isinstance(want.placement, PlacementVariable):
+            super().place(have, want, at, path, flip)
+            return
+        bound = self.placements.setdefault(want.placement.name, have.placement)
+        if bound != have.placement:
+            self.differ(have, want, f"it is at {have.placement}, not {bound}", (*at, "@"), path)
+
+
+class _Attempt:
+    """One alternative tried against the arguments; each parameter's mismatches are kept apart."""
+
+    def __init__(self, alternative: Alternative, arguments: Sequence) -> None:
+        self.alternative = alternative
+        parameters = alternative.parameters
+        self.arguments = [*arguments, *[None] * (len(parameters) - len(arguments))]
+        self.unification = _Unification(alternative.kinds)
+        self.failed: dict[int, list] = {}
+        self.absent = [
+            i
+            for i, parameter in enumerate(parameters)
+            if self.arguments[i] is None and not parameter.optional
+        ]
+        self.surplus = len(self.arguments) > len(parameters)
+        for i, (parameter, argument) in enumerate(zip(parameters, self.arguments, strict=False)):
+            if argument is None or argument is PENDING:
+                continue
+            self.unification.found = []
+            self.unification.compare(argument, parameter.type)
+            if self.unification.found:
+                self.failed[i] = self.unification.found
+
+    @property
+    def succeeded(self) -> bool:
+        return not (self.failed or self.absent or self.surplus)
+
+    @property
+    def progress(self) -> tuple[bool, int, int]:
+        """Orders attempts: the right number of arguments, then the most that fit before one that does not."""
+        right = not (self.absent or self.surplus)
+        return right, min(self.failed, default=len(self.arguments)), -len(self.failed)
+
+    def _fill(self, type_: Type) -> Type:
+        return substitute(type_, self.unification.variables, self.unification.placements)
+
+    def binding(self) -> Binding:
+        found = self.unification
+        return Binding(
+            self.alternative, found.variables, found.placements, self._fill(self.alternative.result)
+        )
+
+    def explanation(self, name: str, names: Sequence[str] | None, location, function) -> str:
+        if self.absent or self.surplus:
+            return self._wrong_number(name, names, location, function)
+        last = max(self.failed)
+        return "\n".join(
+            explain(
+                f"{name}: {self._title(i, names)} does not fit",
+                self.arguments[i],
+                self._fill(self.alternative.parameters[i].type),
+                found=found,
+                location=location if i == last else None,
+                function=function if i == last else None,
+            )
+            for i, found in self.failed.items()
+        )
+
+    def _wrong_number(self, name, names, location, function) -> str:
+        if not self.surplus:
+            missing = ", ".join(self._title(i, names) for i in self.absent)
+            title = f"{name}: {missing} {'is' if len(self.absent) == 1 else 'are'} missing"
+        else:
+            most = len(self.alternative.parameters)
+            title = (
+                f"{name}: takes at most {most} argument{'' if most == 1 else 's'}, not {len(self.arguments)}"
+            )
+        has = ", ".join("absent" if argument is None else str(argument) for argument in self.arguments)
+        lines = [title, f"  signature  wants  {self.alternative}", f"  arguments  have   ({has})"]
+        if location is not None:
+            lines.append(f"  at {location}" + (f", in {function}" if function else ""))
+        return "\n".join(lines)
+
+    def _title(self, index: int, names: Sequence[str] | None) -> str:
+        name = self.alternative.parameters[index].name
+        if name is None and names is not None and index < len(names):
+            name = names[index]
+        if name is not None:
+            return f"`{name}`"
+        return "the argument" if len(self.alternative.parameters) == 1 else f"argument {index + 1}"

@@ -1,0 +1,305 @@
+"""The types of the language. `str(type)` is the notation that `parse_type` reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+import attrs
+
+from fedcore.types.dtypes import DType, as_dtype
+from fedcore.types.placements import Placement, PlacementVariable, placement
+from fedcore.types.shapes import Shape, as_shape
+
+MAX_DEPTH = 200
+"""Types nest no deeper, so that everything over types may recurse."""
+
+Key: TypeAlias = int | str
+"""An int leads to a child of a type; a str marks a word of its notation."""
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
+_VARIABLE = re.compile(r"[A-Z][A-Za-z0-9_]*")
+
+
+@attrs.frozen(str=False)
+class Type:
+    """A type: immutable, hashable, compared by what it holds."""
+
+    depth: int = attrs.field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        depth = 1 + max((child.depth for _, child in self.children()), default=0)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"types nest at most {MAX_DEPTH} deep")
+        object.__setattr__(self, "depth", depth)
+
+    def parts(self) -> list[tuple[Key | None, str | Type]]:
+        """The notation in pieces: text (key None), words to point at (str keys), children (int keys)."""
+        raise NotImplementedError
+
+    def children(self) -> list[tuple[int, Type]]:
+        """The types that this one is made of, with their keys."""
+        return [(key, part) for key, part in self.parts() if isinstance(key, int) and isinstance(part, Type)]
+
+    def map_children(self, fn: Callable[[Type], Type]) -> Type:
+        """This type with fn applied to each child; itself where fn changes none."""
+        return self
+
+    def __str__(self) -> str:
+        return "".join([str(part) for _, part in self.parts()])
+
+
+def _as_type(x) -> Type:
+    if isinstance(x, Type):
+        return x
+    from fedcore.types.convert import to_type  # convert makes types, and types take what it converts
+
+    return to_type(x)
+
+
+@attrs.frozen(str=False)
+class TensorType(Type):
+    """A tensor: `float32`, `int32[?,784]`, `str[...]` where the rank is unknown.
+
+    Args:
+        dtype: anything that `as_dtype` takes.
+        shape: sizes, None for an unknown one; None for an unknown rank.
+    """
+
+    dtype: DType = attrs.field(converter=as_dtype)
+    shape: Shape = attrs.field(default=(), converter=as_shape)
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    def parts(self):
+        if self.shape is None:
+            return [(None, f"{self.dtype}[...]")]
+        if not self.shape:
+            return [(None, self.dtype.name)]
+        sizes = ",".join("?" if size is None else str(size) for size in self.shape)
+        return [(None, f"{self.dtype}[{sizes}]")]
+
+
+def _as_elements(x) -> tuple[tuple[str | None, Type], ...]:
+    items = x.items() if isinstance(x, Mapping) else x
+    return tuple(_as_element(item) for item in items)
+
+
+def _as_element(x) -> tuple[str | None, Type]:
+    if isinstance(x, tuple) and len(x) == 2 and (x[0] is None or isinstance(x[0], str)):
+        return (None if x[0] is None else str(x[0])), _as_type(x[1])
+    return None, _as_type(x)
+
+
+@attrs.frozen(str=False)
+class StructType(Type):
+    """Elements in order, each with a name or without: `<x=float32[784],y=int32>`, `<int32,str>`.
+
+    In Python, a struct whose elements all have names is a dict, one without names a tuple.
+
+    Args:
+        elements: a mapping from names, or an iterable of types and of (name or None, type) pairs, where
+            anything that `to_type` takes counts as a type. Any 2-tuple that starts with a str or None is a
+            pair.
+    """
+
+    elements: tuple[tuple[str | None, Type], ...] = attrs.field(converter=_as_elements)
+
+    @elements.validator
+    def _check_names(self, _, elements) -> None:
+        names = [name for name, _ in elements if name is not None]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two elements are named {twice!r}")
+        for name in names:
+            _check_text(name)
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        return tuple([name for name, _ in self.elements])
+
+    @property
+    def types(self) -> tuple[Type, ...]:
+        return tuple([type_ for _, type_ in self.elements])
+
+    def items(self) -> tuple[tuple[str | None, Type], ...]:
+        return self.elements
+
+    def index(self, key: int | str) -> int:
+        """The position of an element, by name or position (negative ones count from the end).
+
+        Raises:
+            KeyError: no element has that name.
+            IndexError: the position is outside.
+        """
+        if isinstance(key, str):
+            for i, (name, _) in enumerate(self.elements):
+                if name == key:
+                    return i
+            raise KeyError(f"no element {key!r} in {self}")
+        return range(len(self.elements))[key]
+
+    def __getitem__(self, key: int | str) -> Type:
+        return self.elements[self.index(key)][1]
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def __iter__(self) -> Iterator[Type]:
+        return iter(self.types)
+
+    def parts(self):
+        found: list[tuple[Key | None, str | Type]] = [(None, "<")]
+        for i, (name, type_) in enumerate(self.elements):
+            if i:
+                found.append((None, ","))
+            if name is not None:
+                found += [(f"{i}=", quoted(name)), (None, "=")]
+            found.append((i, type_))
+        return [*found, (None, ">")]
+
+    def map_children(self, fn):
+        mapped = tuple([(name, fn(type_)) for name, type_ in self.elements])
+        if all(new is old for (_, new), (_, old) in zip(mapped, self.elements, strict=True)):
+            return self
+        return attrs.evolve(self, elements=mapped)
+
+
+@attrs.frozen(str=False)
+class StructWithPythonType(StructType):
+    """A struct that comes back to Python as another class: `list<int32,int32>`, `my.module.Point<x=int32>`.
+
+    Args:
+        container: the name that `register_container` gave the class.
+    """
+
+    container: str = attrs.field()
+
+    @container.validator
+    def _check_container(self, _, container) -> None:
+        if not isinstance(container, str) or not container:
+            raise ValueError(f"a container is a name, not {container!r}")
+        _check_text(container)
+
+    def parts(self):
+        name = self.container
+        return [("container", name if _DOTTED.fullmatch(name) else _quote(name)), *StructType.parts(self)]
+
+
+@attrs.frozen(str=False)
+class SequenceType(Type):
+    """Elements of one type, one after the other: `int32*`."""
+
+    element: Type = attrs.field(converter=_as_type)
+
+    def parts(self):
+        return [(0, self.element), (None, "*")]
+
+    def map_children(self, fn):
+        mapped = fn(self.element)
+        return self if mapped is self.element else SequenceType(mapped)
+
+
+@attrs.frozen(str=False)
+class FunctionType(Type):
+    """`(T -> U)`, or `(-> U)` without a parameter. Several parameters are one struct with names."""
+
+    parameter: Type | None = attrs.field(converter=attrs.converters.optional(_as_type))
+    result: Type = attrs.field(converter=_as_type)
+
+    def parts(self):
+        if self.parameter is None:
+            return [(None, "(-> "), (1, self.result), (None, ")")]
+        return [(None, "("), (0, self.parameter), (None, " -> "), (1, self.result), (None, ")")]
+
+    def map_children(self, fn):
+        parameter = None if self.parameter is None else fn(self.parameter)
+        result = fn(self.result)
+        if parameter is self.parameter and result is self.result:
+            return self
+        return FunctionType(parameter, result)
+
+
+@attrs.frozen(str=False)
+class FederatedType(Type):
+    """A value at a placement: `{int32}@CLIENTS`, or `int32@CLIENTS` where all members hold the same.
+
+    Args:
+        placement: a `Placement`; in signatures also a `PlacementVariable`.
+        all_equal: None takes the placement's default. With a variable, only False and None differ: `{T}@P` is
+            never all equal, `T@P` is what P's default says (and stays None).
+    """
+
+    member: Type = attrs.field(converter=_as_type)
+    placement: Placement | PlacementVariable = attrs.field()
+    all_equal: bool | None = None
+
+    @placement.validator
+    def _check_placement(self, _, value) -> None:
+        if isinstance(value, PlacementVariable):
+            return
+        if not isinstance(value, Placement):
+            raise TypeError(f"{value!r} is not a placement")
+        if placement(value.name) != value:
+            raise ValueError(f"{value!r} is not the registered placement of that name")
+
+    def __attrs_post_init__(self) -> None:
+        Type.__attrs_post_init__(self)
+        if isinstance(self.placement, PlacementVariable):
+            value = False if self.all_equal is False else None
+        else:
+            value = self.placement.default_all_equal if self.all_equal is None else bool(self.all_equal)
+        object.__setattr__(self, "all_equal", value)
+
+    def parts(self):
+        if self.all_equal is False:
+            return [(None, "{"), (0, self.member), (None, "}@"), ("@", str(self.placement))]
+        return [(0, self.member), (None, "@"), ("@", str(self.placement))]
+
+    def map_children(self, fn):
+        mapped = fn(self.member)
+        return self if mapped is self.member else attrs.evolve(self, member=mapped)
+
+
+@attrs.frozen(str=False)
+class PlacementType(Type):
+    """The type of a placement itself: `placement`."""
+
+    def parts(self):
+        return [(None, "placement")]
+
+
+@attrs.frozen(str=False)
+class AbstractType(Type):
+    """A type variable of a signature: an identifier with a capital first letter."""
+
+    label: str = attrs.field()
+
+    @label.validator
+    def _check_label(self, _, label: str) -> None:
+        if not _VARIABLE.fullmatch(label):
+            raise ValueError(f"{label!r} is no type variable; one starts with a capital letter, such as T")
+
+    def parts(self):
+        return [(None, self.label)]
+
+
+def quoted(name: str) -> str:
+    """A name as the notation writes it: itself where it is an identifier, else between double quotes."""
+    return name if _IDENTIFIER.fullmatch(name) else _quote(name)
+
+
+def _quote(name: str) -> str:
+    return json.dumps(name, ensure_ascii=not name.isprintable())
+
+
+def _check_text(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name!r} holds surrogates, which no text file can") from None

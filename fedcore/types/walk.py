@@ -1,0 +1,83 @@
+"""Walks over types: leaves, maps, and where each part stands in the notation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from fedcore.types.types import FederatedType, Key, StructType, StructWithPythonType, Type, quoted
+
+At: TypeAlias = tuple[Key, ...]
+"""The keys that lead from a type to one of its parts."""
+
+
+def leaves(type_: Type) -> list[tuple[str, Type]]:
+    """What is left when structs and placements are opened, in order: tensors, sequences, functions and so on.
+
+    A leaf comes with its path, such as `x.y[0]`; the path of a type that is itself a leaf is empty.
+    """
+    return [(path, leaf) for _, path, leaf in leaves_at(type_)]
+
+
+def leaves_at(type_: Type, at: At = (), path: str = "") -> Iterator[tuple[At, str, Type]]:
+    """As `leaves`, with the keys that lead to each leaf."""
+    if isinstance(type_, FederatedType):
+        yield from leaves_at(type_.member, (*at, 0), path)
+    elif isinstance(type_, StructType):
+        for i, (name, element) in enumerate(type_.elements):
+            yield from leaves_at(element, (*at, i), element_path(path, i, name))
+    else:
+        yield at, path, type_
+
+
+def element_path(path: str, index: int, name: str | None) -> str:
+    """The path of a struct's element, where `path` leads to the struct."""
+    if name is None:
+        return f"{path}[{index}]"
+    return f"{path}.{quoted(name)}" if path else quoted(name)
+
+
+def map_leaves(fn: Callable[[Type], Type], type_: Type) -> Type:
+    """The type with fn applied to each of its `leaves`."""
+    if isinstance(type_, StructType | FederatedType):
+        return type_.map_children(lambda child: map_leaves(fn, child))
+    return fn(type_)
+
+
+def strip_placement(type_: Type) -> Type:
+    """The type with each federated type in it replaced by its member."""
+    if isinstance(type_, FederatedType):
+        return strip_placement(type_.member)
+    return type_.map_children(strip_placement)
+
+
+def strip_containers(type_: Type) -> Type:
+    """The type with plain structs for those that carry a Python container."""
+    mapped = type_.map_children(strip_containers)
+    return StructType(mapped.elements) if isinstance(mapped, StructWithPythonType) else mapped
+
+
+def contains(type_: Type, predicate: Callable[[Type], bool]) -> bool:
+    """Whether the predicate holds for the type or any in it, functions' parameters and results included."""
+    return predicate(type_) or any(contains(child, predicate) for _, child in type_.children())
+
+
+def notation_with_spans(type_: Type) -> tuple[str, dict[At, tuple[int, int]]]:
+    """`str(type_)`, and the offsets at which each part of it stands, by the keys that lead there."""
+    pieces: list[str] = []
+    spans: dict[At, tuple[int, int]] = {}
+
+    def write(part: str | Type, at: At, start: int) -> int:
+        if isinstance(part, str):
+            pieces.append(part)
+            return start + len(part)
+        end = start
+        for key, child in part.parts():
+            begin, here = end, at if key is None else (*at, key)
+            end = write(child, here, begin)
+            if key is not None:
+                spans[here] = begin, end
+        return end
+
+    spans[()] = 0, write(type_, (), 0)
+    return "".join(pieces), spans

@@ -1,0 +1,102 @@
+import doctest
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcore.simulation import partition
+
+PARTITIONERS = {
+    "iid": partition.iid,
+    "dirichlet, one label each": lambda labels, n, seed: partition.dirichlet(labels, n, 1e-4, seed),
+    "dirichlet, mixed": lambda labels, n, seed: partition.dirichlet(labels, n, 1.0, seed),
+    "shards": lambda labels, n, seed: partition.shards(labels, n, 1, seed),
+    "quantity skew, extreme": lambda labels, n, seed: partition.quantity_skew(labels, n, 1e-3, seed),
+    "quantity skew, mild": lambda labels, n, seed: partition.quantity_skew(labels, n, 1.0, seed),
+}
+each_partitioner = pytest.mark.parametrize("split", PARTITIONERS.values(), ids=PARTITIONERS.keys())
+
+
+@st.composite
+def splits_to_make(draw):
+    labels = draw(st.lists(st.integers(-3, 5), min_size=1, max_size=80))
+    return np.array(labels), draw(st.integers(1, len(labels))), draw(st.integers(0, 2**32))
+
+
+@each_partitioner
+@given(splits_to_make())
+def test_each_example_goes_to_exactly_one_client(split, case):
+    labels, num_clients, seed = case
+    everything = np.concatenate(split(labels, num_clients, seed))
+    np.testing.assert_array_equal(np.sort(everything), np.arange(len(labels)))
+
+
+@each_partitioner
+@given(splits_to_make())
+def test_each_client_gets_at_least_one_example_in_ascending_order(split, case):
+    labels, num_clients, seed = case
+    parts = split(labels, num_clients, seed)
+    assert len(parts) == num_clients
+    assert all(len(part) >= 1 and part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
+
+
+@each_partitioner
+@given(splits_to_make())
+def test_equal_arguments_give_equal_splits(split, case):
+    for one, other in zip(split(*case), split(*case), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@each_partitioner
+def test_another_seed_gives_another_split(split):
+    labels = np.repeat(np.arange(10), 30)
+    pairs = zip(split(labels, 20, 0), split(labels, 20, 1), strict=True)
+    assert any(not np.array_equal(one, other) for one, other in pairs)
+
+
+@each_partitioner
+def test_more_clients_than_examples_is_an_error(split):
+    with pytest.raises(ValueError, match="of 3 examples|cut 3 examples"):
+        split(np.zeros(3), 4, 0)
+
+
+@pytest.mark.parametrize("alpha", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("split", [partition.dirichlet, partition.quantity_skew])
+def test_alpha_must_be_above_zero(split, alpha):
+    with pytest.raises(ValueError, match=f"alpha must be above 0, not {alpha}"):
+        split(np.zeros(9), 3, alpha)
+
+
+def test_labels_must_be_a_vector():
+    with pytest.raises(ValueError, match=r"shape \[n\], not \[4, 2\]"):
+        partition.iid(np.zeros((4, 2)), 2)
+
+
+@pytest.mark.parametrize("split", [partition.iid, lambda *args: partition.dirichlet(*args, alpha=0.3)])
+def test_iid_and_dirichlet_give_even_sizes(split):
+    assert sorted({len(part) for part in split(np.arange(103) % 7, 10)}) == [10, 11]
+
+
+def test_a_large_alpha_gives_every_client_the_mix_of_the_whole():
+    labels = np.repeat([0, 1], [3000, 1000])
+    shares = [labels[part].mean() for part in partition.dirichlet(labels, 4, alpha=1e6)]
+    np.testing.assert_allclose(shares, 0.25, atol=0.05)
+
+
+def test_a_smaller_alpha_gives_fewer_labels_a_client():
+    labels = np.repeat(np.arange(10), 200)
+
+    def labels_per_client(alpha):
+        return np.mean([len(np.unique(labels[p])) for p in partition.dirichlet(labels, 50, alpha)])
+
+    assert labels_per_client(0.01) < labels_per_client(0.3) < labels_per_client(100)
+
+
+def test_quantity_skew_makes_sizes_uneven():
+    sizes = [len(part) for part in partition.quantity_skew(np.zeros(1000), 10, alpha=0.1)]
+    assert max(sizes) > 4 * np.median(sizes)
+
+
+def test_the_examples_of_the_docs_run():
+    assert doctest.testmod(partition).failed == 0
