@@ -17,7 +17,7 @@ settings.load_profile("soak" if os.environ.get("FEDCORE_SOAK") else "default")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-goldens", action="store_true", help="rewrite the golden files with today's output")
+    parser.addoption("--update-goldens", action="store_true", help="rewrite the golden files")
 
 
 @pytest.fixture

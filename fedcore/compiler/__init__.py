@@ -2,6 +2,7 @@
 
 from fedcore.compiler.pipeline import (
     DEFAULT_PIPELINE,
+    LOWERING,
     all_passes,
     compile_module,
     compiler_pass,
@@ -12,6 +13,7 @@ from fedcore.compiler.pipeline import (
 
 __all__ = [
     "DEFAULT_PIPELINE",
+    "LOWERING",
     "all_passes",
     "compile_module",
     "compiler_pass",

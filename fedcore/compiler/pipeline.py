@@ -10,7 +10,8 @@ import attrs
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module, verify
 
-DEFAULT_PIPELINE = "inline,lower-intrinsics,inline,dce,partition,fuse,dce,plan"
+LOWERING = "inline,lower-intrinsics,inline,dce"
+DEFAULT_PIPELINE = f"{LOWERING},partition,fuse,dce,plan"
 
 # Our own passes are imported when named; passes from elsewhere register when their module is imported.
 BUILT_IN = ("inline", "lower-intrinsics", "dce", "partition", "fuse", "plan", "strip-locations")

@@ -22,12 +22,14 @@ _DROPPED_ATTRIBUTES = frozenset(
 )
 
 
-def canonical_graph(graph_def: graph_pb2.GraphDef, arguments: list[str], results: list[str], effects: list[str]) -> bytes:
+def canonical_graph(
+    graph_def: graph_pb2.GraphDef, arguments: list[str], results: list[tuple[str, int]], effects: list[str]
+) -> bytes:
     """The bytes of a graph whose nodes are named by their position in the data flow.
 
     Args:
         arguments: the names of the placeholders, in order; they become `arg0`, `arg1`, …
-        results: the tensors (`node:0`) that it returns; they become the nodes `ret0`, `ret1`, …
+        results: the tensors (`node:0`) that it returns with their dtypes; they become the nodes `ret0`, `ret1`, …
         effects: nodes to keep although no result needs them (prints, assertions).
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
@@ -38,21 +40,16 @@ def canonical_graph(graph_def: graph_pb2.GraphDef, arguments: list[str], results
     names = {name: f"arg{i}" for i, name in enumerate(arguments)}
     for name in arguments:
         _copy_node(out.node.add(), nodes[name], names, library)
-    order = _order(nodes, [r.split(":")[0] for r in results] + effects, set(arguments))
+    order = _order(nodes, [r.split(":")[0] for r, _ in results] + effects, set(arguments))
     for i, name in enumerate(order):
         names[name] = f"n{i}"
     for name in order:
         _copy_node(out.node.add(), nodes[name], names, library)
-    for i, result in enumerate(results):
-        _result_node(out.node.add(), i, result, nodes, names)
+    for i, (result, dtype) in enumerate(results):
+        node = out.node.add(name=f"ret{i}", op="Identity", input=[_renamed(result, names)])
+        node.attr["T"].type = dtype
     out.library.function.extend(library.canonical[name] for name in library.used())
     return out.SerializeToString(deterministic=True)
-
-
-def _result_node(node, i: int, result: str, nodes, names) -> None:
-    source, _, index = result.partition(":")
-    node.name, node.op = f"ret{i}", "Identity"
-    node.input.append(_renamed(f"{source}:{index or 0}", names))
 
 
 def _order(nodes, roots: list[str], known: set[str]) -> list[str]:

@@ -74,7 +74,7 @@ def trace_leaves(
             _make_constant(node, constants[node.name])
     arguments = [t.op.name for t in graph.inputs[: len(specs)]]
     effects = [op.name for op in graph.control_outputs]
-    data = canonical_graph(graph_def, arguments, [t.name for t in graph.outputs], effects)
+    data = canonical_graph(graph_def, arguments, [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs], effects)
     return TracedGraph(FunctionType(parameter, result[-1]), data)
 
 

@@ -65,7 +65,7 @@ class Intrinsic:
         parameters = inspect.signature(meaning).parameters.values()
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.__signature__ = inspect.Signature(positional)
-        self._meaning_keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.meaning_keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
     def __repr__(self):
         return f"<intrinsic {self.name} : {self.signature_text or 'any'}>"
@@ -95,7 +95,7 @@ class Intrinsic:
         known: dict[str, object] = {"result_type": op.type, "operand_types": tuple(operand_types), **op.attributes}
         if self.signature is not None:
             known.update(self._signature_at(op.attributes).match(operand_types, name=self.name).variables)
-        return {k: known[k] for k in self._meaning_keywords if k in known}
+        return {k: known[k] for k in self.meaning_keywords if k in known}
 
     # Tracing.
 

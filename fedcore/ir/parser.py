@@ -26,10 +26,10 @@ from fedcore.types.dtypes import as_dtype
 from fedcore.types.notation import TYPE_RULES, Refused, TypeBuilder, parse_with
 
 _RULES = r"""
-module: "fedcore" SIZE NAME (graph | function)*
+module: "fedcore" SIZE NAME (graph | definition)*
 graph: "graph" SYMBOL ":" type BLOB [attributes]
-function: "fn" SYMBOL "(" [parameter ("," parameter)*] ")" _ARROW type [attributes] body
-        | "stage" SYMBOL "(" [parameter ("," parameter)*] ")" _ARROW type "at" NAME [attributes] body -> stage
+definition: "fn" SYMBOL "(" [parameter ("," parameter)*] ")" _ARROW type [attributes] body
+          | "stage" SYMBOL "(" [parameter ("," parameter)*] ")" _ARROW type "at" NAME [attributes] body -> stage
 parameter: REF ":" type
 body: BRACE [location] operation* "return" (REF | SYMBOL) "}"
 operation: REF "=" NAME operands ":" type [attributes] [location]
@@ -85,7 +85,7 @@ class _ModuleBuilder(TypeBuilder):
             raise Refused(name, f"a graph has the type of a function, not {type_}")
         return Graph(self._name(name), type_, digest.removeprefix("sha256:"), attributes or {})
 
-    def function(self, name, *rest):
+    def definition(self, name, *rest):
         return self._function(name, None, rest)
 
     def stage(self, name, *rest):

@@ -14,10 +14,11 @@ _RESERVED = {"true", "false", "inf", "nan", "b"}
 
 def print_module(module: Module, *, locations: bool = True) -> str:
     """The text of the module; without `locations` it is what `Module.digest` names."""
-    parts = [f"fedcore {TEXT_VERSION} {module.stage}\n"]
-    parts.extend(_graph(g) for g in module.graphs)
-    parts.extend("\n" + _function(f, locations) for f in module.functions)
-    return "\n".join(parts)
+    parts = [f"fedcore {TEXT_VERSION} {module.stage}"]
+    if module.graphs:
+        parts.append("\n".join(map(_graph, module.graphs)))
+    parts.extend(_function(f, locations) for f in module.functions)
+    return "\n\n".join(parts) + "\n"
 
 
 def _graph(graph: Graph) -> str:
@@ -33,7 +34,7 @@ def _function(function: Function, locations: bool) -> str:
     lines = [f"{head}{_attributes(function.attributes)} {{{_location(function, locations)}"]
     lines.extend(print_operation(op, locations=locations) for op in function.operations)
     lines.append(f"  return {_operand(function.result)}")
-    lines.append("}\n")
+    lines.append("}")
     return "\n".join(lines)
 
 

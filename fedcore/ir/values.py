@@ -208,9 +208,15 @@ class ModuleBuilder:
         return name
 
     def link(self, module: Module) -> str:
-        """Adds all symbols of another module; returns the name of its main function."""
+        """Adds all symbols of another module; returns the name of its main function.
+
+        A main that only calls a graph on its parameters is that graph.
+        """
         renamed: dict[str, str] = {}
         self.blobs.update(module.blobs)
+        graph = _only_graph(module)
+        if graph is not None:
+            return self.add(graph)
         for graph in module.graphs:
             renamed[graph.name] = self.add(graph)
         for function in module.functions:
@@ -222,6 +228,15 @@ class ModuleBuilder:
 
     def build(self) -> Module:
         return Module(self.stage, tuple(self.graphs), tuple(self.functions), self.blobs)
+
+
+def _only_graph(module: Module) -> Graph | None:
+    main = module.main
+    if len(module.graphs) != 1 or len(main.operations) != 1 or main.operations[0].kind != "call":
+        return None
+    (op,) = main.operations
+    passed_on = op.operands == (Symbol(module.graphs[0].name), *(Ref(p.name) for p in main.parameters))
+    return module.graphs[0] if passed_on and main.result == Ref(op.name) else None
 
 
 def rename_symbols(function: Function, names: dict[str, str]) -> Function:
@@ -251,14 +266,14 @@ class Builder:
         self.parameters: list[Parameter] = []
         self.captures: list[tuple[Value, Parameter]] = []
         self.operations: list[Operation] = []
-        self._token = None
+        self._tokens: list[contextvars.Token] = []
 
     def __enter__(self):
-        self._token = _active.set(self)
+        self._tokens.append(_active.set(self))
         return self
 
     def __exit__(self, *exc):
-        _active.reset(self._token)
+        _active.reset(self._tokens.pop())
 
     @contextlib.contextmanager
     def at(self, location: Location | None) -> Iterator[None]:

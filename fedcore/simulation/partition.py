@@ -1,7 +1,7 @@
 """Splits of one data set over clients.
 
-Every partitioner takes the examples' labels, `int[n]`, and returns one ascending index array per client. Each example
-goes to exactly one client, each client gets at least one, and equal arguments give equal splits.
+Every partitioner takes the examples' labels, `int[n]`, and returns one ascending index array per client. Each
+example goes to exactly one client, each client gets at least one, and equal arguments give equal splits.
 """
 
 from collections.abc import Iterable
@@ -28,17 +28,17 @@ def iid(labels: ArrayLike, num_clients: int, seed: int = 0) -> Parts:
 def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) -> Parts:
     """Gives each client its own mix of labels, and all clients the same number of examples (to within one).
 
-    A client's mix is drawn from Dir(alpha · K · p) for K labels of frequencies p: a small `alpha` leaves a client
-    with one label, a large one with the mix of the whole. A label that runs out leaves the mixes of the clients
-    still to be served, so the last of them get what is left.
+    A client's mix is drawn from Dir(alpha · K · p) for K labels of frequencies p: a small `alpha` leaves a
+    client with one label, a large one with the mix of the whole. A label that runs out leaves the mixes of
+    the clients still to be served, so the last of them get what is left.
 
     Args:
         alpha: above 0. At equal frequencies, each label's own concentration.
     Raises:
         ValueError: there are fewer examples than clients, or `alpha` is not above 0.
     Source:
-        Hsu et al. 2019, arXiv:1909.06335, section 3. Their α is `alpha` · K; the paper leaves open what follows
-        when a label runs out.
+        Hsu et al. 2019, arXiv:1909.06335, section 3. Their α is `alpha` · K here; what follows when a label
+        runs out is ours.
     Example:
         >>> labels = np.repeat([0, 1], 50)
         >>> [len(np.unique(labels[part])) for part in dirichlet(labels, 2, alpha=0.001)]
@@ -55,7 +55,8 @@ def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) 
     for size in _even_sizes(n, num_clients):
         mix = rng.dirichlet(concentration)
         counts = _draw_counts(rng, mix, left, size)
-        parts.append(np.concatenate([pool[m - c : m] for pool, m, c in zip(pools, left, counts, strict=True)]))
+        taken = [pool[m - c : m] for pool, m, c in zip(pools, left, counts, strict=True)]
+        parts.append(np.concatenate(taken))
         left = left - counts
     return _ascending(parts)
 
@@ -92,7 +93,7 @@ def quantity_skew(labels: ArrayLike, num_clients: int, alpha: float, seed: int =
     Raises:
         ValueError: there are fewer examples than clients, or `alpha` is not above 0.
     Source:
-        Li et al. 2021, arXiv:2102.02079, section IV-D; the one example that each client starts with is ours.
+        Li et al. 2021, arXiv:2102.02079, for quantity skew; the one example to start with is ours.
     Example:
         >>> sum(len(part) for part in quantity_skew(np.zeros(100), 5, alpha=0.5))
         100

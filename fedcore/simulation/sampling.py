@@ -13,7 +13,7 @@ def build_uniform_sampling_fn(
 ) -> Callable[[int, int], list[Id]]:
     """Builds a function that draws a round's clients uniformly.
 
-    The function's result depends on the seed and the round alone, so a resumed training draws the same clients.
+    Its draw depends on the seed and the round alone, so a resumed training draws the same clients.
 
     Args:
         client_ids: the candidates.
@@ -31,7 +31,7 @@ def build_uniform_sampling_fn(
         4
     """
     ids = list(client_ids)
-    entropy = np.random.SeedSequence().entropy if seed is None else seed
+    entropy = int(np.random.default_rng().integers(2**63)) if seed is None else seed
 
     def sample(round_num: int, size: int) -> list[Id]:
         if size > len(ids) and not replace:

@@ -57,7 +57,7 @@ def test_another_seed_gives_another_split(split):
 
 @each_partitioner
 def test_more_clients_than_examples_is_an_error(split):
-    with pytest.raises(ValueError, match="of 3 examples|cut 3 examples"):
+    with pytest.raises(ValueError, match=r"of 3 examples|cut 3 examples"):
         split(np.zeros(3), 4, 0)
 
 

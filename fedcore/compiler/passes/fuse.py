@@ -8,7 +8,7 @@ from fedcore.ir.values import rename_symbols
 from fedcore.types import FunctionType, SequenceType, Type, contains
 
 _SEQUENCE = ("sequence_map", "sequence_reduce")
-_FREE = ("struct", "item", "literal")
+_FREE = ("struct", "item", "literal", "generic_zero")  # not worth a graph of their own
 
 
 @compiler_pass("fuse")
@@ -112,7 +112,9 @@ class _Fusion:
             with builder.at(op.location):
                 known[op.name] = builder.append("call", operands, op.type)
             return
-        graph, used = self._graph(function, run, inputs, outputs, {n: known[n].type for n in inputs})
+        dependent, _ = _levels(function)[run[0].name]
+        name = f"{function.name}_{'fold' if dependent else 'work'}"
+        graph, used = self._graph(name, function, run, inputs, outputs, {n: known[n].type for n in inputs})
         with builder.at(run[-1].location):
             callee = builder.symbol(self.target.add(graph))
             out = call.emit([callee, *(known[n] for n in used)], builder=builder)
@@ -126,7 +128,7 @@ class _Fusion:
             o == Ref(op.name) for other in function.operations if other.name not in inside for o in other.operands
         )
 
-    def _graph(self, function, run, inputs, outputs, types) -> tuple[Graph, list[str]]:
+    def _graph(self, name, function, run, inputs, outputs, types) -> tuple[Graph, list[str]]:
         from fedcore.graphs.fusing import trace_operations
 
         local = attrs.evolve(
@@ -137,4 +139,4 @@ class _Fusion:
         )
         traced, used = trace_operations(self.module, local, inputs, [op.name for op in outputs])
         self.target.blobs[traced.digest] = traced.data
-        return traced.named(function.name), used
+        return traced.named(name), used

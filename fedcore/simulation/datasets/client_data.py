@@ -54,8 +54,8 @@ class ClientData(abc.ABC):
     def create_tf_dataset_from_all_clients(self, seed: int | None = None) -> tf.data.Dataset:
         """All clients' examples in one data set, client after client, the clients shuffled by `seed`.
 
-        Without a seed the order is drawn anew at each call. For clients that hold arrays it is a `ClientDataset`,
-        otherwise a `tf.data.Dataset` that reads the clients when it is iterated.
+        Without a seed the order is drawn anew at each call. For clients that hold arrays it is a
+        `ClientDataset`, otherwise a `tf.data.Dataset` that reads the clients when it is iterated.
         """
         import tensorflow as tf
 
@@ -68,7 +68,7 @@ class ClientData(abc.ABC):
         return tf.data.Dataset.from_generator(elements, output_signature=self.element_type_structure)
 
     def datasets(self, limit_count: int | None = None, seed: int | None = None) -> Iterator[tf.data.Dataset]:
-        """Yields clients' data sets in an order shuffled by `seed`; all of them, or the first `limit_count`."""
+        """Yields clients' data sets in an order shuffled by `seed`: all, or the first `limit_count`."""
         for client_id in self._shuffled_ids(seed)[:limit_count]:
             yield self.create_tf_dataset_for_client(client_id)
 
@@ -99,7 +99,7 @@ class ClientData(abc.ABC):
     ) -> tuple[ClientData, ClientData]:
         """Splits by client: `num_test_clients` drawn by `seed` for test, the others for training.
 
-        Only clients that have an example are drawn for test, so a client may be read to see whether it has one.
+        Only clients that have an example are drawn for test; a client is read to see whether it has one.
 
         Raises:
             ValueError: training would be left without clients, or too few clients have examples.
@@ -111,7 +111,7 @@ class ClientData(abc.ABC):
         """
         ids = client_data.client_ids
         if not 0 <= num_test_clients < len(ids):
-            raise ValueError(f"cannot take {num_test_clients} test clients out of {len(ids)} and leave any to train")
+            raise ValueError(f"cannot take {num_test_clients} of {len(ids)} clients for test and still train")
         test: set[str] = set()
         for client_id in client_data._shuffled_ids(seed):
             if len(test) == num_test_clients:
@@ -161,7 +161,7 @@ class ArrayClientData(ClientData):
         super().__init__(ranges)
         lengths = {len(column) for column in _leaves(columns)}
         if len(lengths) != 1:
-            raise ValueError(f"columns must be equally long; theirs are {sorted(lengths)}")
+            raise ValueError(f"columns must be equally long, not {sorted(lengths)}")
         (length,) = lengths
         for client_id, (start, stop) in ranges.items():
             if not 0 <= start <= stop <= length:
@@ -179,7 +179,7 @@ class ArrayClientData(ClientData):
             True
         """
         stops = np.cumsum([len(part) for part in parts.values()], dtype=np.int64).tolist()
-        rows = np.concatenate([np.asarray(part, np.int64) for part in parts.values()] or [np.zeros(0, np.int64)])
+        rows = np.concatenate([np.zeros(0, np.int64), *parts.values()]).astype(np.int64)
         ranges = zip([0, *stops], stops, strict=False)
         return cls(_map_leaves(lambda column: column[rows], columns), dict(zip(parts, ranges, strict=True)))
 
@@ -193,7 +193,7 @@ class ArrayClientData(ClientData):
         from fedcore.data import ClientDataset
 
         order = [np.arange(*self._ranges[client_id]) for client_id in self._shuffled_ids(seed)]
-        rows = np.concatenate(order or [np.zeros(0, np.int64)])
+        rows = np.concatenate([np.zeros(0, np.int64), *order])
         return ClientDataset.from_columns(_map_leaves(lambda column: column[rows], self._columns))
 
     def select(self, client_ids: Iterable[str]) -> ArrayClientData:
@@ -206,8 +206,8 @@ class TestClientData(ArrayClientData):
     As in TensorFlow, Python ints become int32 where they fit, floats float32 and strings bytes.
 
     Args:
-        tensor_slices_dict: for each client what `tf.data.Dataset.from_tensor_slices` takes: arrays, or lists, in
-            dicts and tuples.
+        tensor_slices_dict: for each client what `tf.data.Dataset.from_tensor_slices` takes: arrays, or lists,
+            in dicts and tuples.
     Raises:
         ValueError: no clients, or two with different structures, dtypes or shapes of an example.
     Example:
@@ -234,7 +234,7 @@ class TestClientData(ArrayClientData):
         for client_id, structure in slices.items():
             lengths = {len(column) for column in _leaves(structure)}
             if len(lengths) != 1:
-                raise ValueError(f"client {client_id!r}: columns must be equally long; theirs are {sorted(lengths)}")
+                raise ValueError(f"client {client_id!r}: columns must be equally long, not {sorted(lengths)}")
             ranges[client_id] = (start, start := start + lengths.pop())
         super().__init__(_map_leaves(lambda *columns: np.concatenate(columns), *slices.values()), ranges)
 

@@ -1,8 +1,8 @@
 """Real handwritten digits, 8 x 8 pixels, that ship with scikit-learn and so work offline.
 
 Source:
-    E. Alpaydin and C. Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository: the
-    1,797 examples of its test set, by 13 writers. It does not say who wrote which, so clients are made by label.
+    E. Alpaydin and C. Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning
+    Repository: the 1,797 examples of its test set. It names no writers, so clients are made by label.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def load_data(
         seed: fixes both splits. An example is in the test data or at exactly one client.
     Raises:
         FedcoreError: scikit-learn is not installed.
-        ValueError: there are more clients than training examples, or a fraction or `alpha` that leaves nothing.
+        ValueError: more clients than training examples, or a fraction or an `alpha` out of range.
     Example:
         >>> train, test = load_data(num_clients=10)
         >>> len(train.client_ids), test.client_ids

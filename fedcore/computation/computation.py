@@ -1,0 +1,153 @@
+"""`Computation`: a traced function with a type, called like a Python function."""
+
+import functools
+import inspect
+from collections.abc import Callable
+
+import numpy as np
+
+from fedcore import context
+from fedcore.errors import FedcoreError, TracingError, TypeMismatch
+from fedcore.ir import Builder, Module, Symbol, Value
+from fedcore.ir.values import active_builder, user_location
+from fedcore.types import FunctionType, StructType, Type, explain, fits, strip_placement, to_type
+
+
+class Computation:
+    """A traced computation.
+
+    Guarantees:
+      - Immutable; called from Python it runs on the installed runtime, called while another computation is traced
+        it becomes part of that one.
+    """
+
+    def __init__(self, module: Module, python_name: str | None = None):
+        self.module = module
+        self.__name__ = python_name or module.main.name
+
+    @property
+    def type_signature(self) -> FunctionType:
+        return self.module.main.type
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Names the computation: equal programs have equal digests, in every process."""
+        return self.module.digest()
+
+    def __repr__(self):
+        return f"<computation {self.__name__} : {self.type_signature}>"
+
+    def to_text(self, stage: str = "traced") -> str:
+        """The IR as text: `traced`, `lowered` or `planned`."""
+        return str(self.to_module(stage))
+
+    def to_module(self, stage: str = "traced") -> Module:
+        """The module at a stage of compilation."""
+        if stage == "traced":
+            return self.module
+        if stage == "planned":
+            return context.plan_of(self.module, self.digest)
+        if stage != "lowered":
+            raise FedcoreError(f"{stage!r} is no stage; there are traced, lowered and planned")
+        return context.lowered(self.module)
+
+    def __call__(self, *args, **kwargs):
+        if active_builder() is not None:
+            return self._in_trace(active_builder(), args, kwargs)
+        return context.invoke(self.module, self.digest, self._bound(args, kwargs))
+
+    def invoke(self, *args, seed: int | None = None, **kwargs):
+        """Calls from Python with a seed of its own."""
+        return context.invoke(self.module, self.digest, self._bound(args, kwargs), seed=seed)
+
+    def _bound(self, args: tuple, kwargs: dict) -> list:
+        """The arguments in the order of the parameters; one struct may stand for all of them."""
+        parameters = self.module.main.parameters
+        signature = inspect.Signature([inspect.Parameter(p.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in parameters])
+        try:
+            return list(signature.bind(*args, **kwargs).arguments.values())
+        except (TypeError, ValueError) as error:
+            packed = len(args) == 1 and len(parameters) > 1 and not kwargs and isinstance(args[0], tuple | list)
+            if packed and len(args[0]) == len(parameters):
+                return list(args[0])
+            raise TypeMismatch(f"{self.__name__} : {self.type_signature} is called wrongly: {error}") from None
+
+    def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:
+        """This computation as a function value of the one being traced."""
+        name = builder.module.link(self.module)
+        return Value(builder, Symbol(name), builder.module.type_of(name))
+
+    def _in_trace(self, builder: Builder, args: tuple, kwargs: dict) -> Value:
+        function = self.__fedcore_function__(builder, None)
+        values = [builder.value(a) for a in self._bound(args, kwargs)]
+        try:
+            return function(*values)
+        except TypeMismatch:
+            raise TypeMismatch(self._mismatch(values)) from None
+
+    def _mismatch(self, values: list[Value]) -> str:
+        wanted = self.type_signature.parameter
+        have = values[0].type if len(values) == 1 else StructType([(None, v.type) for v in values])
+        if wanted is None:
+            return f"{self.__name__} takes no argument, but is given {have}"
+        fix = None
+        if fits(strip_placement(have), strip_placement(wanted)) and have != wanted:
+            fix = f"fc.federated_map({self.__name__}, value) applies it at the value's placement"
+        return explain(f"{self.__name__}: the argument does not fit", have, wanted, location=user_location(), fix=fix)
+
+
+class PolymorphicComputation:
+    """A computation whose parameter types come with each call; traced once for each."""
+
+    def __init__(self, fn: Callable, trace: Callable[[list[Type]], Computation]):
+        self._trace = trace
+        self._traced: dict[tuple[Type, ...], Computation] = {}
+        self.__name__ = getattr(fn, "__name__", "computation")
+        self.__doc__ = fn.__doc__
+        self._arity = len(inspect.signature(fn).parameters)
+
+    def __repr__(self):
+        return f"<polymorphic computation {self.__name__}>"
+
+    def for_types(self, types: list[Type]) -> Computation:
+        """The computation for parameters of these types."""
+        key = tuple(types)
+        if key not in self._traced:
+            self._traced[key] = self._trace(list(types))
+        return self._traced[key]
+
+    def __call__(self, *args):
+        builder = active_builder()
+        if builder is not None:
+            values = [builder.value(a) for a in args]
+            return self.for_types([v.type for v in values])(*values)
+        try:
+            types = [to_type(_typed(a)) for a in args]
+        except TypeMismatch as error:
+            raise TypeMismatch(f"{self.__name__} cannot tell the type of its argument: {error}; declare it") from None
+        return self.for_types(types)(*args)
+
+    def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:
+        if self._arity == 1 or parameter_type is None:
+            types = [] if parameter_type is None else [parameter_type]
+        elif isinstance(parameter_type, StructType) and len(parameter_type) == self._arity:
+            types = list(parameter_type.types)
+        else:
+            raise TracingError(f"{self.__name__} takes {self._arity} parameters, but is given {parameter_type}")
+        return self.for_types(types).__fedcore_function__(builder, parameter_type)
+
+
+def _typed(value):
+    """Something `to_type` reads: Python scalars by their class, containers by their parts."""
+    if isinstance(value, dict):
+        return type(value)((k, _typed(v)) for k, v in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_typed, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(_typed, value))
+    if hasattr(value, "element_spec") or hasattr(value, "dtype"):
+        return value
+    if isinstance(value, bool | int | float | str | bytes):
+        return type(value)
+    return np.asarray(value)
+

@@ -1,0 +1,141 @@
+"""The decorators: Python functions with types become computations."""
+
+import inspect
+from collections.abc import Callable
+
+from fedcore.computation.computation import Computation, PolymorphicComputation
+from fedcore.errors import TracingError
+from fedcore.graphs.trace import TracedGraph
+from fedcore.graphs.tracing import trace_function
+from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
+from fedcore.ir.structural import call
+from fedcore.ir.values import describe, function_converters, function_location
+from fedcore.types import FederatedType, FunctionType, StructType, Type, contains, to_type
+
+
+def federated_computation(*args):
+    """Traces a function that composes federated values with intrinsics.
+
+    Used with types, `@fc.federated_computation(T, U)`, with none for a function without parameters, or bare on a
+    function with parameters, which is then traced for the types of each call.
+
+    Raises:
+        TracingError: the function has defaults, `*args` or keyword-only parameters, or returns None.
+    Example:
+        >>> @fc.federated_computation(fc.FederatedType('float32', fc.CLIENTS))
+        ... def average(readings):
+        ...     return fc.federated_mean(readings)
+    """
+    return _decorate(args, _trace_federated)
+
+
+def tf_computation(*args):
+    """Traces a function over tensors to a graph; used as `federated_computation` is.
+
+    Python control flow over tensors becomes part of the graph. Tensors that the function closes over become
+    constants; variables made outside of it are refused.
+
+    Example:
+        >>> @fc.tf_computation('float32')
+        ... def to_celsius(fahrenheit):
+        ...     return (fahrenheit - 32.0) / 1.8
+    """
+    return _decorate(args, _trace_tensorflow)
+
+
+def _decorate(args: tuple, trace: Callable):
+    if args and _is_function(args[0]):
+        fn, *types = args
+        return _computation(fn, types, trace)
+    return lambda fn: _computation(fn, list(args), trace)
+
+
+def _is_function(x) -> bool:
+    return inspect.isroutine(x) or hasattr(x, "python_function")
+
+
+def _computation(fn: Callable, types: list, trace: Callable):
+    names = parameter_names(fn)
+    types = [to_type(t) for t in types]
+    if not types and names:
+        return PolymorphicComputation(fn, lambda given: trace(fn, names, given))
+    if len(types) == 1 and len(names) > 1 and isinstance(types[0], StructType) and len(types[0]) == len(names):
+        types = list(types[0].types)
+    return trace(fn, names, types)
+
+
+def parameter_names(fn: Callable) -> list[str]:
+    """The names of a function's parameters; refuses what a typed function cannot have."""
+    function = getattr(fn, "python_function", fn)
+    names = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TracingError(f"{describe(function)} has the parameter *{parameter.name}; a computation names all of its parameters")
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            raise TracingError(f"{describe(function)} has the keyword-only parameter {parameter.name}; make it positional")
+        if parameter.default is not parameter.empty:
+            raise TracingError(f"{describe(function)} gives {parameter.name} a default; a computation has none")
+        names.append(parameter.name)
+    return names
+
+
+def _check_arity(fn, names: list[str], types: list[Type]) -> None:
+    if len(names) != len(types):
+        raise TracingError(
+            f"{describe(fn)} has {len(names)} parameters ({', '.join(names) or 'none'}), but {len(types)} types are given"
+        )
+
+
+def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Computation:
+    _check_arity(fn, names, types)
+    module = ModuleBuilder("traced")
+    builder = Builder(module)
+    with builder:
+        arguments = [builder.parameter(n, t) for n, t in zip(names, types, strict=True)]
+        result = fn(*arguments)
+        if result is None:
+            raise TracingError(f"{describe(fn)} returns None; a computation returns a value")
+        result = builder.value(result)
+    name = getattr(fn, "__name__", "computation")
+    builder.finish(name, result, location=function_location(fn))
+    return Computation(verify(module.build()), name)
+
+
+def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Computation:
+    python = getattr(fn, "python_function", fn)
+    _check_arity(python, names, types)
+    placed = [t for t in types if contains(t, lambda x: isinstance(x, FederatedType | FunctionType))]
+    if placed:
+        raise TracingError(f"{describe(python)} is a tf_computation, which takes tensors and structs, not {placed[0]}")
+    parameter = None
+    if types:
+        parameter = types[0] if len(types) == 1 else StructType(list(zip(names, types, strict=True)))
+    traced = trace_function(python, parameter, spread=len(types) > 1)
+    name = getattr(python, "__name__", "graph")
+    return Computation(graph_module(traced, name, names, types, function_location(python)), name)
+
+
+def graph_module(traced: TracedGraph, name: str, names: list[str], types: list[Type], location) -> Module:
+    """A module whose main calls one graph."""
+    module = ModuleBuilder("traced")
+    module.blobs[traced.digest] = traced.data
+    symbol = module.add(traced.named(module.unique(name)))
+    builder = Builder(module, locate=lambda: location)
+    arguments = [builder.parameter(n, t) for n, t in zip(names, types, strict=True)]
+    result = call.emit([builder.symbol(symbol), *arguments], builder=builder)
+    builder.finish(name, result, location=location)
+    return module.build()
+
+
+def _convert_tf_function(builder: Builder, fn, parameter_type: Type | None, name: str | None) -> Value | None:
+    """A `tf.function` given where a function is wanted is traced as a tf_computation."""
+    if not hasattr(fn, "python_function"):
+        return None
+    names = parameter_names(fn)
+    types = [] if parameter_type is None else [parameter_type]
+    if len(names) > 1 and isinstance(parameter_type, StructType):
+        types = list(parameter_type.types)
+    return _trace_tensorflow(fn, names, types).__fedcore_function__(builder, parameter_type)
+
+
+function_converters.append(_convert_tf_function)

@@ -1,0 +1,128 @@
+"""The installed runtime. Compiles what it is given, keeps the plans, and runs them: alone knows compiler and runtime."""
+
+import contextlib
+import contextvars
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Protocol
+
+from fedcore.compiler import LOWERING, compile_module
+from fedcore.ir import Module, verify
+from fedcore.runtime.report import Report
+
+MAX_PLANS = 256
+
+
+class Runtime(Protocol):
+    """What runs modules: planned ones if it `compiles`, else traced ones."""
+
+    compiles: bool
+
+    def run(self, module: Module, arguments: list, report: Report): ...
+
+    def close(self) -> None: ...
+
+
+class PlanCache:
+    """The plans of the `max_entries` traced modules used last, by digest.
+
+    Guarantees:
+      - One compilation a module, however many threads ask at once.
+    """
+
+    def __init__(self, max_entries: int = MAX_PLANS):
+        self._plans: OrderedDict[str, Module] = OrderedDict()
+        self._max_entries = max_entries
+        self._lock = threading.RLock()
+
+    def get(self, digest: str, module: Module) -> Module:
+        with self._lock:
+            if digest in self._plans:
+                self._plans.move_to_end(digest)
+                return self._plans[digest]
+            self._plans[digest] = plan = verify(compile_module(module))
+            while len(self._plans) > self._max_entries:
+                self._plans.popitem(last=False)
+            return plan
+
+
+_plans = PlanCache()
+_default: Runtime | None = None
+_default_lock = threading.Lock()
+_used: contextvars.ContextVar[tuple[Runtime, int | None] | None] = contextvars.ContextVar("fedcore_runtime", default=None)
+_last_report: contextvars.ContextVar[Report | None] = contextvars.ContextVar("fedcore_report", default=None)
+
+
+def set_runtime(runtime: Runtime | None) -> None:
+    """Installs a runtime for the whole process; None goes back to a local one, made when first needed."""
+    global _default
+    with _default_lock:
+        _default = runtime
+
+
+def current_runtime() -> Runtime:
+    """The runtime in use: that of the innermost `use`, else the installed one, else a new local one."""
+    used = _used.get()
+    if used is not None:
+        return used[0]
+    global _default
+    with _default_lock:
+        if _default is None:
+            from fedcore.runtime.local import local
+
+            _default = local()
+        return _default
+
+
+@contextlib.contextmanager
+def use(runtime: Runtime | None = None, *, seed: int | None = None) -> Iterator[Runtime]:
+    """Runs what is called inside with `runtime` (or the current one), and with `seed` where it is given.
+
+    Example:
+        >>> with fc.use(fc.runtime.reference(), seed=7):
+        ...     total = add_up([1, 2, 3])
+    """
+    chosen = runtime or current_runtime()
+    token = _used.set((chosen, seed))
+    try:
+        yield chosen
+    finally:
+        _used.reset(token)
+
+
+def last_report() -> Report | None:
+    """What the newest call in this thread (or task) did."""
+    return _last_report.get()
+
+
+def plan_of(module: Module, digest: str | None = None) -> Module:
+    """The plan of a traced module, from the cache where it is there."""
+    return _plans.get(digest or module.digest(), module)
+
+
+def lowered(module: Module) -> Module:
+    """A traced module with its derived intrinsics written in core operations."""
+    return compile_module(module, LOWERING)
+
+
+def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = None):
+    """Runs a traced module on arguments in the order of its parameters.
+
+    Args:
+        seed: of this call. Default: that of `use`, else a drawn one, which the report tells.
+    """
+    runtime = current_runtime()
+    used = _used.get()
+    if seed is None:
+        seed = used[1] if used is not None and used[1] is not None else random.SystemRandom().getrandbits(63)
+    report = Report(seed=seed)
+    began = time.perf_counter()
+    to_run = plan_of(module, digest) if runtime.compiles else module
+    try:
+        return runtime.run(to_run, arguments, report)
+    finally:
+        report.seconds = time.perf_counter() - began
+        _last_report.set(report)

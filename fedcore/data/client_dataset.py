@@ -1,0 +1,200 @@
+"""`ClientDataset`: a client's examples as columns, in the shape of a `tf.data.Dataset`."""
+
+import weakref
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.sequences import INFINITE, Columns, Layout, Step
+from fedcore.graphs.trace import TracedGraph, graph_callable, spec
+from fedcore.graphs.tracing import trace_function
+from fedcore.graphs.values import elements_of, to_python, unflatten
+from fedcore.types import StructType, TensorType, Type, leaves, map_leaves, to_type
+
+
+class ClientDataset(tf.data.Dataset):
+    """One client's examples: columns (an array per leaf, examples first) and the steps over them.
+
+    `map`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps, and no `tf.data` iterator is ever made for them; any other method of `tf.data.Dataset` makes the real dataset
+    first, when it is needed.
+
+    Guarantees:
+      - Immutable: a step makes a new dataset over the same columns.
+      - A map's function is traced once for all clients whose elements have one type.
+
+    Example:
+        >>> client = fc.data.ClientDataset.from_columns({'x': images, 'y': labels}).repeat(5).shuffle(100).batch(20)
+    """
+
+    def __init__(self, columns: Columns):
+        # No super().__init__: it would want a variant tensor, which is the real dataset.
+        self._columns = columns
+
+    @classmethod
+    def from_columns(cls, columns) -> "ClientDataset":
+        """A dataset of the examples whose leaves are the rows of equally long arrays.
+
+        Args:
+            columns: arrays in nested dicts, tuples or lists.
+        Raises:
+            FedcoreError: the arrays differ in length.
+        """
+        arrays = tf.nest.map_structure(_as_column, columns)
+        rows = to_type(arrays)
+        sizes = {t.shape[0] if t.shape else None for _, t in leaves(rows)}
+        if len(sizes) != 1 or None in sizes:
+            raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
+        element = _without_rows(rows)
+        return cls(Columns(Layout(element), tuple(_leaves(arrays, rows))))
+
+    @property
+    def columns(self) -> Columns:
+        """Layout and tensors, as the runtime takes them."""
+        return self._columns
+
+    @property
+    def element_type(self) -> Type:
+        return self._columns.layout.element_type()
+
+    @property
+    def element_spec(self):
+        return _nested_spec(self.element_type)
+
+    # The steps.
+
+    def repeat(self, count=None, name=None):
+        """Goes through the elements `count` times; without a number, without end."""
+        return self._step(Step("repeat"), INFINITE if count is None else count)
+
+    def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
+        """Draws a uniform permutation of all elements (whatever the buffer), new in every call and client."""
+        return self._step(Step("shuffle"), 0 if seed is None else seed)
+
+    def take(self, count, name=None):
+        return self._step(Step("take"), count)
+
+    def skip(self, count, name=None):
+        return self._step(Step("skip"), count)
+
+    def batch(self, batch_size, drop_remainder=False, num_parallel_calls=None, deterministic=None, name=None):
+        """Groups `batch_size` elements in a row; the last group may be smaller."""
+        if any(s.kind == "batch" for s in self._columns.layout.steps):
+            return self._real().batch(batch_size, drop_remainder)
+        return self._step(Step("batch", drop_remainder=drop_remainder), batch_size)
+
+    def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options):
+        """Applies `map_func` to every element; it is traced once for each type of element."""
+        graph = traced_map(map_func, self.element_type)
+        return self._step(Step("map", graph=graph))
+
+    def prefetch(self, buffer_size=None, name=None):
+        return self
+
+    def cache(self, filename="", name=None):
+        return self if not filename else self._real().cache(filename)
+
+    def _step(self, step: Step, *parameters) -> "ClientDataset":
+        layout = self._columns.layout
+        extended = attrs.evolve(layout, steps=(*layout.steps, step))
+        return ClientDataset(Columns(extended, (*self._columns.tensors, *(np.int64(p) for p in parameters))))
+
+    # The real dataset, for whatever else tf.data offers.
+
+    def _real(self) -> tf.data.Dataset:
+        """The same elements as a `tf.data.Dataset` proper."""
+        layout, tensors = self._columns.layout, list(self._columns.tensors)
+        first = len(leaves(layout.element)) + layout.ragged
+        dataset = _base(layout, tensors[:first])
+        parameters = tensors[first:]
+        for step in layout.steps:
+            given = int(parameters.pop(0)) if step.parameters else None
+            dataset = _REAL[step.kind](dataset, step, given)
+        return dataset
+
+    @property
+    def _variant_tensor(self):
+        if not hasattr(self, "_variant_tensor_attr"):
+            self._real_dataset = self._real()
+            self._variant_tensor_attr = self._real_dataset._variant_tensor
+        return self._variant_tensor_attr
+
+    def _inputs(self):
+        self._variant_tensor  # noqa: B018  makes the real dataset
+        return [self._real_dataset]
+
+    def __iter__(self):
+        return iter(self._real())
+
+    def __repr__(self):
+        steps = "".join(f".{s.kind}" for s in self._columns.layout.steps)
+        return f"<ClientDataset {self.element_type}*{' ' + steps if steps else ''}>"
+
+    __str__ = __repr__
+
+
+def _as_column(x) -> np.ndarray | tf.Tensor:
+    if isinstance(x, tf.Tensor):
+        return x
+    array = np.asarray(x)
+    if array.dtype.kind in "US":
+        array = np.char.encode(array, "utf-8").astype(object) if array.dtype.kind == "U" else array.astype(object)
+    return array
+
+
+def _leaves(value, type_: Type) -> list:
+    if not isinstance(type_, StructType):
+        return [value]
+    return [leaf for part, t in zip(elements_of(value, type_), type_.types, strict=True) for leaf in _leaves(part, t)]
+
+
+def _without_rows(rows: Type) -> Type:
+    return map_leaves(lambda t: TensorType(t.dtype, t.shape[1:]), rows)
+
+
+def _nested_spec(type_: Type):
+    return to_python(unflatten([spec(t) for _, t in leaves(type_)], type_), type_)
+
+
+_traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph]]" = weakref.WeakKeyDictionary()
+
+
+def traced_map(fn: Callable, element: Type) -> TracedGraph:
+    """The graph of a map's function for one type of element, traced once while the function lives."""
+    known = _traced_maps.setdefault(fn, {})
+    if element not in known:
+        known[element] = trace_function(fn, element, spread_tuples=True)
+    return known[element]
+
+
+def _base(layout: Layout, tensors: list) -> tf.data.Dataset:
+    if not layout.ragged:
+        return tf.data.Dataset.from_tensor_slices(
+            to_python(unflatten(tensors, layout.element), layout.element)
+        )
+    splits, *columns = tensors
+    rows = tf.data.Dataset.from_tensor_slices((splits[:-1], splits[1:]))
+    return rows.map(lambda b, e: to_python(unflatten([tf.convert_to_tensor(c)[b:e] for c in columns], layout.element), layout.element))
+
+
+def _real_map(dataset, step: Step, given):
+    call = graph_callable(step.graph.named("map"), step.graph.data)
+    element, result = step.graph.type.parameter, step.graph.type.result
+
+    def mapped(*parts):
+        value = parts if len(parts) > 1 else parts[0]
+        return to_python(call(unflatten(_leaves(value, element), element)), result)
+
+    return dataset.map(mapped)
+
+
+_REAL = {
+    "repeat": lambda dataset, step, count: dataset.repeat(count),
+    "shuffle": lambda dataset, step, seed: dataset.shuffle(max(1, dataset.cardinality().numpy()), seed=seed or None),
+    "take": lambda dataset, step, count: dataset.take(count),
+    "skip": lambda dataset, step, count: dataset.skip(count),
+    "batch": lambda dataset, step, size: dataset.batch(size, drop_remainder=step.drop_remainder),
+    "map": _real_map,
+}

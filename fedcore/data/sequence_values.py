@@ -1,0 +1,96 @@
+"""What users pass for a sequence, as the runtimes take it."""
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.data.client_dataset import ClientDataset
+from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.graphs.sequences import INFINITE, Columns, Layout
+from fedcore.graphs.values import elements_of, flatten, tensor_leaf
+from fedcore.types import SequenceType, StructType, TensorType, Type, explain, fits, leaves, map_leaves, to_type
+
+
+def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
+    """A sequence as columns: a `ClientDataset` as it is, a list or another dataset drawn into columns once.
+
+    Raises:
+        TypeMismatch: the elements do not fit the type.
+        FedcoreError: the sequence does not end.
+    """
+    if isinstance(value, Columns):
+        return value
+    if isinstance(value, ClientDataset):
+        _check_element(value.element_type, type_, path)
+        _check_end(value.columns, path)
+        return value.columns
+    if isinstance(value, tf.data.Dataset):
+        _check_element(to_type(value).element, type_, path)
+        if value.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
+        return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
+    if hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict):
+        return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
+    raise TypeMismatch(f"{path} is {value!r}, but a sequence of type {type_} is wanted: a dataset or a list of elements")
+
+
+def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> list:
+    """A sequence as a list of nested tuples of numpy arrays: what the meanings take."""
+    if isinstance(value, tf.data.Dataset):
+        _check_element(to_type(value).element, type_, path)
+        return [_element(x, type_.element, path) for x in value]
+    return [_element(x, type_.element, path) for x in value]
+
+
+def _check_element(have: Type, want: SequenceType, path: str) -> None:
+    if not fits(have, want.element):
+        raise TypeMismatch(explain(f"{path} does not fit", SequenceType(have), want))
+
+
+def _check_end(columns: Columns, path: str) -> None:
+    """Refuses `repeat()` without a `take` after it."""
+    parameters = list(columns.tensors[len(columns.tensors) - sum(s.parameters for s in columns.layout.steps) :])
+    endless = False
+    for step in columns.layout.steps:
+        given = parameters.pop(0) if step.parameters else None
+        if step.kind == "repeat":
+            endless = endless or int(given) == INFINITE
+        if step.kind == "take" and int(given) != INFINITE:
+            endless = False
+    if endless:
+        raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
+
+
+def _element(x, type_: Type, path: str):
+    if isinstance(type_, StructType):
+        parts = zip(elements_of(x, type_, path), type_.types, strict=True)
+        return tuple(_element(part, t, path) for part, t in parts)
+    leaf = tensor_leaf(x, type_, path)
+    return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
+
+
+def _from_elements(elements: list, type_: Type, path: str) -> Columns:
+    """Elements of one shape become rows; elements that differ in their first dimension become groups of rows."""
+    types = [t for _, t in leaves(type_)]
+    columns = [[flatten(e)[i] for e in elements] for i in range(len(types))]
+    if all(len({np.shape(x) for x in column}) <= 1 for column in columns):
+        shapes = iter([np.shape(column[0]) if column else _known(t) for column, t in zip(columns, types, strict=True)])
+        element = map_leaves(lambda t: TensorType(t.dtype, next(shapes)), type_)
+        arrays = [_stacked(column, t) for column, (_, t) in zip(columns, leaves(element), strict=True)]
+        return Columns(Layout(element), tuple(arrays))
+    sizes = [{np.shape(flatten(e)[i])[:1] for i in range(len(types))} for e in elements]
+    if any(len(s) != 1 or s == {()} for s in sizes):
+        raise FedcoreError(f"{path}: elements of unequal shapes need one common first dimension, to lie in columns")
+    splits = np.cumsum([0, *(next(iter(s))[0] for s in sizes)], dtype=np.int64)
+    return Columns(Layout(type_, ragged=True), (splits, *(np.concatenate(column) for column in columns)))
+
+
+def _known(type_: TensorType) -> tuple[int, ...]:
+    return tuple(0 if size is None else size for size in type_.shape)
+
+
+def _stacked(column: list, type_: TensorType) -> np.ndarray:
+    if column:
+        return np.stack(column)
+    return np.zeros((0, *type_.shape), type_.dtype.numpy)
+
+

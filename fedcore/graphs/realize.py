@@ -1,0 +1,131 @@
+"""Stages of a plan as TensorFlow functions: one for a stage, a data layout, and a number of clients."""
+
+from collections.abc import Sequence as SequenceOf
+
+import attrs
+import tensorflow as tf
+
+from fedcore.graphs.kernels import interpreter
+from fedcore.graphs.sequences import Columns, Layout
+from fedcore.graphs.trace import spec
+from fedcore.graphs.values import flatten, unflatten
+from fedcore.ir.module import Function, Module
+from fedcore.types import SequenceType, StructType, Type, leaves
+
+Layouts = tuple[Layout | None, ...]
+"""For each leaf of a value: how its sequence is laid out, or None where it is a tensor."""
+
+
+@attrs.frozen
+class Realized:
+    """A compiled function over flat tensors.
+
+    Args:
+        call: takes the flat tensors of all arguments; returns flat tensors.
+    """
+
+    call: tf.types.experimental.ConcreteFunction
+    result: Type
+
+    def __call__(self, tensors: SequenceOf) -> tuple:
+        return unflatten(self.call(*tensors), self.result)
+
+
+def pack(value) -> tuple[Layouts, list]:
+    """A nested tuple's layouts and its flat tensors: a sequence gives several."""
+    layouts, tensors = [], []
+    for leaf in flatten(value):
+        layouts.append(leaf.layout if isinstance(leaf, Columns) else None)
+        tensors.extend(leaf.tensors if isinstance(leaf, Columns) else [leaf])
+    return tuple(layouts), tensors
+
+
+def _specs(type_: Type, layouts: Layouts) -> list[tf.TensorSpec]:
+    found = []
+    for (_, leaf), layout in zip(leaves(type_), layouts, strict=True):
+        found.extend([spec(leaf)] if layout is None else layout.specs())
+    return found
+
+
+def _unpack(type_: Type, layouts: Layouts, tensors: list, seed: tf.Tensor):
+    """The nested tuple inside the graph; takes its tensors from the front of the list."""
+    values = []
+    for (_, leaf), layout in zip(leaves(type_), layouts, strict=True):
+        if not isinstance(leaf, SequenceType):
+            values.append(tensors.pop(0))
+            continue
+        count = len(layout.specs())
+        given, tensors[:count] = tensors[:count], []
+        values.append(layout.open(given, seed))
+    return unflatten(values, type_)
+
+
+def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Realized:
+    """A server stage, or the joining of two partials: takes a seed (int64), then the arguments' tensors."""
+    function: Function = module[name]
+    run = interpreter(module)
+    types = [p.type for p in function.parameters]
+    specs = [s for t, given in zip(types, layouts, strict=True) for s in _specs(t, given)]
+
+    def body(seed, *tensors):
+        rest = list(tensors)
+        arguments = [_unpack(t, given, rest, seed) for t, given in zip(types, layouts, strict=True)]
+        return [tf.identity(t) for t in flatten(run.run(function, *arguments))]
+
+    body.__name__ = name
+    traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
+    return Realized(traced.get_concrete_function(), function.result_type)
+
+
+def realize_block(
+    module: Module, zero: str | None, stage: str, broadcasts: int, clients: SequenceOf[SequenceOf[Layouts]], *, keeps: bool
+) -> Realized:
+    """A block of clients: starts from `zero`, folds the clients in order, returns the partial.
+
+    Takes one seed a client (an int64 vector), the tensors of the broadcasts, then those of each client.
+
+    Args:
+        zero: the stage that makes the first partial; None where nothing is folded.
+        clients: for each client of the block the layouts of its arguments.
+        keeps: the stage also returns a value per client.
+    Returns:
+        A function whose result is <partial,kept of each client>, without what the stage does not give.
+    """
+    function: Function = module[stage]
+    first = 0 if zero is None else 1
+    shared = [p.type for p in function.parameters[first : first + broadcasts]]
+    own = [p.type for p in function.parameters[first + broadcasts :]]
+    specs = [spec(t) for type_ in shared for _, t in leaves(type_)]
+    for layouts in clients:
+        specs.extend(s for t, given in zip(own, layouts, strict=True) for s in _specs(t, given))
+    run = interpreter(module)
+
+    def body(seeds, *tensors):
+        rest = list(tensors)
+        common = [_unpack(t, (None,) * len(leaves(t)), rest, seeds) for t in shared]
+        partial = None if zero is None else run.run(module[zero], *common)
+        kept = []
+        for k, layouts in enumerate(clients):
+            mine = [_unpack(t, given, rest, seeds[k]) for t, given in zip(own, layouts, strict=True)]
+            out = run.run(function, *([] if zero is None else [partial]), *common, *mine)
+            if zero is None:
+                kept.append(out)
+            elif keeps:
+                partial = out[0]
+                kept.append(out[1])
+            else:
+                partial = out
+        return [tf.identity(t) for t in [*(flatten(partial) if zero is not None else []), *flatten(tuple(kept))]]
+
+    body.__name__ = stage
+    traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
+    return Realized(traced.get_concrete_function(), _block_type(module, zero, function, len(clients), keeps=keeps))
+
+
+def _block_type(module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool) -> Type:
+    if zero is None:
+        return StructType([(None, StructType([(None, function.result_type)] * clients))])
+    partial = module[zero].result_type
+    if not keeps:
+        return StructType([(None, partial)])
+    return StructType([(None, partial), (None, StructType([(None, function.result_type.types[1])] * clients))])

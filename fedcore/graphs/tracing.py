@@ -1,0 +1,81 @@
+"""A user's Python function over tensors to a graph: its containers in, its containers out."""
+
+import inspect
+from collections.abc import Callable, Mapping
+
+import attrs
+import tensorflow as tf
+
+from fedcore.errors import TracingError
+from fedcore.graphs.trace import TracedGraph, tensor_type, trace_leaves
+from fedcore.graphs.values import to_python, unflatten
+from fedcore.ir.structural import struct_type
+from fedcore.ir.values import describe
+from fedcore.types import StructType, Type
+
+
+def trace_function(
+    fn: Callable, parameter: Type | None, *, spread: bool = False, spread_tuples: bool = False
+) -> TracedGraph:
+    """The graph of `fn` for one type of parameter.
+
+    Args:
+        fn: takes tensors in the containers that the type names, and returns tensors in containers.
+        spread: the parameter is a struct of fn's several parameters.
+        spread_tuples: unnamed structs are spread, as `tf.data` does for tuples.
+    Raises:
+        TracingError: fn returns None, or uses what cannot leave Python.
+    """
+    called = _converted(fn)
+
+    def body(tensors):
+        if parameter is None:
+            return structure(called(), fn)
+        value = to_python(unflatten(tensors, parameter), parameter)
+        if spread:
+            result = called(*(value.values() if isinstance(value, dict) else value))
+        elif spread_tuples and isinstance(value, tuple):
+            result = called(*value)
+        else:
+            result = called(value)
+        return structure(result, fn)
+
+    name = getattr(fn, "__name__", "graph")
+    return trace_leaves(body, parameter, name=name, describe=describe(fn))
+
+
+def _converted(fn: Callable) -> Callable:
+    """`fn` with Python control flow over tensors made part of the graph, as `tf.function` does."""
+    fn = getattr(fn, "python_function", fn)
+    if getattr(fn, "__module__", "").startswith("fedcore.") or not inspect.isfunction(fn):
+        return fn
+    try:
+        inspect.getsource(fn)
+        return tf.autograph.to_graph(fn)
+    except Exception:  # as tf.function: what has no readable source runs as it is
+        return fn
+
+
+def structure(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
+    """The type and the leaves of nested tensors."""
+    if value is None:
+        raise TracingError(f"{describe(fn)} returns None; a computation returns a value")
+    if isinstance(value, Mapping):
+        container = None if type(value) is dict else type(value)
+        return _struct(list(value.items()), container, fn)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return _struct([(n, getattr(value, n)) for n in value._fields], type(value), fn)
+    if attrs.has(type(value)):
+        return _struct([(a.name, getattr(value, a.name)) for a in attrs.fields(type(value))], type(value), fn)
+    if isinstance(value, list | tuple):
+        return _struct([(None, v) for v in value], list if isinstance(value, list) else None, fn)
+    try:
+        tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise TracingError(f"{describe(fn)} returns {value!r}, which is no tensor: {error}") from None
+    return tensor_type(tensor), [tensor]
+
+
+def _struct(pairs, container, fn) -> tuple[StructType, list[tf.Tensor]]:
+    parts = [(name, *structure(part, fn)) for name, part in pairs]
+    return struct_type([(n, t) for n, t, _ in parts], container), [leaf for _, _, ls in parts for leaf in ls]

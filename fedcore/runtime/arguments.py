@@ -1,0 +1,83 @@
+"""A user's arguments as nested tuples by type, checked before any work is done."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+
+from fedcore.errors import TypeMismatch
+from fedcore.graphs.values import container, elements_of, tensor_leaf
+from fedcore.types import (
+    FederatedType,
+    FunctionType,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+)
+
+
+@attrs.define
+class Cohort:
+    """The values of the clients of one argument, drawn in order and converted when drawn.
+
+    Guarantees:
+      - A generator is read once, and only as far as blocks are taken.
+    """
+
+    values: Iterable
+    convert: Callable[[object, str], object]
+    path: str
+
+    def __iter__(self) -> Iterator:
+        for index, value in enumerate(self.values):
+            yield self.convert(value, f"{self.path}[{index}]")
+
+
+def prepare(value, type_: Type, path: str, sequence: Callable):
+    """`value` as the runtime takes it: structs as tuples, client values as a `Cohort`.
+
+    Args:
+        sequence: turns a value for a sequence type into what the runtime takes.
+    Raises:
+        TypeMismatch: the value does not fit; the message names the argument, the client and the element.
+    """
+    if isinstance(type_, FederatedType):
+        if type_.placement.name == "CLIENTS" and not type_.all_equal:
+            return _cohort(value, type_, path, sequence)
+        return prepare(value, type_.member, path, sequence)
+    if isinstance(type_, StructType):
+        parts = elements_of(value, type_, path)
+        return tuple(
+            prepare(part, t, _element_path(path, i, name), sequence)
+            for i, (part, (name, t)) in enumerate(zip(parts, type_.items(), strict=True))
+        )
+    if isinstance(type_, SequenceType):
+        return sequence(value, type_, path)
+    if isinstance(type_, TensorType):
+        return tensor_leaf(value, type_, path)
+    if isinstance(type_, FunctionType):
+        raise TypeMismatch(f"{path}: a function cannot be an argument of a call from Python; give it while tracing")
+    raise TypeMismatch(f"{path}: a value of type {type_} cannot be given")
+
+
+def _element_path(path: str, index: int, name: str | None) -> str:
+    return f"{path}[{index}]" if name is None else f"{path}.{name}"
+
+
+def _cohort(value, type_: FederatedType, path: str, sequence) -> Cohort:
+    if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or hasattr(value, "element_spec"):
+        raise TypeMismatch(
+            f"{path} is a client value of type {type_}: give a list with one element per client, not {type(value).__name__}"
+        )
+    return Cohort(value, lambda x, p: prepare(x, type_.member, p, sequence), path)
+
+
+def restore(value, type_: Type):
+    """A result as the user sees it: with the containers its type names; client values are lists."""
+    if isinstance(type_, FederatedType):
+        if type_.placement.name == "CLIENTS" and not type_.all_equal:
+            return [restore(v, type_.member) for v in value]
+        return restore(value, type_.member)
+    if isinstance(type_, StructType):
+        return container([restore(v, t) for v, t in zip(value, type_.types, strict=True)], type_)
+    return value

@@ -1,0 +1,191 @@
+"""Blocks of clients over the devices, with a fixed number of workers."""
+
+import concurrent.futures
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import ClientError, TypeMismatch
+from fedcore.graphs.realize import pack, realize_block, realize_stage
+from fedcore.graphs.values import flatten
+from fedcore.ir import Module
+from fedcore.runtime.arguments import Cohort
+from fedcore.runtime.device import DeviceExecutor
+from fedcore.runtime.merge_tree import MergeTree
+from fedcore.runtime.report import Report
+from fedcore.runtime.seeds import fold_in
+
+
+@attrs.frozen
+class ClientWork:
+    """One client stage of a plan with its arguments.
+
+    Args:
+        zero, join: stages that make and merge partials; None where the stage only keeps client values.
+        broadcasts: nested tuples of tensors that every client gets.
+        cohorts: the client values, one cohort for each further parameter.
+        keeps: the stage returns a value per client beside the partial.
+    """
+
+    module: Module
+    digest: str
+    zero: str | None
+    stage: str
+    join: str | None
+    broadcasts: tuple
+    cohorts: tuple
+    keeps: bool
+    seed: int
+
+
+@attrs.frozen
+class _Block:
+    index: int
+    first: int
+    clients: list[tuple]
+
+
+class ClientsExecutor:
+    """Runs the blocks of a client stage.
+
+    Guarantees:
+      - Threads: `workers` in all, made when first needed and never more, whatever the cohort.
+      - Memory: as many blocks in flight as there are workers; clients are drawn when a worker is free.
+      - Bits: a block folds its clients in order and partials merge in the tree of block indices, so neither the
+        number of workers nor the order of completion shows in the result.
+      - A failure stops the drawing of clients; the calls in flight end, and the first failure is raised.
+    """
+
+    def __init__(self, devices: Sequence[DeviceExecutor], workers_per_device: int):
+        self.devices = list(devices)
+        self.workers = workers_per_device * len(self.devices)
+        self._pool = concurrent.futures.ThreadPoolExecutor(self.workers, thread_name_prefix="fedcore-worker")
+
+    def run(self, work: ClientWork, report: Report) -> tuple:
+        """The merged partial (None without a fold) and the kept values by client (empty without any)."""
+        return _Run(self, work, report).result(self._pool)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Run:
+    """One client stage in progress."""
+
+    def __init__(self, executor: ClientsExecutor, work: ClientWork, report: Report):
+        self.devices = executor.devices
+        self.workers = executor.workers
+        self.work = work
+        self.report = report
+        self.tree = MergeTree(self._merge)
+        self.kept: dict[int, object] = {}
+        self.drawn = 0
+        self.blocks = self._blocks(work.module[work.stage].attributes.get("block", 1))
+        self.drawing = threading.Lock()
+        self.failed = threading.Event()
+        self.shared: dict[str, list[tf.Tensor]] = {}
+        self.sharing = threading.Lock()
+
+    def result(self, pool: concurrent.futures.Executor) -> tuple:
+        loops = [pool.submit(self._worker, self.devices[i % len(self.devices)]) for i in range(self.workers)]
+        try:
+            for loop in concurrent.futures.as_completed(loops):
+                loop.result()
+        finally:
+            self.failed.set()
+            concurrent.futures.wait(loops)
+        self.report.clients = max(self.report.clients, self.drawn)
+        partial = None
+        if self.work.zero is not None:
+            partial = self.tree.result() if self.drawn else self._block(self.devices[0], _Block(0, 0, []))[0]
+        return partial, [self.kept[i] for i in range(len(self.kept))]
+
+    def _blocks(self, size: int) -> Iterator[_Block]:
+        """Blocks of consecutive clients; the client values of all arguments are drawn side by side."""
+        clients = _side_by_side(self.work.cohorts)
+        for index in itertools.count():
+            block = _Block(index, index * size, list(itertools.islice(clients, size)))
+            if not block.clients:
+                return
+            self.drawn += len(block.clients)
+            yield block
+
+    def _worker(self, device: DeviceExecutor) -> None:
+        while not self.failed.is_set():
+            with self.drawing:
+                try:
+                    block = next(self.blocks, None)
+                except BaseException:
+                    self.failed.set()
+                    raise
+            if block is None:
+                return
+            try:
+                partial, kept = self._block(device, block)
+                if self.work.zero is not None:
+                    self.tree.add(block.index, partial)
+                self.kept.update((block.first + i, v) for i, v in enumerate(kept))
+            except BaseException:
+                self.failed.set()
+                raise
+
+    def _block(self, device: DeviceExecutor, block: _Block) -> tuple:
+        work = self.work
+        packed = [[pack(value) for value in client] for client in block.clients]
+        layouts = tuple(tuple(given for given, _ in client) for client in packed)
+        key = ("block", work.digest, work.stage, layouts)
+        function = device.function(
+            key,
+            lambda: realize_block(work.module, work.zero, work.stage, len(work.broadcasts), layouts, keeps=work.keeps),
+        )
+        seeds = np.array([fold_in(work.seed, block.first + i) for i in range(len(block.clients))], np.int64)
+        tensors = [t for client in packed for _, ts in client for t in ts]
+        try:
+            out = device.call(function, [tf.constant(seeds), *self._shared(device), *map(tf.convert_to_tensor, tensors)])
+        except tf.errors.OpError as error:
+            last = block.first + len(block.clients) - 1
+            who = f"client {last}" if last == block.first else f"one of the clients {block.first} to {last}"
+            raise ClientError(f"{who} failed: {error.message}") from None
+        self.report.count("blocks")
+        return _split(out, folds=work.zero is not None, keeps=work.keeps)
+
+    def _shared(self, device: DeviceExecutor) -> list[tf.Tensor]:
+        """The broadcasts on a device: put there once a stage."""
+        with self.sharing:
+            if device.device not in self.shared:
+                self.shared[device.device] = device.put(flatten(self.work.broadcasts))
+            return self.shared[device.device]
+
+    def _merge(self, left, right):
+        work, device = self.work, self.devices[0]
+        layouts = tuple((None,) * len(flatten(side)) for side in (left, right))
+        function = device.function(
+            ("join", work.digest, work.join), lambda: realize_stage(work.module, work.join, layouts)
+        )
+        self.report.count("merges")
+        return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)])
+
+
+def _split(out: tuple, *, folds: bool, keeps: bool) -> tuple:
+    if not folds:
+        return None, out[0]
+    return out[0], out[1] if keeps else ()
+
+
+def _side_by_side(cohorts: Sequence[Cohort]) -> Iterator[tuple]:
+    """One tuple a client; the cohorts of one call have equally many clients."""
+    if not cohorts:
+        return
+    missing = object()
+    for index, values in enumerate(itertools.zip_longest(*cohorts, fillvalue=missing)):
+        if any(v is missing for v in values):
+            raise TypeMismatch(
+                f"the client values of one call are of equally many clients; client {index} is missing in some of them"
+            )
+        yield values
+
+

@@ -1,0 +1,40 @@
+"""The binary tree in which the partials of blocks are merged."""
+
+import threading
+from collections.abc import Callable
+
+
+class MergeTree:
+    """Merges partials by the index of their block, in whatever order they come.
+
+    Guarantees:
+      - The shape of the tree depends on the number of blocks alone, so the result's bits do not depend on the
+        order of completion.
+      - Siblings merge as soon as both exist; merging is done outside the lock, in the thread that brought the second.
+      - Holds O(log blocks) partials per block in flight.
+    """
+
+    def __init__(self, merge: Callable):
+        self._merge = merge
+        self._waiting: dict[tuple[int, int], object] = {}  # (height, index at that height) -> partial
+        self._lock = threading.Lock()
+
+    def add(self, index: int, partial) -> None:
+        height = 0
+        while True:
+            with self._lock:
+                sibling = self._waiting.pop((height, index ^ 1), None)
+                if sibling is None:
+                    self._waiting[height, index] = partial
+                    return
+            pair = (sibling, partial) if index & 1 else (partial, sibling)
+            partial = self._merge(*pair)
+            height, index = height + 1, index >> 1
+
+    def result(self):
+        """The one partial of all blocks: complete subtrees are joined from the last to the first."""
+        subtrees = [partial for _, partial in sorted(self._waiting.items(), key=lambda kv: kv[0][1] << kv[0][0])]
+        total = subtrees.pop()
+        while subtrees:
+            total = self._merge(subtrees.pop(), total)
+        return total

@@ -1,0 +1,115 @@
+"""The reference runtime: the meanings of the operations, run in numpy over the module as it stands."""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.data import elements_of_sequence
+from fedcore.errors import TypeMismatch
+from fedcore.graphs.trace import eager_callable
+from fedcore.ir import Module, Operation, lookup
+from fedcore.ir.interpret import Interpreter
+from fedcore.runtime.arguments import Cohort, prepare, restore
+from fedcore.runtime.report import Report
+from fedcore.types import FederatedType, StructType, Type
+
+
+class ReferenceRuntime:
+    """Runs a module of any stage by the meanings of its operations: slow, simple, the specification.
+
+    Guarantees:
+      - Every client is computed alone and in order, in this thread.
+      - Only graphs touch TensorFlow.
+    """
+
+    compiles = False
+
+    def run(self, module: Module, arguments: list, report: Report):
+        main = module.main
+        values = [
+            _materialized(prepare(v, p.type, p.name, elements_of_sequence))
+            for v, p in zip(arguments, main.parameters, strict=True)
+        ]
+        clients = _count(values, [p.type for p in main.parameters])
+        report.clients = clients
+        values = [_placed(v, p.type, clients) for v, p in zip(values, main.parameters, strict=True)]
+        result = Interpreter(module, _evaluator(clients), eager_callable).run(main, *values)
+        return _read_only(restore(_one_of_equal(result, main.result_type), main.result_type))
+
+    def close(self) -> None:
+        """Nothing to end: it has no threads."""
+
+
+def reference() -> ReferenceRuntime:
+    """The runtime that runs the meanings, to test others against."""
+    return ReferenceRuntime()
+
+
+def _evaluator(clients: int) -> Callable:
+    def evaluate(op: Operation, types: list[Type], values: list):
+        if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
+            return [v[op.attributes["index"]] for v in values[0]]
+        declared = lookup(op.kind)
+        keywords = declared.variables(op, types)
+        if "clients" in declared.meaning_keywords:
+            keywords["clients"] = clients
+        return declared.meaning(*values, **keywords)
+
+    return evaluate
+
+
+def _materialized(value):
+    if isinstance(value, Cohort):
+        return [_materialized(v) for v in value]
+    if isinstance(value, tuple):
+        return tuple(map(_materialized, value))
+    return value.numpy() if isinstance(value, tf.Tensor) else value
+
+
+def _count(values: list, types: list[Type]) -> int:
+    """How many clients there are; all client values of a call have equally many."""
+    sizes = set()
+
+    def visit(value, type_):
+        if isinstance(type_, FederatedType):
+            if type_.placement.name == "CLIENTS" and not type_.all_equal:
+                sizes.add(len(value))
+        elif isinstance(type_, StructType):
+            for v, t in zip(value, type_.types, strict=True):
+                visit(v, t)
+
+    for value, type_ in zip(values, types, strict=True):
+        visit(value, type_)
+    if len(sizes) > 1:
+        raise TypeMismatch(f"the client values of one call are of equally many clients, not {sorted(sizes)}")
+    return sizes.pop() if sizes else 0
+
+
+def _placed(value, type_: Type, clients: int):
+    if isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and type_.all_equal:
+        return [value] * clients
+    if isinstance(type_, StructType):
+        return tuple(_placed(v, t, clients) for v, t in zip(value, type_.types, strict=True))
+    return value
+
+
+def _one_of_equal(value, type_: Type):
+    if isinstance(type_, FederatedType):
+        equal = type_.placement.name == "CLIENTS" and type_.all_equal
+        if equal and not value:
+            raise TypeMismatch(f"the result {type_} is a value of the clients, and there are none")
+        return value[0] if equal else value
+    if isinstance(type_, StructType):
+        return tuple(_one_of_equal(v, t) for v, t in zip(value, type_.types, strict=True))
+    return value
+
+
+def _read_only(value):
+    if isinstance(value, np.ndarray):
+        if value.shape == ():
+            return value.item() if value.dtype == object else value[()]
+        value = value.copy()
+        value.setflags(write=False)
+        return value
+    return tf.nest.map_structure(lambda v: _read_only(v) if isinstance(v, np.ndarray) else v, value)

@@ -1,0 +1,35 @@
+"""What one call of a computation did."""
+
+import threading
+
+import attrs
+
+
+@attrs.define
+class Report:
+    """Counts of one call; `fc.context.last_report()` gives the newest of this thread.
+
+    Args:
+        seed: the call's seed, given or drawn.
+        clients: how many clients took part in the largest stage.
+        graph_calls: by kind: server stages, blocks of clients, merges of partials.
+        broadcast_bits, aggregate_bits: what crossed from and to the server, over all clients.
+        notes: what the user should know, such as a setting that came too late.
+    """
+
+    seed: int = 0
+    clients: int = 0
+    graph_calls: dict[str, int] = attrs.field(factory=lambda: {"server": 0, "blocks": 0, "merges": 0})
+    broadcast_bits: int = 0
+    aggregate_bits: int = 0
+    seconds: float = 0.0
+    notes: list[str] = attrs.field(factory=list)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
+
+    def count(self, kind: str, number: int = 1) -> None:
+        with self._lock:
+            self.graph_calls[kind] += number
+
+    @property
+    def total_graph_calls(self) -> int:
+        return sum(self.graph_calls.values())
