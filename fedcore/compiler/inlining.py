@@ -5,10 +5,10 @@ import inspect
 import attrs
 
 from fedcore.errors import FedcoreError
-from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Symbol, Value
+from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import PLACED, lookup
-from fedcore.ir.structural import bind, call
+from fedcore.ir.structural import bind, call, item
 from fedcore.types import placement
 
 _PLACES = {"federated_map": None, "federated_apply": "SERVER"}
@@ -63,7 +63,7 @@ class Inliner:
         """Appends the function's operations on `arguments`; returns what stands for its result."""
         if len(arguments) != len(function.parameters):
             *first, last = arguments
-            arguments = [*first, *last]
+            arguments = [*first, *(element(builder, last, i) for i in range(len(last)))]
         known = dict(zip((p.name for p in function.parameters), arguments, strict=True))
 
         def value(operand):
@@ -78,6 +78,8 @@ class Inliner:
         if op.kind == "call":
             return self._call(builder, operands, value)
         values = [value(o) for o in operands]
+        if op.kind == "item":
+            return element(builder, values[0], op.attributes["index"])
         if op.kind == "bind":
             return Bound(values[0], tuple(values[1:]))
         if any(isinstance(v, Bound) for v in values):
@@ -131,6 +133,15 @@ class Inliner:
             count = len(captured) + 1
             wrapped = builder.function(with_parameters(applied, count), zipped.type.member, op.kind)
             return lookup(op.kind).emit([wrapped, zipped], builder=builder)
+
+
+def element(builder: Builder, value: Value, index: int) -> Value:
+    """Element `index` of a struct: what the struct was made of, where that is known here."""
+    made = builder.operation(value)
+    if made is not None and made.kind == "struct" and isinstance(made.operands[index], Ref):
+        operand = made.operands[index]
+        return Value(builder, operand, builder.type_of(operand))
+    return item.emit([value], builder=builder, index=index)
 
 
 def with_parameters(fn, count: int):

@@ -11,7 +11,7 @@ from fedcore.errors import FedcoreError
 from fedcore.ir import Module, verify
 
 LOWERING = "inline,lower-intrinsics,inline,dce"
-DEFAULT_PIPELINE = f"{LOWERING},partition,fuse,dce,plan"
+DEFAULT_PIPELINE = f"{LOWERING},partition,dce,fuse,dce,plan"
 
 # Our own passes are imported when named; passes from elsewhere register when their module is imported.
 BUILT_IN = ("inline", "lower-intrinsics", "dce", "partition", "fuse", "plan", "strip-locations")

@@ -1,9 +1,10 @@
 """Several local operations as one graph."""
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fedcore.graphs.kernels import interpreter
-from fedcore.graphs.trace import TracedGraph, trace_leaves
+from fedcore.graphs.trace import TracedGraph, spec, trace_leaves
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.interpret import Interpreter
 from fedcore.ir.module import Function, Module, Symbol
@@ -34,25 +35,28 @@ def _trace(module: Module, function: Function, inputs, types, outputs, result: T
     parameter = StructType([(None, types[n]) for n in inputs]) if inputs else None
 
     def body(tensors):
-        values = unflatten(tensors, parameter) if inputs else ()
-        known = _evaluate(run, module, function, dict(zip(inputs, values, strict=True)), types)
+        values = dict(zip(inputs, unflatten(tensors, parameter) if inputs else (), strict=True))
+        known = {name: values[name] if name in values else _unread(t) for name, t in types.items()}
+        _evaluate(run, module, function, known, types)
         return result, [leaf for name in outputs for leaf in flatten(known[name])]
 
     return trace_leaves(body, parameter, name=function.name, describe=f"@{function.name}")
 
 
-def _evaluate(run: Interpreter, module: Module, function: Function, known: dict, types: dict[str, Type]) -> dict:
-    """The value of every operation; one that needs an input that was dropped is not computed."""
+def _unread(type_: Type):
+    """Stands for an input that no result needs; it is not in the graph that is kept."""
+    specs = [spec(t) for _, t in leaves(type_)]
+    return unflatten([tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs], type_)
+
+
+def _evaluate(run: Interpreter, module: Module, function: Function, known: dict, types: dict[str, Type]) -> None:
     symbols = module.symbols()
     types = dict(types)
     for op in function.operations:
         types[op.name] = op.type
-        if any(not isinstance(o, Symbol) and o.name not in known for o in op.operands):
-            continue
         values = [run.function(o.name) if isinstance(o, Symbol) else known[o.name] for o in op.operands]
         operand_types = [symbols[o.name].type if isinstance(o, Symbol) else types[o.name] for o in op.operands]
         known[op.name] = run.evaluate(op, operand_types, values)
-    return known
 
 
 def _used(traced: TracedGraph, inputs: list[str], types) -> list[str]:

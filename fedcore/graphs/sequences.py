@@ -113,7 +113,6 @@ class Sequence:
 
     def reduce(self, zero, fn: Callable, type_: Type):
         """Folds the elements in order: a while loop over gathers."""
-        _must_end(self.count)
         invariants = [tf.TensorShape([])] + [tf.TensorShape(t.shape) for _, t in leaves(type_)]
 
         def body(i, *carry):
@@ -130,11 +129,6 @@ class Sequence:
 def _with_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     tensor.set_shape(shape)
     return tensor
-
-
-def _must_end(count) -> None:
-    if tf.get_static_value(count) == INFINITE:
-        raise FedcoreError("a sequence that repeats without end is read to its end: put .take(n) after .repeat()")
 
 
 def _rows(element: Type, columns: list[tf.Tensor]) -> Sequence:
@@ -162,32 +156,37 @@ def _reindexed(sequence: Sequence, count, index: Callable) -> Sequence:
 
 
 def _repeat(sequence: Sequence, step: Step, times, seed) -> Sequence:
-    return _reindexed(sequence, sequence.count * times, lambda i: i % sequence.count)
+    count = tf.where(times < 0, tf.constant(INFINITE, tf.int64), sequence.count * times)
+    return _reindexed(sequence, count, lambda i: i % sequence.count)
 
 
 def _shuffle(sequence: Sequence, step: Step, given, seed) -> Sequence:
     """A uniform permutation of the whole sequence, drawn from `given` (the user's seed) and the client's."""
     key = tf.stack([seed, given])
     draws = tf.random.stateless_uniform([sequence.count], key, None, None, tf.int64)
-    order = tf.argsort(draws, stable=True)
+    order = tf.cast(tf.argsort(draws, stable=True), tf.int64)
     return _reindexed(sequence, sequence.count, lambda i: tf.gather(order, i))
 
 
 def _take(sequence: Sequence, step: Step, count, seed) -> Sequence:
-    kept = tf.where(count < 0, sequence.count, tf.minimum(sequence.count, count))
+    endless = sequence.count < 0
+    kept = tf.where(count < 0, sequence.count, tf.where(endless, count, tf.minimum(sequence.count, count)))
     return Sequence(kept, sequence.element, sequence.rows, sequence.contiguous)
 
 
 def _skip(sequence: Sequence, step: Step, count, seed) -> Sequence:
-    left = tf.where(count < 0, tf.zeros_like(count), tf.maximum(sequence.count - count, 0))
+    rest = tf.where(sequence.count < 0, sequence.count, tf.maximum(sequence.count - count, 0))
+    left = tf.where(count < 0, tf.zeros_like(count), rest)
     return _reindexed(sequence, left, lambda i: i + count)
 
 
 def _batch(sequence: Sequence, step: Step, size, seed) -> Sequence:
-    count = sequence.count // size if step.drop_remainder else -(-sequence.count // size)
+    groups = sequence.count // size if step.drop_remainder else -(-sequence.count // size)
+    count = tf.where(sequence.count < 0, sequence.count, groups)
 
     def element(i):
-        begin, end = i * size, tf.minimum((i + 1) * size, sequence.count)
+        after = (i + 1) * size
+        begin, end = i * size, tf.where(sequence.count < 0, after, tf.minimum(after, sequence.count))
         if sequence.contiguous is not None:
             return sequence.contiguous(begin, end)
         return sequence.rows(tf.range(begin, end))

@@ -2,7 +2,7 @@ from fedcore.ir.operations import intrinsic
 from fedcore.types import FederatedType, StructType
 
 
-@intrinsic("(value: S@CLIENTS -> {S}@CLIENTS) | (value: S@SERVER -> S@SERVER) where S: struct")
+@intrinsic("(value: {S}@CLIENTS -> {S}@CLIENTS) | (value: S@SERVER -> S@SERVER) where S: struct")
 def federated_zip(value, *, operand_types, clients):
     """Makes one placed struct of a struct of values that are all at the same placement.
 

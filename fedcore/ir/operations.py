@@ -65,7 +65,7 @@ class Intrinsic:
         parameters = inspect.signature(meaning).parameters.values()
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.__signature__ = inspect.Signature(positional)
-        self.meaning_keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.meaning_keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY or p.name in self.attributes]
 
     def __repr__(self):
         return f"<intrinsic {self.name} : {self.signature_text or 'any'}>"

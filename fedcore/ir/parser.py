@@ -45,7 +45,7 @@ attribute: NAME "=" value
 location: "loc" OPEN STRING ":" SIZE ")"
 REF: /%([A-Za-z0-9_]+|"(\\.|[^"\\])*")/
 SYMBOL: /@([A-Za-z0-9_]+|"(\\.|[^"\\])*")/
-BLOB: /sha256:[0-9a-f]+/
+BLOB.2: /sha256:[0-9a-f]+/
 BYTES.2: /b"(\\x[0-9a-f]{2}|[^"\\])*"/
 NUMBER.3: /-?([0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?|inf|nan(\(0x[0-9a-f]+\))?)(?![A-Za-z0-9_])/
 %ignore /\/\/[^\n]*/
@@ -83,7 +83,7 @@ class _ModuleBuilder(TypeBuilder):
     def graph(self, name, type_, digest, attributes=None):
         if not isinstance(type_, FunctionType):
             raise Refused(name, f"a graph has the type of a function, not {type_}")
-        return Graph(self._name(name), type_, digest.removeprefix("sha256:"), attributes or {})
+        return Graph(self._name(name), type_, digest.removeprefix("sha256:"), _plain_values(attributes or {}))
 
     def definition(self, name, *rest):
         return self._function(name, None, rest)
@@ -98,7 +98,7 @@ class _ModuleBuilder(TypeBuilder):
     def _function(self, name, where, rest):
         parameters = tuple(r for r in rest if isinstance(r, Parameter))
         result_type, *others = rest[len(parameters) :]
-        attributes = {k: _plain(v) for k, v in others[0].items()} if len(others) == 2 else {}
+        attributes = _plain_values(others[0]) if len(others) == 2 else {}
         location, operations, result = others[-1]
         return Function(self._name(name), parameters, operations, result, result_type, where, attributes, location)
 
@@ -115,7 +115,7 @@ class _ModuleBuilder(TypeBuilder):
         location = next((r for r in rest if isinstance(r, Location)), None)
         if kind == "literal" and "value" in attributes:
             attributes = {**attributes, "value": self._constant(name, attributes["value"], type_)}
-        attributes = {k: _plain(v) for k, v in attributes.items()}
+        attributes = _plain_values(attributes)
         return Operation(self._name(name), str(kind), operands, type_, attributes, location)
 
     def operands(self, opening, *operands):
@@ -164,6 +164,10 @@ class _ModuleBuilder(TypeBuilder):
             return _constant(value, type_)
         except (ValueError, OverflowError, TypeError):
             raise Refused(token, f"this literal is no {type_}") from None
+
+
+def _plain_values(attributes: dict) -> dict:
+    return {key: _plain(value) for key, value in attributes.items()}
 
 
 def _plain(value):

@@ -295,6 +295,18 @@ class Builder:
         self.operations.append(Operation(name, kind, own, type_, attributes or {}, self.locate()))
         return Value(self, Ref(name), type_)
 
+    def operation(self, value: Value) -> Operation | None:
+        """The operation of this function that made the value; None for parameters and symbols."""
+        if value.builder is not self or not isinstance(value.operand, Ref):
+            return None
+        index = int(value.operand.name) if value.operand.name.isdigit() else len(self.operations)
+        return self.operations[index] if index < len(self.operations) else None
+
+    def type_of(self, ref: Ref) -> Type:
+        """The type of a parameter or binding of this function."""
+        made = self.operation(Value(self, ref, None))
+        return made.type if made is not None else next(p.type for p in self.parameters if p.name == ref.name)
+
     def symbol(self, name: str) -> Value:
         return Value(self, Symbol(name), self.module.type_of(name))
 
@@ -321,7 +333,7 @@ class Builder:
 
     def _constant_again(self, value: Value) -> Value | None:
         """A literal of an enclosing function is written again rather than captured."""
-        op = next((op for op in value.builder.operations if op.name == value.operand.name), None)
+        op = value.builder.operation(value)
         if op is None or op.operands or op.kind not in ("literal", "generic_zero"):
             return None
         return self.append(op.kind, [], op.type, op.attributes)

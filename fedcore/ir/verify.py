@@ -20,7 +20,7 @@ def verify(module: Module) -> Module:
 def _problems(module: Module):
     if not module.functions:
         yield "it holds no function"
-    known: dict[str, FunctionType] = {}
+    known: dict[str, FunctionType | None] = {}  # None: so broken that it has no type
     for node in (*module.graphs, *module.functions):
         if node.name in known:
             yield f"@{node.name} is defined twice"
@@ -28,7 +28,11 @@ def _problems(module: Module):
             yield from _graph_problems(node)
         else:
             yield from _function_problems(module, node, known)
-        known[node.name] = node.type
+        known[node.name] = node.type if isinstance(node, Graph) or _distinct(node) else None
+
+
+def _distinct(function: Function) -> bool:
+    return len({p.name for p in function.parameters}) == len(function.parameters)
 
 
 def _graph_problems(graph: Graph):
@@ -38,7 +42,7 @@ def _graph_problems(graph: Graph):
         yield f"graph @{graph.name}: {graph.type} is no type of a local function"
 
 
-def _function_problems(module: Module, function: Function, symbols: dict[str, FunctionType]):
+def _function_problems(module: Module, function: Function, symbols: dict[str, FunctionType | None]):
     where = f"@{function.name}"
     bound: dict[str, Type] = {}
     for parameter in function.parameters:
@@ -69,9 +73,9 @@ def _result_problems(where, function: Function, bound, symbols):
     scope = bound if isinstance(function.result, Ref) else symbols
     if function.result.name not in scope:
         yield f"{where}: it returns {function.result}, which is not bound"
-    elif not fits(scope[function.result.name], function.result_type):
+    elif scope[function.result.name] is not None and not fits(scope[function.result.name], function.result_type):
         yield f"{where}: it returns {scope[function.result.name]}, but declares {function.result_type}"
-    if function.placement is not None and (is_placed(function.type)):
+    if function.placement is not None and _distinct(function) and is_placed(function.type):
         yield f"{where}: a stage computes at one placement, but has the type {function.type}"
 
 

@@ -17,7 +17,7 @@ from fedcore.runtime.arguments import Cohort
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.report import Report
-from fedcore.runtime.seeds import fold_in
+from fedcore.seeds import fold_in
 
 
 @attrs.frozen
@@ -28,6 +28,7 @@ class ClientWork:
         zero, join: stages that make and merge partials; None where the stage only keeps client values.
         broadcasts: nested tuples of tensors that every client gets.
         cohorts: the client values, one cohort for each further parameter.
+        counted: where the stage takes no client value, one of the call's: it says how many clients there are.
         keeps: the stage returns a value per client beside the partial.
     """
 
@@ -40,6 +41,7 @@ class ClientWork:
     cohorts: tuple
     keeps: bool
     seed: int
+    counted: Cohort | None = None
 
 
 @attrs.frozen
@@ -106,7 +108,8 @@ class _Run:
 
     def _blocks(self, size: int) -> Iterator[_Block]:
         """Blocks of consecutive clients; the client values of all arguments are drawn side by side."""
-        clients = _side_by_side(self.work.cohorts)
+        work = self.work
+        clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in (work.counted or ()))
         for index in itertools.count():
             block = _Block(index, index * size, list(itertools.islice(clients, size)))
             if not block.clients:

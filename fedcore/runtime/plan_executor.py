@@ -1,15 +1,18 @@
 """Walks a plan: server stages here, client stages through the `ClientsExecutor`."""
 
+import attrs
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.realize import pack, realize_stage
+from fedcore.graphs.values import flatten
 from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Module, Operation, Ref
+from fedcore.runtime.arguments import Cohort
 from fedcore.runtime.clients import ClientsExecutor, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.report import Report
-from fedcore.runtime.seeds import fold_in
+from fedcore.seeds import fold_in
 from fedcore.types import FederatedType
 
 
@@ -39,6 +42,7 @@ class PlanExecutor:
             elif op.kind in ("fold", "collect"):
                 operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
                 work = _client_work(module, digest, op, operands, operand_types, joins.get(op.name), seed)
+                work = work if work.cohorts else attrs.evolve(work, counted=_any_cohort(arguments))
                 known[op.name] = self._stage(op, work, report)
             else:
                 known[op.name] = _bookkeeping(op, operands, types)
@@ -62,6 +66,10 @@ class PlanExecutor:
         if op.kind == "collect":
             return kept
         return (merged, kept) if work.keeps else merged
+
+
+def _any_cohort(arguments: list) -> Cohort | None:
+    return next((leaf for leaf in flatten(tuple(arguments)) if isinstance(leaf, Cohort)), None)
 
 
 def _joins(module: Module) -> dict[str, str]:

@@ -1,3 +1,5 @@
+import graphlib
+
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
@@ -32,7 +34,7 @@ def _runs(function: Function) -> list[list[Operation]]:
     levels = _levels(function)
     runs: dict[tuple, list[Operation]] = {}
     for op in function.operations:
-        if _in_graph(op):
+        if _in_graph(op) and not _pairs_kept(function, op):
             runs.setdefault(levels[op.name], []).append(op)
     found = [runs[key] for key in sorted(runs)]
     return [run for run in found if any(op.kind not in _FREE for op in run)]
@@ -42,19 +44,45 @@ def _in_graph(op: Operation) -> bool:
     return op.kind not in _SEQUENCE and op.kind != "bind" and not contains(op.type, _is_sequence)
 
 
+def _pairs_kept(function: Function, op: Operation) -> bool:
+    """Whether the operation puts the partial beside what the clients keep: what is kept meets no partial."""
+    return function.result == Ref(op.name) and op.kind == "struct" and op.type.names == ("partial", "kept")
+
+
 def _is_sequence(type_: Type) -> bool:
     return isinstance(type_, SequenceType | FunctionType)
 
 
 def _levels(function: Function) -> dict[str, tuple[bool, int]]:
-    """For each operation: whether it depends on the partial, and how many sequence operations lie before it."""
+    """For each operation: whether it depends on the partial, and how many steps outside graphs lie before it.
+
+    Operations of one level depend on each other inside one graph only.
+    """
     levels = {p.name: (p.name == "partial" and i == 0, 0) for i, p in enumerate(function.parameters)}
+    computed: set[str] = set()
     for op in function.operations:
-        before = [levels[o.name] for o in op.operands if isinstance(o, Ref)]
-        dependent = any(d for d, _ in before)
-        level = max((n for _, n in before), default=0)
-        levels[op.name] = (dependent, level + (op.kind in _SEQUENCE))
+        names = [o.name for o in op.operands if isinstance(o, Ref)]
+        dependent = any(levels[n][0] for n in names)
+        level = max((levels[n][1] for n in names), default=0)
+        if _in_graph(op):
+            computed.add(op.name)
+        elif op.kind in _SEQUENCE or computed.intersection(names):
+            level += 1
+        levels[op.name] = (dependent, level)
     return levels
+
+
+def _units(function: Function, runs: list[list[Operation]]) -> list[list[Operation]]:
+    """The runs and the operations outside of them, each after what it needs."""
+    unit_of = {op.name: run for run in runs for op in run}
+    for op in function.operations:
+        unit_of.setdefault(op.name, [op])
+    sorter: graphlib.TopologicalSorter = graphlib.TopologicalSorter()
+    for op in function.operations:
+        unit = unit_of[op.name]
+        needed = {o.name for o in op.operands if isinstance(o, Ref) and o.name in unit_of}
+        sorter.add(unit[0].name, *sorted({unit_of[n][0].name for n in needed} - {unit[0].name}))
+    return [unit_of[name] for name in sorter.static_order()]
 
 
 class _Fusion:
@@ -79,18 +107,13 @@ class _Fusion:
     def _function(self, function: Function) -> str:
         builder = Builder(self.target, locate=lambda: None)
         known = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
-        levels, runs = _levels(function), _runs(function)
-        fused = {op.name: i for i, run in enumerate(runs) for op in run}
-        pending = {i: run for i, run in enumerate(runs)}
-        order = sorted(function.operations, key=lambda op: (levels[op.name], op.kind in _SEQUENCE))
-        for op in order:
-            if op.name in fused:
-                if fused[op.name] in pending:
-                    self._fuse(builder, function, pending.pop(fused[op.name]), known)
+        runs = _runs(function)
+        for unit in _units(function, runs):
+            if unit in runs:
+                self._fuse(builder, function, unit, known)
                 continue
-            operands = [
-                known[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands
-            ]
+            (op,) = unit
+            operands = [known[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands]
             with builder.at(op.location):
                 known[op.name] = builder.append(op.kind, operands, op.type, op.attributes)
         return builder.finish(

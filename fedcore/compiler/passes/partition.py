@@ -211,11 +211,7 @@ def _inlined(inliner: Inliner, builder: Builder, symbol: str, arguments: list[Va
             return call.emit([inliner.symbol(builder, symbol), *arguments], builder=builder)
         if not target.parameters:
             return inliner.materialized(builder, inliner.body(builder, target, []))
-        spread = arguments
-        if len(arguments) != len(target.parameters):
-            with builder:
-                spread = [*arguments[:-1], *arguments[-1]]
-        return inliner.materialized(builder, inliner.body(builder, target, list(spread)))
+        return inliner.materialized(builder, inliner.body(builder, target, arguments))
 
 
 class _Local:

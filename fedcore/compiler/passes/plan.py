@@ -39,7 +39,7 @@ def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, F
     if op.kind == "broadcast":
         bits = size_bits([op.type.member])
     elif op.kind == "merge":
-        bits = size_bits(sent_types(stages[_fold_of(op, by_name).operands[1].name]))
+        bits = size_bits(_sent_in(_fold_of(op, by_name), stages))
     else:
         return op
     return op if bits is None else attrs.evolve(op, attributes={**op.attributes, "bits": bits})
@@ -50,14 +50,23 @@ def _fold_of(op: Operation, by_name: dict[str, Operation]) -> Operation:
     return by_name[source.operands[0].name] if source.kind == "item" else source
 
 
-def sent_types(stage: Function) -> list[Type]:
-    """What one client hands to the fold: values of its own that meet the partial."""
+def _sent_in(fold: Operation, stages: dict[str, Function]) -> list[Type]:
+    return sent_types(stages[fold.operands[1].name], keeps=bool(fold.attributes.get("keeps")))
+
+
+def sent_types(stage: Function, *, keeps: bool = False) -> list[Type]:
+    """What one client hands to the fold: values of its own that meet the partial.
+
+    With `keeps`, the stage's result pairs the partial with what stays at the client.
+    """
     dependent = {stage.parameters[0].name}
     types = stage.types()
     sent: dict[str, Type] = {}
     constant = {op.name for op in stage.operations if not op.operands}
     for op in stage.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
+        if keeps and stage.result == Ref(op.name):
+            names = names[:1]
         if dependent.intersection(names):
             dependent.add(op.name)
             sent.update({n: types[n] for n in names if n not in dependent and n not in constant})

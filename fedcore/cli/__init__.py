@@ -1,0 +1,26 @@
+"""The `fedcore` command, one file a verb. What a verb needs is imported when it runs, so that `--help` is quick."""
+
+import click
+
+from fedcore import __version__
+from fedcore.cli.demo import demo
+from fedcore.cli.dump import dump
+from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
+from fedcore.cli.opt import opt
+
+EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meaning in EXIT_CODES.items())
+
+
+@click.group(cls=GuardedGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="fedcore", message="%(package)s %(version)s")
+def main():
+    """Looks inside federated computations, and runs a demonstration.
+
+    \b
+    Example:
+      fedcore dump my_module:next_round --stage planned
+    """
+
+
+for verb in (dump, opt, demo):
+    main.add_command(verb)

@@ -1,0 +1,91 @@
+"""`fedcore dump`: a computation at each stage of its compilation."""
+
+import os
+
+import click
+
+from fedcore.cli.reproducer import Work
+
+STAGES = ("traced", "lowered", "planned")
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:NAME|FILE.fed")
+@click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
+@click.option("--after", metavar="PASS", help="Print what this pass of the default pipeline left; dce:2 is its second run.")
+@click.option("--format", "format_", type=click.Choice(["text", "json", "dot"]), default="text", show_default=True)
+@click.pass_obj
+def dump(work: Work, target, stage, after, format_):
+    """Prints a computation: as traced, lowered and planned.
+
+    TARGET is a file, or a name in a Python module that the current directory can import. In a pipe the text of one
+    stage is exactly that of a .fed file.
+
+    \b
+    Examples:
+      fedcore dump my_module:next_round
+      fedcore dump my_module:process.next --stage planned
+      fedcore dump round.fed --after fuse
+      fedcore dump round.fed --stage planned --format dot | dot -Tsvg > round.svg
+    """
+    if stage and after:
+        raise click.UsageError("--stage and --after exclude each other")
+    from fedcore.cli.loading import import_computation, read_module
+
+    if ":" in target and not os.path.exists(target):
+        work.module = import_computation(target).to_module("traced")
+    elif os.path.isfile(target) or target == "-":
+        read_module(target, work)
+    else:
+        raise click.BadParameter(f"no file {target!r}; a computation in a Python module is written MODULE:NAME")
+    if stage and STAGES.index(stage) < STAGES.index(work.module.stage):
+        raise click.BadParameter(f"{target} is {work.module.stage}: what was {stage} is not in it", param_hint="--stage")
+    modules = [_after(work, after)] if after else _stages(work, [stage] if stage else STAGES)
+    _print(modules, format_, with_headings=not (stage or after))
+
+
+def _stages(work: Work, wanted):
+    """Yields the wanted stages that the module has or can still be compiled to."""
+    from fedcore.cli.loading import quiet_start
+    from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module
+
+    pipelines = {"traced": "", "lowered": LOWERING, "planned": DEFAULT_PIPELINE}
+    given = work.module
+    for stage in wanted[STAGES.index(given.stage) :] if len(wanted) > 1 else wanted:
+        if stage == given.stage:
+            yield given
+            continue
+        work.pipeline = pipelines[stage]
+        with quiet_start():
+            compiled = compile_module(given, pipelines[stage])
+        yield compiled
+
+
+def _after(work: Work, name: str):
+    from fedcore.cli.loading import quiet_start
+    from fedcore.compiler import DEFAULT_PIPELINE, run_passes
+
+    wanted, _, which = name.partition(":")
+    order = DEFAULT_PIPELINE.split(",")
+    runs = [i for i, one in enumerate(order) if one == wanted]
+    number = int(which or 1) if (which or "1").isdigit() else 0
+    if not 1 <= number <= len(runs):
+        raise click.BadParameter(f"{name!r} is no pass of {DEFAULT_PIPELINE}", param_hint="--after")
+    work.pipeline = ",".join(order[: runs[number - 1] + 1])
+    with quiet_start():
+        *_, (_, module) = run_passes(work.module, work.pipeline)
+    return module
+
+
+def _print(modules, format_: str, *, with_headings: bool) -> None:
+    from fedcore.cli.show import heading, show, write_bytes
+
+    if format_ != "text":
+        from fedcore.cli.formats import as_dot, as_json
+
+        write_bytes({"json": as_json, "dot": as_dot}[format_](list(modules)).encode())
+        return
+    for i, module in enumerate(modules):
+        if with_headings:
+            show(("\n" if i else "") + heading(module.stage, module))
+        show(str(module))

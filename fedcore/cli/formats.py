@@ -1,0 +1,137 @@
+"""Modules as JSON for programs, and as dot for Graphviz."""
+
+import json
+import math
+from collections.abc import Sequence
+
+from fedcore.ir import Constant, Function, Graph, Module, Ref
+from fedcore.ir.module import TEXT_VERSION, Blob
+from fedcore.ir.printer import print_value
+
+_FILLS = {"CLIENTS": "#e3f3e6", "SERVER": "#fde8e4", None: "#f2f2f2"}
+
+
+def as_json(modules: Sequence[Module]) -> str:
+    """`{"fedcore": version, "modules": [...]}`; types, constants and digests are strings in the text's notation."""
+    return json.dumps({"fedcore": TEXT_VERSION, "modules": [_module(m) for m in modules]}, indent=2) + "\n"
+
+
+def _module(module: Module) -> dict:
+    return {
+        "stage": module.stage,
+        "digest": module.digest(),
+        "graphs": [
+            {"name": g.name, "type": str(g.type), "sha256": g.digest, "attributes": _attributes(g)}
+            for g in module.graphs
+        ],
+        "functions": [_function(f) for f in module.functions],
+    }
+
+
+def _function(function: Function) -> dict:
+    return {
+        "name": function.name,
+        "placement": None if function.placement is None else str(function.placement),
+        "parameters": [{"name": p.name, "type": str(p.type)} for p in function.parameters],
+        "operations": [
+            {
+                "name": op.name,
+                "kind": op.kind,
+                "operands": [str(o) for o in op.operands],
+                "type": str(op.type),
+                "attributes": _attributes(op),
+                "location": _location(op),
+            }
+            for op in function.operations
+        ],
+        "result": str(function.result),
+        "result_type": str(function.result_type),
+        "attributes": _attributes(function),
+        "location": _location(function),
+    }
+
+
+def _location(node) -> dict | None:
+    return None if node.location is None else {"file": node.location.file, "line": node.location.line}
+
+
+def _attributes(node) -> dict:
+    return {key: _json_value(value) for key, value in node.attributes.items()}
+
+
+def _json_value(value):
+    if isinstance(value, tuple):
+        return [_json_value(v) for v in value]
+    if isinstance(value, Constant | Blob):
+        return print_value(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def as_dot(modules: Sequence[Module]) -> str:
+    """A digraph a module: a box a function, an ellipse an operation, dashed arrows for functions used."""
+    return "\n".join(_digraph(m) for m in modules)
+
+
+def _digraph(module: Module) -> str:
+    lines = [
+        f"digraph {_quoted(module.stage)} {{",
+        "  compound=true; rankdir=TB; fontname=Helvetica;",
+        "  node [fontname=Helvetica, fontsize=10]; edge [fontname=Helvetica, fontsize=8];",
+    ]
+    for graph in module.graphs:
+        lines.append(f"  {_id(graph.name)} [shape=box3d, {_label(f'@{graph.name}', str(graph.type))}];")
+    for index, function in enumerate(module.functions):
+        lines += _cluster(index, function)
+    for function in module.functions:
+        lines += _uses(module, function)
+    return "\n".join([*lines, "}", ""])
+
+
+def _cluster(index: int, function: Function) -> list[str]:
+    where = None if function.placement is None else str(function.placement)
+    title = f"@{function.name}" + (f" at {where}" if where else "")
+    attributes = ", ".join(f"{key}={print_value(value)}" for key, value in function.attributes.items())
+    lines = [
+        f"  subgraph cluster_{index} {{",
+        f"    style=filled; color={_quoted(_FILLS[None] if where is None else _FILLS.get(where, _FILLS[None]))};",
+        f"    {_label(title, attributes)};",
+    ]
+    for parameter in function.parameters:
+        lines.append(f"    {_id(function.name, parameter.name)} [shape=plain, {_label(f'%{parameter.name}', str(parameter.type))}];")
+    for op in function.operations:
+        fill = _FILLS.get(str(getattr(op.type, "placement", None)), "#ffffff")
+        style = f"style=filled, fillcolor={_quoted(fill)}"
+        lines.append(f"    {_id(function.name, op.name)} [{style}, {_label(op.kind, str(op.type))}];")
+    lines.append(f"    {_id(function.name, 'return', 'of')} [shape=point, xlabel=return];")
+    return [*lines, "  }"]
+
+
+def _uses(module: Module, function: Function) -> list[str]:
+    """The arrows into a function's operations and into its result."""
+    into = [(operand, _id(function.name, op.name)) for op in function.operations for operand in op.operands]
+    into.append((function.result, _id(function.name, "return", "of")))
+    lines = []
+    symbols = module.symbols()
+    for operand, end in into:
+        if isinstance(operand, Ref):
+            lines.append(f"  {_id(function.name, operand.name)} -> {end};")
+            continue
+        used = symbols[operand.name]
+        start = _id(used.name) if isinstance(used, Graph) else _id(used.name, "return", "of")
+        lines.append(f"  {start} -> {end} [style=dashed];")
+    return lines
+
+
+def _id(*names: str) -> str:
+    return _quoted("/".join(names))
+
+
+def _label(title: str, below: str) -> str:
+    return f"label={_quoted(title + (chr(10) + below if below else ''))}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

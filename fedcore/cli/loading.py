@@ -1,0 +1,145 @@
+"""Where a module comes from: a `.fed` file, or a name in a Python module."""
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from fedcore.cli.reproducer import Work
+from fedcore.errors import FedcoreError, ParseError, VerifyError
+
+if TYPE_CHECKING:
+    from fedcore.ir import Module
+
+
+def read_module(path: str, work: Work) -> "Module":
+    """The valid module of a file, text or bundle; `-` is stdin.
+
+    Raises:
+        FedcoreError: the message shows each wrong line of the file with a caret.
+    """
+    import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
+    from fedcore.ir import bundle, verify
+
+    with click.open_file(path, "rb") as file:
+        data = file.read()
+    shown = "<stdin>" if path == "-" else path
+    work.text = data.decode(errors="replace") if not data.startswith(b"PK") else ""
+    try:
+        module = verify(bundle.from_bytes(data))
+    except ParseError as error:
+        source = "\n".join(str(error).split("\n")[1:])
+        raise FedcoreError(f"{shown}:{error.line}:{error.column}: {error.problem}\n{source}") from None
+    except VerifyError as error:
+        raise FedcoreError(_with_lines(shown, work.text, str(error))) from None
+    except FedcoreError as error:
+        raise FedcoreError(f"{shown}: {error}") from None
+    work.module = module
+    return module
+
+
+def _with_lines(path: str, text: str, message: str) -> str:
+    """The verifier's problems, each after the line of the file that it is about."""
+    lines = _lines_of_bindings(text)
+    title, *problems = re.split(r"\n  (?=@|graph @|it holds)", message)
+    out = [f"{path}: {title.rstrip(':')}"]
+    for problem in problems:
+        about = re.match(r"@(?P<function>.*?): %(?P<binding>.*?)(?: \(.*?:\d+\))?(?=:| is bound)", problem)
+        found = lines.get((about["function"], about["binding"])) if about else None
+        if found is None:
+            out.append(f"{path}: {problem}")
+            continue
+        number, column, source = found
+        out.append(f"{path}:{number}:{column}: {problem}\n  {source.expandtabs(1)}\n  {' ' * (column - 1)}^")
+    return "\n".join(out)
+
+
+def _lines_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]:
+    """(function, binding) -> line, column and source, for text that has an operation a line, as ours has."""
+    found, function = {}, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        head = re.match(r'\s*(?:fn|stage)\s*@"?(.*?)"?\s*\(', line)
+        if head:
+            function = head[1]
+        binding = re.match(r'\s*%"?(.*?)"?\s*=\s*(?=\w)', line)
+        if binding:
+            found.setdefault((function, binding[1]), (number, binding.end() + 1, line))
+    return found
+
+
+def import_computation(target: str):
+    """The computation that `MODULE:NAME` names, the module being importable from the current directory.
+
+    Raises:
+        click.BadParameter: nothing of that name, or it is no computation.
+        FedcoreError: the module raises when it is imported.
+    """
+    module_name, _, name = target.partition(":")
+    found = import_extension(module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise click.BadParameter(f"{module_name} has no {name}; {_computations(module_name)}")
+        found = getattr(found, part)
+    if hasattr(found, "to_module"):
+        return found
+    if hasattr(found, "for_types"):
+        raise click.BadParameter(f"{target} has no types until it is called: declare them in its decorator")
+    inner = [part for part in ("initialize", "next") if hasattr(getattr(found, part, None), "to_module")]
+    if inner:
+        raise click.BadParameter(f"{target} holds computations: name {' or '.join(f'{target}.{p}' for p in inner)}")
+    raise click.BadParameter(f"{target} is no computation but a {type(found).__name__}; {_computations(module_name)}")
+
+
+def _computations(module_name: str) -> str:
+    there = [n for n, v in vars(sys.modules[module_name]).items() if hasattr(v, "to_module") and not isinstance(v, type)]
+    return f"its computations: {', '.join(there)}" if there else "it has no computations"
+
+
+def import_extension(name: str):
+    """A Python module, from the current directory before anywhere else."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        with quiet_start():
+            return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == name.split(".")[0]:
+            raise click.BadParameter(f"no module {name!r} in the current directory or installed") from None
+        own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(os.getcwd() + os.sep)]
+        at = f"\n  at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}: {own[-1].line}" if own else ""
+        raise FedcoreError(f"importing {name} fails: {type(error).__name__}: {error}{at}") from error
+
+
+# How absl and TensorFlow write what is no more than information, and that there is no GPU.
+_STARTING = re.compile(rb"WARNING: All log messages before absl|I\d{4} [\d:]+|\S+ [\d:.]+: I tensorflow/|E.*cuInit")
+
+
+@contextlib.contextmanager
+def quiet_start() -> Iterator[None]:
+    """Drops from stderr what TensorFlow tells while it starts, which it does before its own log level holds.
+
+    Other lines come when the block ends. TF_CPP_MIN_LOG_LEVEL=0 keeps everything.
+    """
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0" or "tensorflow" in sys.modules:
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            said.seek(0)
+            for line in said:
+                if not _STARTING.match(line):
+                    os.write(2, line)

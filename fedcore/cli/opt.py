@@ -1,0 +1,111 @@
+"""`fedcore opt`: passes on a module, as one asks for them."""
+
+import click
+
+from fedcore.cli.exit_codes import InternalError
+from fedcore.cli.reproducer import Work
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("-p", "--passes", "pipeline", metavar="PASSES", default="", help="The passes: 'a,b{option=1}'. Default: none.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), help="Write a .fed file here; - is stdout.")
+@click.option("--print-after-all", is_flag=True, help="Print the module after every pass, on stderr.")
+@click.option("--print-after-change", is_flag=True, help="Print it after passes that changed it, on stderr.")
+@click.option("--verify-each", is_flag=True, help="Check the module after every pass.")
+@click.option("--load", "extensions", metavar="MODULE", multiple=True, help="Import a Python module first, for its passes.")
+@click.option("--list", "list_", is_flag=True, help="Print the passes and their options.")
+@click.pass_obj
+def opt(work: Work, file, pipeline, output, print_after_all, print_after_change, verify_each, extensions, list_):
+    """Runs passes on FILE, text or bundle, and prints the module as text; - reads stdin.
+
+    Text names graphs and leaves out their bytes; -o writes those too.
+
+    \b
+    Examples:
+      fedcore opt round.fed -p 'inline,lower-intrinsics' --print-after-change
+      fedcore opt round.fed -p 'inline,lower-intrinsics,inline,dce,partition,fuse' -o planned.fed
+      fedcore opt --list
+    """
+    from fedcore.cli.loading import import_extension, read_module
+
+    for name in extensions:
+        import_extension(name)
+    if list_:
+        _print_passes()
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE'.")
+    passes = _parsed(pipeline)
+    module = read_module(file, work)
+    for i, (one, options) in enumerate(passes):
+        work.pipeline = ",".join(_written(*p) for p in passes[i:])
+        after = _run(one, options, module, verify_each)
+        if print_after_all or (print_after_change and after is not module):
+            _print_after(_written(one, options), after, unchanged=after is module)
+        work.module = module = after
+    _write(module, output)
+
+
+def _parsed(pipeline: str):
+    from fedcore.compiler import parse_pipeline
+    from fedcore.errors import FedcoreError
+
+    try:
+        return parse_pipeline(pipeline)
+    except FedcoreError as error:
+        raise click.BadParameter(str(error), param_hint="-p") from None
+
+
+def _written(one, options) -> str:
+    given = ",".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in options.items())
+    return f"{one.name}{{{given}}}" if given else one.name
+
+
+def _run(one, options, module, verify_each: bool):
+    from fedcore.cli.loading import quiet_start
+    from fedcore.errors import VerifyError
+    from fedcore.ir import verify
+
+    with quiet_start():
+        after = one.run(module, **options)
+    if not verify_each:
+        return after
+    try:
+        return verify(after)
+    except VerifyError as error:  # what went in was valid, so this is the pass's fault
+        raise InternalError(f"the pass {one.name} made a module that is not valid") from error
+
+
+def _print_after(name: str, module, *, unchanged: bool) -> None:
+    from fedcore.cli.show import heading, show
+
+    show(heading(f"after {name}", module, unchanged=unchanged) + ("" if unchanged else f"{module}\n"), err=True)
+
+
+def _write(module, output) -> None:
+    from fedcore.cli.show import show, write_bytes
+    from fedcore.ir import bundle
+
+    if output is None:
+        show(str(module))
+    elif output == "-":
+        write_bytes(bundle.to_bytes(module))
+    else:
+        try:
+            bundle.write(module, output)
+        except OSError as error:
+            raise click.BadParameter(f"cannot write {output}: {error.strerror}", param_hint="-o") from None
+
+
+def _print_passes() -> None:
+    from fedcore.compiler import all_passes
+
+    rows = [(_signature(one), one.summary) for one in all_passes()]
+    width = max(len(left) for left, _ in rows)
+    for left, summary in rows:
+        click.echo(f"{left:<{width}}  {summary}")
+
+
+def _signature(one) -> str:
+    return _written(one, one.options())

@@ -1,0 +1,75 @@
+"""What is written when fedcore itself fails: a file that a developer can run again."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from fedcore.ir import Module
+
+_PACKAGES = ("fedcore", "tensorflow", "keras", "numpy", "click")
+
+
+@attrs.define
+class Work:
+    """What a command is at: noted as it goes, written down if it fails.
+
+    Args:
+        text: what was read, until it is a module.
+        module: the newest module that was still good.
+        pipeline: the passes that were to run on that module.
+    """
+
+    text: str = ""
+    module: "Module | None" = None
+    pipeline: str = ""
+
+    def reproduce(self, error: Exception) -> str:
+        """Writes the reproducer, and returns what to tell the user."""
+        said = f"fedcore: an error inside fedcore: {type(error).__name__}: {error}".split("\n")[0]
+        try:
+            return f"{said}\n  to reproduce it: {self._write(error)}"
+        except Exception as other:  # a reproducer that fails must not hide what it was for
+            return f"{said}\n  and no reproducer could be written: {other}\n{_comment(_traceback(error))}"
+
+    def _write(self, error: Exception) -> Path:
+        trace = _traceback(error)
+        name = f"fedcore-crash-{hashlib.sha256(trace.encode()).hexdigest()[:8]}"
+        where = Path.cwd() if os.access(Path.cwd(), os.W_OK) else Path(tempfile.gettempdir())
+        path = where / f"{name}.fed"
+        runs = path.name
+        if self.module is not None and self.module.blobs:
+            from fedcore.ir import bundle
+
+            runs = f"{name}.bundle.fed"  # the text names graphs; their bytes are in the bundle
+            bundle.write(self.module, where / runs)
+        command = f"fedcore opt {runs} -p '{self.pipeline}'" if self.pipeline else f"fedcore opt {runs}"
+        head = _comment(f"{command}\n\n{_versions()}\n\n{' '.join(['fedcore', *sys.argv[1:]])}\n\n{trace}")
+        path.write_text(f"{head}\n\n{self.text if self.module is None else self.module}", encoding="utf-8")
+        return path
+
+
+def _traceback(error: Exception) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _comment(text: str) -> str:
+    return "\n".join(f"// {line}".rstrip() for line in text.split("\n"))
+
+
+def _versions() -> str:
+    found = [f"python {platform.python_version()} on {platform.platform()}"]
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return ", ".join(found)

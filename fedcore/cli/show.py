@@ -1,0 +1,82 @@
+"""Modules on stdout or stderr: with colours on a terminal, as the exact text elsewhere."""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from fedcore.cli.exit_codes import printable
+
+if TYPE_CHECKING:
+    from fedcore.ir import Module
+
+_STYLES = {
+    "comment": "bold bright_black",
+    "string": "green",
+    "location": "bright_black",
+    "digest": "bright_black",
+    "word": "magenta",
+    "kind": "bold blue",
+    "symbol": "yellow",
+    "binding": "cyan",
+    "client": "bold green",
+    "server": "bold red",
+    "key": "bright_black",
+}
+
+# One alternation, so that what stands inside a string or a comment is nothing else.
+_TOKENS = r"""(?x)
+  (?P<comment>//[^\n]*)
+| (?P<location>\bloc\("(?:\\.|[^"\\])*":\d+\))
+| (?P<digest>sha256:[0-9a-f]+)
+| (?P<symbol>@(?:"(?:\\.|[^"\\])*"|(?!CLIENTS\b|SERVER\b)\w+))
+| (?P<binding>%(?:"(?:\\.|[^"\\])*"|\w+))
+| (?P<string>b?"(?:\\.|[^"\\])*")
+| (?P<client>@?\bCLIENTS\b)
+| (?P<server>@?\bSERVER\b)
+| (?P<kind>(?<==\ )\w+(?=\())
+| (?P<word>\b(?:fedcore|traced|lowered|planned|graph|fn|stage|return|at)\b(?![=:(]))
+| (?P<key>\b\w+=)
+"""
+
+
+def has_colours(stream) -> bool:
+    """NO_COLOR and FORCE_COLOR mean what they mean elsewhere."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def show(text: str, *, err: bool = False) -> None:
+    """Prints `.fed` text: never wrapped, never cut; byte for byte where there are no colours."""
+    stream = sys.stderr if err else sys.stdout
+    if not has_colours(stream):
+        write_bytes(text.encode(), err=err)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    coloured = Text(printable(text) if stream.isatty() else text)
+    coloured.highlight_regex(_TOKENS, style_prefix="")
+    coloured.spans = [span._replace(style=_STYLES[str(span.style)]) for span in coloured.spans]
+    Console(file=stream, soft_wrap=True, force_terminal=True).print(coloured, end="")
+
+
+def write_bytes(data: bytes, *, err: bool = False) -> None:
+    stream = click.get_binary_stream("stderr" if err else "stdout")
+    stream.write(data)
+    stream.flush()
+
+
+def heading(title: str, module: "Module", *, unchanged: bool = False) -> str:
+    """A comment that says what follows and how large it is."""
+    if unchanged:
+        return f"// {title}: no change\n"
+    operations = sum(len(f.operations) for f in module.functions)
+    counts = [
+        (operations, "operation"),
+        (len(module.functions), "function"),
+        (len(module.graphs), "graph"),
+    ]
+    return f"// {title}: {', '.join(f'{n} {what}' + 's' * (n != 1) for n, what in counts if n)}\n"

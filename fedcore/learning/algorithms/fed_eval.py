@@ -1,0 +1,88 @@
+"""Federated evaluation."""
+
+import tensorflow as tf
+
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.intrinsics import (
+    federated_broadcast,
+    federated_eval,
+    federated_map,
+    federated_value,
+    federated_zip,
+    generic_plus,
+)
+from fedcore.learning.algorithms.client_work import build_evaluation
+from fedcore.learning.metrics import sum_then_finalize
+from fedcore.learning.models import trace_model
+from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+
+
+def build_fed_eval(model_fn) -> LearningProcess:
+    """Builds federated evaluation: every client computes the metrics of the model on its data.
+
+    Types, for batches B:
+        initialize  (-> State@SERVER)
+        next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=M@SERVER>)
+
+    Returns:
+        A `LearningProcess`; put a model into its state with `set_model_weights`. The metrics are in
+        `metrics['client_work']['eval']`, of this round (`current_round_metrics`) and of all so far
+        (`total_rounds_metrics`). No clients: counts of 0, a loss of NaN.
+    Example:
+        >>> evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
+        >>> state = evaluation.set_model_weights(evaluation.initialize(), weights)
+        >>> state, metrics = evaluation.next(state, clients)
+    """
+    model = trace_model(model_fn)
+    initial_weights = tf_computation(lambda: model.initial_weights())
+    initial_metrics = tf_computation(lambda: model.initial_metrics())
+    evaluate = build_evaluation(model, initial_weights.type_signature.result)
+    aggregate_metrics = sum_then_finalize(model)
+    finalize = tf_computation(lambda state: model.finalize_metrics(state))
+    start = tf_computation(lambda: tf.constant(0, tf.int64))
+    add_one = tf_computation(lambda round_number: round_number + 1)
+
+    @federated_computation
+    def initialize():
+        nothing = federated_value((), SERVER)
+        return federated_zip(
+            LearningAlgorithmState(
+                global_model_weights=federated_eval(initial_weights, SERVER),
+                distributor=nothing,
+                client_work=federated_eval(initial_metrics, SERVER),
+                aggregator=nothing,
+                finalizer=nothing,
+                round=federated_eval(start, SERVER),
+                seed=federated_eval(start, SERVER),
+            )
+        )
+
+    @federated_computation(
+        initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS)
+    )
+    def next_fn(state, data):
+        weights_at_clients = federated_broadcast(state.global_model_weights)
+        summed, current = aggregate_metrics(federated_map(evaluate, (weights_at_clients, data)))
+        total = federated_map(lambda a, b: generic_plus(a, b), (state.client_work, summed))
+        nothing = federated_value((), SERVER)
+        after = LearningAlgorithmState(
+            global_model_weights=state.global_model_weights,
+            distributor=state.distributor,
+            client_work=total,
+            aggregator=state.aggregator,
+            finalizer=state.finalizer,
+            round=federated_map(add_one, state.round),
+            seed=state.seed,
+        )
+        metrics = {
+            "distributor": nothing,
+            "client_work": federated_zip(
+                {"eval": {"current_round_metrics": current, "total_rounds_metrics": federated_map(finalize, total)}}
+            ),
+            "aggregator": nothing,
+            "finalizer": nothing,
+        }
+        return LearningProcessOutput(federated_zip(after), federated_zip(metrics))
+
+    return LearningProcess(initialize, next_fn)

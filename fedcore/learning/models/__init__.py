@@ -1,0 +1,8 @@
+"""Models as pure functions of their weights."""
+
+from fedcore.learning.models.functional_model import FunctionalModel
+from fedcore.learning.models.keras_model import from_keras_model
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.traced import trace_model
+
+__all__ = ["FunctionalModel", "ModelWeights", "from_keras_model", "trace_model"]

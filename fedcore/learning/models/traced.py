@@ -1,0 +1,78 @@
+"""Calling a user's `model_fn` so that what it draws is reproducible and what it initialises can be traced."""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import TracingError
+from fedcore.ir.values import describe
+from fedcore.learning.models.functional_model import FunctionalModel
+
+_SEED = 20170228  # Keras draws default seeds from Python's `random`; here they come from a fixed sequence
+
+
+@attrs.define
+class Initialisers:
+    """How each variable that was made got its first value, by the variable's identity."""
+
+    made: dict[int, tuple] = attrs.field(factory=dict)
+
+    def first_value(self, variable: tf.Variable) -> Callable[[], tf.Tensor]:
+        """Gives, inside a graph, the value that the variable starts from: by its initialiser, run again there.
+
+        A variable that was changed after it was made, or made elsewhere, keeps the value that it has now.
+        """
+        known = self.made.get(id(variable))
+        now = variable.numpy()
+        if known is None or not callable(known[1]) or not np.array_equal(known[2], now):
+            return lambda: tf.constant(now)
+        return lambda: tf.cast(known[1](), variable.dtype)
+
+
+_active: list[Initialisers] = []
+
+
+def active_initialisers() -> Initialisers:
+    return _active[-1] if _active else Initialisers()
+
+
+@contextlib.contextmanager
+def reproducible() -> Iterator[Initialisers]:
+    """Variables made inside are recorded, and default seeds come from a fixed sequence."""
+    found = Initialisers()
+
+    def creator(next_creator, **options):
+        variable = next_creator(**options)
+        found.made[id(variable)] = (variable, options.get("initial_value"), variable.numpy())
+        return variable
+
+    before = random.getstate()
+    random.seed(_SEED)
+    _active.append(found)
+    try:
+        with tf.init_scope(), tf.variable_creator_scope(creator):
+            yield found
+    finally:
+        _active.pop()
+        random.setstate(before)
+
+
+def trace_model(model_fn: Callable) -> FunctionalModel:
+    """The model that `model_fn` makes, called once.
+
+    Raises:
+        TracingError: it returns no model of fc.learning.
+    """
+    if isinstance(model_fn, FunctionalModel):
+        return model_fn
+    with reproducible():
+        model = model_fn()
+    if not isinstance(model, FunctionalModel):
+        raise TracingError(
+            f"{describe(model_fn)} returns {type(model).__name__}; it returns what fc.learning.from_keras_model makes"
+        )
+    return model

@@ -1,0 +1,86 @@
+"""`LearningProcess`: an iterative process whose state holds a global model."""
+
+from typing import NamedTuple
+
+import attrs
+import numpy as np
+
+from fedcore import context
+from fedcore.computation import Computation
+from fedcore.ir.values import active_builder
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.seeds import fold_in
+from fedcore.templates import IterativeProcess
+
+
+@attrs.frozen
+class LearningAlgorithmState:
+    """The state of a learning process: the model, what each part remembers, and what the next round draws from.
+
+    Args:
+        global_model_weights: a `ModelWeights`.
+        distributor, client_work, aggregator, finalizer: the state of that part of the algorithm.
+        round: int64, how many rounds have been run.
+        seed: int64; round r is called with `fold_in(seed, r)`, so a resumed run draws what an unbroken one would.
+    """
+
+    global_model_weights: ModelWeights
+    distributor: object
+    client_work: object
+    aggregator: object
+    finalizer: object
+    round: int
+    seed: int
+
+    def replace(self, **changes) -> "LearningAlgorithmState":
+        """This state with some parts changed."""
+        return attrs.evolve(self, **changes)
+
+
+class LearningProcessOutput(NamedTuple):
+    """What `next` returns."""
+
+    state: object
+    metrics: object
+
+
+class _Initialize(Computation):
+    """Called from Python, the state takes the call's seed for all its rounds."""
+
+    def __call__(self, *args, **kwargs):
+        state = super().__call__(*args, **kwargs)
+        if active_builder() is not None:
+            return state
+        return state.replace(seed=np.int64(context.last_report().seed))
+
+
+class _Next(Computation):
+    """Called from Python, a round draws from the state's seed and its number."""
+
+    def __call__(self, *args, **kwargs):
+        state = args[0] if args else kwargs.get("state")
+        if active_builder() is not None or not hasattr(state, "round"):
+            return super().__call__(*args, **kwargs)
+        return self.invoke(*args, seed=fold_in(int(state.seed), int(state.round)), **kwargs)
+
+
+class LearningProcess(IterativeProcess):
+    """Federated learning as a process.
+
+    Types, for a state S and batches B:
+        initialize  (-> S@SERVER)
+        next        (<S@SERVER,{B*}@CLIENTS> -> <state=S@SERVER,metrics=M@SERVER>)
+    """
+
+    def __init__(self, initialize_fn: Computation, next_fn: Computation):
+        super().__init__(
+            _Initialize(initialize_fn.module, initialize_fn.__name__), _Next(next_fn.module, next_fn.__name__)
+        )
+
+    def get_model_weights(self, state: LearningAlgorithmState) -> ModelWeights:
+        """The global model's weights, to put into a Keras model with `assign_weights_to`."""
+        return state.global_model_weights
+
+    def set_model_weights(self, state: LearningAlgorithmState, weights: ModelWeights) -> LearningAlgorithmState:
+        """The state with other weights of the global model."""
+        return state.replace(global_model_weights=weights)
