@@ -52,7 +52,9 @@ class PlanCache:
 _plans = PlanCache()
 _default: Runtime | None = None
 _default_lock = threading.Lock()
-_used: contextvars.ContextVar[tuple[Runtime, int | None] | None] = contextvars.ContextVar("fedcore_runtime", default=None)
+_used: contextvars.ContextVar[tuple[Runtime, int | None] | None] = contextvars.ContextVar(
+    "fedcore_runtime", default=None
+)
 _last_report: contextvars.ContextVar[Report | None] = contextvars.ContextVar("fedcore_report", default=None)
 
 

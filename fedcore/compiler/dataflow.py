@@ -125,19 +125,27 @@ class Dataflow:
         return [n for n in self.nodes if n in wanted]
 
     def _sink(self) -> None:
-        """Client work moves to the stage that uses it, where what it is made of is at hand there too.
+        """Work moves to the latest stage that uses it, where what it is made of is at hand there too.
 
-        Then nothing has to be kept at the clients between two stages for its sake.
+        At the clients nothing has to be kept between two stages for its sake; at the server the early stages
+        compute only what is sent.
         """
         returned = set(nodes_of(self.result))
         for node in reversed(self.needed):
-            movable = node.op is not None and node.where == AT_CLIENTS and node not in returned
-            if not movable or node.op.kind == "federated_broadcast":
+            if node.op is None or node.op.kind == "federated_broadcast":
+                continue
+            users = [self._stage_of_use(node, user) for user in self.users(node)]
+            if node.where == AT_SERVER:
+                if users and node not in returned and node.op.kind != "federated_aggregate":
+                    node.level = max(node.level, min(users))
                 continue
             free = all(s.is_input or s.where == AT_SERVER or s.op.kind == "federated_broadcast" for s in node.sources())
-            users = [u.level if u.where == AT_CLIENTS else u.level - 1 for u in self.users(node)]
-            if free and users:
+            if free and users and node not in returned:
                 node.level = max(node.level, min(users))
+
+    def _stage_of_use(self, node: Node, user: Node) -> int:
+        """The level at the node's own placement in which the user takes it."""
+        return user.level if user.where == node.where else user.level - 1
 
 
 def _has_placement(type_: Type) -> bool:

@@ -95,7 +95,9 @@ class Inliner:
             if isinstance(function, Bound):
                 function, captured = function.function, function.captured
             if not isinstance(function.operand, Symbol):
-                return call.emit([function, *(self.materialized(builder, value(o)) for o in operands[1:])], builder=builder)
+                return call.emit(
+                    [function, *(self.materialized(builder, value(o)) for o in operands[1:])], builder=builder
+                )
             target = self.target_function(function.operand.name)
         else:
             target = self.symbols[function.name]
@@ -146,6 +148,7 @@ def element(builder: Builder, value: Value, index: int) -> Value:
 
 def with_parameters(fn, count: int):
     """`fn` under a signature of `count` parameters, as tracing reads it."""
+
     def traced(*arguments):
         return fn(*arguments)
 

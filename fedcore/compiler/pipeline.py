@@ -67,7 +67,9 @@ def parse_pipeline(text: str) -> list[tuple[Pass, dict[str, object]]]:
     while position < len(text):
         match = _ITEM.match(text, position)
         if match is None:
-            raise FedcoreError(f"the pipeline {text!r} is not understood at {text[position:]!r}: write 'a,b{{option=1}}'")
+            raise FedcoreError(
+                f"the pipeline {text!r} is not understood at {text[position:]!r}: write 'a,b{{option=1}}'"
+            )
         one = get_pass(match[1])
         found.append((one, _options(one, match[2] or "")))
         position = match.end()
@@ -96,7 +98,9 @@ def _option_value(one: Pass, key: str, value: str, default):
     return value
 
 
-def run_passes(module: Module, pipeline: str = DEFAULT_PIPELINE, *, verify_each: bool = False) -> Iterator[tuple[Pass, Module]]:
+def run_passes(
+    module: Module, pipeline: str = DEFAULT_PIPELINE, *, verify_each: bool = False
+) -> Iterator[tuple[Pass, Module]]:
     """Yields each pass with the module after it; a pass that changed nothing yields the same object."""
     for one, options in parse_pipeline(pipeline):
         module = one.run(module, **options)

@@ -63,7 +63,9 @@ class Computation:
     def _bound(self, args: tuple, kwargs: dict) -> list:
         """The arguments in the order of the parameters; one struct may stand for all of them."""
         parameters = self.module.main.parameters
-        signature = inspect.Signature([inspect.Parameter(p.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in parameters])
+        signature = inspect.Signature(
+            [inspect.Parameter(p.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in parameters]
+        )
         try:
             return list(signature.bind(*args, **kwargs).arguments.values())
         except (TypeError, ValueError) as error:
@@ -150,4 +152,3 @@ def _typed(value):
     if isinstance(value, bool | int | float | str | bytes):
         return type(value)
     return np.asarray(value)
-

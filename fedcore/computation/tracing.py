@@ -70,9 +70,13 @@ def parameter_names(fn: Callable) -> list[str]:
     names = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise TracingError(f"{describe(function)} has the parameter *{parameter.name}; a computation names all of its parameters")
+            raise TracingError(
+                f"{describe(function)} has the parameter *{parameter.name}; a computation names all of its parameters"
+            )
         if parameter.kind is parameter.KEYWORD_ONLY:
-            raise TracingError(f"{describe(function)} has the keyword-only parameter {parameter.name}; make it positional")
+            raise TracingError(
+                f"{describe(function)} has the keyword-only parameter {parameter.name}; make it positional"
+            )
         if parameter.default is not parameter.empty:
             raise TracingError(f"{describe(function)} gives {parameter.name} a default; a computation has none")
         names.append(parameter.name)
@@ -88,7 +92,9 @@ def _check_arity(fn, names: list[str], types: list[Type]) -> None:
 
 def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Computation:
     _check_arity(fn, names, types)
+    name = getattr(fn, "__name__", "computation")
     module = ModuleBuilder("traced")
+    module.reserve(name)
     builder = Builder(module)
     with builder:
         arguments = [builder.parameter(n, t) for n, t in zip(names, types, strict=True)]
@@ -96,7 +102,7 @@ def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Compu
         if result is None:
             raise TracingError(f"{describe(fn)} returns None; a computation returns a value")
         result = builder.value(result)
-    name = getattr(fn, "__name__", "computation")
+    module.release()
     builder.finish(name, result, location=function_location(fn))
     return Computation(verify(module.build()), name)
 

@@ -171,12 +171,14 @@ def traced_map(fn: Callable, element: Type) -> TracedGraph:
 
 def _base(layout: Layout, tensors: list) -> tf.data.Dataset:
     if not layout.ragged:
-        return tf.data.Dataset.from_tensor_slices(
-            to_python(unflatten(tensors, layout.element), layout.element)
-        )
+        return tf.data.Dataset.from_tensor_slices(to_python(unflatten(tensors, layout.element), layout.element))
     splits, *columns = tensors
     rows = tf.data.Dataset.from_tensor_slices((splits[:-1], splits[1:]))
-    return rows.map(lambda b, e: to_python(unflatten([tf.convert_to_tensor(c)[b:e] for c in columns], layout.element), layout.element))
+    return rows.map(
+        lambda b, e: to_python(
+            unflatten([tf.convert_to_tensor(c)[b:e] for c in columns], layout.element), layout.element
+        )
+    )
 
 
 def _real_map(dataset, step: Step, given):

@@ -30,7 +30,9 @@ def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
         return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
     if hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict):
         return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
-    raise TypeMismatch(f"{path} is {value!r}, but a sequence of type {type_} is wanted: a dataset or a list of elements")
+    raise TypeMismatch(
+        f"{path} is {value!r}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
+    )
 
 
 def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> list:
@@ -92,5 +94,3 @@ def _stacked(column: list, type_: TensorType) -> np.ndarray:
     if column:
         return np.stack(column)
     return np.zeros((0, *type_.shape), type_.dtype.numpy)
-
-

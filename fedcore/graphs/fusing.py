@@ -11,7 +11,9 @@ from fedcore.ir.module import Function, Module, Symbol
 from fedcore.types import StructType, Type, leaves
 
 
-def trace_operations(module: Module, function: Function, inputs: list[str], outputs: list[str]) -> tuple[TracedGraph, list[str]]:
+def trace_operations(
+    module: Module, function: Function, inputs: list[str], outputs: list[str]
+) -> tuple[TracedGraph, list[str]]:
     """One graph for the operations of `function`, and the inputs that it really needs.
 
     Its parameters are those inputs in order; its result is the struct of the outputs, or the only one.

@@ -78,7 +78,13 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
 
 
 def realize_block(
-    module: Module, zero: str | None, stage: str, broadcasts: int, clients: SequenceOf[SequenceOf[Layouts]], *, keeps: bool
+    module: Module,
+    zero: str | None,
+    stage: str,
+    broadcasts: int,
+    clients: SequenceOf[SequenceOf[Layouts]],
+    *,
+    keeps: bool,
 ) -> Realized:
     """A block of clients: starts from `zero`, folds the clients in order, returns the partial.
 

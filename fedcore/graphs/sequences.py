@@ -136,9 +136,7 @@ def _rows(element: Type, columns: list[tf.Tensor]) -> Sequence:
         return unflatten([tf.gather(c, indices) for c in columns], element)
 
     count = tf.shape(columns[0], out_type=tf.int64)[0] if columns else tf.constant(0, tf.int64)
-    return Sequence(
-        count, at, at, lambda begin, end: unflatten([c[begin:end] for c in columns], element)
-    )
+    return Sequence(count, at, at, lambda begin, end: unflatten([c[begin:end] for c in columns], element))
 
 
 def _ragged_rows(element: Type, splits: tf.Tensor, columns: list[tf.Tensor]) -> Sequence:

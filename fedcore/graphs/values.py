@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedcore.errors import TypeMismatch
-from fedcore.types import SequenceType, StructType, StructWithPythonType, TensorType, Type, container_class
+from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class
 
 
 def flatten(value) -> list:
@@ -114,7 +114,11 @@ def _array(value, type_: TensorType, path: str) -> np.ndarray:
     with np.errstate(all="ignore"):
         cast = array.astype(type_.dtype.numpy) if array.dtype.kind in "biufc" else None
     # Python numbers carry no dtype: they become the wanted one where that keeps what they say.
-    loses = cast is None or (array.dtype.kind == "f" and type_.dtype.is_integer) or (
-        array.dtype.kind in "iu" and not np.array_equal(cast.astype(array.dtype), array)
-    ) or (array.dtype.kind == "b") or (type_.dtype.name == "bool")
+    loses = (
+        cast is None
+        or (array.dtype.kind == "f" and type_.dtype.is_integer)
+        or (array.dtype.kind in "iu" and not np.array_equal(cast.astype(array.dtype), array))
+        or (array.dtype.kind == "b")
+        or (type_.dtype.name == "bool")
+    )
     return array if loses else cast

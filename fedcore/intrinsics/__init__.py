@@ -1,6 +1,5 @@
 """The intrinsics of the language, one file each: signature, meaning, documentation, lowering."""
 
-from fedcore.ir.operations import LOCAL, PLACED, Intrinsic, intrinsic, lookup, operation, registered
 from fedcore.intrinsics import planned  # the operations of a plan
 from fedcore.intrinsics.federated_aggregate import federated_aggregate
 from fedcore.intrinsics.federated_apply import federated_apply
@@ -19,5 +18,32 @@ from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.sequence_map import sequence_map
 from fedcore.intrinsics.sequence_reduce import sequence_reduce
 from fedcore.intrinsics.sequence_sum import sequence_sum
+from fedcore.ir.operations import LOCAL, PLACED, Intrinsic, intrinsic, lookup, operation, registered
 
-__all__ = ["Intrinsic", "LOCAL", "PLACED", "federated_aggregate", "federated_apply", "federated_broadcast", "federated_eval", "federated_map", "federated_mean", "federated_sum", "federated_value", "federated_zip", "generic_divide", "generic_minus", "generic_multiply", "generic_plus", "generic_zero", "intrinsic", "lookup", "operation", "registered", "sequence_map", "sequence_reduce", "sequence_sum", "planned"]
+__all__ = [
+    "LOCAL",
+    "PLACED",
+    "Intrinsic",
+    "federated_aggregate",
+    "federated_apply",
+    "federated_broadcast",
+    "federated_eval",
+    "federated_map",
+    "federated_mean",
+    "federated_sum",
+    "federated_value",
+    "federated_zip",
+    "generic_divide",
+    "generic_minus",
+    "generic_multiply",
+    "generic_plus",
+    "generic_zero",
+    "intrinsic",
+    "lookup",
+    "operation",
+    "planned",
+    "registered",
+    "sequence_map",
+    "sequence_reduce",
+    "sequence_sum",
+]

@@ -1,9 +1,7 @@
 from fedcore.ir.operations import intrinsic
 
 
-@intrinsic(
-    "(value: {T}@CLIENTS, zero: Z, accumulate: (<Z,T> -> Z), merge: (<Z,Z> -> Z), report: (Z -> R) -> R@SERVER)"
-)
+@intrinsic("(value: {T}@CLIENTS, zero: Z, accumulate: (<Z,T> -> Z), merge: (<Z,Z> -> Z), report: (Z -> R) -> R@SERVER)")
 def federated_aggregate(value, zero, accumulate, merge, report):
     """Folds client values into one at the server, by blocks of clients and a tree of merges.
 

@@ -22,4 +22,6 @@ def federated_sum(value, *, T):
 @federated_sum.lowering
 def _(value):
     zero = generic_zero(value.type.member)
-    return federated_aggregate(value, zero, lambda a, b: generic_plus(a, b), lambda a, b: generic_plus(a, b), lambda a: a)
+    return federated_aggregate(
+        value, zero, lambda a, b: generic_plus(a, b), lambda a, b: generic_plus(a, b), lambda a: a
+    )

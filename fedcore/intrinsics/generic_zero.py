@@ -18,7 +18,7 @@ def generic_zero(*, result_type):
 _operation = generic_zero
 
 
-def generic_zero(type_) -> Value:  # noqa: F811  the public call takes a type; the operation is what it appends
+def generic_zero(type_) -> Value:
     """Zeros of `type_`, whose shapes must all be known and whose leaves must be numbers.
 
     Raises:
@@ -29,7 +29,9 @@ def generic_zero(type_) -> Value:  # noqa: F811  the public call takes a type; t
     type_ = to_type(type_)
     if contains(type_, lambda t: isinstance(t, TensorType) and (t.shape is None or None in t.shape)):
         raise TypeMismatch(f"generic_zero: {type_} has unknown dimensions, so its zero is not known")
-    bad = [f"{path or 'it'} is {t}" for path, t in leaves(type_) if not (isinstance(t, TensorType) and t.dtype.is_numeric)]
+    bad = [
+        f"{path or 'it'} is {t}" for path, t in leaves(type_) if not (isinstance(t, TensorType) and t.dtype.is_numeric)
+    ]
     if bad:
         raise TypeMismatch(f"generic_zero: only numbers have a zero; {', '.join(bad)}")
     builder = active_builder()

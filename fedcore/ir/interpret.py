@@ -46,5 +46,3 @@ class Interpreter:
             types[op.name] = op.type
         result = function.result
         return self.function(result.name) if isinstance(result, Symbol) else known[result.name]
-
-

@@ -190,7 +190,9 @@ class Module:
 
     def blob(self, digest: str) -> bytes:
         if digest not in self.blobs:
-            raise FedcoreError(f"sha256:{digest} is named by the module but its bytes are not there; load the bundle, not the text")
+            raise FedcoreError(
+                f"sha256:{digest} is named by the module but its bytes are not there; load the bundle, not the text"
+            )
         return self.blobs[digest]
 
     def __str__(self):

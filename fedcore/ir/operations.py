@@ -51,7 +51,15 @@ class Intrinsic:
       - `meaning` is the specification in numpy: structs are tuples, client values lists in client order.
     """
 
-    def __init__(self, meaning: Callable, *, level: str, signature: str | None, typing: Callable | None, attributes: Sequence[str]):
+    def __init__(
+        self,
+        meaning: Callable,
+        *,
+        level: str,
+        signature: str | None,
+        typing: Callable | None,
+        attributes: Sequence[str],
+    ):
         self.name = meaning.__name__
         self.meaning = meaning
         self.level = level
@@ -130,7 +138,9 @@ class Intrinsic:
 
     def _operands(self, builder: Builder, args: list) -> list[Value]:
         """Args as Values: containers become structs, placed ones are zipped, functions traced last."""
-        values = [PENDING if _is_function(a) else self._placed(builder, i, builder.value(a)) for i, a in enumerate(args)]
+        values = [
+            PENDING if _is_function(a) else self._placed(builder, i, builder.value(a)) for i, a in enumerate(args)
+        ]
         if PENDING not in values:
             return values
         types = [v if v is PENDING else v.type for v in values]

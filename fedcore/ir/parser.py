@@ -1,5 +1,6 @@
 """Text to module: the inverse of `printer.py`. Checks the words; what they mean is `verify`'s to check."""
 
+import contextvars
 import functools
 import json
 import re
@@ -21,12 +22,13 @@ from fedcore.ir.module import (
     Ref,
     Symbol,
 )
-from fedcore.types import FunctionType, TensorType, placement, placement_names
+from fedcore.types import FunctionType, TensorType, Type, placement, placement_names
 from fedcore.types.dtypes import as_dtype
 from fedcore.types.notation import TYPE_RULES, Refused, TypeBuilder, parse_with
 
 _RULES = r"""
-module: "fedcore" SIZE NAME (graph | definition)*
+module: "fedcore" SIZE NAME type_name* (graph | definition)*
+type_name: "type" NAME "=" type
 graph: "graph" SYMBOL ":" type BLOB [attributes]
 definition: "fn" SYMBOL "(" [parameter ("," parameter)*] ")" _ARROW type [attributes] body
           | "stage" SYMBOL "(" [parameter ("," parameter)*] ")" _ARROW type "at" NAME [attributes] body -> stage
@@ -54,6 +56,7 @@ NUMBER.3: /-?([0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?|inf|nan(\(0x[0-9a-f]+\))?)(?![A-Z
 _WORDS = {
     "FEDCORE": "`fedcore`",
     "GRAPH": "`graph`",
+    "TYPE": "`type`",
     "FN": "`fn`",
     "STAGE": "`stage`",
     "RETURN": "`return`",
@@ -64,6 +67,10 @@ _WORDS = {
     "BYTES": "bytes",
     "NUMBER": "a number",
 }
+
+
+# The names that the text being parsed has given to types so far.
+_type_names: contextvars.ContextVar[dict[str, Type]] = contextvars.ContextVar("fedcore_type_names")
 
 
 class _Number(str):
@@ -79,6 +86,15 @@ class _ModuleBuilder(TypeBuilder):
             raise Refused(stage, f"`{stage}` is no stage of compilation", STAGES)
         graphs = tuple(n for n in nodes if isinstance(n, Graph))
         return Module(str(stage), graphs, tuple(n for n in nodes if isinstance(n, Function)))
+
+    def type_name(self, name, type_):
+        if not name[0].isupper():
+            raise Refused(name, "the name of a type starts with a capital letter")
+        _type_names.get()[str(name)] = type_
+
+    def named(self, name):
+        known = _type_names.get()
+        return known[name] if name in known else super().named(name)
 
     def graph(self, name, type_, digest, attributes=None):
         if not isinstance(type_, FunctionType):
@@ -232,4 +248,8 @@ def parse_module(text: str) -> Module:
     Raises:
         ParseError: with the line, the column, a caret and what was expected.
     """
-    return parse_with(_parser(), text, words=_WORDS)
+    token = _type_names.set({})
+    try:
+        return parse_with(_parser(), text, words=_WORDS)
+    finally:
+        _type_names.reset(token)

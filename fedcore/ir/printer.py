@@ -2,10 +2,13 @@
 
 import json
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
 from fedcore.ir.module import TEXT_VERSION, Blob, Constant, Function, Graph, Module, Operation
+from fedcore.ir.type_names import TypeNames
+from fedcore.types import Type
 from fedcore.types.dtypes import as_dtype
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*\Z")
@@ -14,33 +17,47 @@ _RESERVED = {"true", "false", "inf", "nan", "b"}
 
 def print_module(module: Module, *, locations: bool = True) -> str:
     """The text of the module; without `locations` it is what `Module.digest` names."""
+    names = TypeNames(_types(module))
     parts = [f"fedcore {TEXT_VERSION} {module.stage}"]
+    if names.definitions:
+        parts.append("\n".join(f"type {name} = {text}" for name, text in names.definitions))
     if module.graphs:
-        parts.append("\n".join(map(_graph, module.graphs)))
-    parts.extend(_function(f, locations) for f in module.functions)
+        parts.append("\n".join(_graph(g, names) for g in module.graphs))
+    parts.extend(_function(f, names, locations) for f in module.functions)
     return "\n\n".join(parts) + "\n"
 
 
-def _graph(graph: Graph) -> str:
-    return f"graph {symbol(graph.name)} : {graph.type}  sha256:{graph.digest}{_attributes(graph.attributes)}"
+def _types(module: Module) -> Iterator[Type]:
+    for graph in module.graphs:
+        yield graph.type
+    for function in module.functions:
+        yield from (p.type for p in function.parameters)
+        yield from (op.type for op in function.operations)
+        yield function.result_type
 
 
-def _function(function: Function, locations: bool) -> str:
+def _graph(graph: Graph, names: TypeNames) -> str:
+    return (
+        f"graph {symbol(graph.name)} : {names.write(graph.type)}  sha256:{graph.digest}{_attributes(graph.attributes)}"
+    )
+
+
+def _function(function: Function, names: TypeNames, locations: bool) -> str:
     word = "fn" if function.placement is None else "stage"
-    parameters = ", ".join(f"{reference(p.name)}: {p.type}" for p in function.parameters)
-    head = f"{word} {symbol(function.name)}({parameters}) -> {function.result_type}"
+    parameters = ", ".join(f"{reference(p.name)}: {names.write(p.type)}" for p in function.parameters)
+    head = f"{word} {symbol(function.name)}({parameters}) -> {names.write(function.result_type)}"
     if function.placement is not None:
         head += f" at {function.placement}"
     lines = [f"{head}{_attributes(function.attributes)} {{{_location(function, locations)}"]
-    lines.extend(print_operation(op, locations=locations) for op in function.operations)
+    lines.extend(_operation(op, names, locations) for op in function.operations)
     lines.append(f"  return {_operand(function.result)}")
     lines.append("}")
     return "\n".join(lines)
 
 
-def print_operation(op: Operation, *, locations: bool = True) -> str:
+def _operation(op: Operation, names: TypeNames, locations: bool) -> str:
     operands = ", ".join(map(_operand, op.operands))
-    text = f"  {reference(op.name)} = {op.kind}({operands}) : {op.type}{_attributes(op.attributes)}"
+    text = f"  {reference(op.name)} = {op.kind}({operands}) : {names.write(op.type)}{_attributes(op.attributes)}"
     return text + _location(op, locations)
 
 

@@ -100,7 +100,9 @@ def call(function, *arguments):
 
 def _bind_typing(types, attributes):
     function, *captured = types
-    parameters = list(function.parameter.items()) if len(captured) > 1 or isinstance(function.parameter, StructType) else []
+    parameters = (
+        list(function.parameter.items()) if len(captured) > 1 or isinstance(function.parameter, StructType) else []
+    )
     if isinstance(function.parameter, StructType) and all(
         fits(have, want) for have, (_, want) in zip(captured, parameters, strict=False)
     ):

@@ -186,12 +186,21 @@ class ModuleBuilder:
         self.functions: list[Function] = []
         self.blobs: dict[str, bytes] = {}
         self._types: dict[str, FunctionType] = {}
+        self._reserved: str | None = None
         self._by_content: dict[object, str] = {}
+
+    def reserve(self, name: str) -> None:
+        """Keeps a name for the main function, which is added last."""
+        self._reserved = name
+
+    def release(self) -> None:
+        """Gives the reserved name free: the main function comes now."""
+        self._reserved = None
 
     def unique(self, name: str) -> str:
         stem = re.sub(r"[^A-Za-z0-9_]+", "", name) or "fn"
         candidate, n = stem, 0
-        while candidate in self._types:
+        while candidate in self._types or candidate == self._reserved:
             n += 1
             candidate = f"{stem}_{n}"
         return candidate
@@ -258,7 +267,11 @@ class Builder:
     """Builds one function. Use as a context manager to make it the one that traced calls append to."""
 
     def __init__(
-        self, module: ModuleBuilder, *, outer: "Builder | None" = None, locate: Callable[[], Location | None] = user_location
+        self,
+        module: ModuleBuilder,
+        *,
+        outer: "Builder | None" = None,
+        locate: Callable[[], Location | None] = user_location,
     ):
         self.module = module
         self.outer = outer
@@ -290,8 +303,8 @@ class Builder:
 
     def append(self, kind: str, operands: Sequence[Value], type_: Type, attributes=None) -> Value:
         """Appends an operation whose result type is already known."""
+        own = tuple(self.own(v).operand for v in operands)  # may append literals, so it comes before the name
         name = str(len(self.operations))
-        own = tuple(self.own(v).operand for v in operands)
         self.operations.append(Operation(name, kind, own, type_, attributes or {}, self.locate()))
         return Value(self, Ref(name), type_)
 
@@ -422,7 +435,9 @@ def declare_parameters(builder: Builder, fn, parameter_type: Type | None) -> lis
     if parameter_type is None:
         return []
     names = [
-        p.name for p in inspect.signature(fn).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        p.name
+        for p in inspect.signature(fn).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     if len(names) == 1:
         return [builder.parameter(names[0], parameter_type)]

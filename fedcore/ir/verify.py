@@ -99,5 +99,3 @@ def _operation_problems(at: str, stage: str, op: Operation, types: list[Type], *
         yield f"{at}: {op.kind} is not lowered"
     if stage == "planned" and not is_main and declared.level in (PLACED, PLAN):
         yield f"{at}: {op.kind} stands inside a stage"
-
-

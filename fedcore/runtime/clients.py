@@ -148,7 +148,9 @@ class _Run:
         seeds = np.array([fold_in(work.seed, block.first + i) for i in range(len(block.clients))], np.int64)
         tensors = [t for client in packed for _, ts in client for t in ts]
         try:
-            out = device.call(function, [tf.constant(seeds), *self._shared(device), *map(tf.convert_to_tensor, tensors)])
+            out = device.call(
+                function, [tf.constant(seeds), *self._shared(device), *map(tf.convert_to_tensor, tensors)]
+            )
         except tf.errors.OpError as error:
             last = block.first + len(block.clients) - 1
             who = f"client {last}" if last == block.first else f"one of the clients {block.first} to {last}"
@@ -190,5 +192,3 @@ def _side_by_side(cohorts: Sequence[Cohort]) -> Iterator[tuple]:
                 f"the client values of one call are of equally many clients; client {index} is missing in some of them"
             )
         yield values
-
-

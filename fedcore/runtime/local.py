@@ -95,4 +95,3 @@ def _leaf(value):
         array = array.view() if not array.flags.writeable else array
         array.setflags(write=False)
     return array
-

@@ -28,7 +28,9 @@ class IterativeProcess:
     def __init__(self, initialize_fn, next_fn):
         name = type(self).__name__
         if initialize_fn.type_signature.parameter is not None:
-            raise TypeMismatch(f"{name}: initialize_fn takes no argument, but has the type {initialize_fn.type_signature}")
+            raise TypeMismatch(
+                f"{name}: initialize_fn takes no argument, but has the type {initialize_fn.type_signature}"
+            )
         state = initialize_fn.type_signature.result
         taken = _first_parameter(next_fn)
         if taken is None or not fits(state, taken):
@@ -96,11 +98,15 @@ class AggregationProcess(MeasuredProcess):
         super().__init__(initialize_fn, next_fn)
         parameters = next_fn.module.main.parameters
         if len(parameters) not in (2, 3):
-            raise TypeMismatch(f"AggregationProcess: next_fn takes a state, a value and maybe a weight, not {len(parameters)} arguments")
+            raise TypeMismatch(
+                f"AggregationProcess: next_fn takes a state, a value and maybe a weight, not {len(parameters)} arguments"
+            )
         for parameter in parameters[1:]:
             type_ = parameter.type
             if not isinstance(type_, FederatedType) or type_.placement.name != "CLIENTS":
-                raise TypeMismatch(f"AggregationProcess: next_fn takes client values, but {parameter.name} has the type {type_}")
+                raise TypeMismatch(
+                    f"AggregationProcess: next_fn takes client values, but {parameter.name} has the type {type_}"
+                )
         result = next_fn.type_signature.result["result"]
         if not isinstance(result, FederatedType) or result.placement.name != "SERVER":
             raise TypeMismatch(f"AggregationProcess: the result of next_fn is at the server, not {result}")

@@ -61,9 +61,7 @@ def _is_tensor_pair(x) -> bool:
         return False
     shape = x[1]
     if isinstance(shape, list | tuple):
-        return all(
-            size is None or (hasattr(size, "__index__") and not isinstance(size, bool)) for size in shape
-        )
+        return all(size is None or (hasattr(size, "__index__") and not isinstance(size, bool)) for size in shape)
     return hasattr(shape, "as_list")  # a tf.TensorShape
 
 
@@ -94,9 +92,5 @@ def _from_array(x) -> Type:
 
 
 def _no_type(x) -> TypeMismatch:
-    hint = (
-        "; a function without a parameter has the parameter type None only in FunctionType"
-        if x is None
-        else ""
-    )
+    hint = "; a function without a parameter has the parameter type None only in FunctionType" if x is None else ""
     return TypeMismatch(f"{x!r} stands for no type{hint}")

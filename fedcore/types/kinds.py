@@ -35,8 +35,7 @@ def _of_placed(type_: Type, at: At = (), path: str = "") -> Violation:
     if not isinstance(type_, StructType):
         return _found(at, path, type_)
     inner = [
-        _of_placed(element, (*at, i), element_path(path, i, name))
-        for i, (name, element) in enumerate(type_.elements)
+        _of_placed(element, (*at, i), element_path(path, i, name)) for i, (name, element) in enumerate(type_.elements)
     ]
     return next((violation for violation in inner if violation is not None), None)
 

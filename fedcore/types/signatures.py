@@ -154,9 +154,7 @@ class Signature:
         furthest = max(attempts, key=lambda attempt: attempt.progress)
         raise TypeMismatch(furthest.explanation(name, parameter_names, location, function))
 
-    def match_partial(
-        self, argument_types: Sequence[Type | _Pending | None], name: str = "call", **error
-    ) -> Binding:
+    def match_partial(self, argument_types: Sequence[Type | _Pending | None], name: str = "call", **error) -> Binding:
         """As `match`, where an argument's type may be `PENDING`: such a parameter binds nothing.
 
         `substitute(parameter.type, binding.variables, binding.placements)` then says what is known of it.
@@ -250,9 +248,7 @@ class _Attempt:
         self.unification = _Unification(alternative.kinds)
         self.failed: dict[int, list] = {}
         self.absent = [
-            i
-            for i, parameter in enumerate(parameters)
-            if self.arguments[i] is None and not parameter.optional
+            i for i, parameter in enumerate(parameters) if self.arguments[i] is None and not parameter.optional
         ]
         self.surplus = len(self.arguments) > len(parameters)
         for i, (parameter, argument) in enumerate(zip(parameters, self.arguments, strict=False)):
@@ -278,9 +274,7 @@ class _Attempt:
 
     def binding(self) -> Binding:
         found = self.unification
-        return Binding(
-            self.alternative, found.variables, found.placements, self._fill(self.alternative.result)
-        )
+        return Binding(self.alternative, found.variables, found.placements, self._fill(self.alternative.result))
 
     def explanation(self, name: str, names: Sequence[str] | None, location, function) -> str:
         if self.absent or self.surplus:
@@ -304,9 +298,7 @@ class _Attempt:
             title = f"{name}: {missing} {'is' if len(self.absent) == 1 else 'are'} missing"
         else:
             most = len(self.alternative.parameters)
-            title = (
-                f"{name}: takes at most {most} argument{'' if most == 1 else 's'}, not {len(self.arguments)}"
-            )
+            title = f"{name}: takes at most {most} argument{'' if most == 1 else 's'}, not {len(self.arguments)}"
         has = ", ".join("absent" if argument is None else str(argument) for argument in self.arguments)
         lines = [title, f"  signature  wants  {self.alternative}", f"  arguments  have   ({has})"]
         if location is not None:

@@ -128,7 +128,9 @@ class _Fusion:
         """Replaces a run by one call; binds what others need of it."""
         inside = {op.name for op in run}
         outputs = [op for op in run if self._leaves(function, op, inside)]
-        inputs = list(dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside))
+        inputs = list(
+            dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside)
+        )
         if len(run) == 1 and run[0].kind == "call" and isinstance(self.module[run[0].operands[0].name], Graph):
             op = run[0]
             operands = [self._symbol(builder, op.operands[0].name), *(known[o.name] for o in op.operands[1:])]

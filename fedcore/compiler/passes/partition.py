@@ -23,6 +23,10 @@ def partition(module: Module) -> Module:
     return _Partition(module).planned
 
 
+# What a stage calls a parameter, by the operation that its argument comes from.
+_STEMS = {"broadcast": "shared", "merge": "merged"}
+
+
 @attrs.frozen
 class _Aggregation:
     """One `federated_aggregate`, by operand."""
@@ -236,8 +240,8 @@ class _Local:
         return parameter
 
     def _name(self, outer: Value) -> str:
-        stem = outer.operand.name
-        stem = stem if not stem[0].isdigit() else f"x{stem}"
+        made = self.owner.main.operation(outer)
+        stem = outer.operand.name if made is None else _STEMS.get(made.kind, "value")
         taken = {p.name for p in self.builder.parameters}
         return stem if stem not in taken else f"{stem}_{len(taken)}"
 

@@ -19,9 +19,7 @@ def plan(module: Module) -> Module:
     main = module.main
     folded = {str(op.operands[1].name): op for op in main.operations if op.kind == "fold"}
     collected = {str(op.operands[0].name) for op in main.operations if op.kind == "collect"}
-    functions = [
-        _with_strategy(f) if f.name in folded or f.name in collected else f for f in module.functions[:-1]
-    ]
+    functions = [_with_strategy(f) if f.name in folded or f.name in collected else f for f in module.functions[:-1]]
     stages = {f.name: f for f in functions}
     by_name = {op.name: op for op in main.operations}
     operations = tuple(_with_bits(op, by_name, stages) for op in main.operations)
@@ -82,5 +80,3 @@ def size_bits(types: list[Type]) -> int | None:
                 return None
             total += leaf.dtype.bits * math.prod(leaf.shape)
     return total
-
-

@@ -96,10 +96,8 @@ def build_weighted_fed_avg(
             )
         )
 
-    @federated_computation(
-        initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS)
-    )
-    def next_fn(state, data):
+    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
+    def next_round(state, data):
         weights_at_clients = federated_broadcast(state.global_model_weights)
         results = federated_map(train, (weights_at_clients, data))
         aggregated = aggregation.next(state.aggregator, results.update, results.weight)
@@ -122,4 +120,4 @@ def build_weighted_fed_avg(
         }
         return LearningProcessOutput(federated_zip(after), federated_zip(metrics))
 
-    return LearningProcess(initialize, next_fn)
+    return LearningProcess(initialize, next_round)

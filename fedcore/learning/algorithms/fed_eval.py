@@ -58,10 +58,8 @@ def build_fed_eval(model_fn) -> LearningProcess:
             )
         )
 
-    @federated_computation(
-        initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS)
-    )
-    def next_fn(state, data):
+    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
+    def next_round(state, data):
         weights_at_clients = federated_broadcast(state.global_model_weights)
         summed, current = aggregate_metrics(federated_map(evaluate, (weights_at_clients, data)))
         total = federated_map(lambda a, b: generic_plus(a, b), (state.client_work, summed))
@@ -85,4 +83,4 @@ def build_fed_eval(model_fn) -> LearningProcess:
         }
         return LearningProcessOutput(federated_zip(after), federated_zip(metrics))
 
-    return LearningProcess(initialize, next_fn)
+    return LearningProcess(initialize, next_round)

@@ -13,7 +13,9 @@ from fedcore.learning.models.traced import active_initialisers
 from fedcore.types import StructType, to_type
 
 
-def from_keras_model(keras_model: keras.Model, loss, input_spec=None, metrics: Sequence | None = None) -> FunctionalModel:
+def from_keras_model(
+    keras_model: keras.Model, loss, input_spec=None, metrics: Sequence | None = None
+) -> FunctionalModel:
     """A Keras 3 model with a loss and metrics, as pure functions of its weights.
 
     Make the Keras model inside `model_fn`, so that its initialisers are traced.
@@ -101,7 +103,9 @@ class _KerasModel:
     # Metrics: a dict from name to the values of the metric's variables.
 
     def initial_metrics(self) -> dict:
-        start = {m.name: tuple(map(tf.constant, values)) for m, values in zip(self.metrics, self.metric_starts, strict=True)}
+        start = {
+            m.name: tuple(map(tf.constant, values)) for m, values in zip(self.metrics, self.metric_starts, strict=True)
+        }
         zero = tf.constant(0, tf.int64)
         return {**start, "loss": (tf.constant(0.0), tf.constant(0.0)), "num_examples": (zero,), "num_batches": (zero,)}
 

@@ -87,9 +87,7 @@ class ClientData(abc.ABC):
         )
 
     @staticmethod
-    def from_clients_and_tf_fn(
-        client_ids: Iterable[str], dataset_fn: Callable[[str], tf.data.Dataset]
-    ) -> ClientData:
+    def from_clients_and_tf_fn(client_ids: Iterable[str], dataset_fn: Callable[[str], tf.data.Dataset]) -> ClientData:
         """Client data whose data sets come from a function of the client's id."""
         return FunctionClientData(client_ids, dataset_fn)
 

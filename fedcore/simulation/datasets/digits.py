@@ -45,9 +45,7 @@ def load_data(
     raw = load_digits()
     labels = raw.target.astype(np.int32)
     columns = {"label": labels, "pixels": (raw.images / 16).astype(np.float32)[..., np.newaxis]}
-    train, test = train_test_split(
-        np.arange(len(labels)), test_size=test_fraction, stratify=labels, random_state=seed
-    )
+    train, test = train_test_split(np.arange(len(labels)), test_size=test_fraction, stratify=labels, random_state=seed)
     parts = partition.dirichlet(labels[train], num_clients, alpha, seed)
     width = len(str(num_clients - 1))
     at_clients = {f"client_{i:0{width}d}": train[part] for i, part in enumerate(parts)}

@@ -1,0 +1,73 @@
+"""Short names for the long types of a module's text: `type W = <float32[784,10],float32[10]>`.
+
+A name stands for its type wherever the text writes it, so names change nothing of what a module is.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from fedcore.types import AbstractType, StructType, StructWithPythonType, Type, contains
+
+_LONG = 32  # characters from which on a struct that is written more than once gets a name
+
+
+class TypeNames:
+    """The names of one module's types, and how its types are written with them."""
+
+    def __init__(self, types: Iterable[Type]):
+        counts: Counter[StructType] = Counter()
+        for type_ in types:
+            _count(type_, counts)
+        self._names: dict[Type, str] = {}
+        self._texts: dict[Type, str] = {}
+        taken: set[str] = set()
+        # Inner types first: `_count` meets a struct before those that hold it.
+        named = [t for t, n in counts.items() if n > 1 and len(str(t)) > _LONG and not contains(t, _is_variable)]
+        self.definitions: list[tuple[str, str]] = []
+        for type_ in named:
+            name = _free(_stem(type_), taken)
+            self.definitions.append((name, self.write(type_)))
+            self._names[type_] = name
+            self._texts.clear()
+
+    def write(self, type_: Type) -> str:
+        """The notation of the type, with names where it or a part of it has one."""
+        if type_ in self._names:
+            return self._names[type_]
+        if type_ not in self._texts:
+            parts = [self.write(part) if isinstance(part, Type) else part for _, part in type_.parts()]
+            self._texts[type_] = "".join(parts)
+        return self._texts[type_]
+
+
+def _is_variable(type_: Type) -> bool:
+    return isinstance(type_, AbstractType)
+
+
+def _count(type_: Type, counts: Counter) -> None:
+    """Counts structs; the parts of one that was met before are not counted again."""
+    if isinstance(type_, StructType) and type_ in counts:
+        counts[type_] += 1
+        return
+    for _, child in type_.children():
+        _count(child, counts)
+    if isinstance(type_, StructType):
+        counts[type_] += 1
+
+
+def _stem(type_: StructType) -> str:
+    if isinstance(type_, StructWithPythonType):
+        stem = re.sub(r"[^A-Za-z0-9]", "", type_.container.rsplit(".", 1)[-1])
+        if stem[:1].isalpha():
+            return stem[0].upper() + stem[1:]
+    return "T"
+
+
+def _free(stem: str, taken: set[str]) -> str:
+    name, n = stem, 0
+    while name in taken or (stem == "T" and n == 0):
+        n += 1
+        name = f"{stem}{n}"
+    taken.add(name)
+    return name

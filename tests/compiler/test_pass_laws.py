@@ -1,0 +1,225 @@
+"""The laws of every pass, on generated programs."""
+
+import collections
+
+import numpy as np
+import pytest
+from generators import arguments, federated_modules
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedcore as fc
+from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, all_passes, compile_module, get_pass
+from fedcore.graphs.trace import eager_callable
+from fedcore.ir import Module, lookup, verify
+from fedcore.ir.interpret import Interpreter
+from fedcore.runtime import Report
+from fedcore.types import FederatedType, fits
+
+# Each pass, and a pipeline whose result it is given.
+PREPARED = [
+    ("inline", ""),
+    ("inline", LOWERING),
+    ("lower-intrinsics", ""),
+    ("lower-intrinsics", "inline"),
+    ("dce", ""),
+    ("dce", LOWERING),
+    ("dce", f"{LOWERING},partition,fuse"),
+    ("partition", LOWERING),
+    ("fuse", f"{LOWERING},partition"),
+    ("plan", f"{LOWERING},partition"),
+    ("plan", f"{LOWERING},partition,fuse,dce"),
+    ("strip-locations", ""),
+    ("strip-locations", LOWERING),
+    ("strip-locations", DEFAULT_PIPELINE),
+]
+every_pass = pytest.mark.parametrize(("name", "before"), PREPARED)
+
+
+def prepared(module: Module, pipeline: str) -> Module:
+    return compile_module(module, pipeline) if pipeline else module
+
+
+def test_every_registered_pass_has_its_laws_tested():
+    assert {name for name, _ in PREPARED} == {p.name for p in all_passes()}
+
+
+def reference_result(module: Module, given_arguments: list):
+    return fc.runtime.reference().run(module, given_arguments, Report(seed=0))
+
+
+def assert_close(have, want):
+    """Integers equal; floats within a few roundings; NaN is NaN."""
+    if isinstance(want, dict):
+        assert list(have) == list(want)
+        have, want = list(have.values()), list(want.values())
+    if isinstance(want, tuple | list):
+        assert len(have) == len(want)
+        for h, w in zip(have, want, strict=True):
+            assert_close(h, w)
+        return
+    have, want = np.asarray(have), np.asarray(want)
+    assert have.dtype == want.dtype
+    if want.dtype.kind == "f":
+        tolerance = 32 * np.finfo(want.dtype).eps
+        np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance)
+    else:
+        np.testing.assert_array_equal(have, want)
+
+
+def keeps_meaning(name, before, data):
+    traced = data.draw(federated_modules())
+    module = prepared(traced, before)
+    values = data.draw(arguments(traced))
+    assert_close(reference_result(get_pass(name).run(module), values), reference_result(module, values))
+
+
+@every_pass
+@settings(max_examples=25)
+@given(st.data())
+def test_a_pass_keeps_the_meaning(name, before, data):
+    keeps_meaning(name, before, data)
+
+
+@pytest.mark.soak
+@every_pass
+@settings(settings.get_profile("soak"), max_examples=1000)
+@given(st.data())
+def test_a_pass_keeps_the_meaning_of_many(name, before, data):
+    keeps_meaning(name, before, data)
+
+
+@every_pass
+@settings(max_examples=25)
+@given(module=federated_modules())
+def test_a_pass_keeps_the_type(name, before, module):
+    module = prepared(module, before)
+    before_type, after_type = module.main.type, get_pass(name).run(module).main.type
+    assert fits(before_type, after_type)
+    assert fits(after_type, before_type)
+
+
+@every_pass
+@settings(max_examples=25)
+@given(module=federated_modules())
+def test_a_pass_leaves_a_valid_module(name, before, module):
+    verify(get_pass(name).run(prepared(module, before)))
+
+
+@pytest.mark.parametrize(("name", "before"), [p for p in PREPARED if get_pass(p[0]).idempotent])
+@settings(max_examples=25)
+@given(module=federated_modules())
+def test_a_pass_run_twice_changes_nothing_more(name, before, module):
+    once = get_pass(name).run(prepared(module, before))
+    assert get_pass(name).run(once) == once
+
+
+FREE = {"struct", "item", "literal", "generic_zero", "call"}  # a call is what it calls
+
+
+def work(module: Module, clients: int, given_arguments: list) -> collections.Counter:
+    """The local operations and graph calls that a run makes: each operation by its kind, each graph by digest."""
+    counted: collections.Counter = collections.Counter()
+
+    def evaluate(op, types, values):
+        declared = lookup(op.kind)
+        if declared.level == "local" and op.kind not in FREE:
+            counted[op.kind] += 1
+        if op.kind == "item" and isinstance(types[0], FederatedType) and isinstance(values[0], list):
+            return [v[op.attributes["index"]] for v in values[0]]
+        keywords = declared.variables(op, types)
+        if "clients" in declared.meaning_keywords:
+            keywords["clients"] = clients
+        return declared.meaning(*values, **keywords)
+
+    def graph(node, data):
+        run = eager_callable(node, data)
+
+        def call(*values):
+            counted[node.digest] += 1
+            return run(*values)
+
+        return call
+
+    Interpreter(module, evaluate, graph).run(module.main, *given_arguments)
+    return counted
+
+
+def client_work(module: Module, data) -> collections.Counter:
+    """What one more client adds."""
+    first, second = (
+        work(module, n, [plain(v, p.type) for v, p in zip(data[n], module.main.parameters, strict=True)]) for n in (2, 3)
+    )
+    second.subtract(first)
+    return +second
+
+
+def plain(value, type_):
+    """An argument as the meanings take it: structs as tuples."""
+    if isinstance(type_, FederatedType):
+        per_client = type_.placement == fc.CLIENTS and not type_.all_equal
+        return [plain(v, type_.member) for v in value] if per_client else plain(value, type_.member)
+    if isinstance(type_, fc.SequenceType):
+        return [plain(v, type_.element) for v in value]
+    if isinstance(type_, fc.StructType):
+        parts = value.values() if isinstance(value, dict) else value
+        return tuple(plain(v, t) for v, t in zip(parts, type_.types, strict=True))
+    return np.asarray(value)
+
+
+def drawn_twice(draw, module):
+    """Arguments for two clients, and the same with one client more, whose sequences are empty."""
+    three = draw(arguments(module, clients=3))
+    two = [v[:2] if isinstance(p.type, FederatedType) and p.type.placement == fc.CLIENTS else v
+           for v, p in zip(three, module.main.parameters, strict=True)]
+    return {2: two, 3: three}
+
+
+@pytest.mark.parametrize(("name", "before"), [p for p in PREPARED if p[0] in ("inline", "dce", "partition", "plan", "strip-locations")])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_pass_adds_no_work_of_any_kind_to_a_client(name, before, data):
+    traced = data.draw(federated_modules())
+    module = prepared(traced, before)
+    values = drawn_twice(data.draw, traced)
+    assert client_work(get_pass(name).run(module), values) <= client_work(module, values)
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_fuse_never_gives_a_client_more_calls(data):
+    traced = data.draw(federated_modules())
+    module = prepared(traced, f"{LOWERING},partition")
+    values = drawn_twice(data.draw, traced)
+    assert client_work(get_pass("fuse").run(module), values).total() <= client_work(module, values).total()
+
+
+def both_runtimes_agree(data):
+    module = data.draw(federated_modules())
+    values = data.draw(arguments(module))
+    with fc.use(SHARED["local"]):
+        have = fc.invoke(module, module.digest(), values)
+    assert_close(have, reference_result(module, values))
+
+
+SHARED: dict[str, object] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_runtime():
+    SHARED["local"] = fc.runtime.local(workers_per_device=2)
+    yield
+    SHARED.pop("local").close()
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_a_compiled_program_gives_what_the_reference_gives(data):
+    both_runtimes_agree(data)
+
+
+@pytest.mark.soak
+@settings(settings.get_profile("soak"), max_examples=500)
+@given(st.data())
+def test_many_compiled_programs_give_what_the_reference_gives(data):
+    both_runtimes_agree(data)
