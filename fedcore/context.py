@@ -1,4 +1,4 @@
-"""The installed runtime. Compiles what it is given, keeps the plans, and runs them: alone knows compiler and runtime."""
+"""The installed runtime: compiles modules, keeps their plans and runs them. It alone knows compiler and runtime."""
 
 import contextlib
 import contextvars

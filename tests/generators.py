@@ -17,7 +17,16 @@ MEMBERS = [
     StructType([("a", "int32"), ("b", "float32")]),
     StructType([(None, "float32"), (None, TensorType("float32", (2,)))]),
 ]
-SEQUENCES = [SequenceType("float32"), SequenceType("int32"), SequenceType(StructType([("x", "float32"), ("n", "int32")]))]
+SEQUENCES = [
+    SequenceType("float32"),
+    SequenceType("int32"),
+    SequenceType(StructType([("x", "float32"), ("n", "int32")])),
+]
+
+
+@fc.tf_computation
+def incremented(x):
+    return x + 1
 
 
 @st.composite
@@ -140,10 +149,10 @@ def applied(draw, pool, only_asks=False):
 def placed_constant(draw, pool, only_asks=False):
     if only_asks:
         return True
-    return fc.federated_value(draw(st.sampled_from([1, 2.5, True])), draw(st.sampled_from([SERVER, CLIENTS])))
+    return fc.federated_value(draw(st.sampled_from([1, 2.5])), draw(st.sampled_from([SERVER, CLIENTS])))
 
 
-STEPS = [mapped, mapped_twice, zipped, sent, added_up, averaged, aggregated, applied]
+STEPS = [mapped, mapped_twice, zipped, sent, added_up, averaged, aggregated, applied, placed_constant]
 
 
 def _local_function(draw, type_: Type):
@@ -156,9 +165,11 @@ def _local_function(draw, type_: Type):
     elif isinstance(type_, StructType):
         kinds += ["item"]
     else:
-        kinds += ["double", "square", "captured_zero", "plus_literal" if type_.shape == () else "double"]
+        kinds += ["double", "square", "graph", "captured_zero", "plus_literal" if type_.shape == () else "double"]
     kind = draw(st.sampled_from(kinds))
     index = draw(st.integers(0, len(type_) - 1)) if kind == "item" else 0
+    if kind == "graph":
+        return incremented
     if kind == "captured_zero":
         zero = fc.generic_zero(type_)
         return lambda x: fc.generic_plus(x, zero)

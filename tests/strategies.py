@@ -12,13 +12,9 @@ _labels = st.from_regex(r"[A-Z][A-Za-z0-9_]{0,3}", fullmatch=True)
 variables = st.builds(ft.AbstractType, _labels)
 
 # Words of the notation, and what has to be quoted.
-names = st.sampled_from(
-    ["x", "y", "int32", "placement", "where", "T", "list", "é", "a b", "", '"', "a.b", "\\", "\n"]
-)
+names = st.sampled_from(["x", "y", "int32", "placement", "where", "T", "list", "é", "a b", "", '"', "a.b", "\\", "\n"])
 names |= st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-containers = st.sampled_from(
-    ["list", "OrderedDict", "dict", "my.module.Point", "m.f.<locals>.P", "1", "a..b", "T"]
-)
+containers = st.sampled_from(["list", "OrderedDict", "dict", "my.module.Point", "m.f.<locals>.P", "1", "a..b", "T"])
 placements = st.sampled_from([ft.SERVER, ft.CLIENTS, ft.PlacementVariable("P"), ft.PlacementVariable("Q2")])
 concrete_placements = st.sampled_from([ft.SERVER, ft.CLIENTS])
 
@@ -37,9 +33,7 @@ def _elements(inner):
 
 def structs(inner):
     """Structs over the given types, plain or with a Python container."""
-    return st.builds(ft.StructType, _elements(inner)) | st.builds(
-        ft.StructWithPythonType, _elements(inner), containers
-    )
+    return st.builds(ft.StructType, _elements(inner)) | st.builds(ft.StructWithPythonType, _elements(inner), containers)
 
 
 def _with(inner):
@@ -54,9 +48,7 @@ def _with(inner):
 types = st.recursive(tensors | variables | st.just(ft.PlacementType()), _with, max_leaves=12)
 """Any type that can be made, sense or not."""
 
-member_types = st.recursive(
-    tensors, lambda inner: structs(inner) | st.builds(ft.SequenceType, inner), max_leaves=8
-)
+member_types = st.recursive(tensors, lambda inner: structs(inner) | st.builds(ft.SequenceType, inner), max_leaves=8)
 """Types without placements, functions and variables."""
 
 value_types = member_types | st.builds(

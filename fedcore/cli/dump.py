@@ -12,7 +12,7 @@ STAGES = ("traced", "lowered", "planned")
 @click.command()
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
-@click.option("--after", metavar="PASS", help="Print what this pass of the default pipeline left; dce:2 is its second run.")
+@click.option("--after", metavar="PASS", help="Print what this pass left when planning; dce:2 is its second run.")
 @click.option("--format", "format_", type=click.Choice(["text", "json", "dot"]), default="text", show_default=True)
 @click.pass_obj
 def dump(work: Work, target, stage, after, format_):
@@ -33,24 +33,23 @@ def dump(work: Work, target, stage, after, format_):
     from fedcore.cli.loading import import_computation, read_module
 
     if ":" in target and not os.path.exists(target):
-        work.module = import_computation(target).to_module("traced")
+        module = work.module = import_computation(target).to_module("traced")
     elif os.path.isfile(target) or target == "-":
-        read_module(target, work)
+        module = read_module(target, work)
     else:
         raise click.BadParameter(f"no file {target!r}; a computation in a Python module is written MODULE:NAME")
-    if stage and STAGES.index(stage) < STAGES.index(work.module.stage):
-        raise click.BadParameter(f"{target} is {work.module.stage}: what was {stage} is not in it", param_hint="--stage")
-    modules = [_after(work, after)] if after else _stages(work, [stage] if stage else STAGES)
+    if stage and STAGES.index(stage) < STAGES.index(module.stage):
+        raise click.BadParameter(f"{target} is {module.stage}: what was {stage} is not in it", param_hint="--stage")
+    modules = [_after(work, module, after)] if after else _stages(work, module, [stage] if stage else STAGES)
     _print(modules, format_, with_headings=not (stage or after))
 
 
-def _stages(work: Work, wanted):
+def _stages(work: Work, given, wanted):
     """Yields the wanted stages that the module has or can still be compiled to."""
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module
 
     pipelines = {"traced": "", "lowered": LOWERING, "planned": DEFAULT_PIPELINE}
-    given = work.module
     for stage in wanted[STAGES.index(given.stage) :] if len(wanted) > 1 else wanted:
         if stage == given.stage:
             yield given
@@ -61,7 +60,7 @@ def _stages(work: Work, wanted):
         yield compiled
 
 
-def _after(work: Work, name: str):
+def _after(work: Work, module, name: str):
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import DEFAULT_PIPELINE, run_passes
 
@@ -73,7 +72,7 @@ def _after(work: Work, name: str):
         raise click.BadParameter(f"{name!r} is no pass of {DEFAULT_PIPELINE}", param_hint="--after")
     work.pipeline = ",".join(order[: runs[number - 1] + 1])
     with quiet_start():
-        *_, (_, module) = run_passes(work.module, work.pipeline)
+        *_, (_, module) = run_passes(module, work.pipeline)
     return module
 
 

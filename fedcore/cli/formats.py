@@ -99,7 +99,8 @@ def _cluster(index: int, function: Function) -> list[str]:
         f"    {_label(title, attributes)};",
     ]
     for parameter in function.parameters:
-        lines.append(f"    {_id(function.name, parameter.name)} [shape=plain, {_label(f'%{parameter.name}', str(parameter.type))}];")
+        label = _label(f"%{parameter.name}", str(parameter.type))
+        lines.append(f"    {_id(function.name, parameter.name)} [shape=plain, {label}];")
     for op in function.operations:
         fill = _FILLS.get(str(getattr(op.type, "placement", None)), "#ffffff")
         style = f"style=filled, fillcolor={_quoted(fill)}"

@@ -57,13 +57,15 @@ def _with_lines(path: str, text: str, message: str) -> str:
             out.append(f"{path}: {problem}")
             continue
         number, column, source = found
-        out.append(f"{path}:{number}:{column}: {problem}\n  {source.expandtabs(1)}\n  {' ' * (column - 1)}^")
+        first, *details = problem.split("\n")
+        out += [f"{path}:{number}:{column}: {first}", f"  {source.expandtabs(1)}", f"  {' ' * (column - 1)}^", *details]
     return "\n".join(out)
 
 
 def _lines_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]:
     """(function, binding) -> line, column and source, for text that has an operation a line, as ours has."""
-    found, function = {}, ""
+    found: dict[tuple[str, str], tuple[int, int, str]] = {}
+    function = ""
     for number, line in enumerate(text.split("\n"), 1):
         head = re.match(r'\s*(?:fn|stage)\s*@"?(.*?)"?\s*\(', line)
         if head:
@@ -98,7 +100,8 @@ def import_computation(target: str):
 
 
 def _computations(module_name: str) -> str:
-    there = [n for n, v in vars(sys.modules[module_name]).items() if hasattr(v, "to_module") and not isinstance(v, type)]
+    names = vars(sys.modules[module_name]).items()
+    there = [name for name, v in names if hasattr(v, "to_module") and not isinstance(v, type)]
     return f"its computations: {', '.join(there)}" if there else "it has no computations"
 
 

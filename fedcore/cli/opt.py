@@ -8,12 +8,12 @@ from fedcore.cli.reproducer import Work
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("-p", "--passes", "pipeline", metavar="PASSES", default="", help="The passes: 'a,b{option=1}'. Default: none.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), help="Write a .fed file here; - is stdout.")
+@click.option("-p", "--passes", "pipeline", metavar="PASSES", default="", help="'a,b{option=1}'. Default: no pass.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), help="Write this file; - is stdout.")
 @click.option("--print-after-all", is_flag=True, help="Print the module after every pass, on stderr.")
 @click.option("--print-after-change", is_flag=True, help="Print it after passes that changed it, on stderr.")
 @click.option("--verify-each", is_flag=True, help="Check the module after every pass.")
-@click.option("--load", "extensions", metavar="MODULE", multiple=True, help="Import a Python module first, for its passes.")
+@click.option("--load", "extensions", metavar="MODULE", multiple=True, help="Import this Python module for its passes.")
 @click.option("--list", "list_", is_flag=True, help="Print the passes and their options.")
 @click.pass_obj
 def opt(work: Work, file, pipeline, output, print_after_all, print_after_change, verify_each, extensions, list_):
@@ -58,7 +58,8 @@ def _parsed(pipeline: str):
 
 
 def _written(one, options) -> str:
-    given = ",".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in options.items())
+    texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
+    given = ",".join(f"{key}={text}" for key, text in texts.items())
     return f"{one.name}{{{given}}}" if given else one.name
 
 

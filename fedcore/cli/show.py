@@ -4,8 +4,6 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-import click
-
 from fedcore.cli.exit_codes import printable
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ _TOKENS = r"""(?x)
 | (?P<client>@?\bCLIENTS\b)
 | (?P<server>@?\bSERVER\b)
 | (?P<kind>(?<==\ )\w+(?=\())
-| (?P<word>\b(?:fedcore|traced|lowered|planned|graph|fn|stage|return|at)\b(?![=:(]))
+| (?P<word>\b(?:fedcore|traced|lowered|planned|type|graph|fn|stage|return|at)\b(?![=:(]))
 | (?P<key>\b\w+=)
 """
 
@@ -56,15 +54,16 @@ def show(text: str, *, err: bool = False) -> None:
         return
     from rich.console import Console
     from rich.text import Text
+    from rich.theme import Theme
 
     coloured = Text(printable(text) if stream.isatty() else text)
     coloured.highlight_regex(_TOKENS, style_prefix="")
-    coloured.spans = [span._replace(style=_STYLES[str(span.style)]) for span in coloured.spans]
-    Console(file=stream, soft_wrap=True, force_terminal=True).print(coloured, end="")
+    console = Console(file=stream, soft_wrap=True, force_terminal=True, theme=Theme(_STYLES, inherit=False))
+    console.print(coloured, end="")
 
 
 def write_bytes(data: bytes, *, err: bool = False) -> None:
-    stream = click.get_binary_stream("stderr" if err else "stdout")
+    stream = (sys.stderr if err else sys.stdout).buffer
     stream.write(data)
     stream.flush()
 

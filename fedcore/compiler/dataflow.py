@@ -8,7 +8,7 @@ import networkx as nx
 from fedcore.errors import FedcoreError
 from fedcore.ir import Function, Operation, Symbol
 from fedcore.ir.operations import PLACED, lookup
-from fedcore.types import FederatedType, StructType, Type
+from fedcore.types import FederatedType, StructType, Type, member_of
 
 AT_SERVER, AT_CLIENTS = "SERVER", "CLIENTS"
 
@@ -32,6 +32,13 @@ class Node:
     @property
     def is_input(self) -> bool:
         return self.op is None
+
+    @property
+    def operation(self) -> Operation:
+        """What makes the value, where it is no input."""
+        if self.op is None:
+            raise FedcoreError(f"%{self.name} is a parameter: no operation makes it")
+        return self.op
 
     def sources(self) -> list["Node"]:
         return [n for i in self.inputs for n in nodes_of(i)]
@@ -76,8 +83,7 @@ class Dataflow:
         if isinstance(type_, StructType) and _has_placement(type_):
             return tuple(self._parameter(f"{name}.{i}", t) for i, t in enumerate(type_.types))
         at_clients = isinstance(type_, FederatedType) and type_.placement.name == AT_CLIENTS
-        member = type_.member if isinstance(type_, FederatedType) else type_
-        return self._add(Node(name, AT_CLIENTS if at_clients else AT_SERVER, 1 if at_clients else 0, member))
+        return self._add(Node(name, AT_CLIENTS if at_clients else AT_SERVER, int(at_clients), member_of(type_)))
 
     def _operand(self, operand, trees):
         return operand.name if isinstance(operand, Symbol) else trees[operand.name]
@@ -92,8 +98,7 @@ class Dataflow:
         if op.kind == "struct" and _has_placement(op.type):
             return tuple(inputs)
         where, level = self._place(op, [n for i in inputs for n in nodes_of(i)])
-        member = op.type.member if isinstance(op.type, FederatedType) else op.type
-        return self._add(Node(op.name, where, level, member, op, tuple(inputs)))
+        return self._add(Node(op.name, where, level, member_of(op.type), op, tuple(inputs)))
 
     def _place(self, op: Operation, sources: list[Node]) -> tuple[str, int]:
         deepest = max((n.level for n in sources), default=0)
@@ -139,7 +144,9 @@ class Dataflow:
                 if users and node not in returned and node.op.kind != "federated_aggregate":
                     node.level = max(node.level, min(users))
                 continue
-            free = all(s.is_input or s.where == AT_SERVER or s.op.kind == "federated_broadcast" for s in node.sources())
+            free = all(
+                s.is_input or s.where == AT_SERVER or s.operation.kind == "federated_broadcast" for s in node.sources()
+            )
             if free and users and node not in returned:
                 node.level = max(node.level, min(users))
 

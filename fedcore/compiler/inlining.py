@@ -9,7 +9,7 @@ from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref,
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import PLACED, lookup
 from fedcore.ir.structural import bind, call, item
-from fedcore.types import placement
+from fedcore.types import member_of, placement
 
 _PLACES = {"federated_map": None, "federated_apply": "SERVER"}
 
@@ -121,27 +121,31 @@ class Inliner:
         """What a mapped lambda captured becomes part of the value it is mapped over."""
         if op.kind not in _PLACES:
             raise FedcoreError(
-                f"{op.kind} ({op.location}): its functions may capture constants only; put what they need into the value"
+                f"{op.kind} ({op.location}): its functions may capture constants only; put what they need into the "
+                "value"
             )
         function, argument = values
+        target = self.target_function(function.function.operand.name)
+        if not isinstance(target, Function):
+            raise FedcoreError(f"{op.kind} ({op.location}): the graph @{target.name} captures nothing")
         with builder:
             where = placement(_PLACES[op.kind] or argument.type.placement.name)
             captured = [lookup("federated_value")(v, where) for v in function.captured]
             zipped = lookup("federated_zip")((*captured, argument))
 
             def applied(*parts):
-                return self.body(parts[0].builder, self.target_function(function.function.operand.name), list(parts))
+                return self.body(parts[0].builder, target, list(parts))
 
             count = len(captured) + 1
-            wrapped = builder.function(with_parameters(applied, count), zipped.type.member, op.kind)
+            wrapped = builder.function(with_parameters(applied, count), member_of(zipped.type), op.kind)
             return lookup(op.kind).emit([wrapped, zipped], builder=builder)
 
 
 def element(builder: Builder, value: Value, index: int) -> Value:
     """Element `index` of a struct: what the struct was made of, where that is known here."""
     made = builder.operation(value)
-    if made is not None and made.kind == "struct" and isinstance(made.operands[index], Ref):
-        operand = made.operands[index]
+    operand = made.operands[index] if made is not None and made.kind == "struct" else None
+    if isinstance(operand, Ref):
         return Value(builder, operand, builder.type_of(operand))
     return item.emit([value], builder=builder, index=index)
 
@@ -153,5 +157,5 @@ def with_parameters(fn, count: int):
         return fn(*arguments)
 
     names = [inspect.Parameter(f"x{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(count)]
-    traced.__signature__ = inspect.Signature(names)
+    vars(traced)["__signature__"] = inspect.Signature(names)
     return traced

@@ -114,6 +114,7 @@ def run_passes(
 
 def compile_module(module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module:
     """The module after the whole pipeline."""
-    for _, module in run_passes(module, pipeline):
-        pass
-    return module
+    compiled = module
+    for _, after in run_passes(module, pipeline):
+        compiled = after
+    return compiled

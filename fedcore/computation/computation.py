@@ -52,8 +52,9 @@ class Computation:
         return context.lowered(self.module)
 
     def __call__(self, *args, **kwargs):
-        if active_builder() is not None:
-            return self._in_trace(active_builder(), args, kwargs)
+        builder = active_builder()
+        if builder is not None:
+            return self._in_trace(builder, args, kwargs)
         return context.invoke(self.module, self.digest, self._bound(args, kwargs))
 
     def invoke(self, *args, seed: int | None = None, **kwargs):

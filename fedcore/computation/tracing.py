@@ -86,7 +86,8 @@ def parameter_names(fn: Callable) -> list[str]:
 def _check_arity(fn, names: list[str], types: list[Type]) -> None:
     if len(names) != len(types):
         raise TracingError(
-            f"{describe(fn)} has {len(names)} parameters ({', '.join(names) or 'none'}), but {len(types)} types are given"
+            f"{describe(fn)} has {len(names)} parameters ({', '.join(names) or 'none'}), "
+            f"but {len(types)} types are given"
         )
 
 

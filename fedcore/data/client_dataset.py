@@ -12,14 +12,15 @@ from fedcore.graphs.sequences import INFINITE, Columns, Layout, Step
 from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.values import elements_of, to_python, unflatten
-from fedcore.types import StructType, TensorType, Type, leaves, map_leaves, to_type
+from fedcore.types import StructType, TensorType, Type, leaves, map_tensors, tensor_leaves, to_type
 
 
 class ClientDataset(tf.data.Dataset):
     """One client's examples: columns (an array per leaf, examples first) and the steps over them.
 
-    `map`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps, and no `tf.data` iterator is ever made for them; any other method of `tf.data.Dataset` makes the real dataset
-    first, when it is needed.
+    `map`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps, and no `tf.data`
+    iterator is ever made for them; any other method of `tf.data.Dataset` makes the real dataset first, when it is
+    needed.
 
     Guarantees:
       - Immutable: a step makes a new dataset over the same columns.
@@ -32,6 +33,7 @@ class ClientDataset(tf.data.Dataset):
     def __init__(self, columns: Columns):
         # No super().__init__: it would want a variant tensor, which is the real dataset.
         self._columns = columns
+        self._options_attr = tf.data.Options()
 
     @classmethod
     def from_columns(cls, columns) -> "ClientDataset":
@@ -44,7 +46,7 @@ class ClientDataset(tf.data.Dataset):
         """
         arrays = tf.nest.map_structure(_as_column, columns)
         rows = to_type(arrays)
-        sizes = {t.shape[0] if t.shape else None for _, t in leaves(rows)}
+        sizes = {t.shape[0] if t.shape else None for t in tensor_leaves(rows)}
         if len(sizes) != 1 or None in sizes:
             raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
         element = _without_rows(rows)
@@ -151,11 +153,11 @@ def _leaves(value, type_: Type) -> list:
 
 
 def _without_rows(rows: Type) -> Type:
-    return map_leaves(lambda t: TensorType(t.dtype, t.shape[1:]), rows)
+    return map_tensors(lambda t: TensorType(t.dtype, t.sizes[1:]), rows)
 
 
 def _nested_spec(type_: Type):
-    return to_python(unflatten([spec(t) for _, t in leaves(type_)], type_), type_)
+    return to_python(unflatten([spec(t) for t in tensor_leaves(type_)], type_), type_)
 
 
 _traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph]]" = weakref.WeakKeyDictionary()
@@ -182,8 +184,11 @@ def _base(layout: Layout, tensors: list) -> tf.data.Dataset:
 
 
 def _real_map(dataset, step: Step, given):
-    call = graph_callable(step.graph.named("map"), step.graph.data)
-    element, result = step.graph.type.parameter, step.graph.type.result
+    graph = step.traced
+    call = graph_callable(graph.named("map"), graph.data)
+    element, result = graph.type.parameter, graph.type.result
+    if element is None:
+        raise FedcoreError(f"the function of a map takes an element, but this one is {graph.type}")
 
     def mapped(*parts):
         value = parts if len(parts) > 1 else parts[0]

@@ -7,7 +7,17 @@ from fedcore.data.client_dataset import ClientDataset
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.sequences import INFINITE, Columns, Layout
 from fedcore.graphs.values import elements_of, flatten, tensor_leaf
-from fedcore.types import SequenceType, StructType, TensorType, Type, explain, fits, leaves, map_leaves, to_type
+from fedcore.types import (
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    explain,
+    fits,
+    map_tensors,
+    tensor_leaves,
+    to_type,
+)
 
 
 def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
@@ -24,7 +34,7 @@ def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
         _check_end(value.columns, path)
         return value.columns
     if isinstance(value, tf.data.Dataset):
-        _check_element(to_type(value).element, type_, path)
+        _check_element(to_type(value.element_spec), type_, path)
         if value.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
         return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
@@ -38,7 +48,7 @@ def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
 def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> list:
     """A sequence as a list of nested tuples of numpy arrays: what the meanings take."""
     if isinstance(value, tf.data.Dataset):
-        _check_element(to_type(value).element, type_, path)
+        _check_element(to_type(value.element_spec), type_, path)
         return [_element(x, type_.element, path) for x in value]
     return [_element(x, type_.element, path) for x in value]
 
@@ -53,7 +63,7 @@ def _check_end(columns: Columns, path: str) -> None:
     parameters = list(columns.tensors[len(columns.tensors) - sum(s.parameters for s in columns.layout.steps) :])
     endless = False
     for step in columns.layout.steps:
-        given = parameters.pop(0) if step.parameters else None
+        given = parameters.pop(0) if step.parameters else INFINITE
         if step.kind == "repeat":
             endless = endless or int(given) == INFINITE
         if step.kind == "take" and int(given) != INFINITE:
@@ -66,18 +76,20 @@ def _element(x, type_: Type, path: str):
     if isinstance(type_, StructType):
         parts = zip(elements_of(x, type_, path), type_.types, strict=True)
         return tuple(_element(part, t, path) for part, t in parts)
+    if not isinstance(type_, TensorType):
+        raise TypeMismatch(f"{path}: the elements of a sequence are tensors and structs of them, not {type_}")
     leaf = tensor_leaf(x, type_, path)
     return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
 
 
 def _from_elements(elements: list, type_: Type, path: str) -> Columns:
     """Elements of one shape become rows; elements that differ in their first dimension become groups of rows."""
-    types = [t for _, t in leaves(type_)]
+    types = tensor_leaves(type_)
     columns = [[flatten(e)[i] for e in elements] for i in range(len(types))]
     if all(len({np.shape(x) for x in column}) <= 1 for column in columns):
         shapes = iter([np.shape(column[0]) if column else _known(t) for column, t in zip(columns, types, strict=True)])
-        element = map_leaves(lambda t: TensorType(t.dtype, next(shapes)), type_)
-        arrays = [_stacked(column, t) for column, (_, t) in zip(columns, leaves(element), strict=True)]
+        element = map_tensors(lambda t: TensorType(t.dtype, next(shapes)), type_)
+        arrays = [_stacked(column, t) for column, t in zip(columns, tensor_leaves(element), strict=True)]
         return Columns(Layout(element), tuple(arrays))
     sizes = [{np.shape(flatten(e)[i])[:1] for i in range(len(types))} for e in elements]
     if any(len(s) != 1 or s == {()} for s in sizes):
@@ -87,10 +99,10 @@ def _from_elements(elements: list, type_: Type, path: str) -> Columns:
 
 
 def _known(type_: TensorType) -> tuple[int, ...]:
-    return tuple(0 if size is None else size for size in type_.shape)
+    return tuple(0 if size is None else size for size in type_.sizes)
 
 
 def _stacked(column: list, type_: TensorType) -> np.ndarray:
     if column:
         return np.stack(column)
-    return np.zeros((0, *type_.shape), type_.dtype.numpy)
+    return np.zeros((0, *_known(type_)), type_.dtype.numpy)

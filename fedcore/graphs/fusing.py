@@ -8,7 +8,7 @@ from fedcore.graphs.trace import TracedGraph, spec, trace_leaves
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.interpret import Interpreter
 from fedcore.ir.module import Function, Module, Symbol
-from fedcore.types import StructType, Type, leaves
+from fedcore.types import StructType, Type, leaves, tensor_leaves
 
 
 def trace_operations(
@@ -37,7 +37,7 @@ def _trace(module: Module, function: Function, inputs, types, outputs, result: T
     parameter = StructType([(None, types[n]) for n in inputs]) if inputs else None
 
     def body(tensors):
-        values = dict(zip(inputs, unflatten(tensors, parameter) if inputs else (), strict=True))
+        values = dict(zip(inputs, () if parameter is None else unflatten(tensors, parameter), strict=True))
         known = {name: values[name] if name in values else _unread(t) for name, t in types.items()}
         _evaluate(run, module, function, known, types)
         return result, [leaf for name in outputs for leaf in flatten(known[name])]
@@ -47,7 +47,7 @@ def _trace(module: Module, function: Function, inputs, types, outputs, result: T
 
 def _unread(type_: Type):
     """Stands for an input that no result needs; it is not in the graph that is kept."""
-    specs = [spec(t) for _, t in leaves(type_)]
+    specs = [spec(t) for t in tensor_leaves(type_)]
     return unflatten([tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs], type_)
 
 

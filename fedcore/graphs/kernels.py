@@ -9,7 +9,7 @@ from fedcore.graphs.values import unflatten
 from fedcore.ir.interpret import Interpreter
 from fedcore.ir.module import Module, Operation
 from fedcore.ir.operations import lookup
-from fedcore.types import leaves
+from fedcore.types import tensor_leaves
 
 kernels: dict[str, Callable] = {}
 
@@ -43,7 +43,7 @@ def _(op):
 
 @kernel("generic_zero")
 def _(op):
-    zeros = [tf.zeros(t.shape, spec(t).dtype) for _, t in leaves(op.type)]
+    zeros = [tf.zeros(t.shape, spec(t).dtype) for t in tensor_leaves(op.type)]
     return unflatten(zeros, op.type)
 
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence as SequenceOf
 import attrs
 import tensorflow as tf
 
+from fedcore.errors import FedcoreError
 from fedcore.graphs.kernels import interpreter
 from fedcore.graphs.sequences import Columns, Layout
 from fedcore.graphs.trace import spec
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.module import Function, Module
-from fedcore.types import SequenceType, StructType, Type, leaves
+from fedcore.types import StructType, Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
 """For each leaf of a value: how its sequence is laid out, or None where it is a tensor."""
@@ -33,7 +34,8 @@ class Realized:
 
 def pack(value) -> tuple[Layouts, list]:
     """A nested tuple's layouts and its flat tensors: a sequence gives several."""
-    layouts, tensors = [], []
+    layouts: list[Layout | None] = []
+    tensors: list = []
     for leaf in flatten(value):
         layouts.append(leaf.layout if isinstance(leaf, Columns) else None)
         tensors.extend(leaf.tensors if isinstance(leaf, Columns) else [leaf])
@@ -43,15 +45,15 @@ def pack(value) -> tuple[Layouts, list]:
 def _specs(type_: Type, layouts: Layouts) -> list[tf.TensorSpec]:
     found = []
     for (_, leaf), layout in zip(leaves(type_), layouts, strict=True):
-        found.extend([spec(leaf)] if layout is None else layout.specs())
+        found.extend([spec(t) for t in tensor_leaves(leaf)] if layout is None else layout.specs())
     return found
 
 
 def _unpack(type_: Type, layouts: Layouts, tensors: list, seed: tf.Tensor):
     """The nested tuple inside the graph; takes its tensors from the front of the list."""
     values = []
-    for (_, leaf), layout in zip(leaves(type_), layouts, strict=True):
-        if not isinstance(leaf, SequenceType):
+    for layout in layouts:
+        if layout is None:
             values.append(tensors.pop(0))
             continue
         count = len(layout.specs())
@@ -62,7 +64,7 @@ def _unpack(type_: Type, layouts: Layouts, tensors: list, seed: tf.Tensor):
 
 def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Realized:
     """A server stage, or the joining of two partials: takes a seed (int64), then the arguments' tensors."""
-    function: Function = module[name]
+    function = module.function(name)
     run = interpreter(module)
     types = [p.type for p in function.parameters]
     specs = [s for t, given in zip(types, layouts, strict=True) for s in _specs(t, given)]
@@ -97,11 +99,11 @@ def realize_block(
     Returns:
         A function whose result is <partial,kept of each client>, without what the stage does not give.
     """
-    function: Function = module[stage]
+    function = module.function(stage)
     first = 0 if zero is None else 1
     shared = [p.type for p in function.parameters[first : first + broadcasts]]
     own = [p.type for p in function.parameters[first + broadcasts :]]
-    specs = [spec(t) for type_ in shared for _, t in leaves(type_)]
+    specs = [spec(t) for type_ in shared for t in tensor_leaves(type_)]
     for layouts in clients:
         specs.extend(s for t, given in zip(own, layouts, strict=True) for s in _specs(t, given))
     run = interpreter(module)
@@ -109,7 +111,7 @@ def realize_block(
     def body(seeds, *tensors):
         rest = list(tensors)
         common = [_unpack(t, (None,) * len(leaves(t)), rest, seeds) for t in shared]
-        partial = None if zero is None else run.run(module[zero], *common)
+        partial = None if zero is None else run.run(module.function(zero), *common)
         kept = []
         for k, layouts in enumerate(clients):
             mine = [_unpack(t, given, rest, seeds[k]) for t, given in zip(own, layouts, strict=True)]
@@ -131,7 +133,10 @@ def realize_block(
 def _block_type(module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool) -> Type:
     if zero is None:
         return StructType([(None, StructType([(None, function.result_type)] * clients))])
-    partial = module[zero].result_type
+    partial = module.function(zero).result_type
     if not keeps:
         return StructType([(None, partial)])
-    return StructType([(None, partial), (None, StructType([(None, function.result_type.types[1])] * clients))])
+    pair = function.result_type
+    if not isinstance(pair, StructType):
+        raise FedcoreError(f"@{function.name} keeps a value per client, so it returns <partial,kept>, not {pair}")
+    return StructType([(None, partial), (None, StructType([(None, pair.types[1])] * clients))])

@@ -12,7 +12,7 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError
 from fedcore.graphs.trace import TracedGraph, call_leaves, spec
 from fedcore.graphs.values import flatten, unflatten
-from fedcore.types import TensorType, Type, leaves, map_leaves
+from fedcore.types import TensorType, Type, leaves, map_tensors, tensor_leaves
 
 INFINITE = -1
 """The count of `repeat()` without a number; only a `take` after it ends the sequence."""
@@ -30,6 +30,13 @@ class Step:
     @property
     def parameters(self) -> int:
         return {"map": 0, "prefetch": 0}.get(self.kind, 1)
+
+    @property
+    def traced(self) -> TracedGraph:
+        """The graph of a `map`."""
+        if self.graph is None:
+            raise FedcoreError(f"the step {self.kind} has no graph")
+        return self.graph
 
 
 @attrs.frozen
@@ -49,8 +56,8 @@ class Layout:
     def specs(self) -> list[tf.TensorSpec]:
         """The tensors of `Columns`: row splits, columns, then one int64 for each step that has a parameter."""
         found = [tf.TensorSpec([None], tf.int64)] if self.ragged else []
-        for _, t in leaves(self.element):
-            shape = t.shape if self.ragged else (None, *t.shape)
+        for t in tensor_leaves(self.element):
+            shape = t.shape if self.ragged else (None, *t.sizes)
             found.append(spec(TensorType(t.dtype, shape)))
         found.extend(tf.TensorSpec([], tf.int64) for s in self.steps for _ in range(s.parameters))
         return found
@@ -60,9 +67,9 @@ class Layout:
         type_ = self.element
         for step in self.steps:
             if step.kind == "batch":
-                type_ = map_leaves(lambda t: TensorType(t.dtype, (None, *t.shape)), type_)
+                type_ = map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes)), type_)
             elif step.kind == "map":
-                type_ = step.graph.type.result
+                type_ = step.traced.type.result
         return type_
 
     def open(self, tensors: list[tf.Tensor], seed: tf.Tensor) -> "Sequence":
@@ -113,7 +120,7 @@ class Sequence:
 
     def reduce(self, zero, fn: Callable, type_: Type):
         """Folds the elements in order: a while loop over gathers."""
-        invariants = [tf.TensorShape([])] + [tf.TensorShape(t.shape) for _, t in leaves(type_)]
+        invariants = [tf.TensorShape([])] + [tf.TensorShape(t.shape) for t in tensor_leaves(type_)]
 
         def body(i, *carry):
             out = flatten(fn(unflatten(carry, type_), self.element(i)))
@@ -154,8 +161,11 @@ def _reindexed(sequence: Sequence, count, index: Callable) -> Sequence:
 
 
 def _repeat(sequence: Sequence, step: Step, times, seed) -> Sequence:
-    count = tf.where(times < 0, tf.constant(INFINITE, tf.int64), sequence.count * times)
-    return _reindexed(sequence, count, lambda i: i % sequence.count)
+    endless = tf.where(
+        sequence.count > 0, times < 0, (sequence.count < 0) & (times != 0)
+    )  # of nothing, there is an end
+    count = tf.where(endless, tf.constant(INFINITE, tf.int64), sequence.count * times)
+    return _reindexed(sequence, count, lambda i: tf.where(sequence.count < 0, i, i % tf.maximum(sequence.count, 1)))
 
 
 def _shuffle(sequence: Sequence, step: Step, given, seed) -> Sequence:
@@ -196,7 +206,7 @@ def _batch(sequence: Sequence, step: Step, size, seed) -> Sequence:
 
 
 def _map(sequence: Sequence, step: Step, given, seed) -> Sequence:
-    graph = step.graph
+    graph = step.traced
     named = graph.named("map")
     return sequence.map(lambda x: unflatten(call_leaves(named, graph.data, flatten(x)), graph.type.result))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+from tensorflow.python.eager import context  # the public API has no way to define a function from its FunctionDef
 
 from fedcore.errors import TracingError
 from fedcore.graphs.canonical import canonical_graph
@@ -17,6 +18,7 @@ from fedcore.types import (
     TensorType,
     Type,
     leaves,
+    tensor_leaves,
 )
 
 
@@ -50,11 +52,10 @@ def trace_leaves(
     fn: Callable[[list], tuple[Type, list]], parameter: Type | None, *, name: str, describe: str
 ) -> TracedGraph:
     """Traces `fn`, which takes the leaves of `parameter` and returns its result's type and leaves."""
-    found = [] if parameter is None else [t for _, t in leaves(parameter)]
-    for t in found:
+    for _, t in () if parameter is None else leaves(parameter):
         if isinstance(t, SequenceType):
             raise TracingError(f"{describe}: a graph takes no sequence ({t}); use fc.sequence_reduce around it")
-    specs = [spec(t, f"a{i}") for i, t in enumerate(found)]
+    specs = [spec(t, f"a{i}") for i, t in enumerate(tensor_leaves(parameter))]
     result: list[Type] = []
 
     def main(*tensors):
@@ -65,7 +66,7 @@ def trace_leaves(
     try:
         concrete = tf.function(main, autograph=False).get_concrete_function(*specs)
     finally:
-        main = None
+        del main
     graph = concrete.graph
     constants = _captured_constants(graph, describe)
     graph_def = graph.as_graph_def()
@@ -101,6 +102,19 @@ def _make_constant(node, value) -> None:
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
 
 
+def _define(functions) -> None:
+    """Makes library functions (branches, loop bodies) known to the process.
+
+    Importing a GraphDef into a function being built adds its library to that graph only, and the call then fails with
+    "Function f_… is not defined". Their names are digests of their content, so the same name is the same function.
+    """
+    eager = context.context()
+    eager.ensure_initialized()
+    for function in functions:
+        if not eager.has_function(function.signature.name):
+            eager.add_function_def(function)
+
+
 class _ParsedGraphs:
     """Parsed GraphDefs by digest, the 256 used last: importing needs the message, not the bytes."""
 
@@ -115,6 +129,7 @@ class _ParsedGraphs:
             kept = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith("arg"))]
             del graph_def.node[:]
             graph_def.node.extend(kept)
+            _define(graph_def.library.function)
             self._parsed[digest] = (graph_def, used)
             if len(self._parsed) > self._max_entries:
                 self._parsed.popitem(last=False)
@@ -129,7 +144,7 @@ def call_leaves(graph: Graph, data: bytes, tensors: Sequence[tf.Tensor]) -> list
     graph_def, used = _parsed_graphs.get(graph.digest, data)
     current = tf.compat.v1.get_default_graph()
     feed = {f"arg{i}:0": current.capture(t) for i, t in enumerate(tensors) if f"arg{i}" in used}
-    result = [t for _, t in leaves(graph.type.result)]
+    result = tensor_leaves(graph.type.result)
     out = tf.graph_util.import_graph_def(
         graph_def, input_map=feed, return_elements=[f"ret{i}:0" for i in range(len(result))], name=graph.name
     )
@@ -145,7 +160,7 @@ def graph_callable(graph: Graph, data: bytes) -> Callable:
 
 def eager_callable(graph: Graph, data: bytes) -> Callable:
     """The graph as a compiled function over nested tuples of numpy arrays."""
-    types = [] if graph.type.parameter is None else [t for _, t in leaves(graph.type.parameter)]
+    types = tensor_leaves(graph.type.parameter)
     compiled = tf.function(
         lambda *tensors: call_leaves(graph, data, tensors), autograph=False, input_signature=[spec(t) for t in types]
     )

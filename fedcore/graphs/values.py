@@ -48,8 +48,9 @@ def elements_of(value, type_: StructType, path: str = "") -> list:
         if len(value) != len(names):
             raise TypeMismatch(f"there are {len(value)} elements{where}, but the type is {type_}")
         return list(value)
-    if all(n is not None and hasattr(value, n) for n in names) and not isinstance(value, np.ndarray):
-        return [getattr(value, n) for n in names]
+    named = [n for n in names if n is not None and hasattr(value, n)]
+    if len(named) == len(names) and not isinstance(value, np.ndarray):
+        return [getattr(value, n) for n in named]
     raise TypeMismatch(f"{type(value).__name__}{where} is no struct of type {type_}")
 
 
@@ -71,7 +72,7 @@ def container(parts: list, type_: StructType):
         if cls is not None and issubclass(cls, dict):
             return cls(zip(names, parts, strict=True))
         if cls is not None:
-            return cls(**dict(zip(names, parts, strict=True)))
+            return cls(**dict(zip(map(str, names), parts, strict=True)))
     if names and None not in names:
         return dict(zip(names, parts, strict=True))
     return tuple(parts)
@@ -111,12 +112,13 @@ def _array(value, type_: TensorType, path: str) -> np.ndarray:
         raise TypeMismatch(f"{path} is no tensor of type {type_}: {error}") from None
     if hasattr(value, "dtype") or array.dtype == type_.dtype.numpy:
         return array
+    if array.dtype.kind not in "biufc":
+        return array
     with np.errstate(all="ignore"):
-        cast = array.astype(type_.dtype.numpy) if array.dtype.kind in "biufc" else None
+        cast = array.astype(type_.dtype.numpy)
     # Python numbers carry no dtype: they become the wanted one where that keeps what they say.
     loses = (
-        cast is None
-        or (array.dtype.kind == "f" and type_.dtype.is_integer)
+        (array.dtype.kind == "f" and type_.dtype.is_integer)
         or (array.dtype.kind in "iu" and not np.array_equal(cast.astype(array.dtype), array))
         or (array.dtype.kind == "b")
         or (type_.dtype.name == "bool")

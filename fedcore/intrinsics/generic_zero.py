@@ -2,20 +2,17 @@ from fedcore.errors import TracingError, TypeMismatch
 from fedcore.intrinsics import numerics
 from fedcore.ir.operations import operation
 from fedcore.ir.values import Value, active_builder
-from fedcore.types import TensorType, contains, leaves, to_type
+from fedcore.types import TensorType, contains, is_static, leaves, to_type
 
 
 def _typing(types, attributes):
     return None  # the operation's own type says which zeros it makes
 
 
-@operation(_typing)
-def generic_zero(*, result_type):
+@operation(_typing, name="generic_zero")
+def _operation(*, result_type):
     """Zeros of the result's type."""
     return numerics.zeros(result_type)
-
-
-_operation = generic_zero
 
 
 def generic_zero(type_) -> Value:
@@ -27,7 +24,7 @@ def generic_zero(type_) -> Value:
         >>> zero = fc.generic_zero({'sum': 'float32[10]', 'count': 'int32'})
     """
     type_ = to_type(type_)
-    if contains(type_, lambda t: isinstance(t, TensorType) and (t.shape is None or None in t.shape)):
+    if contains(type_, lambda t: isinstance(t, TensorType) and not is_static(t.shape)):
         raise TypeMismatch(f"generic_zero: {type_} has unknown dimensions, so its zero is not known")
     bad = [
         f"{path or 'it'} is {t}" for path, t in leaves(type_) if not (isinstance(t, TensorType) and t.dtype.is_numeric)

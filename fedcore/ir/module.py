@@ -7,6 +7,7 @@ Nothing nests: an operation's operands are names of bindings, of parameters, or 
 import hashlib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 import numpy as np
@@ -62,7 +63,7 @@ class Constant:
         return cls(dtype.name, array.shape, array.tobytes())
 
     def to_numpy(self):
-        if self.dtype == "str":
+        if isinstance(self.data, tuple):
             array = np.empty(len(self.data), dtype=object)
             array[:] = self.data
             return array.reshape(self.shape)
@@ -83,7 +84,7 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-Attributes = Mapping[str, object]
+Attributes = Mapping[str, Any]
 _NO_ATTRIBUTES: Attributes = MappingProxyType({})
 
 
@@ -91,8 +92,8 @@ def _freeze(attributes: Attributes) -> Attributes:
     return MappingProxyType(dict(attributes)) if attributes else _NO_ATTRIBUTES
 
 
-_attributes = attrs.field(factory=dict, converter=_freeze, hash=False)
-_location = attrs.field(default=None, eq=False, repr=False)
+_attributes: Any = attrs.field(factory=dict, converter=_freeze, hash=False)
+_location: Any = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen
@@ -183,7 +184,30 @@ class Module:
         return self.symbols()[name]
 
     def symbols(self) -> dict[str, Function | Graph]:
-        return {s.name: s for s in (*self.graphs, *self.functions)}
+        nodes: tuple[Function | Graph, ...] = (*self.graphs, *self.functions)
+        return {node.name: node for node in nodes}
+
+    def function(self, name: str) -> Function:
+        """The function of that name.
+
+        Raises:
+            FedcoreError: nothing has the name, or a graph has it.
+        """
+        found = self.symbols().get(name)
+        if not isinstance(found, Function):
+            raise FedcoreError(f"@{name} is no function of the module" + (", but a graph" if found else ""))
+        return found
+
+    def graph(self, name: str) -> Graph:
+        """The graph of that name.
+
+        Raises:
+            FedcoreError: nothing has the name, or a function has it.
+        """
+        found = self.symbols().get(name)
+        if not isinstance(found, Graph):
+            raise FedcoreError(f"@{name} is no graph of the module" + (", but a function" if found else ""))
+        return found
 
     def stages(self) -> Iterator[Function]:
         return (f for f in self.functions if f.placement is not None)

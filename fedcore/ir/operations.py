@@ -59,8 +59,9 @@ class Intrinsic:
         signature: str | None,
         typing: Callable | None,
         attributes: Sequence[str],
+        name: str | None = None,
     ):
-        self.name = meaning.__name__
+        self.name = name or meaning.__name__
         self.meaning = meaning
         self.level = level
         self.signature = parse_signature(signature) if signature else None
@@ -93,10 +94,16 @@ class Intrinsic:
 
     def _signature_at(self, attributes: Mapping) -> Signature:
         """The alternatives whose result is at the placement that the call names, if it names one."""
+        signature = self._signature()
         if "placement" not in self.attributes:
-            return self.signature
+            return signature
         wanted = placement(attributes["placement"])
-        return Signature(tuple(a for a in self.signature.alternatives if a.result.placement == wanted))
+        return Signature([a for a in signature.alternatives if _is_at(a.result, wanted)])
+
+    def _signature(self) -> Signature:
+        if self.signature is None:
+            raise FedcoreError(f"{self.name} has no signature: a function computes its type")
+        return self.signature
 
     def variables(self, op: Operation, operand_types: Sequence[Type]) -> dict[str, object]:
         """The keyword arguments that the meaning asks for: type variables, types, attributes."""
@@ -138,26 +145,25 @@ class Intrinsic:
 
     def _operands(self, builder: Builder, args: list) -> list[Value]:
         """Args as Values: containers become structs, placed ones are zipped, functions traced last."""
-        values = [
-            PENDING if _is_function(a) else self._placed(builder, i, builder.value(a)) for i, a in enumerate(args)
-        ]
-        if PENDING not in values:
-            return values
-        types = [v if v is PENDING else v.type for v in values]
-        for i, arg in enumerate(args):
-            if values[i] is not PENDING:
-                continue
-            wanted = self._wanted_function(types, i, arg)
-            values[i] = builder.function(arg, wanted.parameter)
-            types[i] = values[i].type
+        known = [None if _is_function(a) else self._placed(builder, i, builder.value(a)) for i, a in enumerate(args)]
+        types = [PENDING if v is None else v.type for v in known]
+        values = []
+        for i, (value, arg) in enumerate(zip(known, args, strict=True)):
+            if value is None:
+                value = builder.function(arg, self._parameter_of_function(types, i, arg))
+                types[i] = value.type
+            values.append(value)
         return values
 
-    def _wanted_function(self, types, index: int, fn) -> FunctionType:
-        binding = self.signature.match_partial(types, name=self.name, location=user_location())
-        parameters = binding.alternative.parameters
-        if index >= len(parameters) or not isinstance(parameters[index].type, FunctionType):
-            raise TypeMismatch(f"{self.name}: a function ({fn!r}) stands where {parameters[index].type} is wanted")
-        return substitute(parameters[index].type, binding.variables, binding.placements)
+    def _parameter_of_function(self, types, index: int, fn) -> Type | None:
+        """The parameter that a function given as argument `index` is traced for."""
+        binding = self._signature().match_partial(types, name=self.name, location=user_location())
+        wanted = binding.alternative.parameters[index].type
+        if not isinstance(wanted, FunctionType):
+            raise TypeMismatch(f"{self.name}: a function ({fn!r}) stands where {wanted} is wanted")
+        if wanted.parameter is None:
+            return None
+        return substitute(wanted.parameter, binding.variables, binding.placements)
 
     def _placed(self, builder: Builder, index: int, value: Value) -> Value:
         """Zips a struct of placed values where one placed value is wanted."""
@@ -168,6 +174,10 @@ class Intrinsic:
         if takes_struct or not any(isinstance(t, FederatedType) for t in wanted):
             return value
         return lookup("federated_zip")(value)
+
+
+def _is_at(type_: Type, where: Placement) -> bool:
+    return isinstance(type_, FederatedType) and type_.placement == where
 
 
 def _is_function(x) -> bool:
@@ -194,9 +204,15 @@ def intrinsic(signature: str, *, level: str = PLACED, attributes: Sequence[str] 
     )
 
 
-def operation(typing: Callable, *, level: str = LOCAL):
-    """Declares an operation whose result type `typing(operand_types, attributes)` computes."""
-    return lambda meaning: _declare(Intrinsic(meaning, level=level, signature=None, typing=typing, attributes=()))
+def operation(typing: Callable, *, level: str = LOCAL, name: str | None = None):
+    """Declares an operation whose result type `typing(operand_types, attributes)` computes.
+
+    Args:
+        name: of the operation. Default: the name of the meaning.
+    """
+    return lambda meaning: _declare(
+        Intrinsic(meaning, level=level, signature=None, typing=typing, attributes=(), name=name)
+    )
 
 
 __all__ = ["LOCAL", "PLACED", "PLAN", "Intrinsic", "intrinsic", "lookup", "operation", "registered"]

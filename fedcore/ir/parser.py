@@ -3,6 +3,7 @@
 import contextvars
 import functools
 import json
+import math
 import re
 
 import lark
@@ -22,8 +23,7 @@ from fedcore.ir.module import (
     Ref,
     Symbol,
 )
-from fedcore.types import FunctionType, TensorType, Type, placement, placement_names
-from fedcore.types.dtypes import as_dtype
+from fedcore.types import DType, FunctionType, TensorType, Type, is_static, placement, placement_names
 from fedcore.types.notation import TYPE_RULES, Refused, TypeBuilder, parse_with
 
 _RULES = r"""
@@ -174,10 +174,10 @@ class _ModuleBuilder(TypeBuilder):
     def _constant(self, token, value, type_):
         if isinstance(value, Blob):
             return value
-        if not isinstance(type_, TensorType) or type_.shape is None or None in type_.shape:
+        if not isinstance(type_, TensorType) or not is_static(type_.shape):
             raise Refused(token, f"a literal has a tensor type with known sizes, not {type_}")
         try:
-            return _constant(value, type_)
+            return _constant(value, type_.dtype, type_.shape)
         except (ValueError, OverflowError, TypeError):
             raise Refused(token, f"this literal is no {type_}") from None
 
@@ -195,19 +195,18 @@ def _plain(value):
     return value
 
 
-def _constant(value, type_: TensorType) -> Constant:
-    scalars = [value] if type_.shape == () else list(value)
-    if len(scalars) != int(np.prod(type_.shape)):
+def _constant(value, dtype: DType, shape: tuple[int, ...]) -> Constant:
+    scalars = [value] if shape == () else list(value)
+    if len(scalars) != math.prod(shape):
         raise ValueError(value)
-    if type_.dtype.name == "str":
+    if dtype.name == "str":
         if not all(isinstance(s, bytes) for s in scalars):
             raise ValueError(value)
-        return Constant("str", type_.shape, tuple(scalars))
-    dtype = as_dtype(type_.dtype).numpy
-    array = np.zeros(len(scalars), dtype)
+        return Constant("str", shape, tuple(scalars))
+    array = np.zeros(len(scalars), dtype.numpy)
     for i, scalar in enumerate(scalars):
-        array[i] = _scalar(scalar, dtype)
-    return Constant(type_.dtype.name, type_.shape, array.tobytes())
+        array[i] = _scalar(scalar, dtype.numpy)
+    return Constant(dtype.name, shape, array.tobytes())
 
 
 def _scalar(text, dtype: np.dtype):

@@ -107,7 +107,7 @@ def print_value(value) -> str:
 
 def _constant(constant: Constant) -> str:
     array = constant.to_numpy()
-    if constant.dtype == "str":
+    if isinstance(constant.data, tuple):
         scalars = [_bytes(x) for x in constant.data]
     elif as_dtype(constant.dtype).numpy.kind == "c":
         parts = array.reshape(-1, 1).view(array.real.dtype)

@@ -13,6 +13,7 @@ from fedcore.types import (
     Type,
     explain,
     fits,
+    member_of,
     register_container,
 )
 
@@ -43,7 +44,7 @@ def struct(*elements):
 
 def _item_typing(types, attributes):
     (type_,) = types
-    member = type_.member if isinstance(type_, FederatedType) else type_
+    member = member_of(type_)
     index = attributes["index"]
     if not isinstance(member, StructType) or not 0 <= index < len(member):
         raise TypeMismatch(f"item: a value of type {type_} has no element {index}")

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 import attrs
 import numpy as np
@@ -30,6 +31,7 @@ from fedcore.types import (
     TensorType,
     Type,
     contains,
+    member_of,
 )
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -50,7 +52,7 @@ def active_builder() -> "Builder | None":
 
 def user_location() -> Location | None:
     """The file and line of the innermost frame that is the user's own."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_PACKAGE) and not _LIBRARIES.search(name):
@@ -86,7 +88,7 @@ class Value:
         return self.type
 
     def _struct(self) -> StructType:
-        type_ = self.type.member if isinstance(self.type, FederatedType) else self.type
+        type_ = member_of(self.type)
         if not isinstance(type_, StructType):
             raise TracingError(f"a value of type {self.type} has no elements")
         return type_
@@ -94,7 +96,7 @@ class Value:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        type_ = self.type.member if isinstance(self.type, FederatedType) else self.type
+        type_ = member_of(self.type)
         if not isinstance(type_, StructType) or name not in type_.names:
             known = ", ".join(n for n in getattr(type_, "names", ()) if n)
             hint = f"; it has {known}" if known else ""
@@ -213,7 +215,10 @@ class ModuleBuilder:
         name = self.unique(node.name)
         self._types[name] = node.type
         self._by_content[content] = name
-        (self.graphs if isinstance(node, Graph) else self.functions).append(attrs.evolve(node, name=name))
+        if isinstance(node, Graph):
+            self.graphs.append(attrs.evolve(node, name=name))
+        else:
+            self.functions.append(attrs.evolve(node, name=name))
         return name
 
     def link(self, module: Module) -> str:
@@ -312,12 +317,15 @@ class Builder:
         """The operation of this function that made the value; None for parameters and symbols."""
         if value.builder is not self or not isinstance(value.operand, Ref):
             return None
-        index = int(value.operand.name) if value.operand.name.isdigit() else len(self.operations)
+        return self._operation(value.operand)
+
+    def _operation(self, ref: Ref) -> Operation | None:
+        index = int(ref.name) if ref.name.isdigit() else len(self.operations)
         return self.operations[index] if index < len(self.operations) else None
 
     def type_of(self, ref: Ref) -> Type:
         """The type of a parameter or binding of this function."""
-        made = self.operation(Value(self, ref, None))
+        made = self._operation(ref)
         return made.type if made is not None else next(p.type for p in self.parameters if p.name == ref.name)
 
     def symbol(self, name: str) -> Value:
@@ -412,7 +420,8 @@ class Builder:
             value = convert(self, fn, parameter_type, name)
             if value is not None:
                 return value
-        return self._trace(fn, parameter_type, name or getattr(fn, "__name__", "fn"))
+        own_name: str = getattr(fn, "__name__", "fn")
+        return self._trace(fn, parameter_type, name or own_name)
 
     def _trace(self, fn, parameter_type: Type | None, name: str) -> Value:
         from fedcore.ir.structural import bind

@@ -21,7 +21,8 @@ def _problems(module: Module):
     if not module.functions:
         yield "it holds no function"
     known: dict[str, FunctionType | None] = {}  # None: so broken that it has no type
-    for node in (*module.graphs, *module.functions):
+    nodes: tuple[Graph | Function, ...] = (*module.graphs, *module.functions)
+    for node in nodes:
         if node.name in known:
             yield f"@{node.name} is defined twice"
         if isinstance(node, Graph):
@@ -54,17 +55,19 @@ def _function_problems(module: Module, function: Function, symbols: dict[str, Fu
         yield f"{where}: a stage stands in a {module.stage} module"
     for op in function.operations:
         at = f"{where}: %{op.name}" + (f" ({op.location})" if op.location else "")
-        types = []
+        types: list[Type] = []
         for operand in op.operands:
             scope = symbols if isinstance(operand, Symbol) else bound
             if operand.name not in scope:
                 what = "a symbol defined before" if isinstance(operand, Symbol) else "bound before"
                 yield f"{at}: {operand} is not {what}"
-            types.append(scope.get(operand.name))
+            type_ = scope.get(operand.name)
+            if type_ is not None:
+                types.append(type_)
         if op.name in bound:
             yield f"{at} is bound twice"
         bound[op.name] = op.type
-        if None not in types:
+        if len(types) == len(op.operands):
             yield from _operation_problems(at, module.stage, op, types, is_main=is_main)
     yield from _result_problems(where, function, bound, symbols)
 

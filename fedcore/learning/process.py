@@ -1,6 +1,6 @@
 """`LearningProcess`: an iterative process whose state holds a global model."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -49,16 +49,17 @@ class _Initialize(Computation):
 
     def __call__(self, *args, **kwargs):
         state = super().__call__(*args, **kwargs)
-        if active_builder() is not None:
+        report = context.last_report()
+        if active_builder() is not None or report is None:
             return state
-        return state.replace(seed=np.int64(context.last_report().seed))
+        return state.replace(seed=np.int64(report.seed))
 
 
 class _Next(Computation):
     """Called from Python, a round draws from the state's seed and its number."""
 
     def __call__(self, *args, **kwargs):
-        state = args[0] if args else kwargs.get("state")
+        state: Any = args[0] if args else kwargs.get("state")
         if active_builder() is not None or not hasattr(state, "round"):
             return super().__call__(*args, **kwargs)
         return self.invoke(*args, seed=fold_in(int(state.seed), int(state.round)), **kwargs)

@@ -67,7 +67,8 @@ def _element_path(path: str, index: int, name: str | None) -> str:
 def _cohort(value, type_: FederatedType, path: str, sequence) -> Cohort:
     if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or hasattr(value, "element_spec"):
         raise TypeMismatch(
-            f"{path} is a client value of type {type_}: give a list with one element per client, not {type(value).__name__}"
+            f"{path} is a client value of type {type_}: give a list with one element per client, "
+            f"not {type(value).__name__}"
         )
     return Cohort(value, lambda x, p: prepare(x, type_.member, p, sequence), path)
 

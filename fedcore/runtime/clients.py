@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import ClientError, TypeMismatch
+from fedcore.errors import ClientError, FedcoreError, TypeMismatch
 from fedcore.graphs.realize import pack, realize_block, realize_stage
 from fedcore.graphs.values import flatten
 from fedcore.ir import Module
@@ -86,7 +86,7 @@ class _Run:
         self.tree = MergeTree(self._merge)
         self.kept: dict[int, object] = {}
         self.drawn = 0
-        self.blocks = self._blocks(work.module[work.stage].attributes.get("block", 1))
+        self.blocks = self._blocks(work.module.function(work.stage).attributes.get("block", 1))
         self.drawing = threading.Lock()
         self.failed = threading.Event()
         self.shared: dict[str, list[tf.Tensor]] = {}
@@ -166,11 +166,11 @@ class _Run:
             return self.shared[device.device]
 
     def _merge(self, left, right):
-        work, device = self.work, self.devices[0]
+        work, device, join = self.work, self.devices[0], self.work.join
+        if join is None:
+            raise FedcoreError(f"@{work.stage} keeps client values only: it has no partials to merge")
         layouts = tuple((None,) * len(flatten(side)) for side in (left, right))
-        function = device.function(
-            ("join", work.digest, work.join), lambda: realize_stage(work.module, work.join, layouts)
-        )
+        function = device.function(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
         self.report.count("merges")
         return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)])
 

@@ -3,7 +3,7 @@
 import attrs
 
 from fedcore.errors import TypeMismatch
-from fedcore.types import FederatedType, StructType, Type, explain, fits
+from fedcore.types import FederatedType, StructType, Type, explain, fits, member_of
 
 
 @attrs.frozen
@@ -67,7 +67,7 @@ def _first_result(result: Type, state: Type) -> Type:
     """`next` returns the state alone, or first of several."""
     if fits(result, state):
         return result
-    member = result.member if isinstance(result, FederatedType) else result
+    member = member_of(result)
     if not isinstance(member, StructType) or not len(member):
         return result
     first = member.types[0]
@@ -83,7 +83,8 @@ class MeasuredProcess(IterativeProcess):
         names = result.names if isinstance(result, StructType) else ()
         if names != ("state", "result", "measurements"):
             raise TypeMismatch(
-                f"{type(self).__name__}: next_fn returns a MeasuredProcessOutput (state, result, measurements), not {result}"
+                f"{type(self).__name__}: next_fn returns a MeasuredProcessOutput (state, result, measurements), "
+                f"not {result}"
             )
 
 
@@ -99,7 +100,8 @@ class AggregationProcess(MeasuredProcess):
         parameters = next_fn.module.main.parameters
         if len(parameters) not in (2, 3):
             raise TypeMismatch(
-                f"AggregationProcess: next_fn takes a state, a value and maybe a weight, not {len(parameters)} arguments"
+                "AggregationProcess: next_fn takes a state, a value and maybe a weight, "
+                f"not {len(parameters)} arguments"
             )
         for parameter in parameters[1:]:
             type_ = parameter.type

@@ -15,7 +15,7 @@ from fedcore.types.placements import (
     placement_names,
     register_placement,
 )
-from fedcore.types.shapes import Shape, as_shape, shape_fits
+from fedcore.types.shapes import Shape, as_shape, is_static, shape_fits
 from fedcore.types.signatures import PENDING, Alternative, Binding, Parameter, Signature, substitute
 from fedcore.types.types import (
     AbstractType,
@@ -32,9 +32,12 @@ from fedcore.types.walk import (
     contains,
     leaves,
     map_leaves,
+    map_tensors,
+    member_of,
     notation_with_spans,
     strip_containers,
     strip_placement,
+    tensor_leaves,
 )
 
 __all__ = [
@@ -67,8 +70,11 @@ __all__ = [
     "contains",
     "explain",
     "fits",
+    "is_static",
     "leaves",
     "map_leaves",
+    "map_tensors",
+    "member_of",
     "mismatches",
     "notation_with_spans",
     "parse_signature",
@@ -81,5 +87,6 @@ __all__ = [
     "strip_containers",
     "strip_placement",
     "substitute",
+    "tensor_leaves",
     "to_type",
 ]

@@ -269,7 +269,8 @@ def parse_with(parser: lark.Lark, text: str, *, start: str | None = None, words:
         return parser.parse(text, start=start)
     except Refused as error:
         token = error.token
-        raise ParseError(error.problem, text, token.line, token.column, error.expected) from None
+        # Only tokens that no parser made lack a position.
+        raise ParseError(error.problem, text, token.line or 1, token.column or 1, error.expected) from None
     except lark.UnexpectedToken as error:
         expected = _expected(error.accepts or error.expected, words)
         if error.token.type == "$END":

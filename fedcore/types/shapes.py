@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 Shape: TypeAlias = tuple[int | None, ...] | None
 
@@ -25,6 +25,11 @@ def as_shape(x) -> Shape:
         return tuple(None if size is None else _size(size) for size in x)
     except TypeError as error:
         raise TypeError(f"{x!r} is not a shape; a shape is a tuple of sizes, None where unknown") from error
+
+
+def is_static(shape: Shape) -> TypeGuard[tuple[int, ...]]:
+    """Whether the rank and every size are known."""
+    return shape is not None and None not in shape
 
 
 def shape_fits(have: Shape, want: Shape) -> bool:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import attrs
 
+from fedcore.errors import TypeMismatch
 from fedcore.types.dtypes import DType, as_dtype
 from fedcore.types.placements import Placement, PlacementVariable, placement
 from fedcore.types.shapes import Shape, as_shape
@@ -75,6 +76,17 @@ class TensorType(Type):
     @property
     def rank(self) -> int | None:
         return None if self.shape is None else len(self.shape)
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """The shape where the rank has to be known.
+
+        Raises:
+            TypeMismatch: it is not.
+        """
+        if self.shape is None:
+            raise TypeMismatch(f"the rank of {self} has to be known here")
+        return self.shape
 
     def parts(self):
         if self.shape is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from fedcore.types.types import FederatedType, Key, StructType, StructWithPythonType, Type, quoted
+from fedcore.errors import TypeMismatch
+from fedcore.types.types import FederatedType, Key, StructType, StructWithPythonType, TensorType, Type, quoted
 
 At: TypeAlias = tuple[Key, ...]
 """The keys that lead from a type to one of its parts."""
@@ -17,6 +18,21 @@ def leaves(type_: Type) -> list[tuple[str, Type]]:
     A leaf comes with its path, such as `x.y[0]`; the path of a type that is itself a leaf is empty.
     """
     return [(path, leaf) for _, path, leaf in leaves_at(type_)]
+
+
+def tensor_leaves(type_: Type | None) -> list[TensorType]:
+    """The leaves of a type that holds tensors only, in order; None, a missing parameter, has none.
+
+    Raises:
+        TypeMismatch: a leaf is no tensor.
+    """
+    return [] if type_ is None else [_tensor(leaf) for _, leaf in leaves(type_)]
+
+
+def _tensor(leaf: Type) -> TensorType:
+    if not isinstance(leaf, TensorType):
+        raise TypeMismatch(f"tensors are wanted here, not {leaf}")
+    return leaf
 
 
 def leaves_at(type_: Type, at: At = (), path: str = "") -> Iterator[tuple[At, str, Type]]:
@@ -42,6 +58,20 @@ def map_leaves(fn: Callable[[Type], Type], type_: Type) -> Type:
     if isinstance(type_, StructType | FederatedType):
         return type_.map_children(lambda child: map_leaves(fn, child))
     return fn(type_)
+
+
+def map_tensors(fn: Callable[[TensorType], Type], type_: Type) -> Type:
+    """As `map_leaves`, for a type that holds tensors only.
+
+    Raises:
+        TypeMismatch: a leaf is no tensor.
+    """
+    return map_leaves(lambda leaf: fn(_tensor(leaf)), type_)
+
+
+def member_of(type_: Type) -> Type:
+    """What one member of a placement holds of the value: a federated type's member, any other type itself."""
+    return type_.member if isinstance(type_, FederatedType) else type_
 
 
 def strip_placement(type_: Type) -> Type:

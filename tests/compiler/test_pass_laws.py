@@ -148,7 +148,8 @@ def work(module: Module, clients: int, given_arguments: list) -> collections.Cou
 def client_work(module: Module, data) -> collections.Counter:
     """What one more client adds."""
     first, second = (
-        work(module, n, [plain(v, p.type) for v, p in zip(data[n], module.main.parameters, strict=True)]) for n in (2, 3)
+        work(module, n, [plain(v, p.type) for v, p in zip(data[n], module.main.parameters, strict=True)])
+        for n in (2, 3)
     )
     second.subtract(first)
     return +second
@@ -168,14 +169,18 @@ def plain(value, type_):
 
 
 def drawn_twice(draw, module):
-    """Arguments for two clients, and the same with one client more, whose sequences are empty."""
+    """Arguments for two clients, and for the same two and one more."""
     three = draw(arguments(module, clients=3))
-    two = [v[:2] if isinstance(p.type, FederatedType) and p.type.placement == fc.CLIENTS else v
-           for v, p in zip(three, module.main.parameters, strict=True)]
+    two = [
+        v[:2] if isinstance(p.type, FederatedType) and p.type.placement == fc.CLIENTS else v
+        for v, p in zip(three, module.main.parameters, strict=True)
+    ]
     return {2: two, 3: three}
 
 
-@pytest.mark.parametrize(("name", "before"), [p for p in PREPARED if p[0] in ("inline", "dce", "partition", "plan", "strip-locations")])
+@pytest.mark.parametrize(
+    ("name", "before"), [p for p in PREPARED if p[0] in ("inline", "dce", "partition", "plan", "strip-locations")]
+)
 @settings(max_examples=25)
 @given(data=st.data())
 def test_a_pass_adds_no_work_of_any_kind_to_a_client(name, before, data):

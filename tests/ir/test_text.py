@@ -189,7 +189,12 @@ HEAD = "fedcore 1 traced\n"
         (HEAD + "fn main() -> int32 {\n  return %x\n}", 2, 4, "expected a symbol such as `@main`"),
         (HEAD + "fn @main(x: int32) -> int32 {\n  return %x\n}", 2, 10, "a binding such as `%0`"),
         (HEAD + "fn @main(%x: int33) -> int32 {\n  return %x\n}", 2, 14, "int33"),
-        (HEAD + "fn @main() -> int8 {\n  %0 = literal() : int8 {value=128}\n  return %0\n}", 3, 3, "this literal is no int8"),
+        (
+            HEAD + "fn @main() -> int8 {\n  %0 = literal() : int8 {value=128}\n  return %0\n}",
+            3,
+            3,
+            "this literal is no int8",
+        ),
         (HEAD + "fn @main() -> int8 {\n  %0 = literal() : int8[?] {value=[1]}\n  return %0\n}", 3, 3, "known sizes"),
         (HEAD + "graph @g : int32  sha256:ab\n", 2, 7, "a graph has the type of a function, not int32"),
         (HEAD + "stage @s() -> int32 at MARS {\n  return %0\n}", 2, 24, "`MARS` is no placement"),

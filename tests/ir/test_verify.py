@@ -1,7 +1,7 @@
 import attrs
 import pytest
 
-import fedcore.intrinsics  # the operations that the texts name
+import fedcore.intrinsics  # noqa: F401  declares the operations that the texts name
 from fedcore.errors import FedcoreError, VerifyError
 from fedcore.ir import Module, lookup, parse_module, verify
 
@@ -41,7 +41,10 @@ CORRUPTIONS = {
         "@main: %x is bound twice",
     ),
     "a parameter given twice": (
-        traced("  %0 = federated_sum(%x) : float32@SERVER\n  return %0", parameters="%x: {float32}@CLIENTS, %x: {float32}@CLIENTS"),
+        traced(
+            "  %0 = federated_sum(%x) : float32@SERVER\n  return %0",
+            parameters="%x: {float32}@CLIENTS, %x: {float32}@CLIENTS",
+        ),
         "@main: parameter %x is given twice",
     ),
     "a symbol defined twice": (
@@ -78,7 +81,9 @@ CORRUPTIONS = {
         "@main: %0: item lacks the attribute index",
     ),
     "an element that is not there": (
-        traced("  %0 = item(%x) : float32 {index=2}\n  return %0", parameters="%x: <float32,float32>", result="float32"),
+        traced(
+            "  %0 = item(%x) : float32 {index=2}\n  return %0", parameters="%x: <float32,float32>", result="float32"
+        ),
         "@main: %0: item: a value of type <float32,float32> has no element 2",
     ),
     "a literal of another type": (
@@ -94,7 +99,9 @@ CORRUPTIONS = {
         "@main: it returns {float32}@CLIENTS, but declares float32@SERVER",
     ),
     "a digest that is none": (
-        traced("  %0 = federated_sum(%x) : float32@SERVER\n  return %0", before="graph @g : (int32 -> int32)  sha256:ab"),
+        traced(
+            "  %0 = federated_sum(%x) : float32@SERVER\n  return %0", before="graph @g : (int32 -> int32)  sha256:ab"
+        ),
         "graph @g: sha256:ab is no SHA-256 digest",
     ),
     "a graph over placed values": (
@@ -112,7 +119,11 @@ CORRUPTIONS = {
         "@s: a stage stands in a traced module",
     ),
     "an operation of a plan before there is one": (
-        traced("  %0 = broadcast(%x) : float32@CLIENTS\n  return %0", parameters="%x: float32@SERVER", result="float32@CLIENTS"),
+        traced(
+            "  %0 = broadcast(%x) : float32@CLIENTS\n  return %0",
+            parameters="%x: float32@SERVER",
+            result="float32@CLIENTS",
+        ),
         "@main: %0: broadcast belongs to a plan, but the module is traced",
     ),
     "a derived operation in a lowered module": (

@@ -123,9 +123,7 @@ def test_what_is_no_type_is_refused_where_it_goes_wrong(text, line, column, prob
     assert (caught.value.line, caught.value.column, caught.value.problem) == (line, column, problem)
 
 
-@pytest.mark.parametrize(
-    "text", ["int32" + "*" * 300, "<" * 5000 + ">" * 5000, "(-> " * 300 + "str" + ")" * 300]
-)
+@pytest.mark.parametrize("text", ["int32" + "*" * 300, "<" * 5000 + ">" * 5000, "(-> " * 300 + "str" + ")" * 300])
 def test_deep_nesting_is_refused(text):
     with pytest.raises(ParseError, match="types nest at most 200 deep"):
         parse_type(text)

@@ -153,9 +153,7 @@ def test_a_placement_variable_takes_its_default():
 def test_one_variable_has_one_kind_in_all_alternatives():
     T = parse_type("T")
     with pytest.raises(ValueError, match="different kinds"):
-        Signature(
-            [Alternative([Parameter(None, T)], T, {"T": "numeric"}), Alternative([Parameter(None, T)], T)]
-        )
+        Signature([Alternative([Parameter(None, T)], T, {"T": "numeric"}), Alternative([Parameter(None, T)], T)])
 
 
 def test_a_struct_is_asked_for_in_words():

@@ -7,7 +7,7 @@ from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Para
 from fedcore.ir.module import Graph
 from fedcore.ir.structural import call, item
 from fedcore.ir.values import rename_symbols
-from fedcore.types import FunctionType, SequenceType, Type, contains
+from fedcore.types import FunctionType, SequenceType, StructType, Type, contains
 
 _SEQUENCE = ("sequence_map", "sequence_reduce")
 _FREE = ("struct", "item", "literal", "generic_zero")  # not worth a graph of their own
@@ -37,7 +37,13 @@ def _runs(function: Function) -> list[list[Operation]]:
         if _in_graph(op) and not _pairs_kept(function, op):
             runs.setdefault(levels[op.name], []).append(op)
     found = [runs[key] for key in sorted(runs)]
-    return [run for run in found if any(op.kind not in _FREE for op in run)]
+    return [_without_bookkeeping(run) for run in found if any(op.kind not in _FREE for op in run)]
+
+
+def _without_bookkeeping(run: list[Operation]) -> list[Operation]:
+    """A run whose work is one call already is that call; else a second `fuse` would wrap it again."""
+    work = [op for op in run if op.kind not in _FREE]
+    return work if len(work) == 1 and work[0].kind == "call" else run
 
 
 def _in_graph(op: Operation) -> bool:
@@ -46,7 +52,8 @@ def _in_graph(op: Operation) -> bool:
 
 def _pairs_kept(function: Function, op: Operation) -> bool:
     """Whether the operation puts the partial beside what the clients keep: what is kept meets no partial."""
-    return function.result == Ref(op.name) and op.kind == "struct" and op.type.names == ("partial", "kept")
+    is_pair = isinstance(op.type, StructType) and op.type.names == ("partial", "kept")
+    return function.result == Ref(op.name) and op.kind == "struct" and is_pair
 
 
 def _is_sequence(type_: Type) -> bool:

@@ -8,7 +8,7 @@ from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
 from fedcore.ir import Builder, Module, ModuleBuilder, Value
 from fedcore.ir.module import Graph
 from fedcore.ir.structural import call, item
-from fedcore.types import CLIENTS, SERVER, FederatedType, StructType
+from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, member_of
 
 
 @compiler_pass("partition")
@@ -87,7 +87,7 @@ class _Partition:
             return
         local = _Local(self, AT_SERVER)
         for node in work:
-            if node.op.kind == "federated_aggregate":
+            if node.operation.kind == "federated_aggregate":
                 partial, index = self.partials[node]
                 argument = local.argument(partial)
                 if index is not None:
@@ -120,14 +120,13 @@ class _Partition:
         if not aggregations and not kept:
             return
         local = _Local(self, AT_CLIENTS)
-        if aggregations:
-            local.start_fold(aggregations)
+        before = local.start_fold(aggregations) if aggregations else None
         for node in work:
             local.node(node)
-        if not aggregations:
+        if before is None:
             self._finish(local, "clients", CLIENTS, kept, collect)
             return
-        self._finish_fold(local, aggregations, kept)
+        self._finish_fold(local, before, aggregations, kept)
 
     def at(self, node: Node, where: str) -> Value:
         """The top-level value of a node, sent to the clients where they ask for an unplaced one."""
@@ -142,22 +141,22 @@ class _Partition:
     def _at_server(self, node: Node) -> Value:
         (source,) = node.inputs
         if isinstance(source, tuple):
-            raise FedcoreError(f"{node.op.kind} ({node.op.location}): zip the values before they are sent")
+            op = node.operation
+            raise FedcoreError(f"{op.kind} ({op.location}): zip the values before they are sent")
         return self.placed[source]
 
     def _is_broadcast(self, node: Node) -> bool:
-        if node.op.kind == "federated_broadcast":
+        if node.operation.kind == "federated_broadcast":
             return True
-        return node.op.kind == "federated_value" and not all(n.is_constant for n in node.sources())
+        return node.operation.kind == "federated_value" and not all(n.is_constant for n in node.sources())
 
     def _is_kept(self, node: Node, level: int) -> bool:
         if any(n is node for n in nodes_of(self.flow.result)):
             return True
         return any(u.level > level + 1 or (u.level > level and u.where == AT_CLIENTS) for u in self.flow.users(node))
 
-    def _finish_fold(self, local: "_Local", aggregations: list[_Aggregation], kept: list[Node]) -> None:
+    def _finish_fold(self, local: "_Local", before: Value, aggregations: list[_Aggregation], kept: list[Node]) -> None:
         with local.builder:
-            before = local.partial
             after = []
             for i, aggregation in enumerate(aggregations):
                 mine = before if len(aggregations) == 1 else before[i]
@@ -210,7 +209,7 @@ class _Partition:
 def _inlined(inliner: Inliner, builder: Builder, symbol: str, arguments: list[Value], node: Node) -> Value:
     """The result of applying a symbol of the source module: a graph is called, a function inlined."""
     target = inliner.symbols[symbol]
-    with builder.at(node.op.location):
+    with builder.at(node.operation.location):
         if isinstance(target, Graph):
             return call.emit([inliner.symbol(builder, symbol), *arguments], builder=builder)
         if not target.parameters:
@@ -234,8 +233,7 @@ class _Local:
         for known, parameter in self._outer:
             if known is outer:
                 return parameter
-        type_ = outer.type.member if isinstance(outer.type, FederatedType) else outer.type
-        parameter = self.builder.parameter(name or self._name(outer), type_)
+        parameter = self.builder.parameter(name or self._name(outer), member_of(outer.type))
         self._outer.append((outer, parameter))
         return parameter
 
@@ -245,12 +243,14 @@ class _Local:
         taken = {p.name for p in self.builder.parameters}
         return stem if stem not in taken else f"{stem}_{len(taken)}"
 
-    def start_fold(self, aggregations: list[_Aggregation]) -> None:
+    def start_fold(self, aggregations: list[_Aggregation]) -> Value:
+        """Declares the partial first, then what the aggregations' zeros need."""
         types = [self.owner.partial_type(a) for a in aggregations]
         type_ = types[0] if len(types) == 1 else StructType([(None, t) for t in types])
         self.partial = self.builder.parameter("partial", type_)
         for node in (n for a in aggregations for n in nodes_of(a.zero) if not n.is_constant):
             self.value(node)
+        return self.partial
 
     def value(self, node: Node) -> Value:
         """A node as a local value: made here, written again where it is a constant, else a parameter."""
@@ -260,7 +260,7 @@ class _Local:
             elif node.is_constant:
                 self.node(node)
             else:
-                raise FedcoreError(f"{node.op.kind} ({node.op.location}) needs a value of another stage")
+                raise FedcoreError(f"{node.operation.kind} ({node.operation.location}) needs a value of another stage")
         return self.known[node]
 
     def tree(self, tree) -> Value:
@@ -273,7 +273,7 @@ class _Local:
 
     def node(self, node: Node) -> None:
         """Appends what a node's operation does at one placement."""
-        op = node.op
+        op = node.operation
         with self.builder.at(op.location), self.builder:
             if op.kind in ("federated_map", "federated_apply"):
                 self.known[node] = self.call(node.inputs[0], [self.tree(node.inputs[1])], node)
@@ -296,7 +296,7 @@ class _Local:
         operands = [
             self.owner.inliner.symbol(self.builder, i) if isinstance(i, str) else self.tree(i) for i in node.inputs
         ]
-        return self.builder.append(node.op.kind, operands, node.type, node.op.attributes)
+        return self.builder.append(node.operation.kind, operands, node.type, node.operation.attributes)
 
     def _order(self) -> list[tuple[Value, Value]]:
         """Broadcasts come before client values, whatever was needed first."""
@@ -316,7 +316,7 @@ class _Local:
         """The stage that makes the partial a block starts from; it takes what is broadcast."""
         local = _Local(self.owner, AT_CLIENTS)
         for outer, _ in self._order():
-            if outer.type.all_equal:
+            if isinstance(outer.type, FederatedType) and outer.type.all_equal:
                 local.argument(outer)
         with local.builder:
             zeros = [local.tree(a.zero) for a in aggregations]

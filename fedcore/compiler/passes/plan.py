@@ -4,7 +4,7 @@ import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.ir import Function, Module, Operation, Ref
-from fedcore.types import TensorType, Type, leaves
+from fedcore.types import TensorType, Type, is_static, leaves, member_of
 
 
 @compiler_pass("plan")
@@ -35,7 +35,7 @@ def _with_strategy(stage: Function) -> Function:
 
 def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, Function]) -> Operation:
     if op.kind == "broadcast":
-        bits = size_bits([op.type.member])
+        bits = size_bits([member_of(op.type)])
     elif op.kind == "merge":
         bits = size_bits(_sent_in(_fold_of(op, by_name), stages))
     else:
@@ -76,7 +76,7 @@ def size_bits(types: list[Type]) -> int | None:
     total = 0
     for type_ in types:
         for _, leaf in leaves(type_):
-            if not isinstance(leaf, TensorType) or leaf.shape is None or None in leaf.shape or leaf.dtype.bits is None:
+            if not isinstance(leaf, TensorType) or not is_static(leaf.shape) or leaf.dtype.bits is None:
                 return None
             total += leaf.dtype.bits * math.prod(leaf.shape)
     return total

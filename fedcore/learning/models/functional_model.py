@@ -9,7 +9,7 @@ from fedcore.types import Type
 
 @attrs.frozen
 class BatchOutput:
-    """What one forward pass gives: `<loss=float32,predictions=…,num_examples=int64>`, the loss a mean over the batch."""
+    """What one forward pass gives: `<loss=float32,predictions=…,num_examples=int64>`; the loss is the batch's mean."""
 
     loss: object
     predictions: object

@@ -37,15 +37,17 @@ class _KerasModel:
     def __init__(self, model: keras.Model, loss, input_spec, metrics: list):
         if input_spec is None:
             raise TracingError("from_keras_model: input_spec is the type of a batch, such as dataset.element_spec")
-        self.batch_type = to_type(input_spec)
-        if not isinstance(self.batch_type, StructType) or len(self.batch_type) != 2:
-            raise TracingError(f"a batch is a pair of inputs and labels (x, y), not {self.batch_type}")
+        batch_type = to_type(input_spec)
+        if not isinstance(batch_type, StructType) or len(batch_type) != 2:
+            raise TracingError(f"a batch is a pair of inputs and labels (x, y), not {batch_type}")
+        self.batch_type = batch_type
         self.model = model
         self.loss = keras.losses.get(loss) if isinstance(loss, str) else loss
         self.metrics = metrics
         if not model.built:
             raise TracingError(
-                f"the Keras model {model.name} is not built: give it a keras.Input, or call it once on a batch in model_fn"
+                f"the Keras model {model.name} is not built: give it a keras.Input, or call it once on a batch in "
+                "model_fn"
             )
         initialisers = active_initialisers()
         self.trainable = list(model.trainable_variables)

@@ -61,7 +61,7 @@ def reproducible() -> Iterator[Initialisers]:
         random.setstate(before)
 
 
-def trace_model(model_fn: Callable) -> FunctionalModel:
+def trace_model(model_fn: Callable | FunctionalModel) -> FunctionalModel:
     """The model that `model_fn` makes, called once.
 
     Raises:

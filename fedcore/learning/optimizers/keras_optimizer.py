@@ -1,7 +1,5 @@
 """Keras optimizers as functional ones, by their configuration."""
 
-from collections.abc import Callable
-
 import keras
 
 from fedcore.errors import FedcoreError
@@ -19,7 +17,7 @@ def as_optimizer(given) -> Optimizer:
     """
     if isinstance(given, Optimizer):
         return given
-    if isinstance(given, Callable) and not isinstance(given, keras.optimizers.Optimizer):
+    if callable(given) and not isinstance(given, keras.optimizers.Optimizer):
         return as_optimizer(given())
     if not isinstance(given, keras.optimizers.SGD):
         raise FedcoreError(f"{given!r} is no optimizer that fedcore knows; there is SGD")

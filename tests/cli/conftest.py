@@ -1,0 +1,99 @@
+"""The command line as a user has it: a process, in a directory of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@attrs.frozen
+class Ran:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def fedcore(tmp_path):
+    """Runs `python -m fedcore ...` in `tmp_path`."""
+
+    def run(*arguments: str, stdin: bytes = b"", **environment: str) -> Ran:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedcore", *arguments],
+            cwd=tmp_path,
+            input=stdin,
+            capture_output=True,
+            env=plain_environment() | environment,
+            timeout=300,
+        )
+        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts `python -u -m fedcore ...` in `tmp_path`; the process has pipes."""
+
+    def run(*arguments: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "fedcore", *arguments],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=plain_environment(),
+        )
+
+    return run
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Runs a Python program in `tmp_path` and returns what it prints."""
+
+    def run(program: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            capture_output=True,
+            env=plain_environment(),
+            timeout=300,
+            check=True,
+        )
+        return done.stdout.decode()
+
+    return run
+
+
+def plain_environment() -> dict[str, str]:
+    """This environment without what changes colours or TensorFlow's chatter."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "TF_CPP_MIN_LOG_LEVEL")}
+    return kept | {"PYTHONPATH": str(ROOT)}
+
+
+MEAN = """\
+fedcore 1 traced
+
+fn @main(%x: {float32}@CLIENTS) -> <float32@SERVER,float32@SERVER> {   loc("sensors.py":12)
+  %0 = federated_mean(%x) : float32@SERVER   loc("sensors.py":13)
+  %1 = federated_sum(%x) : float32@SERVER   loc("sensors.py":14)
+  %2 = federated_zip(%x) : {float32}@CLIENTS
+  %3 = struct(%0, %1) : <float32@SERVER,float32@SERVER>
+  return %3
+}
+"""
+
+
+@pytest.fixture
+def mean_fed(tmp_path) -> Path:
+    """A traced program in `mean.fed`, as fedcore prints it."""
+    path = tmp_path / "mean.fed"
+    path.write_text(MEAN)
+    return path

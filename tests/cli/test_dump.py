@@ -1,0 +1,134 @@
+import json
+import re
+
+import pytest
+
+from fedcore.ir import parse_module
+
+STEPS = """\
+import fedcore as fc
+
+@fc.federated_computation(fc.FederatedType(float, fc.CLIENTS))
+def total(x):
+    return fc.federated_sum(x)
+
+class process:
+    next = total
+"""
+
+
+def test_one_stage_in_a_pipe_is_the_file_byte_for_byte(fedcore, mean_fed):
+    ran = fedcore("dump", "mean.fed", "--stage", "traced")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == mean_fed.read_text()
+
+
+def test_all_stages_stand_under_headings_and_each_parses(fedcore, mean_fed):
+    ran = fedcore("dump", "mean.fed", TF_CPP_MIN_LOG_LEVEL="3")
+    texts = re.split(r"^// (?:traced|lowered|planned): .*\n", ran.out, flags=re.MULTILINE)
+    assert texts[0] == ""
+    assert [parse_module(text).stage for text in texts[1:]] == ["traced", "lowered", "planned"]
+    assert ran.out.startswith("// traced: 4 operations, 1 function\n")
+
+
+def test_after_names_a_run_of_a_pass(fedcore, mean_fed):
+    first, second = fedcore("dump", "mean.fed", "--after", "inline"), fedcore("dump", "mean.fed", "--after", "inline:2")
+    assert parse_module(first.out).stage == "traced"
+    assert parse_module(second.out).stage == "lowered"
+
+
+@pytest.mark.parametrize("after", ["frob", "inline:9", "inline:x"])
+def test_after_an_unknown_run_is_a_usage_error(fedcore, mean_fed, after):
+    ran = fedcore("dump", "mean.fed", "--after", after)
+    assert ran.code == 2
+    assert f"{after!r} is no pass of inline," in ran.err
+
+
+def test_a_stage_that_the_file_has_left_behind_is_a_usage_error(fedcore, mean_fed, tmp_path):
+    (tmp_path / "lowered.fed").write_text(fedcore("dump", "mean.fed", "--stage", "lowered").out)
+    ran = fedcore("dump", "lowered.fed", "--stage", "traced")
+    assert ran.code == 2
+    assert "lowered.fed is lowered: what was traced is not in it" in ran.err
+
+
+def test_colours_change_no_character(fedcore, mean_fed):
+    ran = fedcore("dump", "mean.fed", "--stage", "traced", FORCE_COLOR="1")
+    assert "\x1b[" in ran.out
+    assert re.sub(r"\x1b\[[0-9;]*m", "", ran.out) == mean_fed.read_text()
+
+
+def test_a_long_line_is_neither_wrapped_nor_cut_in_colours(fedcore, tmp_path):
+    wide = "<" + ",".join(f"field_{i}=float32[{i}]" for i in range(1, 100)) + ">"
+    text = (
+        f"fedcore 1 traced\n\nfn @main(%x: {wide}) -> int32 {{\n  %0 = literal() : int32 {{value=1}}\n  return %0\n}}\n"
+    )
+    (tmp_path / "wide.fed").write_text(text)
+    ran = fedcore("dump", "wide.fed", "--stage", "traced", FORCE_COLOR="1", COLUMNS="40")
+    assert re.sub(r"\x1b\[[0-9;]*m", "", ran.out) == text
+
+
+def test_json_holds_every_operation_with_its_line(fedcore, mean_fed):
+    ran = fedcore("dump", "mean.fed", "--stage", "traced", "--format", "json")
+    (module,) = json.loads(ran.out)["modules"]
+    (function,) = module["functions"]
+    assert [op["kind"] for op in function["operations"]] == [
+        "federated_mean",
+        "federated_sum",
+        "federated_zip",
+        "struct",
+    ]
+    assert function["operations"][0]["location"] == {"file": "sensors.py", "line": 13}
+    assert function["operations"][0]["type"] == "float32@SERVER"
+
+
+def test_dot_has_a_node_for_each_operation_and_an_arrow_for_each_operand(fedcore, mean_fed):
+    ran = fedcore("dump", "mean.fed", "--stage", "traced", "--format", "dot")
+    assert ran.out.startswith('digraph "traced" {\n') and ran.out.endswith("}\n")
+    assert '"main/1" [style=filled, fillcolor="#fde8e4", label="federated_sum\\nfloat32@SERVER"];' in ran.out
+    assert '  "main/x" -> "main/1";\n' in ran.out
+    assert ran.out.count(" -> ") == 6  # three uses of %x, two of the struct, the result
+
+
+def test_neither_a_file_nor_a_name_is_a_usage_error(fedcore):
+    ran = fedcore("dump", "nothing.fed")
+    assert ran.code == 2
+    assert "no file 'nothing.fed'; a computation in a Python module is written MODULE:NAME" in ran.err
+
+
+def test_an_unknown_python_module_is_a_usage_error(fedcore):
+    ran = fedcore("dump", "no_such_module:main")
+    assert ran.code == 2
+    assert "no module 'no_such_module' in the current directory or installed" in ran.err
+
+
+def test_a_python_module_that_raises_shows_its_line_and_no_traceback(fedcore, tmp_path):
+    (tmp_path / "broken.py").write_text("x = 1\nraise RuntimeError('no data here')\n")
+    ran = fedcore("dump", "broken:x")
+    assert ran.code == 1
+    assert ran.err == (
+        "fedcore: importing broken fails: RuntimeError: no data here\n"
+        "  at broken.py:2: raise RuntimeError('no data here')\n"
+    )
+
+
+def test_what_is_no_computation_is_a_usage_error(fedcore, tmp_path):
+    (tmp_path / "plain.py").write_text("x = 1\n")
+    ran = fedcore("dump", "plain:x")
+    assert ran.code == 2
+    assert "plain:x is no computation but a int; it has no computations" in ran.err
+
+
+@pytest.mark.slow  # imports TensorFlow
+def test_a_computation_is_found_by_name_and_inside_a_process(fedcore, tmp_path):
+    (tmp_path / "steps.py").write_text(STEPS)
+    by_name, inside = fedcore("dump", "steps:total"), fedcore("dump", "steps:process.next")
+    assert (by_name.code, by_name.err) == (0, "")
+    assert 'federated_sum(%x) : float32@SERVER   loc("steps.py":5)' in by_name.out
+    assert inside.out == by_name.out
+
+
+@pytest.mark.slow  # imports TensorFlow
+def test_naming_a_process_or_nothing_tells_what_there_is(fedcore, tmp_path):
+    (tmp_path / "steps.py").write_text(STEPS)
+    assert "steps:process holds computations: name steps:process.next" in fedcore("dump", "steps:process").err
+    assert "steps has no totl; its computations: total" in fedcore("dump", "steps:totl").err

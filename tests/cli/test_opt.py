@@ -1,0 +1,175 @@
+import pytest
+
+from fedcore.compiler import all_passes
+from fedcore.ir import bundle, parse_module
+
+LOWERING = "inline,lower-intrinsics,inline,dce"
+
+BAD_PASSES = '''\
+import attrs
+
+from fedcore.compiler import compiler_pass
+
+@compiler_pass("crash")
+def crash(module, *, hard: bool = False):
+    """Fails."""
+    raise KeyError("what a pass should not raise")
+
+@compiler_pass("mangle")
+def mangle(module):
+    """Makes a module that is not valid."""
+    return attrs.evolve(module, functions=(attrs.evolve(module.main, operations=()),))
+'''
+
+
+@pytest.fixture
+def write_line_7(mean_fed):
+    """Replaces line 7 of `mean.fed`."""
+
+    def write(line: str) -> None:
+        lines = mean_fed.read_text().split("\n")
+        lines[6] = line
+        mean_fed.write_text("\n".join(lines))
+
+    return write
+
+
+def test_without_passes_the_text_comes_back(fedcore, mean_fed):
+    ran = fedcore("opt", "mean.fed")
+    assert (ran.code, ran.out, ran.err) == (0, mean_fed.read_text(), "")
+
+
+def test_a_dash_reads_stdin(fedcore, mean_fed):
+    ran = fedcore("opt", "-", "-p", "strip-locations", stdin=mean_fed.read_bytes())
+    assert ran.code == 0
+    assert "loc(" not in ran.out
+    assert parse_module(ran.out) == parse_module(mean_fed.read_text())
+
+
+def test_a_word_that_does_not_parse_is_shown_with_a_caret(fedcore, write_line_7):
+    write_line_7("  %3 = struct(%0, %1) ; int32")
+    ran = fedcore("opt", "mean.fed")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "fedcore: mean.fed:7:25: unexpected `;`\n"
+        "    %3 = struct(%0, %1) ; int32\n"
+        "                        ^\n"
+    )  # fmt: skip
+
+
+def test_a_type_that_does_not_fit_is_shown_with_a_caret(fedcore, write_line_7):
+    write_line_7('  %3 = federated_sum(%0) : float32@SERVER   loc("sensors.py":15)')
+    ran = fedcore("opt", "mean.fed")
+    assert (ran.code, ran.out) == (1, "")
+    lines = ran.err.split("\n")
+    assert lines[0] == "fedcore: mean.fed: the module is not valid"
+    assert lines[1].startswith("mean.fed:7:8: @main: %3 (sensors.py:15): federated_sum: `values` does not fit")
+    assert lines[2:4] == ['    %3 = federated_sum(%0) : float32@SERVER   loc("sensors.py":15)', "         ^"]
+
+
+def test_a_file_that_is_neither_text_nor_a_bundle_is_a_wrong_program(fedcore):
+    ran = fedcore("opt", "-", stdin=b"\xff\xfe\x00")
+    assert ran.code == 1
+    assert ran.err.startswith("fedcore: <stdin>: the file is neither a bundle nor text")
+
+
+@pytest.mark.parametrize(
+    ("passes", "message"),
+    [
+        ("inline,frob", "no pass is called 'frob'; there are dce, fuse, inline,"),
+        ("inline{frob=1}", "the pass inline has no option 'frob=1'; it has none"),
+        ("inline;dce", "the pipeline 'inline;dce' is not understood"),
+    ],
+)
+def test_a_wrong_pipeline_is_a_usage_error(fedcore, mean_fed, passes, message):
+    ran = fedcore("opt", "mean.fed", "-p", passes)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_a_missing_file_is_a_usage_error(fedcore):
+    assert fedcore("opt", "nothing.fed").code == 2
+    assert fedcore("opt").code == 2
+
+
+def test_list_shows_every_pass_with_its_first_line(fedcore):
+    ran = fedcore("opt", "--list")
+    assert ran.code == 0
+    for one in all_passes():
+        assert any(line.startswith(one.name) and line.endswith(one.summary) for line in ran.out.split("\n"))
+
+
+def test_list_shows_options_with_their_defaults(fedcore, tmp_path):
+    (tmp_path / "bad_passes.py").write_text(BAD_PASSES)
+    ran = fedcore("opt", "--list", "--load", "bad_passes")
+    assert "crash{hard=false}  Fails." in ran.out
+
+
+def test_a_pass_is_imported_when_named_and_leaves_tensorflow_out(python, mean_fed):
+    imported = python(
+        "import sys, fedcore.cli\n"
+        "fedcore.cli.main(['opt', 'mean.fed', '-p', 'inline', '-o', 'out.fed'], standalone_mode=False)\n"
+        "print([m for m in ('tensorflow', 'keras', 'networkx', 'rich') if m in sys.modules])\n"
+        "print(sorted(m for m in sys.modules if m.startswith('fedcore.compiler.passes.')))"
+    )
+    assert imported == "[]\n['fedcore.compiler.passes.inline']\n"
+
+
+def test_print_after_change_shows_only_passes_that_changed_something(fedcore, mean_fed):
+    ran = fedcore("opt", "mean.fed", "-p", "inline,dce,dce,strip-locations", "--print-after-change")
+    headings = [line.split(":")[0] for line in ran.err.split("\n") if line.startswith("// ")]
+    assert headings == ["// after dce", "// after strip-locations"]
+    assert parse_module(ran.out).stage == "traced"
+
+
+def test_print_after_all_says_where_nothing_changed(fedcore, mean_fed):
+    ran = fedcore("opt", "mean.fed", "-p", "dce,dce", "--print-after-all")
+    headings = [line for line in ran.err.split("\n") if line.startswith("// ")]
+    assert headings == ["// after dce: 3 operations, 1 function", "// after dce: no change"]
+
+
+def test_output_goes_to_a_file_that_reads_back(fedcore, mean_fed, tmp_path):
+    ran = fedcore("opt", "mean.fed", "-p", LOWERING, "-o", "lowered.fed")
+    assert (ran.code, ran.out) == (0, "")
+    assert bundle.read(tmp_path / "lowered.fed").stage == "lowered"
+
+
+def test_an_output_that_cannot_be_written_is_a_usage_error(fedcore, mean_fed):
+    ran = fedcore("opt", "mean.fed", "-o", "no/such/folder/out.fed")
+    assert ran.code == 2
+    assert "cannot write no/such/folder/out.fed: No such file or directory" in ran.err
+
+
+def test_a_pass_that_crashes_leaves_a_reproducer_that_crashes_again(fedcore, mean_fed, tmp_path):
+    (tmp_path / "bad_passes.py").write_text(BAD_PASSES)
+    ran = fedcore("opt", "mean.fed", "-p", "dce,crash{hard=true},inline", "--load", "bad_passes")
+    assert ran.code == 3
+    (path,) = tmp_path.glob("fedcore-crash-*.fed")
+    assert ran.err == (
+        f"fedcore: an error inside fedcore: KeyError: 'what a pass should not raise'\n  to reproduce it: {path}\n"
+    )
+    text = path.read_text()
+    assert f"// fedcore opt {path.name} -p 'crash{{hard=true}},inline'\n" in text
+    assert "// Traceback (most recent call last):\n" in text
+    assert "// python 3" in text
+    assert "%2" not in str(parse_module(text))  # what dce left, not what was read
+    assert fedcore("opt", path.name, "-p", "crash{hard=true},inline", "--load", "bad_passes").code == 3
+
+
+def test_verify_each_names_the_pass_that_broke_the_module(fedcore, mean_fed, tmp_path):
+    (tmp_path / "bad_passes.py").write_text(BAD_PASSES)
+    ran = fedcore("opt", "mean.fed", "-p", "inline,mangle", "--verify-each", "--load", "bad_passes")
+    assert ran.code == 3
+    assert "the pass mangle made a module that is not valid" in ran.err
+    (path,) = tmp_path.glob("fedcore-crash-*.fed")
+    assert "which is not bound" in path.read_text()
+
+
+def test_a_reader_that_leaves_early_is_no_error(start, tmp_path):
+    body = "".join(f"  %{i} = literal() : int32 {{value={i}}}\n" for i in range(20_000))
+    (tmp_path / "long.fed").write_text(f"fedcore 1 traced\n\nfn @main() -> int32 {{\n{body}  return %0\n}}\n")
+    with start("opt", "long.fed") as process:
+        assert process.stdout.readline() == b"fedcore 1 traced\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

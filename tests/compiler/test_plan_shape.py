@@ -1,0 +1,164 @@
+import collections
+import math
+
+import pytest
+
+import fedcore as fc
+from fedcore import context
+from fedcore.compiler import LOWERING, compile_module
+
+FLOATS = fc.FederatedType("float32", fc.CLIENTS)
+AT_SERVER = fc.FederatedType("float32", fc.SERVER)
+
+
+@fc.tf_computation("float32", "float32")
+def scaled(x, w):
+    return x * w
+
+
+@fc.tf_computation("float32")
+def half(x):
+    return x / 2.0
+
+
+@fc.federated_computation(FLOATS, AT_SERVER)
+def weighted_sum(xs, w):
+    return fc.federated_sum(fc.federated_map(scaled, (xs, fc.federated_broadcast(w))))
+
+
+@fc.federated_computation(FLOATS, AT_SERVER)
+def round_of_training(xs, w):
+    """Server, broadcast, clients, aggregation, server: a round."""
+    sent = fc.federated_broadcast(fc.federated_map(half, w))
+    total = fc.federated_sum(fc.federated_map(scaled, (xs, sent)))
+    return fc.federated_map(scaled, (total, w))
+
+
+@fc.federated_computation(FLOATS)
+def two_totals(xs):
+    return fc.federated_sum(xs), fc.federated_mean(fc.federated_map(half, xs))
+
+
+@fc.federated_computation(FLOATS)
+def mean_and_variance(xs):
+    """Two phases: the variance is about the mean, which every client gets first."""
+    mean = fc.federated_mean(xs)
+    squares = fc.federated_map(lambda x, m: (x - m) * (x - m), (xs, fc.federated_broadcast(mean)))
+    return mean, fc.federated_mean(squares)
+
+
+@fc.federated_computation(FLOATS)
+def halves(xs):
+    return fc.federated_map(half, xs)
+
+
+@fc.federated_computation(FLOATS)
+def halves_and_total(xs):
+    ys = fc.federated_map(half, xs)
+    return ys, fc.federated_sum(ys)
+
+
+def shape(computation) -> collections.Counter:
+    kinds = [op.kind for op in computation.to_module("planned").main.operations]
+    return collections.Counter(k for k in kinds if k not in ("struct", "item"))
+
+
+def test_a_broadcast_a_map_and_a_sum_are_one_broadcast_one_fold_one_merge_one_run():
+    assert shape(weighted_sum) == {"broadcast": 1, "fold": 1, "merge": 1, "run": 1}
+
+
+def test_a_round_is_run_broadcast_fold_merge_run():
+    kinds = [op.kind for op in round_of_training.to_module("planned").main.operations]
+    assert kinds == ["run", "broadcast", "fold", "merge", "run"]
+
+
+def test_two_aggregations_of_one_level_share_a_fold():
+    assert shape(two_totals) == {"fold": 1, "merge": 1, "run": 1}
+
+
+def test_a_variance_about_the_mean_is_two_client_stages():
+    assert shape(mean_and_variance) == {"fold": 2, "merge": 2, "run": 2, "broadcast": 1}
+
+
+def test_client_values_that_are_returned_are_collected():
+    assert shape(halves) == {"collect": 1}
+
+
+def test_client_values_returned_beside_a_sum_are_kept_by_its_fold():
+    assert shape(halves_and_total) == {"fold": 1, "merge": 1, "run": 1}
+    (fold,) = [op for op in halves_and_total.to_module("planned").main.operations if op.kind == "fold"]
+    assert fold.attributes["keeps"] is True
+
+
+def test_what_clients_keep_costs_no_bits():
+    (merge,) = [op for op in halves_and_total.to_module("planned").main.operations if op.kind == "merge"]
+    assert merge.attributes["bits"] == 32
+
+
+def test_a_client_stage_says_its_strategy_and_block():
+    (stage,) = [f for f in weighted_sum.to_module("planned").functions if f.name == "clients"]
+    assert stage.attributes["strategy"] == "loop"
+    assert stage.attributes["block"] == 2
+
+
+def test_a_broadcast_costs_what_one_client_receives():
+    (broadcast,) = [op for op in weighted_sum.to_module("planned").main.operations if op.kind == "broadcast"]
+    assert broadcast.attributes["bits"] == 32
+
+
+def test_fuse_makes_one_graph_of_a_clients_work_and_one_of_its_share_of_the_sum():
+    before = compile_module(weighted_sum.module, f"{LOWERING},partition")
+    fused = compile_module(weighted_sum.module, f"{LOWERING},partition,fuse,dce")
+    (stage,) = [f for f in before.functions if f.name == "clients"]
+    assert "generic_plus" in [op.kind for op in stage.operations]
+    (stage,) = [f for f in fused.functions if f.name == "clients"]
+    assert [op.kind for op in stage.operations if op.kind not in ("item", "struct")] == ["call", "call"]
+
+
+def test_fuse_names_its_graphs_by_digests_that_are_in_the_text_and_in_the_blobs():
+    fused = compile_module(weighted_sum.module, f"{LOWERING},partition,fuse,dce")
+    assert fused.graphs
+    for graph in fused.graphs:
+        assert f"sha256:{graph.digest}" in str(fused)
+        assert graph.digest in fused.blobs
+
+
+def test_fuse_gives_the_same_digests_each_time():
+    pipeline = f"{LOWERING},partition,fuse,dce"
+    assert (
+        compile_module(weighted_sum.module, pipeline).digest() == compile_module(weighted_sum.module, pipeline).digest()
+    )
+
+
+CALLS = {
+    "a sum": (weighted_sum, (1.0,), 1, 1),
+    "two totals": (two_totals, (), 1, 1),
+    "two phases": (mean_and_variance, (), 2, 2),
+    "a sum with kept values": (halves_and_total, (), 1, 1),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 8, 13])
+def test_the_executed_graph_calls_are_those_of_the_plan(what, n):
+    computation, rest, runs, stages = CALLS[what]
+    computation([float(i) for i in range(n)], *rest)
+    blocks = max(1, math.ceil(n / 2))  # with no clients one block gives the zero
+    assert context.last_report().graph_calls == {
+        "server": runs,
+        "blocks": stages * blocks,
+        "merges": stages * (blocks - 1),
+    }
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_a_collection_makes_one_call_a_block_and_none_else(n):
+    halves([float(i) for i in range(n)])
+    assert context.last_report().graph_calls == {"server": 0, "blocks": math.ceil(n / 2), "merges": 0}
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_the_report_counts_bits_of_every_client(n):
+    weighted_sum([1.0] * n, 2.0)
+    report = context.last_report()
+    assert (report.clients, report.broadcast_bits, report.aggregate_bits) == (n, 32 * n, 32 * n)

@@ -1,0 +1,416 @@
+import collections
+import inspect
+import os
+import re
+import subprocess
+import sys
+import typing
+
+import attrs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore import context
+from fedcore.errors import FedcoreError, TracingError, TypeMismatch
+
+FLOATS = fc.FederatedType("float32", fc.CLIENTS)
+INTS = fc.FederatedType("int32", fc.CLIENTS)
+AT_SERVER = fc.FederatedType("float32", fc.SERVER)
+
+DECORATORS = pytest.mark.parametrize(
+    "decorator", [fc.federated_computation, fc.tf_computation], ids=["federated", "tf"]
+)
+
+
+@fc.tf_computation("float32")
+def half(x):
+    return x / 2.0
+
+
+def line_of(fn) -> str:
+    return f"test_computation.py:{inspect.getsourcelines(fn)[1]}"
+
+
+def test_hello_world():
+    @fc.federated_computation
+    def hello_world():
+        return "Hello, World!"
+
+    assert hello_world() == b"Hello, World!"
+
+
+# What the decorators refuse.
+
+
+@DECORATORS
+def test_a_default_is_refused_with_file_and_line(decorator):
+    def scaled(x, factor=2.0):
+        return x
+
+    with pytest.raises(TracingError, match=f"`scaled` .*{line_of(scaled)}.* gives factor a default"):
+        decorator("float32", "float32")(scaled)
+
+
+@DECORATORS
+def test_var_positional_parameters_are_refused(decorator):
+    def total(*xs):
+        return xs
+
+    with pytest.raises(TracingError, match=r"`total` .* has the parameter \*xs; a computation names all"):
+        decorator("float32")(total)
+
+
+@DECORATORS
+def test_a_keyword_only_parameter_is_refused(decorator):
+    def scaled(*, x):
+        return x
+
+    with pytest.raises(TracingError, match=r"`scaled` .* has the keyword-only parameter x; make it positional"):
+        decorator("float32")(scaled)
+
+
+@DECORATORS
+def test_a_result_of_none_names_file_and_line(decorator):
+    def forgotten(x):
+        pass
+
+    with pytest.raises(TracingError, match=f"`forgotten` .*{line_of(forgotten)}.* returns None"):
+        decorator("float32")(forgotten)
+
+
+def test_a_lambda_of_a_map_that_returns_none_is_refused():
+    with pytest.raises(TracingError, match="returns None; a function of a computation returns a value"):
+        fc.federated_computation(lambda xs: fc.federated_map(lambda x: None, xs), FLOATS)
+
+
+@DECORATORS
+def test_too_few_types_are_refused(decorator):
+    def added(x, y):
+        return x
+
+    with pytest.raises(TracingError, match=r"`added` .* has 2 parameters \(x, y\), but 1 types are given"):
+        decorator("float32")(added)
+
+
+def test_a_tf_computation_over_placed_values_is_refused():
+    with pytest.raises(TracingError, match=r"takes tensors and structs, not \{float32\}@CLIENTS"):
+        fc.tf_computation(FLOATS)(lambda x: x)
+
+
+def test_a_variable_made_outside_is_refused():
+    variable = tf.Variable(1.0, name="outer")
+    with pytest.raises(TracingError, match=r"uses outer:0, made outside of it\. Make variables .* inside the"):
+        fc.tf_computation("float32")(lambda x: x * variable)
+
+
+# Functions in computations.
+
+
+def test_a_polymorphic_computation_is_traced_for_the_types_of_each_call():
+    @fc.tf_computation
+    def doubled(x):
+        return x + x
+
+    assert doubled(np.int32(3)) == 6
+    assert doubled(np.float32(1.5)) == 3.0
+    assert doubled(np.int32(3)).dtype == np.int32
+
+
+def test_a_polymorphic_computation_is_traced_once_for_a_type():
+    traces = []
+
+    @fc.tf_computation
+    def doubled(x):
+        traces.append(1)
+        return x + x
+
+    assert [doubled(np.int32(i)) for i in range(3)] == [0, 2, 4]
+    assert len(traces) == 1
+
+
+def test_a_polymorphic_computation_can_be_mapped():
+    @fc.tf_computation
+    def doubled(x):
+        return x + x
+
+    computation = fc.federated_computation(lambda xs: fc.federated_map(doubled, xs), INTS)
+    assert computation([1, 2]) == [2, 4]
+
+
+def test_a_tf_function_can_be_mapped():
+    @tf.function
+    def signed(x):
+        if x > 0.0:
+            return x * 10.0
+        return x
+
+    computation = fc.federated_computation(lambda xs: fc.federated_map(signed, xs), FLOATS)
+    assert computation([1.0, -1.0]) == [10.0, -1.0]
+
+
+def test_python_control_flow_over_tensors_runs():
+    @fc.tf_computation("int32")
+    def collatz(n):
+        steps = 0
+        while n > 1:
+            n = n // 2 if n % 2 == 0 else 3 * n + 1
+            steps += 1
+        return steps
+
+    assert collatz(27) == 111
+
+
+def test_a_lambda_may_capture_a_literal():
+    def added(xs):
+        ten = fc.generic_zero("int32") + 10
+        return fc.federated_map(lambda x: x + ten, xs)
+
+    assert fc.federated_computation(added, INTS)([1, 2]) == [11, 12]
+
+
+def test_a_lambda_may_capture_a_python_number():
+    ten = 10
+    assert fc.federated_computation(lambda xs: fc.federated_map(lambda x: x + ten, xs), INTS)([1, 2]) == [11, 12]
+
+
+def test_a_lambda_may_capture_two_literals_in_one_expression():
+    def added(xs):
+        zero = fc.generic_zero("int32")
+        return fc.federated_map(lambda x: (x + zero, zero - x), xs)
+
+    assert fc.federated_computation(added, INTS)([1, 2]) == [(1, -1), (2, -2)]
+
+
+def test_a_lambda_may_capture_an_unplaced_parameter():
+    computation = fc.federated_computation(
+        lambda xs, shift: fc.federated_map(lambda x: x + shift, xs), FLOATS, "float32"
+    )
+    assert computation([1.0, 2.0], 0.5) == [1.5, 2.5]
+
+
+def test_a_lambda_in_a_lambda_may_capture_its_parameter():
+    type_ = fc.FederatedType((fc.SequenceType("int32"), "int32"), fc.CLIENTS)
+
+    def shifted(pairs):
+        return fc.federated_map(lambda s, n: fc.sequence_sum(fc.sequence_map(lambda e: e + n, s)), pairs)
+
+    assert fc.federated_computation(shifted, type_)([([1, 2], 10), ([], 5)]) == [23, 0]
+
+
+def test_capturing_a_placed_value_is_refused_with_advice():
+    with pytest.raises(TracingError) as raised:
+        fc.federated_computation(lambda xs, w: fc.federated_map(lambda x: x * w, xs), FLOATS, AT_SERVER)
+    assert "float32@SERVER" in str(raised.value)
+    assert "Pass it as an argument" in str(raised.value) or "federated_broadcast" in str(raised.value)
+
+
+def test_a_traced_value_has_no_truth_value_and_says_what_to_do():
+    def chosen(x):
+        return 1.0 if x else 0.0
+
+    with pytest.raises(TracingError, match=r"a traced value of type float32@SERVER has no truth value.*tf\.cond"):
+        fc.federated_computation(chosen, AT_SERVER)
+
+
+def test_a_computation_given_another_dtype_shows_both_sides_and_the_users_line():
+    def averaged(xs):
+        return fc.federated_map(half, xs)
+
+    with pytest.raises(TypeMismatch) as raised:
+        fc.federated_computation(averaged, INTS)
+    text = str(raised.value).split("\n")
+    assert text[0].startswith("federated_map: ")
+    assert re.fullmatch(r"  signature  wants  .*", text[1])
+    assert re.fullmatch(r"  argument   has    .*", text[2])
+    assert re.fullmatch(r" +\^+", text[3])
+    assert "test_computation.py:" in text[4]
+
+
+def test_calling_a_computation_on_a_placed_value_says_to_map_it():
+    with pytest.raises(TypeMismatch, match=r"fix: fc\.federated_map\(half, value\) applies it at the value's"):
+        fc.federated_computation(lambda xs: half(xs), FLOATS)
+
+
+def test_an_argument_of_the_wrong_dtype_names_the_parameter():
+    with pytest.raises(TypeMismatch, match="x does not fit"):
+        half(np.int64(3))
+
+
+def test_too_many_arguments_show_the_type():
+    with pytest.raises(TypeMismatch, match=re.escape("half : (float32 -> float32) is called wrongly: too many")):
+        half(1.0, 2.0)
+
+
+# Values in a computation.
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        (lambda x, y: x + y, 8.0),
+        (lambda x, y: x - y, 4.0),
+        (lambda x, y: x * y, 12.0),
+        (lambda x, y: x / y, 3.0),
+        (lambda x, y: x + 1.0, 7.0),
+        (lambda x, y: 1.0 + x, 7.0),
+        (lambda x, y: 1.0 - x, -5.0),
+        (lambda x, y: 2.0 * x, 12.0),
+        (lambda x, y: 3.0 / x, 0.5),
+    ],
+)
+def test_arithmetic_at_the_server(operation, expected):
+    assert fc.federated_computation(operation, AT_SERVER, AT_SERVER)(6.0, 2.0) == expected
+
+
+def test_arithmetic_at_the_clients():
+    assert fc.federated_computation(lambda x, y: (x + y) * 2.0, FLOATS, FLOATS)([1.0, 2.0], [3.0, 4.0]) == [8.0, 12.0]
+
+
+STRUCT = fc.FederatedType({"a": "int32", "b": "float32", "c": "int32"}, fc.SERVER)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (lambda s: s.b, 2.0),
+        (lambda s: s["c"], 3),
+        (lambda s: s[0], 1),
+        (lambda s: s[-1], 3),
+        (lambda s: tuple(s), (1, 2.0, 3)),
+        (lambda s: s[1:], {"b": 2.0, "c": 3}),
+        (lambda s: s[::2], {"a": 1, "c": 3}),
+        (lambda s: fc.federated_value(len(s), fc.SERVER), 3),
+    ],
+)
+def test_a_struct_is_taken_apart(body, expected):
+    assert fc.federated_computation(body, STRUCT)({"a": 1, "b": 2.0, "c": 3}) == expected
+
+
+def test_an_unknown_element_lists_the_known():
+    with pytest.raises(AttributeError, match=r"has no element 'd'; it has a, b, c"):
+        fc.federated_computation(lambda s: s.d, STRUCT)
+
+
+def test_an_index_past_the_end_is_an_index_error():
+    with pytest.raises(IndexError, match="has 3 elements"):
+        fc.federated_computation(lambda s: s[3], STRUCT)
+
+
+class Point(typing.NamedTuple):
+    x: float
+    y: float
+
+
+@attrs.frozen
+class Pair:
+    left: float
+    right: float
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 1.0, "b": 2.0},
+        (1.0, 2.0),
+        [1.0, 2.0],
+        Point(1.0, 2.0),
+        Pair(1.0, 2.0),
+        collections.OrderedDict(b=1.0, a=2.0),
+        {"nested": [Point(1.0, 2.0), (3.0,)]},
+    ],
+    ids=lambda v: type(v).__name__,
+)
+@DECORATORS
+def test_a_container_comes_back(decorator, value):
+    result = decorator(lambda: value)()
+    assert type(result) is type(value)
+    assert result == value
+
+
+@pytest.mark.parametrize("value", [Point(1.0, 2.0), Pair(1.0, 2.0), [1.0, 2.0]], ids=lambda v: type(v).__name__)
+def test_a_container_is_what_the_body_of_a_tf_computation_gets(value):
+    seen = []
+
+    def same(v):
+        seen.append(type(v))
+        return v
+
+    typed = [np.float32] * 2 if isinstance(value, list) else type(value)(np.float32, np.float32)
+    assert fc.tf_computation(typed)(same)(value) == value
+    assert seen == [type(value)]
+
+
+# Files.
+
+
+def test_a_saved_computation_comes_back(tmp_path):
+    fc.save(half, tmp_path / "half.fed")
+    loaded = fc.load(tmp_path / "half.fed")
+    assert loaded.digest == half.digest
+    assert loaded.type_signature == half.type_signature
+    assert loaded(3.0) == 1.5
+
+
+def test_saving_twice_gives_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        fc.save(half, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_saved_computation_runs_in_a_process_without_its_source(tmp_path):
+    average = fc.federated_computation(lambda xs: fc.federated_mean(fc.federated_map(half, xs)), FLOATS)
+    fc.save(average, tmp_path / "average.fed")
+    script = "import sys, fedcore as fc; print(float(fc.load(sys.argv[1])([1.0, 2.0, 6.0])))"
+    out = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "average.fed")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in [os.getcwd(), *sys.path] if p)},
+    )
+    assert float(out.stdout) == 1.5
+
+
+def test_a_file_whose_module_is_not_valid_is_refused(tmp_path):
+    path = tmp_path / "bad.fed"
+    path.write_text("fedcore 1 traced\n\nfn @main(%x: int32) -> float32 {\n  return %x\n}\n")
+    with pytest.raises(FedcoreError, match="@main: it returns int32, but declares float32"):
+        fc.load(path)
+
+
+# Stages and seeds.
+
+
+@pytest.mark.parametrize("stage", ["traced", "lowered", "planned"])
+def test_the_text_of_a_stage_names_the_stage(stage):
+    average = fc.federated_computation(lambda xs: fc.federated_mean(xs), FLOATS)
+    assert average.to_text(stage).startswith(f"fedcore 1 {stage}\n")
+
+
+def test_an_unknown_stage_lists_the_known():
+    with pytest.raises(FedcoreError, match="'baked' is no stage; there are traced, lowered and planned"):
+        half.to_text("baked")
+
+
+def test_a_seed_is_reported():
+    half.invoke(1.0, seed=7)
+    assert context.last_report().seed == 7
+
+
+def test_the_seed_of_use_is_reported():
+    with fc.use(seed=8):
+        half(1.0)
+    assert context.last_report().seed == 8
+
+
+def test_every_operation_keeps_the_users_line():
+    def averaged(xs):
+        return fc.federated_mean(xs)
+
+    computation = fc.federated_computation(averaged, FLOATS)
+    (op,) = computation.module.main.operations
+    assert op.location.line == inspect.getsourcelines(averaged)[1] + 1
+    assert op.location.file.endswith("test_computation.py")

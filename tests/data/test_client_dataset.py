@@ -1,0 +1,337 @@
+"""The steps of a `ClientDataset` against the real `tf.data` pipeline of the same steps."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedcore as fc
+from fedcore.data import columns_of
+from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.graphs.realize import pack
+from fedcore.graphs.values import flatten
+
+ROWS = 7
+COLUMNS = {"x": np.arange(ROWS * 2, dtype=np.float32).reshape(ROWS, 2), "y": np.arange(ROWS, dtype=np.int32)}
+
+
+def client(rows: int = ROWS) -> fc.data.ClientDataset:
+    return fc.data.ClientDataset.from_columns({k: v[:rows] for k, v in COLUMNS.items()})
+
+
+def real(rows: int = ROWS) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices({k: v[:rows] for k, v in COLUMNS.items()})
+
+
+def scaled(element):
+    return {"x": element["x"] * 2.0, "y": element["y"] + 1}
+
+
+def drawn(dataset: fc.data.ClientDataset, seed: int = 0) -> list[dict]:
+    """The elements as a graph draws them from columns and steps."""
+    layout, tensors = dataset.columns.layout, dataset.columns.tensors
+
+    @tf.function(autograph=False, input_signature=layout.specs())
+    def count(*tensors):
+        return layout.open(list(tensors), tf.constant(seed, tf.int64)).count
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *layout.specs()])
+    def element(index, *tensors):
+        return flatten(layout.open(list(tensors), tf.constant(seed, tf.int64)).element(index))
+
+    names = dataset.element_type.names
+    given_tensors = [tf.convert_to_tensor(t) for t in tensors]
+    return [
+        dict(zip(names, [t.numpy() for t in element(tf.constant(i, tf.int64), *given_tensors)], strict=True))
+        for i in range(int(count(*given_tensors)))
+    ]
+
+
+def assert_same(have: list[dict], want: list[dict]):
+    assert len(have) == len(want)
+    for h, w in zip(have, want, strict=True):
+        assert list(h) == list(w)
+        for name in w:
+            assert h[name].dtype == w[name].dtype
+            np.testing.assert_array_equal(h[name], w[name])
+
+
+PIPELINES = {
+    "nothing": lambda d: d,
+    "repeat": lambda d: d.repeat(3),
+    "batch": lambda d: d.batch(3),
+    "batch that divides": lambda d: d.batch(7),
+    "batch larger than all": lambda d: d.batch(20),
+    "batch and drop the remainder": lambda d: d.batch(3, drop_remainder=True),
+    "batch larger than all and drop the remainder": lambda d: d.batch(20, drop_remainder=True),
+    "take": lambda d: d.take(4),
+    "take more than there are": lambda d: d.take(40),
+    "take nothing": lambda d: d.take(0),
+    "take all": lambda d: d.take(-1),
+    "skip": lambda d: d.skip(3),
+    "skip more than there are": lambda d: d.skip(30),
+    "skip all": lambda d: d.skip(-1),
+    "map": lambda d: d.map(scaled),
+    "map twice": lambda d: d.map(scaled).map(scaled),
+    "map before batch": lambda d: d.map(scaled).batch(3),
+    "map after batch": lambda d: d.batch(3).map(scaled),
+    "repeat before batch": lambda d: d.repeat(2).batch(4),
+    "batch before repeat": lambda d: d.batch(4).repeat(2),
+    "batch before take": lambda d: d.batch(2).take(2),
+    "take before repeat": lambda d: d.take(2).repeat(3),
+    "skip before batch": lambda d: d.skip(2).batch(2),
+    "repeat without end, then take": lambda d: d.repeat().take(17),
+    "repeat without end, batch, take": lambda d: d.repeat().batch(4).take(3),
+    "repeat without end, skip, take": lambda d: d.repeat().skip(3).take(9),
+    "repeat without end twice, then take": lambda d: d.repeat().repeat(2).take(9),
+    "prefetch and cache": lambda d: d.cache().batch(2).prefetch(1),
+    "a tutorial's": lambda d: d.repeat(2).batch(3).map(scaled).prefetch(10),
+}
+ALL = pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES)
+
+
+def test_repeats_of_nothing_end():
+    assert drawn(client(0).repeat().take(3)) == []
+
+
+# tf.data's own repeat without end of nothing does not come back, so those are compared on rows only.
+SIZES = [(p, n) for p in PIPELINES for n in (7, 1, 0) if n or not p.startswith("repeat without end")]
+NAMED_SIZES = {f"{p}, {n} rows": (PIPELINES[p], n) for p, n in SIZES}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "rows"), [(PIPELINES[p], n) for p, n in SIZES], ids=[f"{p}, {n}" for p, n in SIZES]
+)
+def test_steps_draw_what_the_real_dataset_draws(pipeline, rows):
+    assert_same(drawn(pipeline(client(rows))), list(pipeline(real(rows)).as_numpy_iterator()))
+
+
+@ALL
+def test_steps_stay_columns(pipeline):
+    assert isinstance(pipeline(client()), fc.data.ClientDataset)
+
+
+@ALL
+def test_iterating_in_python_draws_what_the_real_dataset_draws(pipeline):
+    assert_same(
+        [{k: v.numpy() for k, v in e.items()} for e in pipeline(client())], list(pipeline(real()).as_numpy_iterator())
+    )
+
+
+@ALL
+def test_the_element_spec_is_the_real_one(pipeline):
+    have, want = pipeline(client()).element_spec, pipeline(real()).element_spec
+    assert {k: v.dtype for k, v in have.items()} == {k: v.dtype for k, v in want.items()}
+    assert all(want[k].is_compatible_with(v) or v.is_compatible_with(want[k]) for k, v in have.items())
+
+
+STEPS = st.sampled_from(["repeat", "take", "skip", "map"])
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(STEPS, st.integers(0, 5)), max_size=4), st.integers(0, 5), st.booleans())
+def test_any_order_of_steps_draws_what_the_real_dataset_draws(steps, size, drop):
+    def built(dataset):
+        for name, count in steps:
+            dataset = dataset.map(scaled) if name == "map" else getattr(dataset, name)(count)
+        return dataset.batch(size, drop_remainder=drop) if size else dataset
+
+    assert_same(drawn(built(client())), list(built(real()).as_numpy_iterator()))
+
+
+def ys(elements) -> list[int]:
+    return [int(y) for e in elements for y in np.ravel(e["y"])]
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        lambda d: d.shuffle(10),
+        lambda d: d.shuffle(2),
+        lambda d: d.shuffle(10).batch(3),
+        lambda d: d.shuffle(10).map(scaled),
+    ],
+    ids=["all", "small buffer", "then batch", "then map"],
+)
+def test_a_shuffle_draws_every_element_once(pipeline):
+    want = sorted(ys(pipeline(real()).as_numpy_iterator()))
+    assert sorted(ys(drawn(pipeline(client())))) == want
+
+
+def test_a_shuffle_keeps_the_columns_of_an_element_together():
+    for element in drawn(client().shuffle(10)):
+        np.testing.assert_array_equal(element["x"], COLUMNS["x"][element["y"]])
+
+
+def test_a_shuffle_depends_on_the_seed_of_the_call():
+    orders = {tuple(ys(drawn(client().shuffle(10), seed))) for seed in range(5)}
+    assert len(orders) > 1
+
+
+def test_a_shuffle_of_one_seed_is_one_order():
+    assert ys(drawn(client().shuffle(10), 3)) == ys(drawn(client().shuffle(10), 3))
+
+
+def test_a_users_seed_changes_the_order():
+    orders = {tuple(ys(drawn(client().shuffle(10, seed=s), 3))) for s in range(5)}
+    assert len(orders) > 1
+
+
+def test_shuffles_of_a_repeated_dataset_cover_all_epochs():
+    assert sorted(ys(drawn(client().repeat(3).shuffle(10)))) == sorted(list(range(ROWS)) * 3)
+
+
+def test_another_method_makes_the_real_dataset():
+    window = client().batch(2).unbatch().filter(lambda e: e["y"] > 3)
+    assert [int(e["y"]) for e in window] == [4, 5, 6]
+
+
+def test_columns_of_unequal_length_are_refused():
+    with pytest.raises(FedcoreError, match="columns have one row per example, all equally many"):
+        fc.data.ClientDataset.from_columns({"x": np.zeros(3), "y": np.zeros(4)})
+
+
+def test_strings_are_columns():
+    dataset = fc.data.ClientDataset.from_columns({"s": np.array(["a", "é"])})
+    assert [e["s"].numpy() for e in dataset] == [b"a", "é".encode()]
+
+
+def test_a_map_is_traced_once_for_many_clients():
+    traces = []
+
+    def counted(element):
+        traces.append(1)
+        return element["x"] * 2.0
+
+    datasets = [client(rows).map(counted) for rows in (1, 2, 7, 3)]
+    assert len(traces) == 1
+    assert len({d.columns.layout for d in datasets}) == 1
+
+
+ELEMENT = {"x": fc.TensorType("float32", (2,)), "y": "int32"}
+CLIENTS_DATA = fc.FederatedType(fc.SequenceType(ELEMENT), fc.CLIENTS)
+RAGGED = fc.FederatedType(fc.SequenceType(fc.TensorType("float32", (None,))), fc.CLIENTS)
+
+
+@fc.tf_computation("int32", ELEMENT)
+def added_label(total, element):
+    return total + element["y"]
+
+
+@fc.federated_computation(CLIENTS_DATA)
+def labels(data):
+    return fc.federated_map(lambda s: fc.sequence_reduce(s, 0, added_label), data)
+
+
+@fc.tf_computation("float32", fc.TensorType("float32", (None,)))
+def added_row(total, row):
+    return total * 2.0 + tf.reduce_sum(row)
+
+
+@fc.federated_computation(RAGGED)
+def ragged_sums(data):
+    return fc.federated_map(lambda s: fc.sequence_reduce(s, 0.0, added_row), data)
+
+
+def test_datasets_lists_and_real_datasets_give_the_same():
+    rows = list(real().as_numpy_iterator())
+    assert labels([client(), rows, real()]) == [21, 21, 21]
+
+
+def test_clients_of_different_layouts_share_a_block():
+    assert labels([client(), client().take(3), client().map(scaled)]) == [21, 3, 28]
+
+
+def test_an_empty_dataset_reduces_to_zero():
+    assert labels([client(0), [], real(0)]) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_lists_of_ragged_elements_reduce_as_in_python(n):
+    data = [[np.arange(size, dtype=np.float32) for size in range(k, 5)] for k in range(n)]
+
+    def expected(rows):
+        total = 0.0
+        for row in rows:
+            total = total * 2 + row.sum()
+        return total
+
+    assert ragged_sums(data) == [expected(rows) for rows in data]
+
+
+def test_ragged_elements_without_a_common_first_dimension_are_refused():
+    type_ = fc.FederatedType(
+        fc.SequenceType((fc.TensorType("float32", (None,)), fc.TensorType("float32", (None,)))), fc.CLIENTS
+    )
+    first = fc.federated_computation(
+        lambda d: fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, _: n + 1), d), type_
+    )
+    one, two = np.zeros(1, np.float32), np.zeros(2, np.float32)
+    with pytest.raises(FedcoreError, match="elements of unequal shapes need one common first dimension"):
+        first([[(one, two), (two, one)]])
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_dataset_of_the_wrong_dtype_names_the_client(index):
+    data = [client()] * 3
+    data[index] = fc.data.ClientDataset.from_columns({"x": COLUMNS["x"], "y": COLUMNS["y"].astype(np.int64)})
+    with pytest.raises(TypeMismatch) as raised:
+        labels(data)
+    text = str(raised.value)
+    assert text.startswith(f"data[{index}] does not fit\n")
+    assert "<x=float32[2],y=int64>*" in text
+    assert "<x=float32[2],y=int32>*" in text
+
+
+def test_a_list_element_of_the_wrong_dtype_names_the_client():
+    with pytest.raises(TypeMismatch, match=re.escape("data[1]")):
+        labels([client(), [{"x": np.zeros(2, np.float32), "y": np.int64(1)}]])
+
+
+@pytest.mark.parametrize(
+    "dataset", [client().repeat(), client().repeat().map(scaled), client().repeat().skip(2), real().repeat()]
+)
+def test_a_sequence_without_end_is_refused_before_it_is_read(dataset):
+    with pytest.raises(FedcoreError, match=re.escape("data[0] repeats without end: put .take(n) after .repeat()")):
+        labels([dataset])
+
+
+def test_repeating_without_end_and_taking_is_accepted():
+    assert labels([client().repeat().take(9)]) == [22]
+
+
+def test_what_is_no_sequence_is_refused():
+    with pytest.raises(TypeMismatch, match=r"data\[0\] is 3, but a sequence of type .* is wanted: a dataset or a list"):
+        labels([3])
+
+
+def realized_ops(computation, clients) -> set[str]:
+    """The kinds of operation in every function that the runtime realized, nested functions too."""
+    runtime = fc.runtime.local(workers_per_device=1)
+    try:
+        with fc.use(runtime):
+            computation(clients)
+        found = set()
+        for function in runtime._clients.devices[0]._functions.values():
+            graph_def = function.call.graph.as_graph_def()
+            found |= {n.op for n in graph_def.node} | {n.op for f in graph_def.library.function for n in f.node_def}
+        return found
+    finally:
+        runtime.close()
+
+
+def test_no_dataset_op_is_in_a_realized_graph():
+    pipeline = client().repeat(2).shuffle(10).map(scaled).prefetch(1)
+    ops = realized_ops(labels, [pipeline, client().take(2), client()])
+    assert ops & {"While", "StatelessWhile"}
+    assert {op for op in ops if "Dataset" in op or "Iterator" in op} == set()
+
+
+def test_the_data_of_a_client_is_no_constant_of_the_graph():
+    layout, tensors = pack(columns_of(client().batch(2), fc.SequenceType(client().batch(2).element_type)))
+    (layout,) = layout
+    assert layout == client(3).batch(5).columns.layout
+    assert len(tensors) == len(layout.specs())

@@ -1,0 +1,32 @@
+import keras
+import numpy as np
+import pytest
+
+import fedcore as fc
+
+
+def client(x, y, batch=4):
+    """A client's batches of pairs of features and labels."""
+    columns = (np.asarray(x, np.float32), np.asarray(y, np.int32))
+    return fc.data.ClientDataset.from_columns(columns).batch(batch)
+
+
+def random_clients(sizes, features=5, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return [client(rng.normal(size=(n, features)), rng.integers(0, classes, n)) for n in sizes]
+
+
+@pytest.fixture
+def model_fn():
+    spec = client(np.zeros((1, 5)), [0]).element_spec
+
+    def make():
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(3)])
+        return fc.learning.from_keras_model(
+            model,
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=spec,
+            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        )
+
+    return make

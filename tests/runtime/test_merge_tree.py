@@ -1,0 +1,50 @@
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcore.runtime.merge_tree import MergeTree
+
+
+def modelled(blocks: list):
+    """The binary tree over indices: the largest full subtree on the left."""
+    if len(blocks) == 1:
+        return blocks[0]
+    half = 1
+    while half * 2 < len(blocks):
+        half *= 2
+    return (modelled(blocks[:half]), modelled(blocks[half:]))
+
+
+@given(st.integers(1, 40).flatmap(lambda n: st.permutations(range(n))))
+def test_the_tree_is_that_of_the_indices_in_any_order_of_completion(order):
+    tree = MergeTree(lambda left, right: (left, right))
+    for index in order:
+        tree.add(index, index)
+    assert tree.result() == modelled(list(range(len(order))))
+
+
+@given(st.integers(1, 64))
+def test_few_partials_wait_when_blocks_come_in_order(n):
+    tree = MergeTree(lambda left, right: (left, right))
+    for index in range(n):
+        tree.add(index, index)
+        assert len(tree._waiting) <= n.bit_length()
+
+
+@given(st.permutations(range(16)), st.integers(1, 4))
+def test_threads_that_add_at_once_give_the_same_tree(order, threads):
+    tree = MergeTree(lambda left, right: (left, right))
+    start = threading.Barrier(threads)
+
+    def add(part):
+        start.wait()
+        for index in part:
+            tree.add(index, index)
+
+    workers = [threading.Thread(target=add, args=(order[k::threads],)) for k in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert tree.result() == modelled(list(range(16)))
