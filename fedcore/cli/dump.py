@@ -40,6 +40,8 @@ def dump(work: Work, target, stage, after, format_):
         raise click.BadParameter(f"no file {target!r}; a computation in a Python module is written MODULE:NAME")
     if stage and STAGES.index(stage) < STAGES.index(module.stage):
         raise click.BadParameter(f"{target} is {module.stage}: what was {stage} is not in it", param_hint="--stage")
+    if after and module.stage == "planned":
+        raise click.BadParameter(f"{target} is planned: no pass is left to run", param_hint="--after")
     modules = [_after(work, module, after)] if after else _stages(work, module, [stage] if stage else STAGES)
     _print(modules, format_, with_headings=not (stage or after))
 

@@ -129,7 +129,7 @@ def quiet_start() -> Iterator[None]:
 
     Other lines come when the block ends. TF_CPP_MIN_LOG_LEVEL=0 keeps everything.
     """
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0" or "tensorflow" in sys.modules:
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
         yield
         return
     sys.stderr.flush()

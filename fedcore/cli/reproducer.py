@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from fedcore import __version__
+
 if TYPE_CHECKING:
     from fedcore.ir import Module
 
-_PACKAGES = ("fedcore", "tensorflow", "keras", "numpy", "click")
+_PACKAGES = ("tensorflow", "keras", "numpy", "click")
 
 
 @attrs.define
@@ -66,7 +68,7 @@ def _comment(text: str) -> str:
 
 
 def _versions() -> str:
-    found = [f"python {platform.python_version()} on {platform.platform()}"]
+    found = [f"fedcore {__version__}, python {platform.python_version()} on {platform.platform()}"]
     for name in _PACKAGES:
         try:
             found.append(f"{name} {importlib.metadata.version(name)}")

@@ -84,7 +84,7 @@ fedcore 1 traced
 fn @main(%x: {float32}@CLIENTS) -> <float32@SERVER,float32@SERVER> {   loc("sensors.py":12)
   %0 = federated_mean(%x) : float32@SERVER   loc("sensors.py":13)
   %1 = federated_sum(%x) : float32@SERVER   loc("sensors.py":14)
-  %2 = federated_zip(%x) : {float32}@CLIENTS
+  %2 = federated_mean(%x) : float32@SERVER
   %3 = struct(%0, %1) : <float32@SERVER,float32@SERVER>
   return %3
 }

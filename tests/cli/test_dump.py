@@ -23,8 +23,9 @@ def test_one_stage_in_a_pipe_is_the_file_byte_for_byte(fedcore, mean_fed):
     assert ran.out == mean_fed.read_text()
 
 
+@pytest.mark.slow  # imports TensorFlow
 def test_all_stages_stand_under_headings_and_each_parses(fedcore, mean_fed):
-    ran = fedcore("dump", "mean.fed", TF_CPP_MIN_LOG_LEVEL="3")
+    ran = fedcore("dump", "mean.fed")
     texts = re.split(r"^// (?:traced|lowered|planned): .*\n", ran.out, flags=re.MULTILINE)
     assert texts[0] == ""
     assert [parse_module(text).stage for text in texts[1:]] == ["traced", "lowered", "planned"]
@@ -51,6 +52,13 @@ def test_a_stage_that_the_file_has_left_behind_is_a_usage_error(fedcore, mean_fe
     assert "lowered.fed is lowered: what was traced is not in it" in ran.err
 
 
+def test_after_a_pass_on_a_plan_is_a_usage_error(fedcore, mean_fed):
+    fedcore("opt", "mean.fed", "-p", "inline,lower-intrinsics,inline,dce,partition", "-o", "plan.fed")
+    ran = fedcore("dump", "plan.fed", "--after", "dce")
+    assert ran.code == 2
+    assert "plan.fed is planned: no pass is left to run" in ran.err
+
+
 def test_colours_change_no_character(fedcore, mean_fed):
     ran = fedcore("dump", "mean.fed", "--stage", "traced", FORCE_COLOR="1")
     assert "\x1b[" in ran.out
@@ -74,7 +82,7 @@ def test_json_holds_every_operation_with_its_line(fedcore, mean_fed):
     assert [op["kind"] for op in function["operations"]] == [
         "federated_mean",
         "federated_sum",
-        "federated_zip",
+        "federated_mean",
         "struct",
     ]
     assert function["operations"][0]["location"] == {"file": "sensors.py", "line": 13}
@@ -83,7 +91,8 @@ def test_json_holds_every_operation_with_its_line(fedcore, mean_fed):
 
 def test_dot_has_a_node_for_each_operation_and_an_arrow_for_each_operand(fedcore, mean_fed):
     ran = fedcore("dump", "mean.fed", "--stage", "traced", "--format", "dot")
-    assert ran.out.startswith('digraph "traced" {\n') and ran.out.endswith("}\n")
+    assert ran.out.startswith('digraph "traced" {\n')
+    assert ran.out.endswith("}\n")
     assert '"main/1" [style=filled, fillcolor="#fde8e4", label="federated_sum\\nfloat32@SERVER"];' in ran.out
     assert '  "main/x" -> "main/1";\n' in ran.out
     assert ran.out.count(" -> ") == 6  # three uses of %x, two of the struct, the result

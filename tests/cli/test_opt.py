@@ -1,5 +1,6 @@
 import pytest
 
+from fedcore import __version__
 from fedcore.compiler import all_passes
 from fedcore.ir import bundle, parse_module
 
@@ -51,7 +52,7 @@ def test_a_word_that_does_not_parse_is_shown_with_a_caret(fedcore, write_line_7)
     ran = fedcore("opt", "mean.fed")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
-        "fedcore: mean.fed:7:25: unexpected `;`\n"
+        "fedcore: mean.fed:7:23: unexpected `;`\n"
         "    %3 = struct(%0, %1) ; int32\n"
         "                        ^\n"
     )  # fmt: skip
@@ -63,7 +64,7 @@ def test_a_type_that_does_not_fit_is_shown_with_a_caret(fedcore, write_line_7):
     assert (ran.code, ran.out) == (1, "")
     lines = ran.err.split("\n")
     assert lines[0] == "fedcore: mean.fed: the module is not valid"
-    assert lines[1].startswith("mean.fed:7:8: @main: %3 (sensors.py:15): federated_sum: `values` does not fit")
+    assert lines[1].startswith("mean.fed:7:8: @main: %3 (sensors.py:15): federated_sum: `value` does not fit")
     assert lines[2:4] == ['    %3 = federated_sum(%0) : float32@SERVER   loc("sensors.py":15)', "         ^"]
 
 
@@ -151,7 +152,7 @@ def test_a_pass_that_crashes_leaves_a_reproducer_that_crashes_again(fedcore, mea
     text = path.read_text()
     assert f"// fedcore opt {path.name} -p 'crash{{hard=true}},inline'\n" in text
     assert "// Traceback (most recent call last):\n" in text
-    assert "// python 3" in text
+    assert f"// fedcore {__version__}, python 3" in text
     assert "%2" not in str(parse_module(text))  # what dce left, not what was read
     assert fedcore("opt", path.name, "-p", "crash{hard=true},inline", "--load", "bad_passes").code == 3
 

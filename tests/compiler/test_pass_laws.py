@@ -83,7 +83,7 @@ def test_a_pass_keeps_the_meaning(name, before, data):
 
 @pytest.mark.soak
 @every_pass
-@settings(settings.get_profile("soak"), max_examples=1000)
+@settings(settings.get_profile("soak"), max_examples=500)
 @given(st.data())
 def test_a_pass_keeps_the_meaning_of_many(name, before, data):
     keeps_meaning(name, before, data)
