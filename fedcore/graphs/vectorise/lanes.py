@@ -1,0 +1,128 @@
+"""One value of a graph for K clients at once, and the table of rules that compute with it.
+
+A client's batch may be shorter than the common one. Its missing rows are there all the same (copies of a real row) and
+are computed with; what reduces over the batch masks them. Sizes that a graph reads off a batch are therefore two
+things: the number of padded rows where they shape a tensor, the client's own number where they are data.
+"""
+
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import FedcoreError
+
+
+class NoRule(FedcoreError):
+    """A graph that cannot run for several clients at once.
+
+    Args:
+        op: the operation without a rule for what it is used with.
+        why: what of its use has no rule.
+    """
+
+    def __init__(self, op: str, why: str):
+        self.op = op
+        self.why = why
+        super().__init__(f"{op} is not vectorised over clients: {why}")
+
+    def __reduce__(self):
+        return type(self), (self.op, self.why)
+
+
+@attrs.frozen(eq=False)
+class Known:
+    """A small value known while the graph is built: once for each of three sizes of the batch.
+
+    Args:
+        values: the value at the padded size, then at two other sizes; the same array where it does not depend on it.
+        polynomial: made of the size by moving, adding and multiplying only, so that three sizes tell all of it.
+    """
+
+    values: tuple[np.ndarray, np.ndarray, np.ndarray]
+    polynomial: bool = True
+
+    @property
+    def constant(self) -> bool:
+        return self.values[0] is self.values[1]
+
+    @classmethod
+    def of(cls, values, *, polynomial: bool = True) -> "Known":
+        first, second, third = values
+        if np.array_equal(first, second) and np.array_equal(first, third):
+            return cls((first, first, first))
+        return cls((first, second, third), polynomial)
+
+    @classmethod
+    def always(cls, value) -> "Known":
+        array = np.asarray(value)
+        return cls((array, array, array))
+
+    def affine(self, probes: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray] | None:
+        """(a, b) where the value is a * size + b for every size; None if it is not of that form."""
+        if not self.polynomial:
+            return None
+        first, second, third = (np.asarray(v, np.float64) for v in self.values)
+        slope = (second - first) / (probes[1] - probes[0])
+        start = first - slope * probes[0]
+        fits = np.array_equal(slope * probes[2] + start, third) and np.array_equal(slope, np.round(slope))
+        return (slope, start) if fits else None
+
+
+@attrs.frozen(eq=False)
+class Lane:
+    """A value for all clients.
+
+    Args:
+        tensor: None where it is built from `known` once it is needed as data.
+        stacked: the leading axis is the client; else the value is the same for all of them.
+        ragged: the client's axis (the leading one not counted) that is the batch, padded; None if no axis is.
+        times: how many entries of that axis one row of the batch has.
+        known: the value at build time, if it is small and made of constants and shapes.
+        copies: the padded rows are copies of rows of the client's own data.
+        missing: why the tensor cannot be computed; the value may still shape tensors.
+    """
+
+    tensor: tf.Tensor | None
+    stacked: bool = False
+    ragged: int | None = None
+    times: int = 1
+    known: Known | None = None
+    copies: bool = False
+    missing: NoRule | None = None
+
+    @property
+    def plain(self) -> bool:
+        """The same for all clients, padding and all."""
+        return not self.stacked and self.ragged is None and (self.known is None or self.known.constant)
+
+    def like(self, tensor: tf.Tensor, *, copies: bool = False) -> "Lane":
+        """Another tensor with the same axes."""
+        return Lane(tensor, self.stacked, self.ragged, self.times, copies=copies)
+
+
+def shared(tensor: tf.Tensor) -> Lane:
+    """A value that is the same for all clients."""
+    return Lane(tensor)
+
+
+def stacked(tensor: tf.Tensor, ragged: int | None = None) -> Lane:
+    """A value per client along the leading axis; `ragged` is its batch axis, the leading one not counted."""
+    return Lane(tensor, True, ragged, copies=ragged is not None)
+
+
+rules: dict[str, Callable] = {}
+
+
+def rule(*ops: str):
+    """Registers (call, node, *lanes) -> a lane, or a list of lanes, for operations."""
+
+    def register(fn):
+        for op in ops:
+            if op in rules:
+                raise ValueError(f"{op} has two rules")
+            rules[op] = fn
+        return fn
+
+    return register

@@ -1,0 +1,158 @@
+"""Operations that work entry by entry, with broadcasting."""
+
+import tensorflow as tf
+
+from fedcore.graphs.vectorise.call import Call
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.nodes import Node, emit
+
+_EXACT_UNARY = (
+    "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu IsFinite IsInf IsNan LogicalNot Invert Real Imag "
+    "Conj Softsign"
+).split()
+_INEXACT_UNARY = (
+    "Exp Expm1 Log Log1p Sqrt Rsqrt Reciprocal Inv Tanh Sigmoid Softplus Elu Selu Sin Cos Tan Asin Acos Atan Sinh Cosh "
+    "Asinh Acosh Atanh Erf Erfc Erfinv Ndtri Lgamma Digamma BesselI0e BesselI1e"
+).split()
+_EXACT_BINARY = (
+    "Add AddV2 Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv FloorMod Mod TruncateDiv TruncateMod Maximum Minimum "
+    "SquaredDifference Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr "
+    "BitwiseXor LeftShift RightShift ReluGrad Relu6Grad LeakyReluGrad TanhGrad SigmoidGrad EluGrad SeluGrad "
+    "SoftsignGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad"
+).split()
+_INEXACT_BINARY = "Pow Atan2 Xdivy Xlogy Xlog1py SoftplusGrad Zeta Igamma Igammac NextAfter".split()
+
+
+@rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics")
+def _(call: Call, node: Node, x: Lane) -> Lane:
+    return x
+
+
+@rule("Cast")
+def _(call: Call, node: Node, x: Lane) -> Lane:
+    return x.like(emit("Cast", [call.tensor(x)], node.attributes)[0], copies=x.copies)
+
+
+@rule(*_EXACT_UNARY)
+def _(call: Call, node: Node, x: Lane) -> Lane:
+    return x.like(*emit(node.op, [call.tensor(x)], node.attributes))
+
+
+@rule(*_INEXACT_UNARY)
+def _(call: Call, node: Node, x: Lane) -> Lane:
+    def apply(t):
+        return emit(node.op, [t], node.attributes)[0]
+
+    tensor = call.tensor(x)
+    return x.like(call.even(apply, tensor) if x.stacked else apply(tensor))
+
+
+@rule("ZerosLike", "OnesLike")
+def _(call: Call, node: Node, x: Lane) -> Lane:
+    shape = call.shape_known(x)
+    if shape is None:
+        return x.like(*emit(node.op, [call.tensor(x)], node.attributes))
+    value = 0 if node.op == "ZerosLike" else 1
+    dtype = node["T"]
+    return Lane(tf.fill(shape.values[0], tf.constant(value, dtype)), False, x.ragged, x.times)
+
+
+@rule("Bitcast")
+def _(call: Call, node: Node, x: Lane) -> Lane:
+    if node["T"].size != node["type"].size:
+        raise NoRule("Bitcast", "the sizes of the dtypes differ")
+    return x.like(*emit("Bitcast", [call.tensor(x)], node.attributes))
+
+
+def aligned(call: Call, node: Node, lanes: tuple[Lane, ...]) -> tuple[list[tf.Tensor], Lane]:
+    """Tensors that broadcast as the clients' own values do, and a lane whose axes the result has (without a tensor)."""
+    rank = max(call.rank(x) for x in lanes)
+    stacked = any(x.stacked for x in lanes)
+    axes = {(x.ragged + rank - call.rank(x), x.times) for x in lanes if x.ragged is not None}
+    if len(axes) > 1:
+        raise NoRule(node.op, "two batches meet along different axes")
+    for axis, _ in axes:
+        for x in lanes:
+            own = axis - (rank - call.rank(x))
+            if x.ragged is None and own >= 0 and call.shape(x)[own] != 1:
+                raise NoRule(node.op, "a batch meets an axis of constant size")
+    axis, times = next(iter(axes), (None, 1))
+    tensors = []
+    for x in lanes:
+        tensor = call.tensor(x)
+        if x.stacked:
+            tensor = leading_ones(tensor, rank - call.rank(x))
+        tensors.append(tensor)
+    return tensors, Lane(None, stacked, axis, times)
+
+
+def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
+    """A stacked tensor with `count` axes of size 1 after the axis of clients."""
+    if not count:
+        return tensor
+    if tensor.shape.is_fully_defined():
+        return tf.reshape(tensor, [tensor.shape[0], *[1] * count, *tensor.shape[1:]])
+    for _ in range(count):
+        tensor = tf.expand_dims(tensor, 1)
+    return tensor
+
+
+@rule(*_EXACT_BINARY)
+def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
+    tensors, axes = aligned(call, node, (x, y))
+    return axes.like(*emit(node.op, tensors, node.attributes))
+
+
+@rule(*_INEXACT_BINARY)
+def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
+    tensors, axes = aligned(call, node, (x, y))
+
+    def apply(*parts):
+        return emit(node.op, parts, node.attributes)[0]
+
+    if not axes.stacked:
+        return axes.like(apply(*tensors))
+    shape = tf.broadcast_static_shape(tensors[0].shape, tensors[1].shape)
+    if not shape.is_fully_defined():
+        shape = tf.broadcast_dynamic_shape(tf.shape(tensors[0]), tf.shape(tensors[1]))
+    return axes.like(call.even(apply, *(tf.broadcast_to(t, shape) for t in tensors)))
+
+
+@rule("SelectV2", "ClipByValue")
+def _(call: Call, node: Node, *lanes: Lane) -> Lane:
+    tensors, axes = aligned(call, node, lanes)
+    if node.op == "ClipByValue":
+        return axes.like(tf.minimum(tf.maximum(tensors[0], tensors[1]), tensors[2]))
+    return axes.like(*emit("SelectV2", tensors, node.attributes))
+
+
+@rule("Select")
+def _(call: Call, node: Node, condition: Lane, x: Lane, y: Lane) -> Lane:
+    """A vector condition chooses rows; else as SelectV2."""
+    missing = call.rank(x) - call.rank(condition)
+    if missing and call.rank(condition) == 1:
+        tensor = call.tensor(condition)
+        for _ in range(missing):
+            tensor = tf.expand_dims(tensor, -1)
+        condition = condition.like(tensor)
+    tensors, axes = aligned(call, node, (condition, x, y))
+    return axes.like(tf.where(*tensors))
+
+
+@rule("AddN")
+def _(call: Call, node: Node, *lanes: Lane) -> Lane:
+    tensors, axes = aligned(call, node, lanes)
+    if len({x.stacked for x in lanes}) > 1:
+        total = tensors[0]
+        for tensor in tensors[1:]:
+            total = total + tensor
+        return axes.like(total)
+    return axes.like(tf.add_n(tensors))
+
+
+@rule("BiasAdd")
+def _(call: Call, node: Node, x: Lane, bias: Lane) -> Lane:
+    if node.get("data_format", b"NHWC") != b"NHWC":
+        raise NoRule("BiasAdd", "channels come first")
+    (tensor, b), axes = aligned(call, node, (x, bias))
+    return axes.like(tensor + b)

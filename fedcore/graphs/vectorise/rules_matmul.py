@@ -1,0 +1,94 @@
+"""Products of matrices, and the losses over rows of classes."""
+
+import tensorflow as tf
+
+from fedcore.graphs.vectorise.call import Call
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.nodes import Node, emit
+
+
+def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, transpose_y: bool) -> Lane:
+    """x @ y over the last two axes, both with the same number of them."""
+    rank = call.rank(x)
+    if rank != call.rank(y):
+        raise NoRule(node.op, "the operands have different numbers of axes")
+    row_x, inner_x = (rank - 1, rank - 2) if transpose_x else (rank - 2, rank - 1)
+    inner_y, column_y = (rank - 1, rank - 2) if transpose_y else (rank - 2, rank - 1)
+    a, b = call.tensor(x), call.tensor(y)
+    out = {
+        lane.times: axis
+        for lane, moved in ((x, {row_x: rank - 2}), (y, {column_y: rank - 1}))
+        if lane.ragged is not None and lane.ragged not in (inner_x if lane is x else inner_y,)
+        for axis in (moved.get(lane.ragged, lane.ragged),)
+    }
+    contracted = x.ragged == inner_x, y.ragged == inner_y
+    if any(contracted):
+        if not all(contracted) or x.times != y.times:
+            raise NoRule(node.op, "a batch is multiplied with an axis of constant size")
+        # A copy of a real row is finite if the client's work is: times zero it is zero.
+        a = a if x.copies else call.masked(x)
+        b = call.masked(y) if x.copies or not y.copies else b
+    if len(out) > 1 or (x.ragged is not None and y.ragged is not None and not all(contracted) and rank == 2):
+        raise NoRule(node.op, "two batches span the result")
+    times, ragged = next(iter(out.items()), (1, None))
+    stacked = x.stacked or y.stacked or any(contracted)
+    if rank == 2 and x.stacked and not y.stacked and not transpose_x and not contracted[0]:
+        rows, columns = call.shape(x)
+        flat = tf.matmul(tf.reshape(a, [-1, columns]), b, transpose_b=transpose_y)
+        return Lane(tf.reshape(flat, [call.clients, rows if rows is not None else -1, flat.shape[1]]), True, ragged, times)
+    if x.stacked and not y.stacked and rank > 2:
+        b = tf.expand_dims(b, 0)
+    if y.stacked and not x.stacked and rank > 2:
+        a = tf.expand_dims(a, 0)
+    tensor = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_x, adj_y=transpose_y)
+    return Lane(tensor, stacked, ragged, times)
+
+
+@rule("MatMul")
+def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
+    transpose_x, transpose_y = node.get("transpose_a", False), node.get("transpose_b", False)
+    if node["T"].is_complex:
+        raise NoRule("MatMul", "the numbers are complex")
+    return product(call, node, x, y, transpose_x=transpose_x, transpose_y=transpose_y)
+
+
+@rule("BatchMatMul", "BatchMatMulV2")
+def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
+    return product(call, node, x, y, transpose_x=node.get("adj_x", False), transpose_y=node.get("adj_y", False))
+
+
+@rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
+def _(call: Call, node: Node, logits: Lane, labels: Lane) -> list[Lane]:
+    axis = [x.ragged for x in (logits, labels) if x.ragged is not None]
+    if any(a != 0 for a in axis) or logits.times != labels.times or len(axis) == 1:
+        raise NoRule(node.op, "the batch is not the leading axis of both operands")
+    x, y = call.stack(logits), call.stack(labels)
+    rows, classes = x.shape[1:]
+    rows = -1 if rows is None else rows
+
+    def apply(a, b):
+        return emit(node.op, [a, b], node.attributes)
+
+    flat_labels = tf.reshape(y, [-1, *y.shape[2:]])
+    if y.shape.rank == x.shape.rank and y.shape[1:] != x.shape[1:]:
+        raise NoRule(node.op, "labels and logits have different shapes")
+    loss, gradient = call.even_rows(apply, tf.reshape(x, [-1, classes]), flat_labels)
+    return [
+        Lane(tf.reshape(loss, [call.clients, rows]), True, logits.ragged, logits.times),
+        Lane(tf.reshape(gradient, [call.clients, rows, classes]), True, logits.ragged, logits.times),
+    ]
+
+
+@rule("Softmax", "LogSoftmax")
+def _(call: Call, node: Node, x: Lane) -> Lane:
+    tensor = call.tensor(x)
+    if x.ragged == call.rank(x) - 1:
+        raise NoRule(node.op, "the batch is the last axis")
+
+    def apply(rows):
+        return emit(node.op, [rows], node.attributes)
+
+    if not x.stacked:
+        return x.like(*apply(tensor))
+    (out,) = call.even_rows(apply, tf.reshape(tensor, [-1, tensor.shape[-1]]))
+    return x.like(tf.reshape(out, tf.shape(tensor) if None in tensor.shape.as_list() else tensor.shape))

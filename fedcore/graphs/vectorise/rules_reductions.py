@@ -1,0 +1,91 @@
+"""Operations that reduce axes; over the batch they see the client's real rows only."""
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.graphs.vectorise.call import Call
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.nodes import Node
+
+
+def _lowest(dtype: tf.DType):
+    return -np.inf if dtype.is_floating else dtype.min
+
+
+def _highest(dtype: tf.DType):
+    return np.inf if dtype.is_floating else dtype.max
+
+
+_REDUCTIONS = {
+    "Sum": (tf.reduce_sum, lambda dtype: 0),
+    "Prod": (tf.reduce_prod, lambda dtype: 1),
+    "Max": (tf.reduce_max, _lowest),
+    "Min": (tf.reduce_min, _highest),
+    "All": (tf.reduce_all, lambda dtype: True),
+    "Any": (tf.reduce_any, lambda dtype: False),
+    "Mean": (tf.reduce_mean, None),
+}
+
+
+@rule(*_REDUCTIONS)
+def _(call: Call, node: Node, x: Lane, axis: Lane) -> Lane:
+    rank = call.rank(x)
+    axes = sorted({int(a) % rank for a in call.constant(node, axis).reshape(-1)})
+    keep = node.get("keep_dims", False)
+    if not axes:
+        return x
+    reduce, identity = _REDUCTIONS[node.op]
+    batch = x.ragged in axes
+    shift = int(x.stacked or batch)
+    own = [a + shift for a in axes]
+    ragged = None if x.ragged is None or batch else x.ragged - (0 if keep else sum(a < x.ragged for a in axes))
+    if not batch:
+        return Lane(reduce(call.tensor(x), own, keepdims=keep), x.stacked, ragged, x.times)
+    if identity is not None:
+        dtype = call.tensor(x).dtype
+        return Lane(reduce(call.masked(x, identity(dtype)), own, keepdims=keep), True)
+    total = tf.reduce_sum(call.masked(x), own, keepdims=keep)
+    return Lane(_divided(call, node, x, axes, total), True)
+
+
+def _divided(call: Call, node: Node, x: Lane, axes: list[int], total: tf.Tensor) -> tf.Tensor:
+    """A sum over the batch and other axes as the mean; no rows give 0/0, as one client alone has it."""
+    others = [call.shape(x)[a] for a in axes if a != x.ragged]
+    if None in others or not total.dtype.is_floating:
+        raise NoRule(node.op, "a mean over a batch of integers, or over an axis of unknown size")
+    count = call.sizes * int(np.prod([x.times, *others]))
+    return total / tf.reshape(tf.cast(count, total.dtype), [call.clients] + [1] * (total.shape.rank - 1))
+
+
+@rule("BiasAddGrad")
+def _(call: Call, node: Node, x: Lane) -> Lane:
+    if node.get("data_format", b"NHWC") != b"NHWC":
+        raise NoRule("BiasAddGrad", "channels come first")
+    rank = call.rank(x)
+    if x.ragged == rank - 1:
+        raise NoRule("BiasAddGrad", "the batch is the axis of channels")
+    stacked = x.stacked or x.ragged is not None
+    tensor = call.masked(x)
+    if not stacked:
+        return Lane(tf.reduce_sum(tensor, list(range(rank - 1))))
+    return Lane(tf.reduce_sum(tensor, list(range(1, rank))), True)
+
+
+@rule("ArgMax", "ArgMin")
+def _(call: Call, node: Node, x: Lane, axis: Lane) -> Lane:
+    own = int(call.constant(node, axis)) % call.rank(x)
+    find = tf.argmax if node.op == "ArgMax" else tf.argmin
+    if x.ragged == own:
+        dtype = call.tensor(x).dtype
+        tensor = call.masked(x, _lowest(dtype) if node.op == "ArgMax" else _highest(dtype))
+        return Lane(find(tensor, own + 1, node["output_type"]), True)
+    ragged = None if x.ragged is None else x.ragged - int(own < x.ragged)
+    return Lane(find(call.tensor(x), own + int(x.stacked), node["output_type"]), x.stacked, ragged, x.times)
+
+
+@rule("L2Loss")
+def _(call: Call, node: Node, x: Lane) -> Lane:
+    if not x.stacked and x.ragged is None:
+        return Lane(tf.nn.l2_loss(call.tensor(x)))
+    tensor = call.masked(x)
+    return Lane(tf.reduce_sum(tensor * tensor, list(range(1, tensor.shape.rank))) / 2, True)
