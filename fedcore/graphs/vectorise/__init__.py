@@ -2,12 +2,13 @@
 
 import tensorflow as tf
 
-from fedcore.graphs.trace import TracedGraph
+from fedcore.graphs.trace import TracedGraph, spec
 from fedcore.graphs.vectorise import rules_arrays, rules_elementwise, rules_matmul, rules_reductions, rules_shapes
 from fedcore.graphs.vectorise.call import Call
 from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule, shared, stacked
 from fedcore.graphs.vectorise.nodes import body_of
 from fedcore.ir.module import Graph
+from fedcore.types import tensor_leaves
 
 
 def vectorised_call(
@@ -46,9 +47,6 @@ def can_vectorise(
         stacked_args: the positions of the leaves of the parameter that differ between clients.
         ragged_args: for those with a padded batch, its axis.
     """
-    from fedcore.graphs.trace import spec
-    from fedcore.types import tensor_leaves
-
     ragged_args = ragged_args or {}
     specs = [spec(t) for t in tensor_leaves(graph.type.parameter)]
 
@@ -60,7 +58,8 @@ def can_vectorise(
             if axis is not None:
                 shape[axis] = 3
             whole = [2, *shape] if i in stacked_args else shape
-            lanes.append(Lane(tf.compat.v1.placeholder(s.dtype, whole), i in stacked_args, axis, copies=axis is not None))
+            tensor = tf.compat.v1.placeholder(s.dtype, whole)
+            lanes.append(Lane(tensor, i in stacked_args, axis, copies=axis is not None))
         sizes = tf.compat.v1.placeholder(tf.int64, [2]) if ragged_args else None
         return [x.tensor for x in vectorised_call(graph, data, lanes, sizes)]
 

@@ -10,9 +10,11 @@ from fedcore.graphs.vectorise.lanes import Known, Lane, NoRule, rules
 from fedcore.graphs.vectorise.nodes import Body, Node, emit
 
 PACKET = 64
-"""Entries that one step of a vector loop takes at most; what is left over at a tensor's end takes other instructions."""
+"""Entries that one step of a vector loop takes at most; the rest at the end of a tensor takes other instructions."""
 
-_CONTROL_FLOW = frozenset({"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If"})
+_CONTROL_FLOW = frozenset(
+    {"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If"}
+)
 
 
 class Call:

@@ -8,17 +8,19 @@ from fedcore.graphs.vectorise.nodes import Node, emit
 
 MAX_ENTRIES = 1024
 
-_MOVES = frozenset(
+_MOVING_OPS = (
     "Identity StopGradient Snapshot StridedSlice Slice Pack Unpack ConcatV2 GatherV2 Reshape Squeeze ExpandDims Split "
-    "SplitV Transpose ReverseV2 Fill Tile BroadcastTo".split()
+    "SplitV Transpose ReverseV2 Fill Tile BroadcastTo"
 )
-_POLYNOMIAL = _MOVES | frozenset("Mul Add AddV2 Sub Prod Sum Neg Cast AddN".split())
-_FOLDED = _POLYNOMIAL | frozenset(
+_POLYNOMIAL_OPS = "Mul Add AddV2 Sub Prod Sum Neg Cast AddN"
+_OTHER_OPS = (
     "Maximum Minimum FloorDiv FloorMod TruncateDiv TruncateMod RealDiv Div DivNoNan Equal NotEqual Less LessEqual "
     "Greater GreaterEqual LogicalAnd LogicalOr LogicalNot SelectV2 Select Range BroadcastArgs BroadcastGradientArgs "
     "InvertPermutation Shape ShapeN Size Rank Max Min All Any Abs Sign ZerosLike OnesLike ConcatOffset Square Sqrt "
-    "Rsqrt Reciprocal DynamicStitch BitwiseAnd BitwiseOr".split()
+    "Rsqrt Reciprocal DynamicStitch BitwiseAnd BitwiseOr"
 )
+_POLYNOMIAL = frozenset(f"{_MOVING_OPS} {_POLYNOMIAL_OPS}".split())
+_FOLDED = _POLYNOMIAL | frozenset(_OTHER_OPS.split())
 _VOLUME = {"Fill": 0, "Tile": 1, "BroadcastTo": 1}
 
 

@@ -9,18 +9,18 @@ from fedcore.graphs.vectorise.nodes import Node, emit
 _EXACT_UNARY = (
     "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu IsFinite IsInf IsNan LogicalNot Invert Real Imag "
     "Conj Softsign"
-).split()
+)
 _INEXACT_UNARY = (
     "Exp Expm1 Log Log1p Sqrt Rsqrt Reciprocal Inv Tanh Sigmoid Softplus Elu Selu Sin Cos Tan Asin Acos Atan Sinh Cosh "
     "Asinh Acosh Atanh Erf Erfc Erfinv Ndtri Lgamma Digamma BesselI0e BesselI1e"
-).split()
+)
 _EXACT_BINARY = (
     "Add AddV2 Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv FloorMod Mod TruncateDiv TruncateMod Maximum Minimum "
     "SquaredDifference Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr "
     "BitwiseXor LeftShift RightShift ReluGrad Relu6Grad LeakyReluGrad TanhGrad SigmoidGrad EluGrad SeluGrad "
     "SoftsignGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad"
-).split()
-_INEXACT_BINARY = "Pow Atan2 Xdivy Xlogy Xlog1py SoftplusGrad Zeta Igamma Igammac NextAfter".split()
+)
+_INEXACT_BINARY = "Pow Atan2 Xdivy Xlogy Xlog1py SoftplusGrad Zeta Igamma Igammac NextAfter"
 
 
 @rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics")
@@ -33,12 +33,12 @@ def _(call: Call, node: Node, x: Lane) -> Lane:
     return x.like(emit("Cast", [call.tensor(x)], node.attributes)[0], copies=x.copies)
 
 
-@rule(*_EXACT_UNARY)
+@rule(*_EXACT_UNARY.split())
 def _(call: Call, node: Node, x: Lane) -> Lane:
     return x.like(*emit(node.op, [call.tensor(x)], node.attributes))
 
 
-@rule(*_INEXACT_UNARY)
+@rule(*_INEXACT_UNARY.split())
 def _(call: Call, node: Node, x: Lane) -> Lane:
     def apply(t):
         return emit(node.op, [t], node.attributes)[0]
@@ -97,13 +97,13 @@ def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
     return tensor
 
 
-@rule(*_EXACT_BINARY)
+@rule(*_EXACT_BINARY.split())
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
     tensors, axes = aligned(call, node, (x, y))
     return axes.like(*emit(node.op, tensors, node.attributes))
 
 
-@rule(*_INEXACT_BINARY)
+@rule(*_INEXACT_BINARY.split())
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
     tensors, axes = aligned(call, node, (x, y))
 

@@ -35,7 +35,9 @@ def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, tran
     if rank == 2 and x.stacked and not y.stacked and not transpose_x and not contracted[0]:
         rows, columns = call.shape(x)
         flat = tf.matmul(tf.reshape(a, [-1, columns]), b, transpose_b=transpose_y)
-        return Lane(tf.reshape(flat, [call.clients, rows if rows is not None else -1, flat.shape[1]]), True, ragged, times)
+        return Lane(
+            tf.reshape(flat, [call.clients, rows if rows is not None else -1, flat.shape[1]]), True, ragged, times
+        )
     if x.stacked and not y.stacked and rank > 2:
         b = tf.expand_dims(b, 0)
     if y.stacked and not x.stacked and rank > 2:
