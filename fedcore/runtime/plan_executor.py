@@ -49,7 +49,7 @@ class PlanExecutor:
         return known[main.result.name]
 
     def _run(self, module: Module, digest: str, stage: str, arguments: list, seed: int, report: Report):
-        packed = [pack(a) for a in arguments]
+        packed = [pack(a, fold_in(seed, i)) for i, a in enumerate(arguments)]
         layouts = tuple(given for given, _ in packed)
         function = self._server.function(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)

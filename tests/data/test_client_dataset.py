@@ -12,6 +12,7 @@ import fedcore as fc
 from fedcore.data import columns_of
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.realize import pack
+from fedcore.graphs.realize import pack
 from fedcore.graphs.values import flatten
 
 ROWS = 7
@@ -32,15 +33,15 @@ def scaled(element):
 
 def drawn(dataset: fc.data.ClientDataset, seed: int = 0) -> list[dict]:
     """The elements as a graph draws them from columns and steps."""
-    layout, tensors = dataset.columns.layout, dataset.columns.tensors
+    (layout,), tensors = pack(dataset.columns, seed)
 
     @tf.function(autograph=False, input_signature=layout.specs())
     def count(*tensors):
-        return layout.open(list(tensors), tf.constant(seed, tf.int64)).count
+        return layout.open(list(tensors)).count
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *layout.specs()])
     def element(index, *tensors):
-        return flatten(layout.open(list(tensors), tf.constant(seed, tf.int64)).element(index))
+        return flatten(layout.open(list(tensors)).element(index))
 
     names = dataset.element_type.names
     given_tensors = [tf.convert_to_tensor(t) for t in tensors]
