@@ -46,10 +46,13 @@ class CallShape:
     first_full: bool
 
 
-def pack_clients(clients: list[tuple], seeds: np.ndarray, block: int) -> tuple[CallShape, list]:
+def pack_clients(clients: list[tuple], seeds: np.ndarray, *, block: int, call: int) -> tuple[CallShape, list]:
     """The flat tensors of a call: stacked values, and for sequences joined columns and the rows that each client draws.
 
     The first tensors are the order in which the clients run (those with fewer steps first) and how many there are.
+
+    Args:
+        block, call: clients of a block, and of a call that is not the last.
     """
     leaves_of = [flatten(client) for client in clients]
     count = len(clients)
@@ -62,20 +65,23 @@ def pack_clients(clients: list[tuple], seeds: np.ndarray, block: int) -> tuple[C
     tensors: list = [np.argsort(order).astype(np.int64), np.int64(count)]
     layouts: list[Layout | None] = []
     widths: list[int] = []
-    first_full = count == places
+    full = count == call
+    first_full = full
     for position in range(len(leaves_of[0])):
         values = [leaf[position] for leaf in leaves_of]
         if not isinstance(values[0], Columns):
             layouts.append(None)
             widths.append(0)
-            tensors.append(np.stack([np.asarray(v) for v in values] + [np.asarray(values[0])] * (places - count))[order])
+            tensors.append(
+                np.stack([np.asarray(v) for v in values] + [np.asarray(values[0])] * (places - count))[order]
+            )
             continue
         packed, width, whole = _joined(values, drawn[position], order)
         layouts.append(values[0].layout)
         widths.append(width)
         first_full = first_full and whole
         tensors.extend(packed)
-    return CallShape(places, tuple(layouts), tuple(widths), count == places, first_full), tensors
+    return CallShape(places, tuple(layouts), tuple(widths), full, first_full), tensors
 
 
 def _places(count: int, block: int) -> int:
@@ -337,7 +343,9 @@ def realize_stacked(
             partial = after if shape.full else [_where(here[:, b], a, p) for a, p in zip(after, partial, strict=True)]
         present = here[:, 0]
         while blocks > 1:
-            partial, present = _merged(evaluator.run, module.function(join), partial, present, partial_type, full=shape.full)
+            partial, present = _merged(
+                evaluator.run, module.function(join), partial, present, partial_type, full=shape.full
+            )
             blocks //= 2
         return [tf.identity(t[0]) for t in partial]
 
@@ -395,4 +403,3 @@ def _merged(run: Interpreter, join: Function, partial: list, present: tf.Tensor,
     if not full:
         joined = [_where(present[1::2], j, first) for j, first in zip(joined, left, strict=True)]
     return joined, present[0::2]
-

@@ -92,7 +92,8 @@ class _Run:
         self.stacked = plan.get("strategy") == "vectorised"
         self.block = int(plan.get("block", 1))
         self.width = int(plan.get("width", 1))
-        self.calls = self._calls(int(plan.get("call", self.block)))
+        self.size = int(plan.get("call", self.block))
+        self.calls = self._calls()
         self.drawing = threading.Lock()
         self.failed = threading.Event()
         self.shared: dict[str, list[tf.Tensor]] = {}
@@ -112,12 +113,12 @@ class _Run:
             partial = self.tree.result() if self.drawn else self._call(self.devices[0], _Call(0, 0, []))[0]
         return partial, [self.kept[i] for i in range(len(self.kept))]
 
-    def _calls(self, size: int) -> Iterator[_Call]:
+    def _calls(self) -> Iterator[_Call]:
         """The clients of one graph call after the other; the client values of all arguments are drawn side by side."""
         work = self.work
         clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in (work.counted or ()))
         for index in itertools.count():
-            call = _Call(index, index * size, list(itertools.islice(clients, size)))
+            call = _Call(index, index * self.size, list(itertools.islice(clients, self.size)))
             if not call.clients:
                 return
             self.drawn += len(call.clients)
@@ -174,7 +175,7 @@ class _Run:
         work, zero, join = self.work, self.work.zero, self.work.join
         if zero is None or join is None:
             raise FedcoreError(f"@{work.stage} keeps client values only: it cannot be vectorised")
-        shape, tensors = pack_clients(call.clients, seeds, self.block)
+        shape, tensors = pack_clients(call.clients, seeds, block=self.block, call=self.size)
         function = device.function(
             ("stacked", work.digest, work.stage, shape),
             lambda: realize_stacked(

@@ -332,7 +332,7 @@ def test_no_dataset_op_is_in_a_realized_graph():
 
 
 def test_the_data_of_a_client_is_no_constant_of_the_graph():
-    layout, tensors = pack(columns_of(client().batch(2), fc.SequenceType(client().batch(2).element_type)))
+    layout, tensors = pack(columns_of(client().batch(2), fc.SequenceType(client().batch(2).element_type)), 0)
     (layout,) = layout
     assert layout == client(3).batch(5).columns.layout
     assert len(tensors) == len(layout.specs())
