@@ -11,7 +11,9 @@ UNARY = (
     "exp expm1 log1p sqrt rsqrt reciprocal tanh sigmoid softplus sin cos erf abs negative square sign floor round "
     "is_finite asinh atan lgamma sinh"
 ).split()
-BINARY = "add subtract multiply divide maximum minimum floordiv squared_difference divide_no_nan pow xlogy atan2".split()
+BINARY = (
+    "add subtract multiply divide maximum minimum floordiv squared_difference divide_no_nan pow xlogy atan2".split()
+)
 
 
 def normal(*shape, seed=0, dtype=np.float32):

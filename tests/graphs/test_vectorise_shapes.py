@@ -60,7 +60,15 @@ def test_sizes_read_off_a_padded_batch_shape_tensors():
         rows = tf.reshape(x, [-1, 2])
         back = tf.reshape(rows, [n, 3, 2])
         spread = tf.broadcast_to(tf.reduce_mean(x), tf.shape(x))
-        return flat, rows, tf.reduce_sum(rows, 0), back - x, spread, tf.tile([[1.0, 2.0]], tf.stack([n, 1])), tf.range(n)
+        return (
+            flat,
+            rows,
+            tf.reduce_sum(rows, 0),
+            back - x,
+            spread,
+            tf.tile([[1.0, 2.0]], tf.stack([n, 1])),
+            tf.range(n),
+        )
 
     check_ragged(fn, normal(4, 6, 3, 2), ragged=[0], sizes=[6, 1, 4, 3])
 
@@ -112,7 +120,12 @@ def test_reshapes_and_transposes(shape, random):
 
 def test_one_hot_and_gathers():
     def fn(table, ids):
-        return tf.one_hot(ids, 7), tf.gather(table, ids), tf.gather(table, ids, axis=1), tf.gather_nd(table, ids[:, None])
+        return (
+            tf.one_hot(ids, 7),
+            tf.gather(table, ids),
+            tf.gather(table, ids, axis=1),
+            tf.gather_nd(table, ids[:, None]),
+        )
 
     ids = np.random.default_rng(0).integers(0, 5, (8, 6)).astype(np.int32)
     check(fn, normal(8, 5, 5), ids)

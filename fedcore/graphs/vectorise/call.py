@@ -38,7 +38,9 @@ class Call:
     def run(self, body: Body, lanes: Sequence[Lane]) -> list[Lane]:
         """The results of a body for its arguments."""
         found = {(name, 0): lane for name, lane in zip(body.arguments, lanes, strict=True)}
-        self.functions = body
+        for node in body.nodes:
+            if node.stateful and node.op not in _CONTROL_FLOW:
+                raise NoRule(node.op, "it has effects or state, which clients would share")
         for node in body.nodes:
             outputs = self.evaluate(node, [found[i] for i in node.inputs], body)
             found.update(((node.name, i), lane) for i, lane in enumerate(outputs))
@@ -48,8 +50,6 @@ class Call:
         """The results of one operation."""
         if node.op in _CONTROL_FLOW:
             return rules[node.op](self, node, body, *lanes) if node.op in rules else self._none(node)
-        if node.stateful:
-            raise NoRule(node.op, "it has effects or state, which clients would share")
         if node.op == "Const":
             return [_constant(node)]
         if node.op == "NoOp":
@@ -201,6 +201,8 @@ class Call:
 
     def shape_known(self, lane: Lane) -> Known | None:
         """The shape of one client's value for each of the three sizes, if it is static."""
+        if lane.tensor is not None and lane.tensor.shape.rank is None:
+            return None
         shape = self.shape(lane)
         if not shape.is_fully_defined():
             return None
