@@ -55,7 +55,8 @@ def check(fn, *arguments, shared=(), tolerance=2e-6, widths=WIDTHS):
     per_client = set(range(len(arguments))) - set(shared)
     shapes = [(a.dtype.type, a.shape[1:] if i in per_client else a.shape) for i, a in enumerate(arguments)]
     graph = traced(fn, *shapes)
-    assert can_vectorise(graph, graph.data, per_client) is None
+    refused = can_vectorise(graph, graph.data, per_client)
+    assert refused is None, str(refused)
 
     def cut(width):
         return [a[:width] if i in per_client else a for i, a in enumerate(arguments)]
@@ -85,7 +86,8 @@ def check_ragged(fn, *arguments, ragged, sizes, shared=(), tolerance=2e-6):
         shapes.append((a.dtype.type, (None, *shape[1:]) if i in ragged else shape))
     graph = traced(fn, *shapes)
     axes = dict.fromkeys(ragged, 0)
-    assert can_vectorise(graph, graph.data, per_client, axes) is None
+    refused = can_vectorise(graph, graph.data, per_client, axes)
+    assert refused is None, str(refused)
     values = [np.array(a) for a in arguments]
     for i in ragged:
         for k, n in enumerate(sizes):

@@ -5,9 +5,11 @@ import tensorflow as tf
 from fedcore.graphs.trace import TracedGraph, spec
 from fedcore.graphs.vectorise import (
     rules_arrays,
+    rules_control,
     rules_convolutions,
     rules_elementwise,
     rules_gathers,
+    rules_lists,
     rules_matmul,
     rules_reductions,
     rules_shapes,

@@ -13,8 +13,10 @@ PACKET = 64
 """Entries that one step of a vector loop takes at most; the rest at the end of a tensor takes other instructions."""
 
 _CONTROL_FLOW = frozenset(
-    {"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If"}
+    {"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If", "Assert"}
 )
+
+_LISTS = frozenset({"TensorListReserve", "EmptyTensorList", "TensorListFromTensor"})
 
 
 class Call:
@@ -32,6 +34,10 @@ class Call:
         self.sizes = sizes
         self.probes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
         self._made: dict = {}
+
+    def inside(self) -> "Call":
+        """The same for a function within the graph being built: it makes its own constants and masks."""
+        return Call(self.clients, self.rows, self.sizes)
 
     # --- evaluating ---
 
@@ -57,7 +63,7 @@ class Call:
         known = fold(node, lanes)
         if known is not None and all(k.constant or k.affine(self.probes) for k in known):
             return [Lane(None, not k.constant, known=k) for k in known]
-        if all(lane.plain for lane in lanes):
+        if all(lane.plain for lane in lanes) and node.op not in _LISTS:
             return [Lane(t) for t in emit(node.op, [self.tensor(x) for x in lanes], node.attributes)]
         try:
             outputs = self._by_rule(node, lanes)
@@ -118,7 +124,7 @@ class Call:
     def stack(self, lane: Lane) -> tf.Tensor:
         """The tensor with the leading axis of clients, made by copying where it has none."""
         tensor = self.tensor(lane)
-        if lane.stacked:
+        if lane.stacked or tensor.dtype == tf.variant:
             return tensor
         shape = tf.concat([[self.clients], tf.shape(tensor)], 0)
         if tensor.shape.is_fully_defined():

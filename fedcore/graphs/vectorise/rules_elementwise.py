@@ -58,8 +58,8 @@ def _(call: Call, node: Node, x: Lane) -> Lane:
 @rule("ZerosLike", "OnesLike")
 def _(call: Call, node: Node, x: Lane) -> Lane:
     shape = call.shape_known(x)
-    if shape is None:
-        return x.like(*emit(node.op, [call.tensor(x)], node.attributes))
+    if shape is None or node["T"] == tf.variant:
+        return x.like(*emit(node.op, [call.tensor(x)], node.attributes), element=x.element)
     value = 0 if node.op == "ZerosLike" else 1
     dtype = node["T"]
     return Lane(tf.fill(shape.values[0], tf.constant(value, dtype)), False, x.ragged, x.times)
@@ -166,6 +166,8 @@ def _(call: Call, node: Node, condition: Lane, x: Lane, y: Lane) -> Lane:
 
 @rule("AddN")
 def _(call: Call, node: Node, *lanes: Lane) -> Lane:
+    if node["T"] == tf.variant:
+        return lanes[0].like(tf.add_n([call.tensor(x) for x in lanes]), element=lanes[0].element)
     tensors, axes = aligned(call, node, lanes)
     if len({x.stacked for x in lanes}) > 1:
         total = tensors[0]
