@@ -3,7 +3,17 @@
 import tensorflow as tf
 
 from fedcore.graphs.trace import TracedGraph, spec
-from fedcore.graphs.vectorise import rules_arrays, rules_elementwise, rules_matmul, rules_reductions, rules_shapes
+from fedcore.graphs.vectorise import (
+    rules_arrays,
+    rules_control,
+    rules_convolutions,
+    rules_elementwise,
+    rules_gathers,
+    rules_lists,
+    rules_matmul,
+    rules_reductions,
+    rules_shapes,
+)
 from fedcore.graphs.vectorise.call import Call
 from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule, shared, stacked
 from fedcore.graphs.vectorise.nodes import body_of

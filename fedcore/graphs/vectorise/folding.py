@@ -41,7 +41,10 @@ def fold(node: Node, lanes: list[Lane]) -> list[Known] | None:
         return None
     if any(len({v.shape for v in vs}) > 1 for vs in zip(*found, strict=True)):
         return None
-    polynomial = _stays_polynomial(node, inputs)
+    polynomial = node.op == "BroadcastGradientArgs" or _stays_polynomial(node, inputs)
+    if node.op == "Equal" and all(k.polynomial for k in inputs):
+        # Polynomials that are equal at three sizes are equal.
+        polynomial = all(v.all() for (v,) in found)
     return [Known.of(vs, polynomial=polynomial) for vs in zip(*found, strict=True)]
 
 
