@@ -1,8 +1,8 @@
 """Text to module: the inverse of `printer.py`. Checks the words; what they mean is `verify`'s to check.
 
-`_RULES` is the notation. Nearly all text is operations as the printer writes them, and word by word they take five times
-as long to read: so `_LINES` makes one token of each. A text that is wrong is read once more by the rules alone, so that
-errors are theirs.
+`_RULES` is the notation. Nearly all text is operations as the printer writes them, and word by word they take five
+times as long to read: so `_LINES` makes one token of each. A text that is wrong is read once more by the rules alone,
+so that errors are theirs.
 """
 
 import contextvars
@@ -10,6 +10,8 @@ import functools
 import json
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import lark
@@ -87,8 +89,8 @@ _WORDS = {
     "NUMBER": "a number",
 }
 
-_line = re.compile(_LINE).match
-_place = re.compile(_PLACE).match
+_line = re.compile(_LINE)
+_place = re.compile(_PLACE)
 _names = re.compile(_NAME).findall
 _is_integer = re.compile(r"-?[0-9]+").fullmatch
 
@@ -173,10 +175,10 @@ class _ModuleBuilder(TypeBuilder):
         return Operation(_name(name), str(kind), operands, type_, attributes, location)
 
     def line(self, token, *rest):
-        name, kind, operands, type_ = _line(token).groups()
+        name, kind, operands, type_ = _pieces(_line, token)
         reading = _reading.get()
         if type_ not in reading.types:
-            reading.types[type_] = _parser(lines=True).parse(type_, start="type")
+            reading.types[type_] = _read(type_, "type")
         if operands not in reading.operands:
             reading.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
         first = lark.Token.new_borrow_pos("REF", name, token) if rest or name[1] == '"' else name
@@ -225,9 +227,15 @@ class _ModuleBuilder(TypeBuilder):
     def place(self, token):
         known = _reading.get().locations
         if token not in known:
-            file, line = _place(token).groups()
+            file, line = _pieces(_place, token)
             known[token] = Location(file, int(line))
         return known[token]
+
+
+def _pieces(pattern: re.Pattern, token: str) -> tuple[str, ...]:
+    match = pattern.match(token)
+    assert match is not None  # the token is one because the pattern matched
+    return match.groups()
 
 
 def _operand(token: lark.Token) -> Operand:
@@ -343,16 +351,18 @@ def parse_module(text: str) -> Module:
     """
     check_text(text)
     try:
-        return contextvars.copy_context().run(_read, text)
+        return _in_a_reading(_read, text, "module")
     except (Refused, lark.UnexpectedInput):
-        return contextvars.copy_context().run(_read_by_the_rules, text)
+        return _in_a_reading(parse_with, _parser(lines=False), text, start="module", words=_WORDS)
 
 
-def _read(text: str) -> Module:
-    _reading.set(_Reading())
-    return _parser(lines=True).parse(text, start="module")
+def _in_a_reading(read: Callable, *args, **kwargs):
+    token = _reading.set(_Reading())
+    try:
+        return read(*args, **kwargs)
+    finally:
+        _reading.reset(token)
 
 
-def _read_by_the_rules(text: str) -> Module:
-    _reading.set(_Reading())
-    return parse_with(_parser(lines=False), text, start="module", words=_WORDS)
+def _read(text: str, start: str) -> Any:
+    return _parser(lines=True).parse(text, start=start)
