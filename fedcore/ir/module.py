@@ -5,6 +5,7 @@ Nothing nests: an operation's operands are names of bindings, of parameters, or 
 """
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -61,6 +62,11 @@ class Constant:
             return cls("str", array.shape, tuple(flat))
         array = np.asarray(value).astype(dtype.numpy)
         return cls(dtype.name, array.shape, array.tobytes())
+
+    def is_whole(self) -> bool:
+        """Whether there are as many bytes, or strings, as the shape says."""
+        size = 1 if self.dtype == "str" else as_dtype(self.dtype).numpy.itemsize
+        return isinstance(self.data, tuple) == (self.dtype == "str") and len(self.data) == math.prod(self.shape) * size
 
     def to_numpy(self):
         if isinstance(self.data, tuple):

@@ -90,7 +90,9 @@ class Intrinsic:
         """The type of the result; raises `TypeMismatch` where the operands do not fit."""
         if self._typing is not None:
             return self._typing(operand_types, attributes)
-        return self._signature_at(attributes).match(operand_types, name=self.name, location=user_location()).result
+        # Outside of tracing no frame is the line that the user wrote.
+        location = user_location() if active_builder() is not None else None
+        return self._signature_at(attributes).match(operand_types, name=self.name, location=location).result
 
     def _signature_at(self, attributes: Mapping) -> Signature:
         """The alternatives whose result is at the placement that the call names, if it names one."""
