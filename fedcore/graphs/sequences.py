@@ -77,7 +77,7 @@ class Layout:
         tensors = list(tensors)
         splits = tensors.pop(0) if self.ragged else None
         columns = [tensors.pop(0) for _ in leaves(self.element)]
-        sequence = _ragged_rows(self.element, splits, columns) if self.ragged else _rows(self.element, columns)
+        sequence = _ragged_rows(self.element, splits, columns) if self.ragged else rows(self.element, columns)
         for position, step in enumerate(self.steps):
             given = tensors.pop(0) if step.parameters else None
             sequence = _STEPS[step.kind](sequence, step, given, seed + position)
@@ -138,7 +138,9 @@ def _with_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     return tensor
 
 
-def _rows(element: Type, columns: list[tf.Tensor]) -> Sequence:
+def rows(element: Type, columns: list[tf.Tensor]) -> Sequence:
+    """The rows of equally long columns as a sequence."""
+
     def at(indices):
         return unflatten([tf.gather(c, indices) for c in columns], element)
 
