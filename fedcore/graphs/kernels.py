@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fedcore.graphs.sequences import rows
 from fedcore.graphs.trace import graph_callable, spec
-from fedcore.graphs.values import unflatten
+from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.interpret import Interpreter
 from fedcore.ir.module import Module, Operation
 from fedcore.ir.operations import lookup
@@ -57,10 +58,58 @@ def _leafwise(fn: Callable) -> Callable:
     return apply
 
 
+def _mapped(fn: Callable, value):
+    return tuple(_mapped(fn, part) for part in value) if isinstance(value, tuple) else fn(value)
+
+
+def _minus(a, b):
+    """For unsigned integers in two's complement: Grappler makes 0 - b a Neg, which TensorFlow has not for them."""
+    return a + (tf.bitwise.invert(b) + 1) if a.dtype.is_unsigned else a - b
+
+
 kernel("generic_plus")(_leafwise(lambda a, b: a + b))
-kernel("generic_minus")(_leafwise(lambda a, b: a - b))
+kernel("generic_minus")(_leafwise(_minus))
 kernel("generic_multiply")(_leafwise(lambda a, b: a * b))
 kernel("generic_divide")(_leafwise(lambda a, b: a / b))
+kernel("minimum")(_leafwise(tf.minimum))
+kernel("maximum")(_leafwise(tf.maximum))
+kernel("modulo")(_leafwise(tf.math.floormod))
+kernel("less")(_leafwise(tf.less))
+kernel("equal")(_leafwise(tf.equal))
+
+
+@kernel("where")
+def _(op, condition, then, otherwise):
+    def apply(condition, then, otherwise):
+        if not isinstance(then, tuple):
+            return tf.where(condition, then, otherwise)
+        conditions = condition if isinstance(condition, tuple) else [condition] * len(then)
+        others = otherwise if isinstance(otherwise, tuple) else [otherwise] * len(then)
+        return tuple(map(apply, conditions, then, others))
+
+    return apply(condition, then, otherwise)
+
+
+@kernel("cast")
+def _(op, value):
+    return _mapped(lambda x: tf.cast(x, op.attributes["dtype"]), value)
+
+
+@kernel("as_row")
+def _(op, value):
+    return _mapped(lambda x: x[tf.newaxis], value)
+
+
+@kernel("append_rows")
+def _(op, left, right):
+    at_most = op.attributes["at_most"]
+    joined = [tf.concat([a, b], 0)[:at_most] for a, b in zip(flatten(left), flatten(right), strict=True)]
+    return unflatten(joined, op.type)
+
+
+@kernel("sequence_from_rows")
+def _(op, value):
+    return rows(op.type.element, flatten(value))
 
 
 @kernel("sequence_map")

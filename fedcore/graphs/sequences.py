@@ -119,3 +119,9 @@ class Sequence:
 def _with_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     tensor.set_shape(shape)
     return tensor
+
+
+def rows(element: Type, columns: list[tf.Tensor]) -> Sequence:
+    """The rows of equally long columns as a sequence."""
+    count = tf.shape(columns[0], out_type=tf.int64)[0] if columns else tf.constant(0, tf.int64)
+    return Sequence(count, lambda i: unflatten([tf.gather(c, i) for c in columns], element))

@@ -192,8 +192,11 @@ class _Partition:
         return self.main.symbol(builder.finish("join", result, placement=CLIENTS))
 
     def partial_type(self, aggregation: _Aggregation):
-        """The type of a partial: what the accumulation returns."""
-        return self.inliner.symbols[aggregation.accumulate].type.result
+        """The type of a partial: what the accumulation takes, which zero and what it returns fit."""
+        taken = self.inliner.symbols[aggregation.accumulate].type.parameter
+        if not isinstance(taken, StructType):
+            raise FedcoreError(f"@{aggregation.accumulate} takes <accumulator,value>, not {taken}")
+        return taken.types[0]
 
     def _finish(self, local: "_Local", name: str, where, wanted: list[Node], kind) -> None:
         with local.builder:
