@@ -184,3 +184,14 @@ def test_the_report_counts_bits_of_every_client(n):
     weighted_sum([1.0] * n, 2.0)
     report = context.last_report()
     assert (report.clients, report.broadcast_bits, report.aggregate_bits) == (n, 32 * n, 32 * n)
+
+
+def test_the_zero_of_an_aggregation_may_be_what_a_graph_makes():
+    make = fc.tf_computation(lambda: 3.0)
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+    def total(values):
+        zero = make()
+        return fc.federated_aggregate(values, zero, lambda a, b: a + b, lambda a, b: a + b - 3.0, lambda a: a)
+
+    assert total([1.0, 2.0]) == 6.0
