@@ -12,7 +12,7 @@ STAGES = ("traced", "lowered", "planned")
 @click.command()
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
-@click.option("--after", metavar="PASS", help="Print what this pass left when planning; dce:2 is its second run.")
+@click.option("--after", metavar="PASS", help="Print what this pass left when planning.")
 @click.option("--format", "format_", type=click.Choice(["text", "json", "dot"]), default="text", show_default=True)
 @click.pass_obj
 def dump(work: Work, target, stage, after, format_):
@@ -66,13 +66,10 @@ def _after(work: Work, module, name: str):
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import DEFAULT_PIPELINE, run_passes
 
-    wanted, _, which = name.partition(":")
     order = DEFAULT_PIPELINE.split(",")
-    runs = [i for i, one in enumerate(order) if one == wanted]
-    number = int(which or 1) if (which or "1").isdigit() else 0
-    if not 1 <= number <= len(runs):
+    if name not in order:
         raise click.BadParameter(f"{name!r} is no pass of {DEFAULT_PIPELINE}", param_hint="--after")
-    work.pipeline = ",".join(order[: runs[number - 1] + 1])
+    work.pipeline = ",".join(order[: order.index(name) + 1])
     with quiet_start():
         *_, (_, module) = run_passes(module, work.pipeline)
     return module

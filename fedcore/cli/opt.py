@@ -24,7 +24,7 @@ def opt(work: Work, file, pipeline, output, print_after_all, print_after_change,
     \b
     Examples:
       fedcore opt round.fed -p 'inline,lower-intrinsics' --print-after-change
-      fedcore opt round.fed -p 'inline,lower-intrinsics,inline,dce,partition,fuse' -o planned.fed
+      fedcore opt round.fed -p 'inline,lower-intrinsics,cse,dce,partition,fuse' -o planned.fed
       fedcore opt --list
     """
     from fedcore.cli.loading import import_extension, read_module

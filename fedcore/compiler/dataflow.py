@@ -34,6 +34,13 @@ class Node:
         return self.op is None
 
     @property
+    def is_part_of_input(self) -> bool:
+        """An element of a parameter of the server's: free wherever the parameter is."""
+        if self.op is None or self.op.kind != "item" or self.where != AT_SERVER:
+            return False
+        return all(n.is_input or n.is_part_of_input for n in self.sources())
+
+    @property
     def operation(self) -> Operation:
         """What makes the value, where it is no input."""
         if self.op is None:

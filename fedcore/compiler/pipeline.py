@@ -10,11 +10,24 @@ import attrs
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module, verify
 
-LOWERING = "inline,lower-intrinsics,inline,dce"
-DEFAULT_PIPELINE = f"{LOWERING},partition,dce,fuse,dce,plan"
+LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
+DEFAULT_PIPELINE = f"{LOWERING},partition,fuse,plan"
 
 # Our own passes are imported when named; passes from elsewhere register when their module is imported.
-BUILT_IN = ("inline", "lower-intrinsics", "dce", "partition", "fuse", "plan", "strip-locations")
+BUILT_IN = (
+    "inline",
+    "lower-intrinsics",
+    "canonicalize",
+    "fold-constants",
+    "fuse-maps",
+    "cse",
+    "dce",
+    "partition",
+    "fuse",
+    "grappler",
+    "plan",
+    "strip-locations",
+)
 
 _registry: dict[str, "Pass"] = {}
 

@@ -77,7 +77,7 @@ def test_a_file_that_is_neither_text_nor_a_bundle_is_a_wrong_program(fedcore):
 @pytest.mark.parametrize(
     ("passes", "message"),
     [
-        ("inline,frob", "no pass is called 'frob'; there are dce, fuse, inline,"),
+        ("inline,frob", "no pass is called 'frob'; there are canonicalize, cse, dce,"),
         ("inline{frob=1}", "the pass inline has no option 'frob=1'; it has none"),
         ("inline;dce", "the pipeline 'inline;dce' is not understood"),
     ],

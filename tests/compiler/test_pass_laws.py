@@ -22,11 +22,21 @@ PREPARED = [
     ("inline", LOWERING),
     ("lower-intrinsics", ""),
     ("lower-intrinsics", "inline"),
+    ("canonicalize", ""),
+    ("canonicalize", "inline,lower-intrinsics"),
+    ("fold-constants", ""),
+    ("fold-constants", "inline,lower-intrinsics"),
+    ("fuse-maps", "inline,lower-intrinsics,canonicalize,dce"),
+    ("fuse-maps", "inline,lower-intrinsics,dce"),
+    ("cse", ""),
+    ("cse", "inline,lower-intrinsics,canonicalize"),
+    ("cse", f"{LOWERING},partition"),
     ("dce", ""),
     ("dce", LOWERING),
     ("dce", f"{LOWERING},partition,fuse"),
     ("partition", LOWERING),
     ("fuse", f"{LOWERING},partition"),
+    ("grappler", f"{LOWERING},partition,fuse"),
     ("plan", f"{LOWERING},partition"),
     ("plan", f"{LOWERING},partition,fuse,dce"),
     ("strip-locations", ""),
@@ -179,7 +189,7 @@ def drawn_twice(draw, module):
 
 
 @pytest.mark.parametrize(
-    ("name", "before"), [p for p in PREPARED if p[0] in ("inline", "dce", "partition", "plan", "strip-locations")]
+    ("name", "before"), [p for p in PREPARED if p[0] not in ("lower-intrinsics", "fuse", "grappler")]
 )
 @settings(max_examples=25)
 @given(data=st.data())

@@ -1,14 +1,14 @@
 import pytest
 
 import fedcore as fc
-from fedcore.compiler import all_passes, get_pass, parse_pipeline, run_passes
+from fedcore.compiler import DEFAULT_PIPELINE, all_passes, get_pass, parse_pipeline, run_passes
 from fedcore.errors import FedcoreError
 
 
 @pytest.mark.parametrize(
     ("pipeline", "says"),
     [
-        ("inlin", "no pass is called 'inlin'; there are dce, fuse, inline"),
+        ("inlin", "no pass is called 'inlin'; there are canonicalize, cse, dce"),
         ("inline{fast=true}", "the pass inline has no option 'fast=true'; it has none"),
         ("inline;dce", "the pipeline 'inline;dce' is not understood at 'inline;dce'"),
     ],
@@ -37,3 +37,8 @@ def test_a_pass_that_changes_nothing_yields_the_module_itself():
     total = fc.federated_computation(lambda x: fc.federated_sum(x), fc.FederatedType("int32", fc.CLIENTS))
     ((_, after),) = run_passes(total.module, "dce")
     assert after is total.module
+
+
+def test_the_default_pipeline_names_each_pass_once():
+    names = [one.name for one, _ in parse_pipeline(DEFAULT_PIPELINE)]
+    assert len(set(names)) == len(names)

@@ -1,6 +1,7 @@
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.reachable import reachable
 from fedcore.ir import Function, Module, Ref, Symbol
 
 
@@ -17,7 +18,7 @@ def dce(module: Module) -> Module:
         functions.append(trimmed)
         if any(isinstance(o, Symbol) and o.name in effects for op in trimmed.operations for o in op.operands):
             effects.add(function.name)
-    return _reachable(module, tuple(functions))
+    return reachable(module, tuple(functions))
 
 
 def _trim(function: Function, effects: set[str]) -> Function:
@@ -31,16 +32,3 @@ def _trim(function: Function, effects: set[str]) -> Function:
     if len(kept) == len(function.operations):
         return function
     return attrs.evolve(function, operations=tuple(reversed(kept)))
-
-
-def _reachable(module: Module, functions: tuple[Function, ...]) -> Module:
-    named = {functions[-1].name}
-    for function in reversed(functions):
-        if function.name in named:
-            operands = [function.result, *(o for op in function.operations for o in op.operands)]
-            named.update(o.name for o in operands if isinstance(o, Symbol))
-    kept = tuple(f for f in functions if f.name in named)
-    graphs = tuple(g for g in module.graphs if g.name in named)
-    if kept == module.functions and graphs == module.graphs:
-        return module
-    return attrs.evolve(module, functions=kept, graphs=graphs)

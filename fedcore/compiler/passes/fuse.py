@@ -2,6 +2,9 @@ import graphlib
 
 import attrs
 
+from fedcore.compiler.passes.cse import cse
+from fedcore.compiler.passes.dce import dce
+from fedcore.compiler.passes.grappler import grappler as optimised
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Parameter, Ref, Value
 from fedcore.ir.module import Graph
@@ -14,15 +17,19 @@ _FREE = ("struct", "item", "literal", "generic_zero")  # not worth a graph of th
 
 
 @compiler_pass("fuse")
-def fuse(module: Module) -> Module:
+def fuse(module: Module, *, grappler: bool = False) -> Module:
     """Makes one graph of each maximal run of work between two sequence operations of a stage.
 
     What depends on the partial stays apart from what a client computes alone, so that clients can be
-    vectorised and their fold kept in order. Inputs that the graph does not need are dropped.
+    vectorised and their fold kept in order. Equal work of a stage is done once; inputs that a graph does not need
+    are dropped. With `grappler`, TensorFlow's own optimiser then goes over the graphs, as the pass `grappler` does.
     """
-    if module.stage != "planned" or not any(_fusible(module, f) for f in module.functions[:-1]):
+    if module.stage != "planned":
         return module
-    return _Fusion(module).run()
+    fused = dce(cse(module))
+    if any(_fusible(fused, f) for f in fused.functions[:-1]):
+        fused = dce(_Fusion(fused).run())
+    return optimised(fused) if grappler else fused
 
 
 def _fusible(module: Module, function: Function) -> bool:
@@ -147,7 +154,7 @@ class _Fusion:
         dependent, _ = _levels(function)[run[0].name]
         name = f"{function.name}_{'fold' if dependent else 'work'}"
         graph, used = self._graph(name, function, run, inputs, outputs, {n: known[n].type for n in inputs})
-        with builder.at(run[-1].location):
+        with builder.at(next((op.location for op in reversed(run) if op.location), None)):
             callee = builder.symbol(self.target.add(graph))
             out = call.emit([callee, *(known[n] for n in used)], builder=builder)
             for i, op in enumerate(outputs):

@@ -1,5 +1,6 @@
 from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.reachable import reachable
 from fedcore.ir import Module, ModuleBuilder
 
 
@@ -12,5 +13,5 @@ def inline(module: Module) -> Module:
     target = ModuleBuilder(module.stage)
     inliner = Inliner(module, target)
     inliner.add_main(module)
-    rebuilt = target.build()
+    rebuilt = reachable(target.build())
     return module if rebuilt == module else rebuilt

@@ -1,6 +1,7 @@
 import attrs
 
 from fedcore.compiler.inlining import Inliner
+from fedcore.compiler.passes.inline import inline
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError
 from fedcore.ir import Builder, Module, ModuleBuilder, Operation
@@ -10,11 +11,15 @@ from fedcore.types import fits
 
 @compiler_pass("lower-intrinsics")
 def lower_intrinsics(module: Module) -> Module:
-    """Writes derived intrinsics in those they are derived from, until only core operations are left."""
+    """Writes derived intrinsics in those they are derived from, until only core operations are left.
+
+    What the lowerings call is inlined, and functions that they leave behind are dropped.
+    """
     while any(lookup(op.kind).lowered_by for f in module.functions for op in f.operations):
         target = ModuleBuilder(module.stage)
         _Lowering(module, target).add_main(module)
         module = target.build()
+    module = inline(module)
     return module if module.stage == "lowered" else attrs.evolve(module, stage="lowered")
 
 

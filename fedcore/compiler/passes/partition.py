@@ -2,10 +2,11 @@ import attrs
 
 from fedcore.compiler.dataflow import AT_CLIENTS, AT_SERVER, Dataflow, Node, nodes_of
 from fedcore.compiler.inlining import Inliner
+from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, Location
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
-from fedcore.ir import Builder, Module, ModuleBuilder, Value
+from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
 from fedcore.ir.module import Graph
 from fedcore.ir.structural import call, item
 from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, member_of
@@ -60,9 +61,10 @@ class _Partition:
                 self._client_stage(level, nodes)
             else:
                 self._server_stage(level, nodes)
-        result = self._result(self.flow.result, module.main.result_type)
+        with self.main.at(_line_of_result(module.main)):
+            result = self._result(self.flow.result, module.main.result_type)
         self.main.finish(module.main.name, result, location=module.main.location)
-        self.planned = self.target.build()
+        self.planned = dce(self.target.build())
 
     def _bind(self, value: Value, tree) -> None:
         if isinstance(tree, Node):
@@ -91,7 +93,8 @@ class _Partition:
                 partial, index = self.partials[node]
                 argument = local.argument(partial)
                 if index is not None:
-                    argument = item.emit([argument], builder=local.builder, index=index)
+                    with local.builder.at(node.operation.location):
+                        argument = item.emit([argument], builder=local.builder, index=index)
                 local.known[node] = local.call(_Aggregation.of(node).report, [argument], node)
             else:
                 local.node(node)
@@ -108,7 +111,7 @@ class _Partition:
     def _client_stage(self, level: int, nodes: list[Node]) -> None:
         for node in nodes:
             if self._is_broadcast(node):
-                with self.main:
+                with self.main, self.main.at(node.operation.location):
                     self.placed[node] = broadcast.emit([self._at_server(node)])
         aggregations = [
             _Aggregation.of(n)
@@ -134,7 +137,7 @@ class _Partition:
         if where == AT_SERVER or node.where == AT_CLIENTS:
             return value
         if node not in self.sent:
-            with self.main:
+            with self.main, self.main.at(_last_line([node])):
                 self.sent[node] = broadcast.emit([value])
         return self.sent[node]
 
@@ -156,19 +159,21 @@ class _Partition:
         return any(u.level > level + 1 or (u.level > level and u.where == AT_CLIENTS) for u in self.flow.users(node))
 
     def _finish_fold(self, local: "_Local", before: Value, aggregations: list[_Aggregation], kept: list[Node]) -> None:
-        with local.builder:
+        line = _last_line([a.node for a in aggregations])
+        with local.builder, local.builder.at(line):
             after = []
             for i, aggregation in enumerate(aggregations):
-                mine = before if len(aggregations) == 1 else before[i]
-                value = local.tree(aggregation.value)
-                after.append(local.call(aggregation.accumulate, [mine, value], aggregation.node))
+                with local.builder.at(aggregation.node.operation.location):
+                    mine = before if len(aggregations) == 1 else before[i]
+                    value = local.tree(aggregation.value)
+                    after.append(local.call(aggregation.accumulate, [mine, value], aggregation.node))
             result = after[0] if len(after) == 1 else local.builder.struct([(None, a) for a in after])
             if kept:
                 keeps = local.builder.value(tuple(local.known[n] for n in kept))
                 result = local.builder.struct([("partial", result), ("kept", keeps)])
         stage = local.finish("clients", result, CLIENTS)
         zero = local.zero_stage(aggregations)
-        with self.main:
+        with self.main, self.main.at(line):
             attributes = {"keeps": True} if kept else {}
             folded = fold.emit([zero, stage, *local.outer_arguments()], **attributes)
             partials = folded[0] if kept else folded
@@ -180,13 +185,14 @@ class _Partition:
 
     def _join(self, aggregations: list[_Aggregation]) -> Value:
         types = [self.partial_type(a) for a in aggregations]
-        builder = Builder(self.target, locate=lambda: None)
+        builder = Builder(self.target, locate=lambda: _last_line([a.node for a in aggregations]))
         type_ = types[0] if len(types) == 1 else StructType([(None, t) for t in types])
         left, right = builder.parameter("left", type_), builder.parameter("right", type_)
         with builder:
             joined = []
             for i, a in enumerate(aggregations):
-                pair = [left, right] if len(types) == 1 else [left[i], right[i]]
+                with builder.at(a.node.operation.location):
+                    pair = [left, right] if len(types) == 1 else [left[i], right[i]]
                 joined.append(_inlined(self.inliner, builder, a.merge, pair, a.node))
             result = joined[0] if len(joined) == 1 else builder.struct([(None, j) for j in joined])
         return self.main.symbol(builder.finish("join", result, placement=CLIENTS))
@@ -199,14 +205,24 @@ class _Partition:
         return taken.types[0]
 
     def _finish(self, local: "_Local", name: str, where, wanted: list[Node], kind) -> None:
-        with local.builder:
+        line = _last_line(wanted)
+        with local.builder, local.builder.at(line):
             values = [local.known[n] for n in wanted]
             result = values[0] if len(values) == 1 else local.builder.struct([(None, v) for v in values])
         stage = local.finish(name, result, where)
-        with self.main:
+        with self.main, self.main.at(line):
             out = kind.emit([stage, *local.outer_arguments()])
             for i, node in enumerate(wanted):
                 self.placed[node] = out if len(wanted) == 1 else out[i]
+
+
+def _line_of_result(function: Function) -> Location | None:
+    return next((op.location for op in function.operations if op.name == function.result.name), function.location)
+
+
+def _last_line(nodes: list[Node]) -> Location | None:
+    """The user's line of what comes last in the program, where any has one."""
+    return next((n.op.location for n in reversed(nodes) if n.op is not None and n.op.location is not None), None)
 
 
 def _inlined(inliner: Inliner, builder: Builder, symbol: str, arguments: list[Value], node: Node) -> Value:
@@ -258,7 +274,9 @@ class _Local:
     def value(self, node: Node) -> Value:
         """A node as a local value: made here, written again where it is a constant, else a parameter."""
         if node not in self.known:
-            if node in self.owner.placed:
+            if self.where == AT_SERVER and node.is_part_of_input:
+                self.node(node)  # taken again from the parameter rather than handed from stage to stage
+            elif node in self.owner.placed:
                 self.known[node] = self.argument(self.owner.at(node, self.where))
             elif node.is_constant:
                 self.node(node)
@@ -321,7 +339,7 @@ class _Local:
         for outer, _ in self._order():
             if isinstance(outer.type, FederatedType) and outer.type.all_equal:
                 local.argument(outer)
-        with local.builder:
+        with local.builder, local.builder.at(_last_line([a.node for a in aggregations])):
             zeros = [local.tree(a.zero) for a in aggregations]
             result = zeros[0] if len(zeros) == 1 else local.builder.struct([(None, z) for z in zeros])
         return local.finish("zero", result, CLIENTS)

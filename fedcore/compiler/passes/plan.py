@@ -86,13 +86,16 @@ def sent_types(stage: Function, *, keeps: bool = False) -> list[Type]:
     types = stage.types()
     sent: dict[str, Type] = {}
     constant = {op.name for op in stage.operations if not op.operands}
+    result = stage.result.name  # the next partial
     for op in stage.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         if keeps and stage.result == Ref(op.name):
-            names = names[:1]
+            result, names = names[0], names[:1]
         if dependent.intersection(names):
             dependent.add(op.name)
             sent.update({n: types[n] for n in names if n not in dependent and n not in constant})
+    if result not in dependent and result not in constant:
+        sent[result] = types[result]  # the client's value takes the partial's place
     return list(sent.values())
 
 

@@ -1,0 +1,190 @@
+import attrs
+
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.reachable import reachable
+from fedcore.errors import FedcoreError
+from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.ir.operations import lookup
+from fedcore.types import FederatedType, StructType, StructWithPythonType, Type
+
+_MAPS = ("federated_map", "federated_apply")
+
+
+@compiler_pass("canonicalize")
+def canonicalize(module: Module) -> Module:
+    """Writes what can be said in several ways in one: the shortest.
+
+    An element of a struct or of a zip is what it was made of; a struct of all elements of a value is the value; a zip
+    of zips is one zip; a map over the server's value is an apply; a map of the identity is what it maps; a constant
+    that would be sent is written at the clients.
+    """
+    if module.stage == "planned":
+        return module
+    symbols: dict[str, Function | Graph] = {g.name: g for g in module.graphs}
+    functions = []
+    for function in module.functions:
+        functions.append(_Rewrite(function, symbols).rewritten())
+        symbols[function.name] = functions[-1]
+    rewritten = tuple(functions)
+    return module if rewritten == module.functions else reachable(module, rewritten)
+
+
+class _Rewrite:
+    """One function; names of bindings stay, so that what changed can be seen."""
+
+    def __init__(self, function: Function, symbols: dict[str, Function | Graph]):
+        self.function = function
+        self.symbols = symbols
+        self.types = function.types()
+        self.made: dict[str, Operation] = {}
+        self.same: dict[str, Ref] = {}
+        self.kept: list[Operation] = []
+
+    def rewritten(self) -> Function:
+        for op in self.function.operations:
+            operands = tuple(self._operand(o) for o in op.operands)
+            op = op if operands == op.operands else attrs.evolve(op, operands=operands)
+            found = self._rule(op)
+            if isinstance(found, Ref):
+                self.same[op.name] = found
+            else:
+                self._keep(found)
+        used = self._used(self._operand(self.function.result))
+        kept = tuple(op for op in self.kept if op.name in used)
+        new = attrs.evolve(self.function, operations=kept, result=self._operand(self.function.result))
+        return self.function if new == self.function else new
+
+    def _used(self, result) -> set[str]:
+        """What is left to do: bookkeeping that a rule went around is dropped, all else is not ours to drop."""
+        before = {o.name for op in self.function.operations for o in op.operands if isinstance(o, Ref)}
+        used = {result.name}
+        for op in reversed(self.kept):
+            works = op.name not in before or any(isinstance(o, Symbol) for o in op.operands)
+            if op.name in used or works:
+                used.add(op.name)
+                used.update(o.name for o in op.operands if isinstance(o, Ref))
+        return used
+
+    def _operand(self, operand):
+        return self.same.get(operand.name, operand) if isinstance(operand, Ref) else operand
+
+    def _keep(self, op: Operation) -> None:
+        self.kept.append(op)
+        self.made[op.name] = op
+        self.types[op.name] = op.type
+
+    def _rule(self, op: Operation) -> Ref | Operation:
+        if op.kind == "item":
+            return self._item(op)
+        if op.kind == "struct":
+            return self._struct(op)
+        if op.kind == "federated_zip":
+            return self._zip(op)
+        if op.kind in _MAPS:
+            return self._map(op)
+        if op.kind == "federated_broadcast":
+            return self._broadcast(op)
+        return op
+
+    def _made(self, operand, kind: str) -> Operation | None:
+        op = self.made.get(operand.name) if isinstance(operand, Ref) else None
+        return op if op is not None and op.kind == kind else None
+
+    def _item(self, op: Operation) -> Ref | Operation:
+        index = op.attributes["index"]
+        struct = self._made(op.operands[0], "struct")
+        if struct is not None:
+            return self._if_same_type(struct.operands[index], op)
+        zipped = self._made(op.operands[0], "federated_zip")
+        struct = self._made(zipped.operands[0], "struct") if zipped is not None else None
+        if struct is None:
+            return op
+        part = struct.operands[index]
+        if isinstance(part, Ref) and isinstance(self.types[part.name], StructType):
+            return self._if_computed(attrs.evolve(op, kind="federated_zip", operands=(part,), attributes={}))
+        return self._if_same_type(part, op)
+
+    def _if_same_type(self, operand, op: Operation) -> Ref | Operation:
+        return operand if isinstance(operand, Ref) and self.types[operand.name] == op.type else op
+
+    def _if_computed(self, op: Operation) -> Operation:
+        """`op` where its operands give exactly the type that is written; else what stood there."""
+        try:
+            computed = lookup(op.kind).result_type([self.types[o.name] for o in op.operands], op.attributes)
+        except FedcoreError:
+            computed = None
+        if computed == op.type:
+            return op
+        return next(o for o in self.function.operations if o.name == op.name)
+
+    def _struct(self, op: Operation) -> Ref | Operation:
+        sources = [self._made(o, "item") for o in op.operands]
+        if not sources or any(s is None or s.attributes["index"] != i for i, s in enumerate(sources)):
+            return op
+        whole = {s.operands[0] for s in sources if s is not None}
+        if len(whole) != 1:
+            return op
+        return self._if_same_type(whole.pop(), op)
+
+    def _zip(self, op: Operation) -> Operation:
+        struct = self._made(op.operands[0], "struct")
+        if struct is None:
+            return op
+        inner = [self._made(o, "federated_zip") for o in struct.operands]
+        if not any(inner):
+            return op
+        parts = [o if z is None else z.operands[0] for o, z in zip(struct.operands, inner, strict=True)]
+        name = f"{op.name}_flat"
+        if name in self.types:
+            return op
+        type_ = _with_types(struct.type, [self.types[p.name] for p in parts])
+        flat = Operation(name, "struct", tuple(parts), type_, {}, struct.location)
+        try:
+            computed = lookup("federated_zip").result_type([type_], {})
+        except FedcoreError:
+            return op
+        if computed != op.type:
+            return op
+        self._keep(flat)
+        return attrs.evolve(op, operands=(Ref(name),))
+
+    def _map(self, op: Operation) -> Ref | Operation:
+        function, argument = op.operands
+        if isinstance(function, Symbol) and self._is_identity(function) and self.types[argument.name] == op.type:
+            return Ref(argument.name)
+        type_ = self.types[argument.name]
+        if op.kind == "federated_map" and isinstance(type_, FederatedType) and type_.placement.name == "SERVER":
+            return attrs.evolve(op, kind="federated_apply")
+        return op
+
+    def _is_identity(self, symbol: Symbol) -> bool:
+        node = self.symbols[symbol.name]
+        if not isinstance(node, Function) or node.placement is not None or not node.parameters:
+            return False
+        if len(node.parameters) == 1:
+            return not node.operations and node.result == Ref(node.parameters[0].name)
+        if len(node.operations) != 1 or node.operations[0].kind != "struct":
+            return False
+        return node.operations[0].operands == tuple(Ref(p.name) for p in node.parameters)
+
+    def _broadcast(self, op: Operation) -> Operation:
+        value = self._made(op.operands[0], "federated_value")
+        if value is None or not self._is_constant(value.operands[0]):
+            return op
+        placed = attrs.evolve(op, kind="federated_value", operands=value.operands, attributes={"placement": "CLIENTS"})
+        return self._if_computed(placed)
+
+    def _is_constant(self, operand) -> bool:
+        if not isinstance(operand, Ref) or operand.name not in self.made:
+            return False
+        op = self.made[operand.name]
+        return op.kind in ("literal", "generic_zero", "struct") and all(map(self._is_constant, op.operands))
+
+
+def _with_types(type_: Type, types: list[Type]) -> StructType:
+    """The struct's names and container around other types."""
+    assert isinstance(type_, StructType)
+    elements = list(zip(type_.names, types, strict=True))
+    if isinstance(type_, StructWithPythonType):
+        return StructWithPythonType(elements, type_.container)
+    return StructType(elements)

@@ -1,0 +1,63 @@
+from collections.abc import Hashable
+
+import attrs
+
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.purity import pure_symbols
+from fedcore.compiler.reachable import reachable
+from fedcore.ir import Function, Module, Operation, Ref, Symbol
+from fedcore.ir.operations import PLAN, lookup
+from fedcore.ir.renaming import form_of, operation_form
+
+
+@compiler_pass("cse")
+def cse(module: Module) -> Module:
+    """Computes once what is computed twice: equal operations of a function, and equal functions and graphs.
+
+    Calls of what draws numbers, keeps state or has effects are never merged, nor are operations of a plan.
+    """
+    merging = _Merging(module)
+    functions = tuple(merging.function(f) for f in module.functions)
+    return module if functions == module.functions else reachable(module, functions)
+
+
+class _Merging:
+    def __init__(self, module: Module):
+        self.pure = pure_symbols(module)
+        self.same: dict[str, str] = {}  # a symbol, and the first that is equal to it
+        self._first: dict[Hashable, str] = {}
+        for graph in module.graphs:
+            self._found(graph.name, (graph.digest, graph.type, tuple(sorted(graph.attributes.items()))))
+
+    def _found(self, name: str, form: Hashable) -> None:
+        self.same[name] = self._first.setdefault(form, name) if name in self.pure else name
+
+    def function(self, function: Function) -> Function:
+        known = {p.name: p.name for p in function.parameters}  # what stands for each binding
+        first: dict[Hashable, str] = {}
+        kept = []
+        for op in function.operations:
+            form = operation_form(op, known, self.same)
+            known[op.name] = first.setdefault(form, op.name) if self._may_merge(op) else op.name
+            if known[op.name] == op.name:
+                kept.append(self._operation(op, known))
+        merged = attrs.evolve(function, operations=tuple(kept), result=self._operand(function.result, known))
+        if merged == function:
+            merged = function
+        if function.placement is None:
+            self._found(function.name, form_of(merged, self.same))
+        else:
+            self.same[function.name] = function.name
+        return merged
+
+    def _may_merge(self, op: Operation) -> bool:
+        if lookup(op.kind).level == PLAN:
+            return False
+        return all(o.name in self.pure for o in op.operands if isinstance(o, Symbol))
+
+    def _operation(self, op: Operation, known: dict[str, str]) -> Operation:
+        operands = tuple(self._operand(o, known) for o in op.operands)
+        return op if operands == op.operands else attrs.evolve(op, operands=operands)
+
+    def _operand(self, operand, known: dict[str, str]):
+        return Ref(known[operand.name]) if isinstance(operand, Ref) else Symbol(self.same[operand.name])

@@ -1,0 +1,69 @@
+import attrs
+import numpy as np
+
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.errors import FedcoreError
+from fedcore.ir import Constant, Function, Module, Operation, Ref
+from fedcore.ir.operations import LOCAL, lookup
+from fedcore.types import TensorType
+
+_KEPT = ("literal", "struct", "item", "call", "bind")
+_KINDS = "biuf"
+_DTYPES = ("float32", "float64")
+
+
+@compiler_pass("fold-constants")
+def fold_constants(module: Module, *, max_elements: int = 16) -> Module:
+    """Computes now what is made of literals only, where the result has at most `max_elements` elements.
+
+    The bits are those that the run would give: results that TensorFlow may round or flush otherwise (subnormal
+    numbers, half precision, complex ones, NaN) stay as they are, and so do graphs.
+    """
+    if module.stage == "planned":
+        return module
+    functions = tuple(_folded(f, max_elements) for f in module.functions)
+    return module if functions == module.functions else attrs.evolve(module, functions=functions)
+
+
+def _folded(function: Function, max_elements: int) -> Function:
+    known: dict[str, Operation] = {}  # the literals
+    types = function.types()
+    operations = []
+    for op in function.operations:
+        made = op
+        operands = [known[o.name] for o in op.operands if isinstance(o, Ref) and o.name in known]
+        foldable = op.operands and len(operands) == len(op.operands) and op.kind not in _KEPT
+        if foldable and lookup(op.kind).level == LOCAL:
+            value = _value(op, operands, [types[o.name] for o in operands], max_elements)
+            if value is not None:
+                made = attrs.evolve(op, kind="literal", operands=(), attributes={"value": value})
+        operations.append(made)
+        if made.kind == "literal":
+            known[made.name] = made
+    new = attrs.evolve(function, operations=tuple(operations))
+    return function if new == function else new
+
+
+def _value(op: Operation, operands: list[Operation], types: list, max_elements: int) -> Constant | None:
+    if not isinstance(op.type, TensorType):
+        return None
+    declared = lookup(op.kind)
+    values = [o.attributes["value"].to_numpy() for o in operands]
+    try:
+        with np.errstate(all="ignore"):
+            result = np.asarray(declared.meaning(*values, **declared.variables(op, types)))
+    except (FedcoreError, ArithmeticError):
+        return None
+    if result.size > max_elements or result.dtype.kind not in _KINDS or not all(map(_is_exact, [*values, result])):
+        return None
+    return Constant.of(result, op.type.dtype)
+
+
+def _is_exact(array: np.ndarray) -> bool:
+    """Whether every machine gives these bits."""
+    if array.dtype.kind != "f":
+        return array.dtype.kind in _KINDS
+    if array.dtype.name not in _DTYPES:
+        return False
+    tiny = np.finfo(array.dtype).tiny
+    return bool(np.all(np.isfinite(array) & ((array == 0) | (np.abs(array) >= tiny))))

@@ -1,0 +1,169 @@
+import attrs
+
+from fedcore.compiler.inlining import Inliner
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.reachable import reachable
+from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
+from fedcore.ir.module import Graph
+from fedcore.ir.operations import lookup
+from fedcore.ir.structural import call
+from fedcore.ir.values import rename_symbols
+from fedcore.types import StructType, member_of
+
+_MAPS = ("federated_map", "federated_apply")
+
+
+@compiler_pass("fuse-maps")
+def fuse_maps(module: Module) -> Module:
+    """Turns `map(g, map(f, x))` into `map(g.f, x)`, and maps of zipped maps into one map of what they map.
+
+    Only where the inner map has one user; otherwise clients would run `f` twice.
+    """
+    if module.stage == "planned" or not any(_absorbs(module, op) for op in module.main.operations):
+        return module
+    return _MapFusion(module).run()
+
+
+def _users(function: Function) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for operand in (function.result, *(o for op in function.operations for o in op.operands)):
+        if isinstance(operand, Ref):
+            counts[operand.name] = counts.get(operand.name, 0) + 1
+    return counts
+
+
+def _absorbs(module: Module, op: Operation) -> bool:
+    return op.kind in _MAPS and isinstance(op.operands[0], Symbol) and _Tree(module).of_map(op).has_map
+
+
+@attrs.define
+class _Mapped:
+    """What a map is mapped over, taken apart: a value, a map of such a thing, or a zip of several."""
+
+    value: str | None = None
+    function: str | None = None
+    parts: tuple["_Mapped", ...] = ()
+    struct: Operation | None = None  # of a zip: names its parts
+
+    @property
+    def has_map(self) -> bool:
+        return any(p.function is not None or p.has_map for p in self.parts)
+
+    def values(self) -> list[str]:
+        if self.value is not None:
+            return [self.value]
+        return list(dict.fromkeys(v for p in self.parts for v in p.values()))
+
+
+class _Tree:
+    def __init__(self, module: Module):
+        self.made = {op.name: op for op in module.main.operations}
+        self.users = _users(module.main)
+
+    def of_map(self, op: Operation) -> _Mapped:
+        """The map itself, whatever its own users are."""
+        return _Mapped(function=op.operands[0].name, parts=(self._of(op.operands[1].name),))
+
+    def _of(self, name: str) -> _Mapped:
+        op = self.made.get(name)
+        if op is None or self.users.get(name) != 1:
+            return _Mapped(value=name)
+        if op.kind in _MAPS and isinstance(op.operands[0], Symbol):
+            return self.of_map(op)
+        if op.kind == "federated_zip":
+            return self._of_zip(op.operands[0].name) or _Mapped(value=name)
+        return _Mapped(value=name)
+
+    def _of_zip(self, name: str) -> _Mapped | None:
+        struct = self.made.get(name)
+        if struct is None or struct.kind != "struct" or self.users.get(name) != 1 or not struct.operands:
+            return None
+        if any(isinstance(o, Symbol) for o in struct.operands):
+            return None
+        parts = tuple(self._of_zip(o.name) or self._of(o.name) for o in struct.operands)
+        return _Mapped(parts=parts, struct=struct)
+
+
+class _MapFusion:
+    def __init__(self, module: Module):
+        self.module = module
+        self.target = ModuleBuilder(module.stage)
+        self.inliner = Inliner(module, self.target)
+        self.tree = _Tree(module)
+        self.known: dict[str, Value] = {}
+
+    def run(self) -> Module:
+        main = self.module.main
+        names = {s: self.inliner.symbol(Builder(self.target), s).operand.name for s in self._symbols()}
+        builder = Builder(self.target, locate=lambda: None)
+        self.known = {p.name: builder.parameter(p.name, p.type) for p in main.parameters}
+        gone = self._absorbed()
+        for op in rename_symbols(main, names).operations:
+            if op.name in gone:
+                continue
+            with builder.at(op.location):
+                self.known[op.name] = self._operation(builder, op)
+        result = (
+            self.known[main.result.name] if isinstance(main.result, Ref) else builder.symbol(names[main.result.name])
+        )
+        builder.finish(main.name, result, attributes=main.attributes, location=main.location)
+        return reachable(self.target.build())
+
+    def _symbols(self) -> list[str]:
+        main = self.module.main
+        operands = [*(o for op in main.operations for o in op.operands), main.result]
+        return list(dict.fromkeys(o.name for o in operands if isinstance(o, Symbol)))
+
+    def _absorbed(self) -> set[str]:
+        """What becomes part of a later map: inner maps, and the zips and structs between."""
+        before = {op.name: op for op in self.module.main.operations}
+        gone: set[str] = set()
+
+        def visit(name: str, values: set[str]) -> None:
+            if name in values or name not in before or name in gone:
+                return
+            gone.add(name)
+            for operand in before[name].operands:
+                if isinstance(operand, Ref):
+                    visit(operand.name, values)
+
+        for op in reversed(self.module.main.operations):
+            if op.name not in gone and _absorbs(self.module, op):
+                visit(op.operands[1].name, set(self.tree.of_map(op).values()))
+        return gone
+
+    def _operation(self, builder: Builder, op: Operation) -> Value:
+        original = self.tree.made[op.name]
+        if not _absorbs(self.module, original):
+            operands = [self.known[o.name] if isinstance(o, Ref) else builder.symbol(o.name) for o in op.operands]
+            return builder.append(op.kind, operands, op.type, op.attributes)
+        tree = self.tree.of_map(original)
+        values = [self.known[v] for v in tree.values()]
+        with builder:
+            whole = values[0] if len(values) == 1 else lookup("federated_zip")(tuple(values))
+            function = self._function(op, tree, [member_of(v.type) for v in values])
+            return builder.append(op.kind, [builder.symbol(function), whole], op.type)
+
+    def _function(self, op: Operation, tree: _Mapped, types: list) -> str:
+        builder = Builder(self.target, locate=lambda: op.location)
+        names = dict(zip(tree.values(), types, strict=True))
+        known = {n: builder.parameter(f"x{i}", t) for i, (n, t) in enumerate(names.items())}
+        result = self._value(builder, tree, known)
+        return builder.finish(f"{tree.function}_fused", result, location=op.location)
+
+    def _value(self, builder: Builder, tree: _Mapped, known: dict[str, Value]) -> Value:
+        if tree.value is not None:
+            return known[tree.value]
+        parts = [self._value(builder, p, known) for p in tree.parts]
+        if tree.function is None:
+            assert tree.struct is not None
+            assert isinstance(tree.struct.type, StructType)
+            return builder.append("struct", parts, _unplaced(tree.struct.type, [p.type for p in parts]))
+        node = self.module[tree.function]
+        if isinstance(node, Graph):
+            return call.emit([self.inliner.symbol(builder, tree.function), *parts], builder=builder)
+        return self.inliner.materialized(builder, self.inliner.body(builder, node, parts))
+
+
+def _unplaced(struct: StructType, types: list) -> StructType:
+    return attrs.evolve(struct, elements=list(zip(struct.names, types, strict=True)))

@@ -1,0 +1,33 @@
+"""Which symbols give the same result each time they are called, and do nothing else."""
+
+import re
+
+from fedcore.ir import Function, Graph, Module, Symbol
+
+_IMPURE = ("effects", "seeded", "stateful")
+# What draws numbers, keeps state or speaks, by the names of TensorFlow's operations; better one too many than one
+# too few, since all that is lost is a merge.
+_STATEFUL = re.compile(
+    rb"(?<!Stateless)Random|Multinomial|TruncatedNormal|VarHandle|Variable|StatefulPartitionedCall|Print|Assert"
+    rb"|PyFunc|Shuffle|Queue|Stack|TensorArray|HashTable|Iterator|FloatingPointSeed|Rng|Bernoulli"
+)
+
+
+def pure_symbols(module: Module) -> frozenset[str]:
+    """The functions and graphs whose calls may be merged. A graph whose bytes are not there is not one of them."""
+    found: set[str] = {g.name for g in module.graphs if _is_pure(module, g)}
+    for function in module.functions:
+        if symbols_of(function) <= found:
+            found.add(function.name)
+    return frozenset(found)
+
+
+def symbols_of(function: Function) -> set[str]:
+    operands = [function.result, *(o for op in function.operations for o in op.operands)]
+    return {o.name for o in operands if isinstance(o, Symbol)}
+
+
+def _is_pure(module: Module, graph: Graph) -> bool:
+    if any(graph.attributes.get(key) for key in _IMPURE):
+        return False
+    return graph.digest in module.blobs and not _STATEFUL.search(module.blobs[graph.digest])

@@ -1,0 +1,46 @@
+"""TensorFlow's graph optimiser over one canonical graph."""
+
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.python.grappler import tf_optimizer  # not in the public API
+
+from fedcore.graphs.canonical import canonical_graph
+from fedcore.ir import Graph
+from fedcore.types import tensor_leaves
+
+
+def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
+    """The graph's bytes after Grappler; None where it cannot optimise the graph."""
+    graph_def = graph_pb2.GraphDef.FromString(data)
+    arguments = [f"arg{i}" for i in range(len(tensor_leaves(graph.type.parameter)))]
+    returned = {n.name: n.attr["T"].type for n in graph_def.node if n.name.startswith("ret")}
+    results = [f"ret{i}" for i in range(len(tensor_leaves(graph.type.result)))]
+    if not results:
+        return None
+    meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
+    meta.collection_def["train_op"].node_list.value.extend([*results, *arguments])  # keeps what the module names
+    try:
+        after = tf_optimizer.OptimizeGraph(_config(), meta)
+    except Exception:  # Grappler refuses some valid graphs (no devices, unknown ops); an unoptimised graph is right too
+        return None
+    kept = {n.name for n in after.node}
+    if not kept.issuperset([*results, *arguments]):
+        return None
+    inner = {n.name: n.input[0] for n in after.node if n.name in returned and n.op == "Identity"}
+    if set(inner) != set(results):
+        return None
+    for node in after.node:  # a folded constant waits for the argument it was made of; arguments are always there
+        waits = [i for i in node.input if i.removeprefix("^") in arguments and i.startswith("^")]
+        for name in waits:
+            node.input.remove(name)
+    return canonical_graph(after, arguments, [(inner[r], returned[r]) for r in results], [])
+
+
+def _config() -> config_pb2.ConfigProto:
+    config = config_pb2.ConfigProto()
+    rewrites = config.graph_options.rewrite_options
+    rewrites.meta_optimizer_iterations = 2
+    rewrites.min_graph_nodes = -1  # small graphs too
+    rewrites.remapping = rewrites.OFF  # fused kernels of one device round otherwise
+    rewrites.layout_optimizer = rewrites.OFF
+    return config

@@ -1,0 +1,38 @@
+"""Functions compared up to the names of what they bind."""
+
+from collections.abc import Hashable, Mapping
+
+from fedcore.ir.module import Function, Operand, Operation, Ref
+
+
+def form_of(function: Function, symbols: Mapping[str, Hashable]) -> Hashable:
+    """Equal for functions that differ in the names of parameters, bindings and symbols, and in locations, only.
+
+    Args:
+        symbols: what stands for each symbol that the function names; for a graph its digest, say.
+    """
+    positions = {p.name: i for i, p in enumerate(function.parameters)}
+    operations = []
+    for op in function.operations:
+        operations.append(operation_form(op, positions, symbols))
+        positions[op.name] = len(positions)
+    return (
+        tuple(p.type for p in function.parameters),
+        tuple(operations),
+        operand_form(function.result, positions, symbols),
+        function.result_type,
+        None if function.placement is None else function.placement.name,
+        tuple(sorted(function.attributes.items())),
+    )
+
+
+def operation_form(op: Operation, known: Mapping[str, Hashable], symbols: Mapping[str, Hashable]) -> Hashable:
+    """Equal for operations that do the same to the same; `known` says what stands for each binding."""
+    operands = tuple(operand_form(o, known, symbols) for o in op.operands)
+    return op.kind, operands, op.type, tuple(sorted(op.attributes.items()))
+
+
+def operand_form(operand: Operand, known: Mapping[str, Hashable], symbols: Mapping[str, Hashable]) -> Hashable:
+    if isinstance(operand, Ref):
+        return "ref", known[operand.name]
+    return "symbol", symbols[operand.name]
