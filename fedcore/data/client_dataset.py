@@ -3,7 +3,6 @@
 import weakref
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -12,7 +11,7 @@ from fedcore.graphs.columns import INFINITE, Columns, Step
 from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.values import elements_of, to_python, unflatten
-from fedcore.types import StructType, TensorType, Type, leaves, map_tensors, tensor_leaves, to_type
+from fedcore.types import StructType, TensorType, Type, map_tensors, tensor_leaves, to_type
 
 
 class ClientDataset(tf.data.Dataset):

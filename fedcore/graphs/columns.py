@@ -109,7 +109,11 @@ class Columns:
         """The rows that a client of that seed sees; kept where no seed matters."""
         if self._rows is not None:
             return self._rows
-        drawn: Callable[[int], Rows] = lambda epoch, first=self._stored(): first  # noqa: E731
+        stored = self._stored()
+
+        def drawn(epoch: int) -> Rows:
+            return stored
+
         for position, step in enumerate(self.steps):
             drawn = _DRAWN[step.kind](drawn, step, fold_in(seed, position), self.steps[position + 1 :])
         rows = drawn(0)

@@ -120,7 +120,7 @@ def realize_block(
         common = [_unpack(t, (None,) * len(leaves(t)), rest) for t in shared]
         partial = None if zero is None else run.run(module.function(zero), *common)
         kept = []
-        for k, layouts in enumerate(clients):
+        for layouts in clients:
             mine = [_unpack(t, given, rest) for t, given in zip(own, layouts, strict=True)]
             out = run.run(function, *([] if zero is None else [partial]), *common, *mine)
             if zero is None:

@@ -4,7 +4,8 @@ Clients of one call are sorted by how many steps they take and run in groups of 
 fold goes back into its place; then the blocks of the call fold side by side, client by client, and merge as a tree.
 """
 
-from collections.abc import Callable, Sequence as SequenceOf
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 
 import attrs
 import numpy as np
@@ -281,7 +282,7 @@ def _where(condition: tf.Tensor, yes: tf.Tensor, no: tf.Tensor) -> tf.Tensor:
 
 
 def split(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]:
-    """A stage's operations: a client's own, those that need the partial, and which values pass from one to the other."""
+    """A stage's operations: a client's own, those that need the partial, and the values that pass between."""
     dependent = {stage.parameters[0].name}
     own, folding, sent = [], [], []
     for op in stage.operations:

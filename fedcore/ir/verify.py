@@ -45,6 +45,7 @@ def _at_least(least: int):
 _KINDS = {
     "bits": (_at_least(0), "a number of bits"),
     "block": (_at_least(1), "a number of clients, 1 or more"),
+    "call": (_at_least(1), "a number of clients, 1 or more"),
     "effects": (lambda x: type(x) is bool, "true or false"),
     "index": (_at_least(0), "the position of an element"),
     "keeps": (lambda x: type(x) is bool, "true or false"),
@@ -56,7 +57,7 @@ _KINDS = {
     "xla": (lambda x: type(x) is bool, "true or false"),
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
-_OF_STAGES = frozenset({"strategy", "width", "block", "xla"})
+_OF_STAGES = frozenset({"strategy", "width", "block", "call", "xla"})
 _OF_CROSSINGS = frozenset({"bits"})
 _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients"})
 

@@ -12,7 +12,6 @@ import fedcore as fc
 from fedcore.data import columns_of
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.realize import pack
-from fedcore.graphs.realize import pack
 from fedcore.graphs.values import flatten
 
 ROWS = 7
