@@ -24,7 +24,7 @@ def clients():
 
 
 def data_of(client):
-    x, y = client.columns.tensors[:2]
+    x, y = client.columns.arrays
     return x.astype(np.float64), y
 
 
