@@ -1,11 +1,14 @@
 """What users pass for a sequence, as the runtimes take it."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.columns import Columns
+from fedcore.graphs.sequences import Layout
 from fedcore.graphs.values import elements_of, flatten, tensor_leaf
 from fedcore.types import (
     SequenceType,
@@ -30,7 +33,8 @@ def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
     if isinstance(value, Columns):
         return value
     if isinstance(value, ClientDataset):
-        _check_element(value.element_type, type_, path)
+        if not _layout_fits(value.columns.layout, type_):
+            _check_element(value.element_type, type_, path)
         if value.columns.is_endless:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
         return value.columns
@@ -52,6 +56,11 @@ def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> lis
         _check_element(to_type(value.element_spec), type_, path)
         return [_element(x, type_.element, path) for x in value]
     return [_element(x, type_.element, path) for x in value]
+
+
+@functools.lru_cache(maxsize=256)
+def _layout_fits(layout: Layout, type_: SequenceType) -> bool:
+    return fits(layout.element_type(), type_.element)
 
 
 def _check_element(have: Type, want: SequenceType, path: str) -> None:

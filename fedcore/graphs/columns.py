@@ -5,6 +5,7 @@ here, in numpy, before the client's work begins. A graph then only gathers: its 
 counts and seeds.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -128,6 +129,12 @@ class Columns:
         return _batches(starts, sizes)
 
 
+@functools.lru_cache(maxsize=1024)
+def _shared(layout: Layout) -> Layout:
+    """One object for equal layouts, so that comparing those of a cohort is comparing identities."""
+    return layout
+
+
 def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
     before: list[TracedGraph] = []
     after: list[TracedGraph] = []
@@ -136,7 +143,7 @@ def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
         if step.kind == "map":
             (after if batched else before).append(step.traced)
         batched = batched or step.kind == "batch"
-    return Layout(element, tuple(before), batched, tuple(after), grouped)
+    return _shared(Layout(element, tuple(before), batched, tuple(after), grouped))
 
 
 def _batches(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None = None) -> Rows:

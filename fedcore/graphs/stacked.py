@@ -4,6 +4,9 @@ Clients of one call are sorted by how many steps they take and run in groups of 
 fold goes back into its place; then the blocks of the call fold side by side, client by client, and merge as a tree.
 """
 
+import math
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
@@ -47,7 +50,42 @@ class CallShape:
     first_full: bool
 
 
-def pack_clients(clients: list[tuple], seeds: np.ndarray, *, block: int, call: int) -> tuple[CallShape, list]:
+class PackedColumns:
+    """What was packed for the same columns before, up to `max_bytes`, those used last.
+
+    Guarantees:
+      - An entry holds the columns that it was made of, so their identities are not given to others meanwhile.
+      - Columns are not changed after they were given to a dataset, so an entry never goes stale.
+    """
+
+    def __init__(self, max_bytes: int):
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[tuple, tuple] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, kind: str, columns: SequenceOf[Columns], make: Callable[[], tuple]) -> tuple:
+        """The tensors that `make` gives (numpy arrays, and numbers beside them), kept as tensors."""
+        key = (kind, *map(id, columns))
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key][1]
+        made = tuple(tf.convert_to_tensor(m) if isinstance(m, np.ndarray) else m for m in make())
+        size_bytes = sum(m.dtype.size * math.prod(m.shape) for m in made if isinstance(m, tf.Tensor))
+        with self._lock:
+            if size_bytes <= self._max_bytes and key not in self._entries:
+                self._entries[key] = (tuple(columns), made, size_bytes)
+                self._bytes += size_bytes
+                while self._bytes > self._max_bytes:
+                    _, (_, _, freed) = self._entries.popitem(last=False)
+                    self._bytes -= freed
+        return made
+
+
+def pack_clients(
+    clients: list[tuple], seeds: np.ndarray, *, block: int, call: int, kept: PackedColumns
+) -> tuple[CallShape, list]:
     """The flat tensors of a call: stacked values, and for sequences joined columns and the rows that each client draws.
 
     The first tensors are the order in which the clients run (those with fewer steps first) and how many there are.
@@ -58,31 +96,57 @@ def pack_clients(clients: list[tuple], seeds: np.ndarray, *, block: int, call: i
     leaves_of = [flatten(client) for client in clients]
     count = len(clients)
     places = _places(count, block)
-    drawn = _drawn(leaves_of, seeds)
-    steps = np.zeros(places, np.int64)
-    for rows in drawn.values():
-        steps[:count] = np.maximum(steps[:count], [len(r) for r in rows])
-    order = np.argsort(steps, kind="stable")
-    tensors: list = [np.argsort(order).astype(np.int64), np.int64(count)]
+    full = count == call
+    first = [leaf for leaf in leaves_of[0] if isinstance(leaf, Columns)]
+    steady = len(first) == 1 and not any(c.is_random for leaf in leaves_of for c in leaf if isinstance(c, Columns))
+    if steady:  # nothing of the rows depends on a seed
+        position = next(i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns))
+        columns = [leaf[position] for leaf in leaves_of]
+        order, place, *rest = kept.get("rows", columns, lambda: _rows(leaves_of, seeds, places))
+        rows = {position: tuple(rest)}
+    else:
+        order, place, *rest = _rows(leaves_of, seeds, places)
+        positions = [i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns)]
+        rows = {p: tuple(rest[4 * i : 4 * i + 4]) for i, p in enumerate(positions)}
+    tensors: list = [place, np.int64(count)]
     layouts: list[Layout | None] = []
     widths: list[int] = []
-    full = count == call
     first_full = full
     for position in range(len(leaves_of[0])):
         values = [leaf[position] for leaf in leaves_of]
-        if not isinstance(values[0], Columns):
+        if position not in rows:
             layouts.append(None)
             widths.append(0)
-            tensors.append(
-                np.stack([np.asarray(v) for v in values] + [np.asarray(values[0])] * (places - count))[order]
-            )
+            stack = np.stack([np.asarray(v) for v in values] + [np.asarray(values[0])] * (places - count))
+            tensors.append(stack[np.asarray(order)])
             continue
-        packed, width, whole = _joined(values, drawn[position], order)
+        drawn, sizes, width, whole = rows[position]
+        columns = [values[i] for i in range(count)]
+        joined = kept.get(
+            "columns",
+            columns,
+            lambda c=columns: tuple(_together([x.arrays[i] for x in c]) for i in range(len(c[0].arrays))),
+        )
         layouts.append(values[0].layout)
         widths.append(width)
         first_full = first_full and whole
-        tensors.extend(packed)
+        tensors.extend([*joined, drawn, sizes])
     return CallShape(places, tuple(layouts), tuple(widths), full, first_full), tensors
+
+
+def _rows(leaves_of: list[list], seeds: np.ndarray, places: int) -> tuple:
+    """The order of the clients, its inverse, and for each sequence: rows, sizes, width, whether first steps are whole."""
+    count = len(leaves_of)
+    drawn = _drawn(leaves_of, seeds)
+    steps = np.zeros(places, np.int64)
+    for of_clients in drawn.values():
+        steps[:count] = np.maximum(steps[:count], [len(r) for r in of_clients])
+    order = np.argsort(steps, kind="stable")
+    place = np.argsort(order).astype(np.int64)
+    found: list = [order, place]
+    for position, of_clients in drawn.items():
+        found.extend(_joined([leaf[position] for leaf in leaves_of], of_clients, place))
+    return tuple(found)
 
 
 def _places(count: int, block: int) -> int:
@@ -100,31 +164,30 @@ def _drawn(clients: list[list], seeds: np.ndarray) -> dict[int, list[Rows]]:
     return found
 
 
-def _joined(values: list[Columns], drawn: list[Rows], order: np.ndarray) -> tuple[list, int, bool]:
-    """Columns of all clients one after the other; int64 rows [places, steps, width] into them; sizes."""
-    lengths = [len(c.arrays[0]) for c in values]
+def _joined(values: list[Columns], drawn: list[Rows], place: np.ndarray) -> tuple:
+    """int64 rows [places, steps, width] into the columns of all clients one after the other; their sizes."""
+    lengths = np.array([len(c.arrays[0]) for c in values])
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    columns = [_together([c.arrays[i] for c in values]) for i in range(len(values[0].arrays))]
     batched = values[0].layout.batched
     steps = max(map(len, drawn))
     width = _width(drawn, values[0]) if batched else 0
-    rows = np.zeros((len(order), steps, width) if batched else (len(order), steps), np.int64)
-    sizes = np.zeros((len(order), steps), np.int64)
-    last = max(sum(lengths) - 1, 0)
-    for k, (place, start) in enumerate(zip(np.argsort(order), starts, strict=False)):
-        one = drawn[k]
-        rows[place] = min(start, last)
-        if len(one):
-            fitted = one.rows[:, :width] + start if batched else one.rows + start
-            rows[place, : len(one), ...] = _widened(fitted, width) if batched else fitted
-        sizes[place, : len(one)] = one.sizes if batched else 1
-    whole = bool(batched and steps and (sizes[:, 0] == width).all())
-    return [*columns, rows, sizes], width, whole or (not batched and bool(steps and (sizes[:, 0] == 1).all()))
+    rows = np.zeros((len(place), steps, width) if batched else (len(place), steps), np.int64)
+    sizes = np.zeros((len(place), steps), np.int64)
+    last = max(int(lengths.sum()) - 1, 0)
+    for k, (start, one) in enumerate(zip(starts.tolist(), drawn, strict=True)):
+        at, count = place[k], len(one)
+        if count < steps:
+            rows[at] = min(start, last)
+        if count:
+            rows[at, :count] = _widened(one.rows, width) + start if batched else one.rows + start
+            sizes[at, :count] = one.sizes if one.sizes is not None else 1
+    whole = bool(steps and (sizes[:, 0] == (width if batched else 1)).all())
+    return rows, sizes, width, whole
 
 
 def _widened(rows: np.ndarray, width: int) -> np.ndarray:
     missing = width - rows.shape[1]
-    return rows if missing <= 0 else np.concatenate([rows, np.repeat(rows[:, -1:], missing, axis=1)], axis=1)
+    return rows[:, :width] if missing <= 0 else np.concatenate([rows, np.repeat(rows[:, -1:], missing, axis=1)], axis=1)
 
 
 def _width(drawn: list[Rows], columns: Columns) -> int:

@@ -182,6 +182,8 @@ class Module:
         factory=dict, eq=False, repr=False, converter=lambda b: MappingProxyType(dict(b))
     )
 
+    _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)  # worked out when first asked for
+
     @property
     def main(self) -> Function:
         return self.functions[-1]
@@ -232,6 +234,8 @@ class Module:
 
     def digest(self) -> str:
         """Names the program: the SHA-256 of its text without locations."""
-        from fedcore.ir.printer import print_module
+        if self._digest is None:
+            from fedcore.ir.printer import print_module
 
-        return digest_of(print_module(self, locations=False).encode())
+            object.__setattr__(self, "_digest", digest_of(print_module(self, locations=False).encode()))
+        return self._digest

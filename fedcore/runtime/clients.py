@@ -175,7 +175,7 @@ class _Run:
         work, zero, join = self.work, self.work.zero, self.work.join
         if zero is None or join is None:
             raise FedcoreError(f"@{work.stage} keeps client values only: it cannot be vectorised")
-        shape, tensors = pack_clients(call.clients, seeds, block=self.block, call=self.size)
+        shape, tensors = pack_clients(call.clients, seeds, block=self.block, call=self.size, kept=device.packed)
         function = device.function(
             ("stacked", work.digest, work.stage, shape),
             lambda: realize_stacked(
