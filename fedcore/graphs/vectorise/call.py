@@ -81,7 +81,10 @@ class Call:
     def _by_rule(self, node: Node, lanes: list[Lane]) -> list[Lane]:
         if node.op not in rules:
             self._none(node)
-        outputs = rules[node.op](self, node, *lanes)
+        try:
+            outputs = rules[node.op](self, node, *lanes)
+        except (TypeError, ValueError) as error:  # TensorFlow's, for shapes that a rule did not think of
+            raise NoRule(node.op, f"{error}") from error
         return outputs if isinstance(outputs, list) else [outputs]
 
     def _none(self, node: Node):
