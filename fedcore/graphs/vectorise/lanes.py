@@ -93,7 +93,7 @@ class Lane:
         missing: why the tensor cannot be computed; the value may still shape tensors.
     """
 
-    tensor: tf.Tensor | None
+    tensor: tf.Tensor
     stacked: bool = False
     ragged: int | None = None
     times: int = 1

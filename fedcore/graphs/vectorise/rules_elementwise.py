@@ -84,14 +84,14 @@ def aligned(call: Call, node: Node, lanes: tuple[Lane, ...]) -> tuple[list[tf.Te
             own = axis - (rank - call.rank(x))
             if x.ragged is None and own >= 0 and call.shape(x)[own] != 1:
                 raise NoRule(node.op, "a batch meets an axis of constant size")
-    axis, times = next(iter(axes), (None, 1))
+    batch, times = next(iter(axes), (None, 1))
     tensors = []
     for x in lanes:
         tensor = call.tensor(x)
         if x.stacked:
             tensor = leading_ones(tensor, rank - call.rank(x))
         tensors.append(tensor)
-    return tensors, Lane(None, stacked, axis, times)
+    return tensors, Lane(None, stacked, batch, times)
 
 
 def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
