@@ -24,15 +24,17 @@ def test_unary(name, shape):
     check(getattr(tf.math, name), np.abs(normal(8, *shape)) + 0.1)
 
 
-@pytest.mark.parametrize("name", ["relu", "elu", "selu", "leaky_relu", "gelu", "silu", "softsign", "relu6"])
+@pytest.mark.parametrize(
+    "name", ["relu", "elu", "selu", "leaky_relu", "gelu", "silu", "softsign", "relu6", "tanh", "sigmoid", "softplus"]
+)
 def test_activations_and_their_gradients(name):
-    def fn(x):
+    def fn(x, w):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = getattr(tf.nn, name)(x)
-        return y, tape.gradient(y, x)
+        return y, tape.gradient(y, x, 2.0 * w)
 
-    check(fn, normal(8, 5, 7))
+    check(fn, normal(8, 5, 7), normal(8, 5, 7, seed=1))
 
 
 @pytest.mark.parametrize("name", BINARY.split())

@@ -281,3 +281,19 @@ def test_a_padded_batch_keeps_its_rows(fn):
     graph = traced(fn, (None, 3))
     assert can_vectorise(graph, graph.data, {0}, {0: 0}) is not None
     assert can_vectorise(graph, graph.data, {0}) is None
+
+
+def test_a_cut_as_long_as_the_padded_batch_has_no_rule():
+    table = tf.constant(normal(9, 3))
+    graph = traced(lambda x: x + table[: tf.shape(x)[0]], (None, 3))
+    refused = can_vectorise(graph, graph.data, {0}, {0: 0})
+    assert refused is not None
+    assert str(refused) == "StridedSlice is not vectorised over clients: where it is cut differs between clients"
+
+
+def test_what_only_looks_constant_is_each_clients_own():
+    def fn(x):
+        some = tf.shape(x)[0] > 0
+        return tf.where(some, 1.0, 2.0), tf.cast(some, tf.int32)
+
+    check_ragged(fn, normal(3, 4, 2), ragged=[0], sizes=[0, 4, 1])

@@ -43,7 +43,7 @@ def vectorised_call(
         raise ValueError("a padded batch needs the sizes of the clients' batches")
     if len(rows) > 1 or None in rows:
         raise ValueError(f"the padded batches have {rows} rows; the number has to be one, and static")
-    call = Call(*(clients or {1}), *(rows or {None}), sizes if rows else None)
+    call = Call(max(clients, default=1), max(rows, default=None), sizes if rows else None)
     out = call.run(body_of(graph.digest, data), lanes)
     return [Lane(call.tensor(x), x.stacked, x.ragged, x.times) for x in out]
 

@@ -52,7 +52,7 @@ class Call:
             found.update(((node.name, i), lane) for i, lane in enumerate(outputs))
         return [found[r] for r in body.results]
 
-    def evaluate(self, node: Node, lanes: list[Lane], body: Body) -> list[Lane]:
+    def evaluate(self, node: Node, lanes: list[Lane], body: Body | None = None) -> list[Lane]:
         """The results of one operation."""
         if node.op in _CONTROL_FLOW:
             return rules[node.op](self, node, body, *lanes) if node.op in rules else self._none(node)
@@ -81,7 +81,10 @@ class Call:
     def _by_rule(self, node: Node, lanes: list[Lane]) -> list[Lane]:
         if node.op not in rules:
             self._none(node)
-        outputs = rules[node.op](self, node, *lanes)
+        try:
+            outputs = rules[node.op](self, node, *lanes)
+        except (TypeError, ValueError) as error:  # TensorFlow's, for shapes that a rule did not think of
+            raise NoRule(node.op, f"{error}") from error
         return outputs if isinstance(outputs, list) else [outputs]
 
     def _none(self, node: Node):
@@ -168,7 +171,7 @@ class Call:
         """Which entries are of real rows: bool [K,1…,rows,1…] for values of a rank."""
         if self.sizes is None or self.rows is None:
             raise NoRule("a batch", "it has no sizes")
-        key = ("mask", times)
+        key: tuple = ("mask", times)
         if key not in self._made:
             lengths = self.sizes if times == 1 else self.sizes * times
             self._made[key] = tf.sequence_mask(lengths, self.rows * times)

@@ -55,6 +55,11 @@ class Known:
             return cls((first, first, first))
         return cls((first, second, third), polynomial)
 
+    def same(self, other: "Known | None") -> bool:
+        if other is None or self.polynomial != other.polynomial:
+            return False
+        return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(self.values, other.values, strict=True))
+
     @classmethod
     def always(cls, value) -> "Known":
         array = np.asarray(value)
@@ -84,10 +89,11 @@ class Lane:
         copies: the padded rows are copies of rows of the client's own data.
         element: for a list of tensors the shape of a client's element; `stacked` and `ragged` are of its elements.
         filled: for a list, that it may hold elements already.
+        content: for a list, what is known of every element; shapes go through lists from a loop to its gradient.
         missing: why the tensor cannot be computed; the value may still shape tensors.
     """
 
-    tensor: tf.Tensor | None
+    tensor: tf.Tensor
     stacked: bool = False
     ragged: int | None = None
     times: int = 1
@@ -95,6 +101,7 @@ class Lane:
     copies: bool = False
     element: Known | None = None
     filled: bool = False
+    content: Known | None = None
     missing: NoRule | None = None
 
     @property

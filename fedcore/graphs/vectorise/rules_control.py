@@ -63,9 +63,10 @@ def _(call: Call, node: Node, body: Body, *lanes: Lane) -> list[Lane]:
     while True:
         after = _after_one_step(call, node, step, test, state, carried)
         joined = [_joined(node, lane, after[i]) if i in after else lane for i, lane in enumerate(state)]
-        if all(_carries_alike(a, b) for a, b in zip(state, joined, strict=True)):
-            break
+        alike = all(_carries_alike(a, b) for a, b in zip(state, joined, strict=True))
         state = joined
+        if alike:
+            break
 
     def lanes_of(tensors: Sequence[tf.Tensor]) -> list[Lane]:
         whole = list(state)
@@ -85,7 +86,10 @@ def _(call: Call, node: Node, body: Body, *lanes: Lane) -> list[Lane]:
     start = [_started(call, lanes[i], state[i]) for i in carried]
     shapes = [state[i].tensor.shape for i in carried]
     end = tf.while_loop(goes_on, advance, start, shape_invariants=shapes, parallel_iterations=1)
-    return lanes_of(end)
+    return [
+        attrs.evolve(lane, filled=lane.tensor.dtype == tf.variant) if i in carried else lane
+        for i, lane in enumerate(lanes_of(end))
+    ]
 
 
 def _changing(call: Call, lane: Lane) -> Lane:
@@ -133,8 +137,18 @@ def _joined(node: Node, before: Lane, after: Lane) -> Lane:
     if shape.rank is not None:
         shape = tf.TensorShape([a if a == b else None for a, b in zip(old, new, strict=True)])
     tensor = _Shaped(before.tensor.dtype, shape)
-    filled = before.filled or after.filled
-    return Lane(tensor, stacked, after.ragged, after.times, element=after.element, filled=filled)
+    content = after.content
+    if before.filled and content is not None and not content.same(before.content):
+        content = None
+    return Lane(
+        tensor,
+        stacked,
+        after.ragged,
+        after.times,
+        element=after.element,
+        filled=before.filled,
+        content=content,
+    )
 
 
 def _whole_shape(lane: Lane, other: Lane) -> tf.TensorShape:
@@ -155,4 +169,6 @@ class _Shaped:
 def _carries_alike(a: Lane, b: Lane) -> bool:
     if a is b:
         return True
+    if (a.content is None) != (b.content is None):
+        return False
     return _axes(a) == _axes(b) and a.tensor.shape.as_list() == b.tensor.shape.as_list()

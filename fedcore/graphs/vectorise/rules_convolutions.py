@@ -61,7 +61,8 @@ def _(call: Call, node: Node, x: Lane, sizes: Lane, dy: Lane) -> Lane:
     images(node, x, dy)
     shape = tf.constant(call.constant(node, sizes))
     operands = [own(call, x, masked=not x.copies), shape, own(call, dy, masked=True)]
-    return Lane(*client_by_client(call, node, operands), True)
+    (tensor,) = client_by_client(call, node, operands)
+    return Lane(tensor, True)
 
 
 @rule("MaxPool", "AvgPool", "MaxPoolGrad", "MaxPool3D", "AvgPool3D", "MaxPool3DGrad")

@@ -15,11 +15,11 @@ _INEXACT_UNARY = (
     "Asinh Acosh Atanh Erf Erfc Erfinv Ndtri Lgamma Digamma BesselI0e BesselI1e"
 )
 _EXACT_BINARY = (
-    "Add AddV2 Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv FloorMod Mod TruncateDiv TruncateMod Maximum Minimum "
+    "Add AddV2 Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv TruncateDiv TruncateMod Maximum Minimum "
     "SquaredDifference Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr "
     "BitwiseXor LeftShift RightShift"
 )
-_INEXACT_BINARY = "Pow Atan2 Xdivy Xlogy Xlog1py Zeta Igamma Igammac NextAfter"
+_INEXACT_BINARY = "Pow FloorMod Mod Atan2 Xdivy Xlogy Xlog1py Zeta Igamma Igammac NextAfter"
 _GRADIENTS = (
     "ReluGrad Relu6Grad LeakyReluGrad TanhGrad SigmoidGrad EluGrad SeluGrad SoftsignGrad SqrtGrad RsqrtGrad InvGrad "
     "ReciprocalGrad SoftplusGrad"
@@ -57,8 +57,8 @@ def _(call: Call, node: Node, x: Lane) -> Lane:
 
 @rule("ZerosLike", "OnesLike")
 def _(call: Call, node: Node, x: Lane) -> Lane:
-    shape = call.shape_known(x)
-    if shape is None or node["T"] == tf.variant:
+    shape = None if node["T"] == tf.variant else call.shape_known(x)
+    if shape is None:
         return x.like(*emit(node.op, [call.tensor(x)], node.attributes), element=x.element)
     value = 0 if node.op == "ZerosLike" else 1
     dtype = node["T"]
@@ -84,14 +84,14 @@ def aligned(call: Call, node: Node, lanes: tuple[Lane, ...]) -> tuple[list[tf.Te
             own = axis - (rank - call.rank(x))
             if x.ragged is None and own >= 0 and call.shape(x)[own] != 1:
                 raise NoRule(node.op, "a batch meets an axis of constant size")
-    axis, times = next(iter(axes), (None, 1))
+    batch, times = next(iter(axes), (None, 1))
     tensors = []
     for x in lanes:
         tensor = call.tensor(x)
         if x.stacked:
             tensor = leading_ones(tensor, rank - call.rank(x))
         tensors.append(tensor)
-    return tensors, Lane(None, stacked, axis, times)
+    return tensors, Lane(None, stacked, batch, times)
 
 
 def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
@@ -132,15 +132,15 @@ def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
 
 @rule(*_GRADIENTS.split())
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
-    """These do not broadcast."""
+    """These do not broadcast. Products that are added up are fused in some places of a tensor only."""
     _, axes = aligned(call, node, (x, y))
     tensors = [call.stack(v) if axes.stacked else call.tensor(v) for v in (x, y)]
 
     def apply(*parts):
         return emit(node.op, parts, node.attributes)[0]
 
-    inexact = axes.stacked and node.op == "SoftplusGrad"
-    return axes.like(call.even(apply, *tensors) if inexact else apply(*tensors))
+    exact = not axes.stacked or node.op in ("ReluGrad", "Relu6Grad", "LeakyReluGrad")
+    return axes.like(apply(*tensors) if exact else call.even(apply, *tensors))
 
 
 @rule("SelectV2", "ClipByValue")

@@ -89,7 +89,8 @@ def _(call: Call, node: Node, indices: Lane, updates: Lane, shape: Lane) -> Lane
     axis, times = call.batch_axis(node, known)
     sizes = tf.constant(known.values[0])
     operands = [own(call, indices), own(call, updates, masked=True), sizes]
-    return Lane(*client_by_client(call, node, operands), True, axis, times)
+    (tensor,) = client_by_client(call, node, operands)
+    return Lane(tensor, True, axis, times)
 
 
 @rule("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate")
@@ -97,7 +98,8 @@ def _(call: Call, node: Node, x: Lane, indices: Lane, updates: Lane) -> Lane:
     if node.op == "TensorScatterUpdate" and updates.ragged is not None:
         raise NoRule(node.op, "padded rows would be written")
     operands = [own(call, x), own(call, indices), own(call, updates, masked=True)]
-    return Lane(*client_by_client(call, node, operands), True, x.ragged, x.times)
+    (tensor,) = client_by_client(call, node, operands)
+    return Lane(tensor, True, x.ragged, x.times)
 
 
 @rule("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg")
@@ -116,5 +118,7 @@ def _(call: Call, node: Node, shape: Lane, *seeds: Lane) -> Lane:
         raise NoRule(node.op, "the batch is not the leading axis")
     sizes = tf.constant(known.values[0])
     if not any(s.stacked for s in seeds):
-        return Lane(*emit(node.op, [sizes, *(call.tensor(s) for s in seeds)], node.attributes), False, axis, times)
-    return Lane(*client_by_client(call, node, [sizes, *(own(call, s) for s in seeds)]), True, axis, times)
+        (tensor,) = emit(node.op, [sizes, *(call.tensor(s) for s in seeds)], node.attributes)
+        return Lane(tensor, False, axis, times)
+    (tensor,) = client_by_client(call, node, [sizes, *(own(call, s) for s in seeds)])
+    return Lane(tensor, True, axis, times)

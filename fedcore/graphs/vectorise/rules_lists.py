@@ -1,5 +1,6 @@
 """Lists of tensors, which loops write the values of a step to."""
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -70,7 +71,8 @@ def _(call: Call, node: Node, handle: Lane, shape: Lane) -> Lane:
 def _(call: Call, node: Node, handle: Lane, index: Lane, shape: Lane) -> Lane:
     element = _element(call, node, shape, handle)
     operands = [call.tensor(handle), _same_index(call, node, index), _whole(call, handle, element)]
-    return Lane(*emit(node.op, operands, node.attributes), handle.stacked, handle.ragged, handle.times)
+    (item,) = emit(node.op, operands, node.attributes)
+    return Lane(_shaped(call, handle, element, item), handle.stacked, handle.ragged, handle.times)
 
 
 @rule("TensorListSetItem")
@@ -88,7 +90,11 @@ def _(call: Call, node: Node, handle: Lane, item: Lane) -> Lane:
 def _(call: Call, node: Node, handle: Lane, shape: Lane) -> list[Lane]:
     element = _element(call, node, shape, handle)
     rest, item = emit(node.op, [call.tensor(handle), _whole(call, handle, element)], node.attributes)
-    return [handle.like(rest, element=handle.element), Lane(item, handle.stacked, handle.ragged, handle.times)]
+    rest_of_list = attrs.evolve(handle, tensor=rest)
+    if handle.content is not None:
+        return [rest_of_list, _recalled(call, handle.content)]
+    item = _shaped(call, handle, element, item)
+    return [rest_of_list, Lane(item, handle.stacked, handle.ragged, handle.times)]
 
 
 @rule("TensorListLength")
@@ -105,6 +111,21 @@ def _(call: Call, node: Node, handle: Lane) -> Lane:
     return Lane(None, not element.constant, known=element)
 
 
+def _shaped(call: Call, handle: Lane, element: Known | None, item: tf.Tensor) -> tf.Tensor:
+    """TensorFlow forgets what an element's shape is."""
+    if element is not None:
+        clients = [call.clients] if handle.stacked else []
+        item.set_shape([*clients, *(None if s < 0 else int(s) for s in element.values[0])])
+    return item
+
+
+def _recalled(call: Call, content: Known) -> Lane:
+    if content.constant or content.affine(call.probes):
+        return Lane(None, not content.constant, known=content)
+    missing = NoRule("TensorListPopBack", "a size that differs between clients comes out of a loop")
+    return Lane(None, True, known=content, missing=missing)
+
+
 def _same_index(call: Call, node: Node, index: Lane) -> tf.Tensor:
     if not index.plain:
         raise NoRule(node.op, "clients use different places of the list")
@@ -116,7 +137,11 @@ def _holding(call: Call, node: Node, handle: Lane, item: Lane, operands) -> Lane
     if stacked and handle.filled and not handle.stacked:
         raise NoRule(node.op, "only some elements of a list differ between clients")
     (tensor,) = emit(node.op, operands(call.stack(item) if stacked else call.tensor(item)), node.attributes)
-    return Lane(tensor, stacked, item.ragged, item.times, element=_shape_of(call, item), filled=True)
+    content = item.known
+    if handle.filled and content is not None and not content.same(handle.content):
+        content = None
+    element = _shape_of(call, item)
+    return Lane(tensor, stacked, item.ragged, item.times, element=element, filled=True, content=content)
 
 
 def _shape_of(call: Call, item: Lane) -> Known | None:

@@ -65,6 +65,7 @@ def _(call: Call, node: Node, logits: Lane, labels: Lane) -> list[Lane]:
     x, y = call.stack(logits), call.stack(labels)
     rows, classes = x.shape[1:]
     rows = -1 if rows is None else rows
+    classes = tf.shape(x)[2] if classes is None else classes
 
     def apply(a, b):
         return emit(node.op, [a, b], node.attributes)

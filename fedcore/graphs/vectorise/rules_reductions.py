@@ -61,6 +61,7 @@ def _divided(call: Call, node: Node, x: Lane, axes: list[int], total: tf.Tensor)
     others = [call.shape(x)[a] for a in axes if a != x.ragged]
     if None in others or not total.dtype.is_floating:
         raise NoRule(node.op, "a mean over a batch of integers, or over an axis of unknown size")
+    assert call.sizes is not None
     count = call.sizes * int(np.prod([x.times, *others]))
     return total / tf.reshape(tf.cast(count, total.dtype), [call.clients] + [1] * (total.shape.rank - 1))
 
