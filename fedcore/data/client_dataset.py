@@ -177,7 +177,7 @@ def _base(columns: Columns) -> tf.data.Dataset:
 def _real_map(dataset, step: Step):
     graph = step.traced
     call = graph_callable(graph.named("map"), graph.data)
-    element, result = graph.type.parameter, graph.type.result
+    element, result = graph.parameter, graph.type.result
 
     def mapped(*parts):
         value = parts if len(parts) > 1 else parts[0]

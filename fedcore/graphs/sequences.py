@@ -77,7 +77,7 @@ def _mapped_rows(graphs: tuple[TracedGraph, ...], value):
     result = graphs[-1].type.result
     like = [tf.TensorSpec(s.shape, s.dtype) for s in map(spec, tensor_leaves(result))]
     leaves = flatten(value)
-    type_ = graphs[0].type.parameter
+    type_ = graphs[0].parameter
 
     def one(row):
         return tuple(flatten(_mapped(graphs, unflatten(list(row), type_))))

@@ -4,6 +4,7 @@ Clients of one call are sorted by how many steps they take and run in groups of 
 fold goes back into its place; then the blocks of the call fold side by side, client by client, and merge as a tree.
 """
 
+import functools
 import math
 import threading
 from collections import OrderedDict
@@ -122,11 +123,7 @@ def pack_clients(
             continue
         drawn, sizes, width, whole = rows[position]
         columns = [values[i] for i in range(count)]
-        joined = kept.get(
-            "columns",
-            columns,
-            lambda c=columns: tuple(_together([x.arrays[i] for x in c]) for i in range(len(c[0].arrays))),
-        )
+        joined = kept.get("columns", columns, functools.partial(_all_together, columns))
         layouts.append(values[0].layout)
         widths.append(width)
         first_full = first_full and whole
@@ -135,7 +132,7 @@ def pack_clients(
 
 
 def _rows(leaves_of: list[list], seeds: np.ndarray, places: int) -> tuple:
-    """The order of the clients, its inverse, and for each sequence: rows, sizes, width, whether first steps are whole."""
+    """The clients' order and its inverse; for each sequence: rows, sizes, width, whether first steps are whole."""
     count = len(leaves_of)
     drawn = _drawn(leaves_of, seeds)
     steps = np.zeros(places, np.int64)
@@ -195,6 +192,11 @@ def _width(drawn: list[Rows], columns: Columns) -> int:
     longest = max((int(r.sizes.max()) for r in drawn if r.sizes is not None and len(r.sizes)), default=1)
     asked = next((s.number for s in columns.steps if s.kind == "batch"), longest)
     return min(asked, 1 << (max(longest, 1) - 1).bit_length())
+
+
+def _all_together(columns: list[Columns]) -> tuple:
+    """The columns of all clients, one client after the other."""
+    return tuple(_together([c.arrays[i] for c in columns]) for i in range(len(columns[0].arrays)))
 
 
 def _together(arrays: list):
@@ -297,7 +299,8 @@ class _Stage:
             function, sequence = values
             return attrs.evolve(sequence, maps=(*sequence.maps, function))
         if op.kind == "sequence_reduce":
-            return self._reduce(*values, op.type)
+            sequence, zero, function = values
+            return self._reduce(sequence, zero, function, op.type)
         if op.kind in kernels:
             return unflatten([shared(t) for t in flatten(kernels[op.kind](op))], op.type)
         declared = lookup(op.kind)
@@ -347,7 +350,9 @@ def _where(condition: tf.Tensor, yes: tf.Tensor, no: tf.Tensor) -> tf.Tensor:
 def split(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]:
     """A stage's operations: a client's own, those that need the partial, and the values that pass between."""
     dependent = {stage.parameters[0].name}
-    own, folding, sent = [], [], []
+    own: list[Operation] = []
+    folding: list[Operation] = []
+    sent: list[str] = []
     for op in stage.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         if not dependent.intersection(names):

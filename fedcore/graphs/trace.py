@@ -33,6 +33,13 @@ class TracedGraph:
     def digest(self) -> str:
         return digest_of(self.data)
 
+    @property
+    def parameter(self) -> Type:
+        """The type of what a map takes."""
+        if self.type.parameter is None:
+            raise TracingError(f"a graph of type {self.type} takes nothing, so it cannot be mapped")
+        return self.type.parameter
+
     def named(self, name: str) -> Graph:
         return Graph(name, self.type, self.digest)
 

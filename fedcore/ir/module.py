@@ -234,8 +234,10 @@ class Module:
 
     def digest(self) -> str:
         """Names the program: the SHA-256 of its text without locations."""
-        if self._digest is None:
-            from fedcore.ir.printer import print_module
+        if self._digest is not None:
+            return self._digest
+        from fedcore.ir.printer import print_module
 
-            object.__setattr__(self, "_digest", digest_of(print_module(self, locations=False).encode()))
-        return self._digest
+        digest = digest_of(print_module(self, locations=False).encode())
+        object.__setattr__(self, "_digest", digest)
+        return digest
