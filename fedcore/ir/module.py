@@ -231,7 +231,8 @@ class Module:
         return print_module(self)
 
     def digest(self) -> str:
-        """Names the program: the SHA-256 of its text without locations."""
+        """Names the program: the SHA-256 of its text without locations, large literals by their digests."""
+        from fedcore.ir.bundle import with_arrays_apart
         from fedcore.ir.printer import print_module
 
-        return digest_of(print_module(self, locations=False).encode())
+        return digest_of(print_module(with_arrays_apart(self)[0], locations=False).encode())
