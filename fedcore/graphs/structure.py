@@ -32,7 +32,6 @@ _VALUES = {
     "tensor": "tensor",
     "func": "func",
 }
-_UNSAVED = {types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT, types_pb2.DT_INVALID}
 _DTYPES = frozenset(types_pb2.DataType.values()) - {types_pb2.DT_INVALID}
 
 
@@ -257,6 +256,9 @@ def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef)
         value = node.attr[attr.name]
         if not _is_of(value, attr):
             raise _Malformed(f"{at}: the attribute {attr.name!r} is no {attr.type}, or not one that is allowed")
+        problem = _tensor_problem(value.tensor) if attr.type == "tensor" else None
+        if problem is not None:
+            raise _Malformed(f"{at}: {problem}")
         values[attr.name] = value
     return values
 
@@ -288,7 +290,7 @@ def _is_of(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) -> b
         return all(not allowed.s or s in allowed.s for s in items)
     if field == "shape":
         return all(_is_shape(s) for s in items)
-    if field == "tensor":
+    if kind == "list(tensor)":
         return all(_tensor_problem(t) is None for t in items)
     return True
 
@@ -316,12 +318,8 @@ def _dtypes(at: str, arg: op_def_pb2.OpDef.ArgDef, values: Mapping) -> tuple[int
 
 
 def _check_constant(at: str, node: node_def_pb2.NodeDef) -> None:
-    tensor = node.attr["value"].tensor
-    if tensor.dtype != node.attr["dtype"].type:
+    if node.attr["value"].tensor.dtype != node.attr["dtype"].type:
         raise _Malformed(f"{at}: its value is of another type")
-    problem = _tensor_problem(tensor)
-    if problem is not None:
-        raise _Malformed(f"{at}: {problem}")
 
 
 _FIELDS = {

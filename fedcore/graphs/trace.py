@@ -155,7 +155,9 @@ def call_leaves(graph: Graph, data: bytes, tensors: Sequence[tf.Tensor]) -> list
         )
     except (ValueError, tf.errors.OpError) as error:
         raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
-    for tensor, type_ in zip(out, result, strict=True):
+    for i, (tensor, type_) in enumerate(zip(out, result, strict=True)):
+        if not tensor.shape.is_compatible_with(type_.shape):
+            raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {tensor.shape}")
         tensor.set_shape(type_.shape)
     return out
 

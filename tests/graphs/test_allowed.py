@@ -2,15 +2,19 @@
 
 import re
 
+import attrs
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import op_def_pb2
+from tensorflow.core.framework import graph_pb2, op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 import fedcore as fc
 from fedcore.errors import FedcoreError
 from fedcore.graphs import op_classes
+from fedcore.graphs.allowed import check_graphs
 from fedcore.graphs.op_classes import op_class
+from fedcore.ir import Module, bundle, parse_module
+from fedcore.ir.module import digest_of
 
 
 def registered() -> list[op_def_pb2.OpDef]:
@@ -170,3 +174,124 @@ def differentiates(x):
 def test_a_file_is_loaded_and_runs_whose_graph(tmp_path, fn):
     built = fc.tf_computation("int32")(fn)
     assert fc.load(saved(tmp_path, fn, "int32"))(3) == built(3)
+
+
+GRAPH = fc.tf_computation("float32")(lambda x: tf.cond(x > 1.0, lambda: x * 2.0, lambda: x)).module
+
+
+def changed(change) -> Module:
+    """GRAPH after a change of its GraphDef, in place or by its bytes."""
+    (graph,) = GRAPH.graphs
+    graph_def = graph_pb2.GraphDef.FromString(GRAPH.blob(graph.digest))
+    data = change(graph_def) or graph_def.SerializeToString()
+    graph = attrs.evolve(graph, digest=digest_of(data))
+    return attrs.evolve(GRAPH, graphs=(graph,), blobs={graph.digest: data})
+
+
+def node(graph_def, op: str):
+    return next(n for n in graph_def.node if n.op == op)
+
+
+def recursive(graph_def):
+    functions = graph_def.library.function
+    call = functions[0].node_def.add(name="again", op=functions[0].signature.name, input=["a0"])
+    call.input[:] = [a.name for a in functions[0].signature.input_arg]
+
+
+CHANGES = {
+    "bytes that are none": (lambda g: b"\xff\xff\xff", "its bytes are no GraphDef"),
+    "nothing in it": (lambda g: b"\n\x00", "malformed"),
+    "an input that is not there": (
+        lambda g: node(g, "Greater").input.__setitem__(0, "nowhere"),
+        "'nowhere' is not there",
+    ),
+    "an output that is not there": (
+        lambda g: node(g, "Greater").input.__setitem__(0, "arg0:7"),
+        "'arg0:7' is not there",
+    ),
+    "an input too few": (lambda g: node(g, "Greater").input.pop(), "it has 1 inputs, not 2"),
+    "a circle": (lambda g: node(g, "Greater").input.append("^ret0"), "needs its own result"),
+    "an unknown operation": (lambda g: setattr(node(g, "Greater"), "op", "Greatest"), "no operation of that name"),
+    "a missing attribute": (lambda g: node(g, "Greater").attr.clear(), "the attribute 'T' is missing"),
+    "an attribute more": (
+        lambda g: node(g, "Greater").attr["U"].CopyFrom(node(g, "Greater").attr["T"]),
+        "no attribute 'U'",
+    ),
+    "an attribute of another kind": (lambda g: setattr(node(g, "Greater").attr["T"], "i", 1), "'T' is no type"),
+    "a type that is not allowed": (lambda g: setattr(node(g, "Greater").attr["T"], "type", 7), "'T' is no type"),
+    "another type": (lambda g: setattr(node(g, "Greater").attr["T"], "type", 2), "is of another type"),
+    "two nodes of one name": (lambda g: g.node.add().CopyFrom(node(g, "Greater")), "two nodes of one name"),
+    "no result": (lambda g: setattr(g.node[-1], "name", "other"), "'ret0' is not its result of type float32"),
+    "a placeholder more": (
+        lambda g: g.node.add(name="arg1", op="Placeholder").attr["dtype"].__setattr__("type", 1),
+        "the placeholder 'arg1' is no argument",
+    ),
+    "a function that is not there": (lambda g: g.library.ClearField("function"), "which its library lacks"),
+    "a function that calls itself": (recursive, "calls itself"),
+    "a function twice": (lambda g: g.library.function.add().CopyFrom(g.library.function[0]), "is defined twice"),
+    "a function of other types": (
+        lambda g: setattr(g.library.function[0].signature.output_arg[0], "type", 2),
+        "takes or returns something else|does not return",
+    ),
+    "a function that returns nothing": (lambda g: g.library.function[0].ret.clear(), "does not return"),
+    "a constant of a huge shape": (
+        lambda g: node(g, "Const").attr["value"].tensor.tensor_shape.dim.add(size=2**40),
+        "more than 2147483647 bytes",
+    ),
+    "a constant of a negative shape": (
+        lambda g: node(g, "Const").attr["value"].tensor.tensor_shape.dim.add(size=-1),
+        "its value has no shape",
+    ),
+    "a constant of another type": (
+        lambda g: setattr(node(g, "Const").attr["value"].tensor, "dtype", 3),
+        "its value is of another type|is written as one of another type",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_graph_is_malformed_with(what, trusted):
+    change, says = CHANGES[what]
+
+    def apply(graph_def):
+        made = change(graph_def)
+        return made if isinstance(made, bytes) else None
+
+    with pytest.raises(FedcoreError, match=says):
+        check_graphs(changed(apply), trusted=trusted)
+
+
+def test_functions_that_double_with_every_call_are_refused():
+    def doubling(graph_def):
+        first = graph_def.library.function[0]
+        names = [a.name for a in first.signature.input_arg]
+        for i in range(40):
+            function = graph_def.library.function.add()
+            function.CopyFrom(first)
+            function.signature.name = f"d{i}"
+            called = f"d{i - 1}" if i else first.signature.name
+            for k in range(2):
+                function.node_def.add(name=f"call{k}", op=called, input=names)
+
+    with pytest.raises(FedcoreError, match="has more than 2000000 nodes"):
+        check_graphs(changed(doubling), trusted=True)
+
+
+@pytest.mark.parametrize("device", ["/job:worker/task:1", "/job:localhost/replica:0/task:0/device:CPU:0", "elsewhere"])
+def test_a_node_that_asks_for_a_device_elsewhere_is_refused(device):
+    module = changed(lambda g: setattr(node(g, "Greater"), "device", device))
+    with pytest.raises(FedcoreError, match=f"Greater at 'n[0-9]+' in the graph: it asks for the device '{device}'"):
+        check_graphs(module, trusted=False)
+
+
+def test_a_result_of_another_shape_than_declared_is_an_error_of_ours(tmp_path):
+    built = fc.tf_computation(("float32", (2,)))(lambda x: x).module
+    (graph,) = built.graphs
+    lying = attrs.evolve(graph, type=fc.FunctionType(("float32", (2,)), ("float32", (3,))))
+    module = parse_module(str(attrs.evolve(built, graphs=(lying,))).replace(": float32[2]\n", ": float32[3]\n"))
+    text = str(module).replace("-> float32[2] {", "-> float32[3] {").replace(") : float32[2]", ") : float32[3]")
+    path = tmp_path / "lying.fed"
+    path.write_bytes(bundle.to_bytes(attrs.evolve(parse_module(text), blobs=built.blobs)))
+    with pytest.raises(FedcoreError, match=r"says that result 0 is float32\[3\], but makes \(2,\)"):
+        fc.load(path)([1.0, 2.0])
