@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.eager import context  # the public API has no way to define a function from its FunctionDef
 
-from fedcore.errors import TracingError
+from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs.canonical import canonical_graph
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.module import Graph, digest_of
@@ -118,8 +118,12 @@ def _define(functions) -> None:
     eager = context.context()
     eager.ensure_initialized()
     for function in functions:
-        if not eager.has_function(function.signature.name):
+        if eager.has_function(function.signature.name):
+            continue
+        try:
             eager.add_function_def(function)
+        except tf.errors.OpError as error:
+            raise FedcoreError(f"TensorFlow cannot define the function {function.signature.name}: {error}") from None
 
 
 class _ParsedGraphs:
@@ -152,10 +156,15 @@ def call_leaves(graph: Graph, data: bytes, tensors: Sequence[tf.Tensor]) -> list
     current = tf.compat.v1.get_default_graph()
     feed = {f"arg{i}:0": current.capture(t) for i, t in enumerate(tensors) if f"arg{i}" in used}
     result = tensor_leaves(graph.type.result)
-    out = tf.graph_util.import_graph_def(
-        graph_def, input_map=feed, return_elements=[f"ret{i}:0" for i in range(len(result))], name=graph.name
-    )
-    for tensor, type_ in zip(out, result, strict=True):
+    try:
+        out = tf.graph_util.import_graph_def(
+            graph_def, input_map=feed, return_elements=[f"ret{i}:0" for i in range(len(result))], name=graph.name
+        )
+    except (ValueError, tf.errors.OpError) as error:
+        raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
+    for i, (tensor, type_) in enumerate(zip(out, result, strict=True)):
+        if not tensor.shape.is_compatible_with(type_.shape):
+            raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {tensor.shape}")
         tensor.set_shape(type_.shape)
     return out
 

@@ -233,11 +233,12 @@ class Module:
         return print_module(self)
 
     def digest(self) -> str:
-        """Names the program: the SHA-256 of its text without locations."""
+        """Names the program: the SHA-256 of its text without locations, large literals by their digests."""
         if self._digest is not None:
             return self._digest
+        from fedcore.ir.bundle import with_arrays_apart
         from fedcore.ir.printer import print_module
 
-        digest = digest_of(print_module(self, locations=False).encode())
+        digest = digest_of(print_module(with_arrays_apart(self)[0], locations=False).encode())
         object.__setattr__(self, "_digest", digest)
         return digest

@@ -1,8 +1,8 @@
 """Text to module: the inverse of `printer.py`. Checks the words; what they mean is `verify`'s to check.
 
 `_RULES` is the notation. Nearly all text is operations as the printer writes them, and word by word they take five
-times as long to read: so `_LINES` makes one token of each. A text that is wrong is read once more by the rules alone,
-so that errors are theirs.
+times as long to read: so `_LINES` makes one token of each. Where the type in such a line is wrong, the text is read
+once more by the rules alone, which tell the place.
 """
 
 import contextvars
@@ -10,7 +10,6 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -83,6 +82,8 @@ _WORDS = {
     "RETURN": "`return`",
     "LOC": "`loc`",
     "REF": "a binding such as `%0`",
+    "LINE": "a binding such as `%0`",
+    "PLACE": "`loc`",
     "SYMBOL": "a symbol such as `@main`",
     "BLOB": "a digest such as `sha256:3f1c9a`",
     "BYTES": "bytes",
@@ -178,7 +179,7 @@ class _ModuleBuilder(TypeBuilder):
         name, kind, operands, type_ = _pieces(_line, token)
         reading = _reading.get()
         if type_ not in reading.types:
-            reading.types[type_] = _read(type_, "type")
+            reading.types[type_] = _type_in_line(type_)
         if operands not in reading.operands:
             reading.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
         first = lark.Token.new_borrow_pos("REF", name, token) if rest or name[1] == '"' else name
@@ -351,18 +352,25 @@ def parse_module(text: str) -> Module:
     """
     check_text(text)
     try:
-        return _in_a_reading(_read, text, "module")
+        return _read(text, lines=True)
+    except _WrongLine:
+        return _read(text, lines=False)
+
+
+class _WrongLine(Exception):
+    """A `LINE` holds what is no type."""
+
+
+def _type_in_line(text: str) -> Any:
+    try:
+        return _parser(lines=True).parse(text, start="type")
     except (Refused, lark.UnexpectedInput):
-        return _in_a_reading(parse_with, _parser(lines=False), text, start="module", words=_WORDS)
+        raise _WrongLine from None
 
 
-def _in_a_reading(read: Callable, *args, **kwargs):
+def _read(text: str, *, lines: bool) -> Any:
     token = _reading.set(_Reading())
     try:
-        return read(*args, **kwargs)
+        return parse_with(_parser(lines=lines), text, start="module", words=_WORDS)
     finally:
         _reading.reset(token)
-
-
-def _read(text: str, start: str) -> Any:
-    return _parser(lines=True).parse(text, start=start)
