@@ -65,7 +65,10 @@ _PLACES = {
         ),
         "fedcore.intrinsics",
     ),
-    **dict.fromkeys(("Computation", "federated_computation", "load", "save", "tf_computation"), "fedcore.computation"),
+    **dict.fromkeys(
+        ("Computation", "federated_computation", "invoke_async", "load", "save", "tf_computation"),
+        "fedcore.computation",
+    ),
     **dict.fromkeys(("invoke", "set_runtime", "use"), "fedcore.context"),
 }
 _MODULES = (
@@ -81,13 +84,17 @@ _MODULES = (
     "testing",
     "types",
 )
+# TFF's names for modules.
+_ALIASES = {"tensorflow": "fedcore.compat.tensorflow"}
 
-__all__ = sorted((*_PLACES, *_MODULES))
+__all__ = sorted((*_PLACES, *_MODULES, *_ALIASES))
 
 
 def __getattr__(name):
     if name in _MODULES:
         return importlib.import_module(f"fedcore.{name}")
+    if name in _ALIASES:
+        return importlib.import_module(_ALIASES[name])
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'fedcore' has no attribute {name!r}")

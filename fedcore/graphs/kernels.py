@@ -67,13 +67,18 @@ def _minus(a, b):
     return a + (tf.bitwise.invert(b) + 1) if a.dtype.is_unsigned else a - b
 
 
+def _modulo(a, b):
+    """As numpy: 0 where b is 0, which TensorFlow refuses."""
+    return tf.where(b == 0, tf.zeros_like(a), tf.math.floormod(a, tf.where(b == 0, tf.ones_like(b), b)))
+
+
 kernel("generic_plus")(_leafwise(lambda a, b: a + b))
 kernel("generic_minus")(_leafwise(_minus))
 kernel("generic_multiply")(_leafwise(lambda a, b: a * b))
 kernel("generic_divide")(_leafwise(lambda a, b: a / b))
 kernel("minimum")(_leafwise(tf.minimum))
 kernel("maximum")(_leafwise(tf.maximum))
-kernel("modulo")(_leafwise(tf.math.floormod))
+kernel("modulo")(_leafwise(_modulo))
 kernel("less")(_leafwise(tf.less))
 kernel("equal")(_leafwise(tf.equal))
 

@@ -12,7 +12,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
 def modulo(left, right):
     """The remainder of `left / right` that has the sign of `right`, element by element.
 
-    `right` is not zero: numpy would give 0 and TensorFlow an error.
+    Modulo 0 is 0, as in numpy.
 
     Example:
         >>> digit = fc.modulo(count, 10)

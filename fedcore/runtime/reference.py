@@ -34,7 +34,7 @@ class ReferenceRuntime:
         clients = _count(values, [p.type for p in main.parameters])
         report.clients = clients
         values = [_placed(v, p.type, clients) for v, p in zip(values, main.parameters, strict=True)]
-        result = Interpreter(module, _evaluator(clients), eager_callable).run(main, *values)
+        result = Interpreter(module, evaluator(clients), eager_callable).run(main, *values)
         return _read_only(restore(_one_of_equal(result, main.result_type), main.result_type))
 
     def close(self) -> None:
@@ -46,7 +46,9 @@ def reference() -> ReferenceRuntime:
     return ReferenceRuntime()
 
 
-def _evaluator(clients: int) -> Callable:
+def evaluator(clients: int) -> Callable:
+    """Evaluates operations by their meanings, for so many clients."""
+
     def evaluate(op: Operation, types: list[Type], values: list):
         if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
             return [v[op.attributes["index"]] for v in values[0]]

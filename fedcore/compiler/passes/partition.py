@@ -9,7 +9,7 @@ from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
 from fedcore.ir.module import Graph
 from fedcore.ir.structural import call, item
-from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, member_of
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, contains, member_of
 
 
 @compiler_pass("partition")
@@ -327,6 +327,11 @@ class _Local:
         return [outer for outer, _ in self._order()]
 
     def finish(self, name: str, result: Value, where) -> Value:
+        if contains(result.type, lambda t: isinstance(t, SequenceType)):
+            raise FedcoreError(
+                f"a value of type {result.type} is needed outside of the stage that makes it; a sequence stays in its "
+                "stage: reduce it there (fc.sequence_reduce)"
+            )
         first = [p for p in self.builder.parameters if p.name == "partial" and self.partial is not None]
         by_name = {p.name: p for p in self.builder.parameters}
         self.builder.parameters = first + [by_name[v.operand.name] for _, v in self._order()]
