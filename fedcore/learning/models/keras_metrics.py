@@ -61,7 +61,7 @@ class KerasMetrics:
 
     def finalize(self, state: dict) -> dict:
         """No examples give a loss of NaN."""
-        done = {name: metric.stateless_result(list(state[name])) for name, _, metric in self._metrics}
+        done = {name: _result(metric, list(state[name])) for name, _, metric in self._metrics}
         total, count = state["loss"]
         return {
             **done,
@@ -69,6 +69,13 @@ class KerasMetrics:
             "num_examples": state["num_examples"][0],
             "num_batches": state["num_batches"][0],
         }
+
+
+def _result(metric: keras.metrics.Metric, values: list):
+    """A metric's result; where that is one of its variables, as many write it, the value that stands for it."""
+    by_variable = {id(v): value for v, value in zip(metric.variables, values, strict=True)}
+    result = metric.stateless_result(values)
+    return keras.tree.map_structure(lambda r: by_variable[id(r)] if id(r) in by_variable else r, result)
 
 
 def _made(metric) -> keras.metrics.Metric:
