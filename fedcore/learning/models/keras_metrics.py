@@ -75,7 +75,7 @@ def _result(metric: keras.metrics.Metric, values: list):
     """A metric's result; where that is one of its variables, as many write it, the value that stands for it."""
     by_variable = {id(v): value for v, value in zip(metric.variables, values, strict=True)}
     result = metric.stateless_result(values)
-    return keras.tree.map_structure(lambda r: by_variable[id(r)] if id(r) in by_variable else r, result)
+    return keras.tree.map_structure(lambda r: by_variable.get(id(r), r), result)
 
 
 def _made(metric) -> keras.metrics.Metric:
