@@ -8,7 +8,7 @@ import fedcore as fc
 from fedcore.errors import FedcoreError, TracingError
 from fedcore.learning import algorithms, metrics
 
-from .conftest import random_clients
+from .conftest import examples, random_clients
 
 SIZES = [7, 3, 12]
 
@@ -110,7 +110,7 @@ def test_metrics_of_many_kinds_equal_keras_on_the_union():
     state = evaluation.initialize()
     _, found = evaluation.next(state, clients)
     current = found["client_work"]["eval"]["current_round_metrics"]
-    x, y = (np.concatenate([c.columns.tensors[i] for c in clients]) for i in (0, 1))
+    x, y = (np.concatenate(parts) for parts in zip(*map(examples, clients), strict=True))
     kernel, bias = state.model.trainable
     for metric in kinds[:4]:
         metric.update_state(y, x @ kernel + bias)
