@@ -96,6 +96,11 @@ class LearningProcess(IterativeProcess):
         )
         self._hyperparameters = {part: tuple(names) for part, names in (hyperparameters or {}).items()}
 
+    @property
+    def hyperparameters(self) -> Mapping[str, Sequence[str]]:
+        """For parts of the state, the names of the hyperparameters there."""
+        return self._hyperparameters
+
     def get_model_weights(self, state: LearningAlgorithmState) -> ModelWeights:
         """The global model's weights, to put into a Keras model with `assign_weights_to`."""
         return state.global_model_weights

@@ -9,7 +9,7 @@ import fedcore as fc
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.learning import algorithms, optimizers
 
-from .conftest import random_clients
+from .conftest import examples, random_clients
 
 RATE, BATCH, SIZES = 0.1, 4, [7, 3, 12, 4, 1]
 
@@ -24,7 +24,7 @@ def clients():
 
 
 def data_of(client):
-    x, y = client.columns.arrays
+    x, y = examples(client)
     return x.astype(np.float64), y
 
 
