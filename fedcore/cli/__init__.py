@@ -7,6 +7,7 @@ from fedcore.cli.demo import demo
 from fedcore.cli.dump import dump
 from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
 from fedcore.cli.opt import opt
+from fedcore.cli.report import report
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meaning in EXIT_CODES.items())
 
@@ -22,5 +23,5 @@ def main():
     """
 
 
-for verb in (dump, opt, demo):
+for verb in (dump, opt, report, demo):
     main.add_command(verb)

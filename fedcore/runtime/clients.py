@@ -128,7 +128,10 @@ class _Run:
             if block is None:
                 return
             try:
-                partial, kept = self._block(device, block)
+                last = block.first + len(block.clients) - 1
+                where = {"device": device.device, "block": block.index, "clients": [block.first, last]}
+                with self.report.span("block", self.work.stage, **where):
+                    partial, kept = self._block(device, block)
                 if self.work.zero is not None:
                     self.tree.add(block.index, partial)
                 self.kept.update((block.first + i, v) for i, v in enumerate(kept))
@@ -172,7 +175,8 @@ class _Run:
         layouts = tuple((None,) * len(flatten(side)) for side in (left, right))
         function = device.function(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
         self.report.count("merges")
-        return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)])
+        with self.report.span("merge", join, device=device.device):
+            return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)])
 
 
 def _split(out: tuple, *, folds: bool, keeps: bool) -> tuple:
