@@ -1,12 +1,16 @@
 """The files that a program wrote under FEDCORE_TRACE, read back."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from fedcore.errors import FedcoreError
+
+if TYPE_CHECKING:
+    from fedcore.ir import Module
 
 _FIGURES = (
     "name", "process", "number", "seconds", "clients", "graph_calls", "broadcast_bits", "aggregate_bits", "seed",
@@ -70,6 +74,14 @@ def _computation(digest: str, module: dict | None, calls: list[dict]) -> Computa
     if module is None:  # run by a runtime that does not compile
         return Computation(calls[0]["name"], digest, [], {}, calls)
     return Computation(module["name"], digest, module["stages"], module.get("sources", {}), calls)
+
+
+def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:
+    """A module that has not run, with what each pass makes of it."""
+    from fedcore.runtime.recording import sources_of, stages_of
+
+    stages, after = stages_of(module, passes)
+    return Computation(module.main.name, module.digest(), stages, sources_of(str(module) + str(after)), [])
 
 
 def _read(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:

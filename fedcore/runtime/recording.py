@@ -141,14 +141,7 @@ class Recording:
 
 def record_compilation(directory: Path, name: str, module: Module, passes: Iterator[tuple[str, Module]]) -> Module:
     """Runs the passes and writes what each made of the module; returns the last."""
-    stages = [{"pass": "traced", "text": str(module), "seconds": 0.0, "changed": True}]
-    after, clock = module, time.perf_counter()
-    for pass_name, compiled in passes:
-        now = time.perf_counter()
-        changed = compiled is not after
-        text = str(compiled) if changed else None
-        stages.append({"pass": pass_name, "text": text, "seconds": now - clock, "changed": changed})
-        after, clock = compiled, time.perf_counter()
+    stages, after = stages_of(module, passes)
     directory.mkdir(parents=True, exist_ok=True)
     content = {
         "fedcore": VERSION,
@@ -156,10 +149,23 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
         "digest": module.digest(),
         "plan_digest": after.digest(),
         "stages": stages,
-        "sources": _sources(str(module) + str(after)),
+        "sources": sources_of(str(module) + str(after)),
     }
     _write(directory / f"module-{module.digest()[:16]}.json", content)
     return after
+
+
+def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[list[dict], Module]:
+    """The module's text after each pass that changed it, with the pass's time; and the last module."""
+    stages = [{"pass": module.stage, "text": str(module), "seconds": 0.0, "changed": True}]
+    after, clock = module, time.perf_counter()
+    for name, compiled in passes:
+        seconds, changed = time.perf_counter() - clock, compiled is not after
+        stages.append(
+            {"pass": name, "text": str(compiled) if changed else None, "seconds": seconds, "changed": changed}
+        )
+        after, clock = compiled, time.perf_counter()
+    return stages, after
 
 
 def crossings(plan: Module) -> list[dict]:
@@ -186,7 +192,7 @@ def _bits(leaf) -> int | None:
     return size
 
 
-def _sources(text: str) -> dict[str, str]:
+def sources_of(text: str) -> dict[str, str]:
     """The user's files that the locations name, where they can be read now."""
     names = {json.loads(quoted) for quoted in re.findall(r'loc\(("(?:\\.|[^"\\])*"):\d+\)', text)}
     return {name: source for name in sorted(names) if (source := _source(name)) is not None}
@@ -226,4 +232,4 @@ def _threads() -> int:
         return threading.active_count()
 
 
-__all__ = ["Recording", "crossings", "record_compilation", "trace_directory"]
+__all__ = ["Recording", "crossings", "record_compilation", "sources_of", "stages_of", "trace_directory"]
