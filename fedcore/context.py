@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedcore.compiler import LOWERING, compile_module, run_passes
+from fedcore.compiler.stored_plans import stored_plans
 from fedcore.ir import Module, verify
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.report import Report
@@ -50,10 +51,22 @@ class PlanCache:
             if digest in self._plans:
                 self._plans.move_to_end(digest)
                 return self._plans[digest]
-            self._plans[digest] = plan = verify(compile_module(module))
+            self._plans[digest] = plan = _compiled(digest, module)
             while len(self._plans) > self._max_entries:
                 self._plans.popitem(last=False)
             return plan
+
+
+def _compiled(digest: str, module: Module) -> Module:
+    """The plan, from the directory that FEDCORE_CACHE names where it is there."""
+    stored = stored_plans()
+    if stored is None:
+        return verify(compile_module(module))
+    plan = stored.get(digest)
+    if plan is None:
+        plan = verify(compile_module(module))
+        stored.put(digest, plan)
+    return plan
 
 
 def _compile_recorded(module: Module, directory: Path) -> Module:
