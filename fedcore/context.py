@@ -7,10 +7,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
-from fedcore.compiler import LOWERING, compile_module
+from fedcore.compiler import LOWERING, compile_module, run_passes
+from fedcore.compiler.stored_plans import stored_plans
 from fedcore.ir import Module, verify
+from fedcore.runtime.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.report import Report
 
 MAX_PLANS = 256
@@ -37,16 +40,38 @@ class PlanCache:
         self._plans: OrderedDict[str, Module] = OrderedDict()
         self._max_entries = max_entries
         self._lock = threading.RLock()
+        self._recorded: set[tuple[str, Path]] = set()
 
-    def get(self, digest: str, module: Module) -> Module:
+    def get(self, digest: str, module: Module, *, recorded_in: Path | None = None) -> Module:
+        """The plan, compiled now if it is new; with `recorded_in`, what each pass did is written there."""
         with self._lock:
+            if recorded_in is not None and (digest, recorded_in) not in self._recorded:
+                self._recorded.add((digest, recorded_in))
+                self._plans[digest] = _compile_recorded(module, recorded_in)
             if digest in self._plans:
                 self._plans.move_to_end(digest)
                 return self._plans[digest]
-            self._plans[digest] = plan = verify(compile_module(module))
+            self._plans[digest] = plan = _compiled(digest, module)
             while len(self._plans) > self._max_entries:
                 self._plans.popitem(last=False)
             return plan
+
+
+def _compiled(digest: str, module: Module) -> Module:
+    """The plan, from the directory that FEDCORE_CACHE names where it is there."""
+    stored = stored_plans()
+    if stored is None:
+        return verify(compile_module(module))
+    plan = stored.get(digest)
+    if plan is None:
+        plan = verify(compile_module(module))
+        stored.put(digest, plan)
+    return plan
+
+
+def _compile_recorded(module: Module, directory: Path) -> Module:
+    passes = ((one.name, after) for one, after in run_passes(module))
+    return verify(record_compilation(directory, module.main.name, module, passes))
 
 
 _plans = PlanCache()
@@ -126,6 +151,9 @@ def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = N
     if seed is None:
         seed = used[1] if used is not None and used[1] is not None else random.SystemRandom().getrandbits(63)
     report = Report(seed=seed)
+    directory = trace_directory()
+    if directory is not None:
+        return _recorded(directory, runtime, module, digest, arguments, report)
     began = time.perf_counter()
     to_run = plan_of(module, digest) if runtime.compiles else module
     try:
@@ -133,3 +161,23 @@ def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = N
     finally:
         report.seconds = time.perf_counter() - began
         _last_report.set(report)
+
+
+def _recorded(directory: Path, runtime: Runtime, module: Module, digest: str, arguments: list, report: Report):
+    """`invoke` under FEDCORE_TRACE: the same call, with its files written when it ends."""
+    recording = report.recording = Recording(directory, module.main.name, digest)
+    plan, error = None, None
+    began = time.perf_counter()
+    try:
+        with recording.sampling():
+            if runtime.compiles:
+                with recording.span("compile", module.main.name):
+                    plan = _plans.get(digest, module, recorded_in=directory)
+            return runtime.run(plan or module, arguments, report)
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        report.seconds = time.perf_counter() - began
+        _last_report.set(report)
+        recording.write(report, plan, error)

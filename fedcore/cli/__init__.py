@@ -4,9 +4,14 @@ import click
 
 from fedcore import __version__
 from fedcore.cli.demo import demo
+from fedcore.cli.diff import diff
+from fedcore.cli.doctor import doctor
 from fedcore.cli.dump import dump
 from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
 from fedcore.cli.opt import opt
+from fedcore.cli.report import report
+from fedcore.cli.run import run
+from fedcore.cli.verify import verify
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meaning in EXIT_CODES.items())
 
@@ -14,7 +19,7 @@ EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meani
 @click.group(cls=GuardedGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="fedcore", message="%(package)s %(version)s")
 def main():
-    """Looks inside federated computations, and runs a demonstration.
+    """Runs federated computations, looks inside them, and runs a demonstration.
 
     \b
     Example:
@@ -22,5 +27,5 @@ def main():
     """
 
 
-for verb in (dump, opt, demo):
+for verb in (dump, opt, diff, verify, run, report, doctor, demo):
     main.add_command(verb)

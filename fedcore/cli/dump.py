@@ -1,7 +1,5 @@
 """`fedcore dump`: a computation at each stage of its compilation."""
 
-import os
-
 import click
 
 from fedcore.cli.reproducer import Work
@@ -13,7 +11,9 @@ STAGES = ("traced", "lowered", "planned")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
 @click.option("--after", metavar="PASS", help="Print what this pass left when planning.")
-@click.option("--format", "format_", type=click.Choice(["text", "json", "dot"]), default="text", show_default=True)
+@click.option(
+    "--format", "format_", type=click.Choice(["text", "json", "dot", "html"]), default="text", show_default=True
+)
 @click.pass_obj
 def dump(work: Work, target, stage, after, format_):
     """Prints a computation: as traced, lowered and planned.
@@ -27,17 +27,16 @@ def dump(work: Work, target, stage, after, format_):
       fedcore dump my_module:process.next --stage planned
       fedcore dump round.fed --after fuse
       fedcore dump round.fed --stage planned --format dot | dot -Tsvg > round.svg
+      fedcore dump round.fed --format html > round.html     # all passes, side by side
     """
     if stage and after:
         raise click.UsageError("--stage and --after exclude each other")
-    from fedcore.cli.loading import import_computation, read_module
+    from fedcore.cli.loading import read_target
 
-    if ":" in target and not os.path.exists(target):
-        module = work.module = import_computation(target).to_module("traced")
-    elif os.path.isfile(target) or target == "-":
-        module = read_module(target, work)
-    else:
-        raise click.BadParameter(f"no file {target!r}; a computation in a Python module is written MODULE:NAME")
+    module = read_target(target, work)
+    if format_ == "html":
+        _print_page(work, module, target)
+        return
     if stage and STAGES.index(stage) < STAGES.index(module.stage):
         raise click.BadParameter(f"{target} is {module.stage}: what was {stage} is not in it", param_hint="--stage")
     if after and module.stage == "planned":
@@ -87,3 +86,19 @@ def _print(modules, format_: str, *, with_headings: bool) -> None:
         if with_headings:
             show(("\n" if i else "") + heading(module.stage, module))
         show(str(module))
+
+
+def _print_page(work: Work, module, target: str) -> None:
+    """All stages and passes on one page, as `fedcore report` shows them."""
+    from pathlib import Path
+
+    from fedcore.cli.loading import quiet_start
+    from fedcore.cli.page import page
+    from fedcore.cli.recorded import Recorded, computation_of
+    from fedcore.cli.show import write_bytes
+    from fedcore.compiler import DEFAULT_PIPELINE, run_passes
+
+    passes = run_passes(module, DEFAULT_PIPELINE) if module.stage == "traced" else iter(())
+    with quiet_start():
+        one = computation_of(module, ((p.name, after) for p, after in passes))
+    write_bytes(page(Recorded(Path(target), [one], [], [])).encode())

@@ -45,6 +45,20 @@ def read_module(path: str, work: Work) -> "Module":
     return module
 
 
+def read_target(target: str, work: Work) -> "Module":
+    """The module of a file, or of a computation written MODULE:NAME.
+
+    Raises:
+        click.BadParameter: it is neither.
+    """
+    if ":" in target and not os.path.exists(target):
+        work.module = import_computation(target).to_module("traced")
+        return work.module
+    if os.path.isfile(target) or target == "-":
+        return read_module(target, work)
+    raise click.BadParameter(f"no file {target!r}; a computation in a Python module is written MODULE:NAME")
+
+
 def _with_lines(path: str, text: str, message: str) -> str:
     """The verifier's problems, each after the line of the file that it is about."""
     lines = _lines_of_bindings(text)

@@ -135,7 +135,10 @@ class _Run:
             if call is None:
                 return
             try:
-                partial, kept = self._call(device, call)
+                last = call.first + len(call.clients) - 1
+                where = {"device": device.device, "block": call.index, "clients": [call.first, last]}
+                with self.report.span("block", self.work.stage, **where):
+                    partial, kept = self._call(device, call)
                 if self.work.zero is not None:
                     self.tree.add(call.index, partial)
                 self.kept.update((call.first + i, v) for i, v in enumerate(kept))
@@ -198,7 +201,8 @@ class _Run:
         layouts = tuple((None,) * len(flatten(side)) for side in (left, right))
         function = device.function(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
         self.report.count("merges")
-        return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)])
+        with self.report.span("merge", join, device=device.device):
+            return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)])
 
 
 def _alike(clients: list[tuple]) -> bool:

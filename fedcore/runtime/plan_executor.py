@@ -38,12 +38,14 @@ class PlanExecutor:
             seed = fold_in(report.seed, -1 - position)
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
-                known[op.name] = self._run(module, digest, op.operands[0].name, operands, seed, report)
+                with report.span("run", op.operands[0].name, device=self._server.device):
+                    known[op.name] = self._run(module, digest, op.operands[0].name, operands, seed, report)
             elif op.kind in ("fold", "collect"):
                 operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
                 work = _client_work(module, digest, op, operands, operand_types, joins.get(op.name), seed)
                 work = work if work.cohorts else attrs.evolve(work, counted=_any_cohort(arguments))
-                known[op.name] = self._stage(op, work, report)
+                with report.span("clients", work.stage):
+                    known[op.name] = self._stage(op, work, report)
             else:
                 known[op.name] = _bookkeeping(op, operands, types)
         return known[main.result.name]

@@ -1,8 +1,15 @@
 """What one call of a computation did."""
 
+import contextlib
 import threading
+from typing import TYPE_CHECKING, Any
 
 import attrs
+
+if TYPE_CHECKING:
+    from fedcore.runtime.recording import Recording
+
+_NOT_RECORDED: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
 @attrs.define
@@ -14,6 +21,7 @@ class Report:
         clients: how many clients took part in the largest stage.
         graph_calls: by kind: server stages, blocks of clients, merges of partials.
         broadcast_bits, aggregate_bits: what crossed from and to the server, over all clients.
+        recording: where spans go; None unless FEDCORE_TRACE is set.
         notes: what the user should know, such as a setting that came too late.
     """
 
@@ -24,11 +32,16 @@ class Report:
     aggregate_bits: int = 0
     seconds: float = 0.0
     notes: list[str] = attrs.field(factory=list)
+    recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
 
     def count(self, kind: str, number: int = 1) -> None:
         with self._lock:
             self.graph_calls[kind] += number
+
+    def span(self, kind: str, name: str, **facts: Any) -> contextlib.AbstractContextManager[None]:
+        """Records what runs inside, where the call is recorded."""
+        return _NOT_RECORDED if self.recording is None else self.recording.span(kind, name, **facts)
 
     @property
     def total_graph_calls(self) -> int:

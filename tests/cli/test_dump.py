@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from fedcore.compiler import DEFAULT_PIPELINE
 from fedcore.ir import parse_module
 
 STEPS = """\
@@ -141,3 +142,11 @@ def test_naming_a_process_or_nothing_tells_what_there_is(fedcore, tmp_path):
     (tmp_path / "steps.py").write_text(STEPS)
     assert "steps:process holds computations: name steps:process.next" in fedcore("dump", "steps:process").err
     assert "steps has no totl; its computations: total" in fedcore("dump", "steps:totl").err
+
+
+@pytest.mark.slow  # imports TensorFlow
+def test_html_is_a_page_with_every_pass(fedcore, mean_fed):
+    ran = fedcore("dump", "mean.fed", "--format", "html")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("<!doctype html>")
+    assert all(f">{name}<i>" in ran.out for name in DEFAULT_PIPELINE.split(","))

@@ -93,7 +93,7 @@ def test_a_pass_keeps_the_meaning(name, before, data):
 
 @pytest.mark.soak
 @every_pass
-@settings(settings.get_profile("soak"), max_examples=500)
+@settings(settings.get_profile("soak"), max_examples=2000)
 @given(st.data())
 def test_a_pass_keeps_the_meaning_of_many(name, before, data):
     keeps_meaning(name, before, data)
@@ -234,7 +234,7 @@ def test_a_compiled_program_gives_what_the_reference_gives(data):
 
 
 @pytest.mark.soak
-@settings(settings.get_profile("soak"), max_examples=500)
+@settings(settings.get_profile("soak"), max_examples=2000)
 @given(st.data())
 def test_many_compiled_programs_give_what_the_reference_gives(data):
     both_runtimes_agree(data)

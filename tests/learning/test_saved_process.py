@@ -47,7 +47,7 @@ def test_saved_rounds_run_in_a_process_that_has_no_model(model_fn, tmp_path):
     fc.save(process.initialize, tmp_path / "initialize.fed")
     fc.save(process.next, tmp_path / "next.fed")
     clients = random_clients([7, 3, 12])
-    columns = [c.columns.tensors[:2] for c in clients]
+    columns = [c.columns.arrays for c in clients]
     arrays = {f"{name}{k}": part for k, pair in enumerate(columns) for name, part in zip("xy", pair, strict=True)}
     np.savez(tmp_path / "clients.npz", **arrays)
     ran = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True)

@@ -1,0 +1,32 @@
+"""`fedcore doctor`: what this machine has, and what fedcore makes of it."""
+
+import click
+
+
+@click.command()
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def doctor(format_):
+    """Prints versions, devices, limits and settings, and what is missing.
+
+    \b
+    Examples:
+      fedcore doctor
+      fedcore doctor --format json
+    """
+    import json
+
+    from fedcore.cli.examination import examine
+
+    found = examine()
+    if format_ == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    for title, rows in found.items():
+        click.echo(click.style(title, bold=True))
+        if isinstance(rows, list):
+            for row in rows or ["none"]:
+                click.echo(f"  {row}")
+            continue
+        width = max(map(len, rows), default=0)
+        for name, value in rows.items():
+            click.echo(f"  {name:<{width}}  {value}")

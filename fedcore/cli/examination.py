@@ -1,0 +1,87 @@
+"""The facts that `fedcore doctor` prints."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+
+from fedcore import __version__
+
+_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "attrs", "lark", "networkx", "click", "rich")
+_EXTRAS = {
+    "data": ("sklearn", "matplotlib", "h5py"),
+    "ray": ("ray",),
+    "dp": ("dp_accounting",),
+    "test": ("pytest", "hypothesis", "psutil"),
+}
+_SETTINGS = (
+    "FEDCORE_TRACE", "FEDCORE_CACHE", "KERAS_BACKEND", "CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL",
+    "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_ENABLE_ONEDNN_OPTS", "OMP_NUM_THREADS",
+)  # fmt: skip
+
+
+def examine() -> dict:
+    """Versions, devices, limits, settings, extras, and notes on what the user should know."""
+    devices, threads, notes = _tensorflow()
+    missing = {name: [m for m in modules if not importlib.util.find_spec(m)] for name, modules in _EXTRAS.items()}
+    return {
+        "versions": {
+            "fedcore": __version__,
+            "python": f"{platform.python_version()} on {platform.platform()}",
+            **{name: _version(name) for name in _PACKAGES},
+        },
+        "devices": devices,
+        "limits": _limits(),
+        "threads": threads,
+        "settings": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
+        "extras": {name: "there" if not gone else f"lacks {', '.join(gone)}" for name, gone in missing.items()},
+        "notes": notes,
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
+
+
+def _tensorflow() -> tuple[list[str], dict, list[str]]:
+    from fedcore.cli.loading import quiet_start
+
+    with quiet_start():
+        import keras
+        import tensorflow as tf
+
+        devices = []
+        for device in tf.config.list_physical_devices():
+            details = tf.config.experimental.get_device_details(device) if device.device_type == "GPU" else {}
+            devices.append(" ".join([device.name.removeprefix("/physical_device:"), *map(str, details.values())]))
+        threads = {
+            "intra-op": tf.config.threading.get_intra_op_parallelism_threads() or "TensorFlow's default",
+            "inter-op": tf.config.threading.get_inter_op_parallelism_threads() or "TensorFlow's default",
+            "workers": max(1, os.cpu_count() or 1),
+        }
+        notes = []
+        if keras.backend.backend() != "tensorflow":
+            notes.append(f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow before importing it")
+        if not any("GPU" in d for d in devices):
+            notes.append("no GPU: clients run on the CPU")
+    return devices, threads, notes
+
+
+def _limits() -> dict:
+    import resource
+
+    def limit(which) -> str:
+        soft, _ = resource.getrlimit(which)
+        return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cores": f"{cores} of {os.cpu_count()}",
+        "memory": f"{memory / 2**30:.1f} GiB",
+        "open files": limit(resource.RLIMIT_NOFILE),
+        "processes": limit(resource.RLIMIT_NPROC),
+    }

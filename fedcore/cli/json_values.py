@@ -1,0 +1,80 @@
+"""Arguments from the command line, and results as JSON."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+import numpy as np
+
+
+def read_argument(text: str) -> tuple[str | None, Any]:
+    """`[NAME=]VALUE` as name and value; VALUE is JSON or `@FILE`.
+
+    Raises:
+        click.BadParameter: it is neither, or the file cannot be read.
+    """
+    match = re.match(r"([A-Za-z_]\w*)=", text)
+    name, rest = (match[1], text[match.end() :]) if match else (None, text)
+    return name, _file(rest[1:]) if rest.startswith("@") else _json(rest, rest)
+
+
+def _json(text: str, shown: str):
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{shown!r} is no JSON: {error}", param_hint="--arg") from None
+
+
+def _file(path: str):
+    try:
+        if path.endswith((".npy", ".npz")):
+            loaded = np.load(path, allow_pickle=False)
+            return dict(loaded) if path.endswith(".npz") else loaded
+        with click.open_file(path, encoding="utf-8") as file:
+            return _json(file.read(), path)
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"cannot read {Path(path).name}: {error}", param_hint="--arg") from None
+
+
+def bound(given: list[tuple[str | None, Any]], parameters: Sequence) -> list:
+    """The values in the order of the parameters; unnamed ones fill those that no name fills.
+
+    Raises:
+        click.BadParameter: too few, too many, or an unknown name; the message lists the parameters with their types.
+    """
+    named = {name: value for name, value in given if name is not None}
+    rest = iter([value for name, value in given if name is None])
+    wanted = ", ".join(f"{p.name}: {p.type}" for p in parameters) or "none"
+    unknown = set(named) - {p.name for p in parameters}
+    if unknown or len(given) != len(parameters):
+        what = f"there is no {', '.join(sorted(unknown))}" if unknown else f"{len(given)} are given"
+        raise click.BadParameter(f"{what}; the parameters are {wanted}", param_hint="--arg")
+    return [named[p.name] if p.name in named else next(rest) for p in parameters]
+
+
+def as_json(value):
+    """Nested Python containers and arrays as what `json.dumps` takes; NaN and infinities as strings."""
+    if isinstance(value, Mapping):
+        return {str(k): as_json(v) for k, v in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: as_json(getattr(value, name)) for name in value._fields}
+    if attrs.has(type(value)):
+        return {a.name: as_json(getattr(value, a.name)) for a in attrs.fields(type(value))}
+    if isinstance(value, list | tuple):
+        return [as_json(v) for v in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, np.ndarray):
+        return as_json(value.tolist())
+    if isinstance(value, np.generic):
+        return as_json(value.item())
+    if isinstance(value, complex):
+        return [as_json(value.real), as_json(value.imag)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, bool | int | float | str) or value is None else as_json(np.asarray(value))

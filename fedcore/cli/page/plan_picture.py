@@ -1,0 +1,219 @@
+"""The plan as a picture: two lanes for the placements, and what crosses between them."""
+
+from html import escape
+
+from fedcore.cli.page.units import bits, seconds
+from fedcore.cli.recorded import Computation
+from fedcore.ir import Function, Module, Operation, Ref, parse_module
+from fedcore.types import FederatedType, StructType
+
+_COLUMN, _BOX, _HEIGHT, _LEFT = 164, 138, 58, 84
+_SERVER_Y, _CROSS_Y, _CLIENT_Y = 46, 152, 258
+_WORK = {"run": _SERVER_Y, "fold": _CLIENT_Y, "collect": _CLIENT_Y}
+_CROSSES = ("broadcast", "merge")
+
+
+def plan_picture(one: Computation) -> str:
+    if one.plan is None:
+        return "<p>There is no plan: this runtime runs the traced program.</p>"
+    module = parse_module(one.plan)
+    spent = _spent(one.calls)
+    rows = "".join(_stage_row(module, f, spent) for f in module.stages())
+    return (
+        f"<div class='scroll'>{_Picture(module).svg()}</div><h3>Stages</h3><div class='scroll'><table><thead><tr>"
+        "<th>stage</th><th>at</th><th>how</th><th>operations</th><th>line</th><th class=num>ran</th>"
+        f"<th class=num>time</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        "<p class='dim'>Time is the sum over the calls recorded, and over workers that ran side by side.</p>"
+    )
+
+
+def _spent(calls: list[dict]) -> dict[str, tuple[int, float]]:
+    """For each stage how often it ran, and for how long."""
+    found: dict[str, tuple[int, float]] = {}
+    for call in calls:
+        for span in call["spans"]:
+            if span["kind"] in ("run", "block", "merge"):
+                count, total = found.get(span["name"], (0, 0.0))
+                found[span["name"]] = count + 1, total + span["end"] - span["start"]
+    return found
+
+
+def _stage_row(module: Module, stage: Function, spent: dict[str, tuple[int, float]]) -> str:
+    how = ", ".join(f"{k} {v}" for k, v in stage.attributes.items()) or "–"
+    work = [op for op in stage.operations if op.kind not in ("item", "struct")]
+    kinds = ", ".join(f"call @{op.operands[0].name}" if op.kind == "call" else op.kind for op in work) or "none"
+    lines = dict.fromkeys(str(op.location) for op in stage.operations if op.location is not None)
+    count, total = spent.get(stage.name, (0, 0.0))
+    where = str(stage.placement)
+    return (
+        f"<tr><td><code>@{escape(stage.name)}</code></td><td><span class='at {where.lower()}'>{where}</span></td>"
+        f"<td>{escape(how)}</td><td>{escape(kinds)}</td><td class=dim>{escape(', '.join(lines) or '–')}</td>"
+        f"<td class=num>{count or '–'}</td><td class=num>{seconds(total)}</td></tr>"
+    )
+
+
+class _Picture:
+    def __init__(self, module: Module):
+        self.module = module
+        self.ops = {op.name: op for op in module.main.operations}
+        self.columns: dict[str, int] = {}
+        self.out: list[str] = []
+
+    def svg(self) -> str:
+        main = self.module.main
+        shown = [op for op in main.operations if op.kind in _WORK or op.kind in _CROSSES]
+        for i, op in enumerate(shown):
+            self.columns[op.name] = i + 1
+        width = _LEFT + _COLUMN * (len(shown) + 2)
+        boxes = "".join(map(self._box, shown))
+        inputs, ends = self._inputs(), self._result(len(shown) + 1)
+        edges = "".join(self._edge(source, op) for op in shown for source in self._sources(op))
+        lanes = "".join(
+            f"<rect class='lane {name.lower()}' x='0' y='{y - 30}' width='{width}' height='{_HEIGHT + 50}' rx='10'/>"
+            f"<text class='lane-name' x='16' y='{y + 34}'>{name}</text>"
+            for name, y in (("SERVER", _SERVER_Y), ("CLIENTS", _CLIENT_Y))
+        )
+        return (
+            f"<svg class='plan' viewBox='0 0 {width} 350' width='{width}' height='350' role='img' "
+            f"aria-label='plan of @{escape(main.name, quote=True)}'>{lanes}{edges}{''.join(self.out)}"
+            f"{inputs}{boxes}{ends}</svg>"
+        )
+
+    def _x(self, column: int) -> int:
+        return _LEFT + _COLUMN * column
+
+    def _sources(self, op: Operation) -> list[str]:
+        """The shown operations and parameters behind the operands: structs and items are seen through."""
+        found: dict[str, None] = {}
+        stack = [o.name for o in op.operands if isinstance(o, Ref)]
+        while stack:
+            name = stack.pop()
+            made = self.ops.get(name)
+            if made is None or name in self.columns:
+                found[name] = None
+            else:
+                stack.extend(o.name for o in made.operands if isinstance(o, Ref))
+        return list(found)
+
+    def _place(self, name: str) -> tuple[float, float]:
+        """Where the arrow leaves a value."""
+        op = self.ops.get(name)
+        if op is None:
+            return self._x(0) + _BOX - 22, self._parameter_y(name)
+        if op.kind in _CROSSES:
+            down = op.kind == "broadcast"
+            return self._x(self.columns[name]) + _BOX / 2, _CROSS_Y + (46 if down else 12)
+        return self._x(self.columns[name]) + _BOX, _WORK[op.kind] + _HEIGHT / 2
+
+    def _parameter_y(self, name: str) -> float:
+        parameters = self.module.main.parameters
+        mine = next(p for p in parameters if p.name == name)
+        same = [p.name for p in parameters if _at_clients(p.type) == _at_clients(mine.type)]
+        base = _CLIENT_Y if _at_clients(mine.type) else _SERVER_Y
+        return base + _HEIGHT / 2 + (same.index(name) - (len(same) - 1) / 2) * 28
+
+    def _edge(self, source: str, op: Operation) -> str:
+        x0, y0 = self._place(source)
+        column = self._x(self.columns[op.name])
+        if op.kind == "broadcast":
+            x1, y1 = column + _BOX / 2, _CROSS_Y + 10.0
+        elif op.kind == "merge":
+            x1, y1 = column + _BOX / 2, _CROSS_Y + 48.0
+        else:
+            x1, y1 = float(column), _WORK[op.kind] + _HEIGHT / 2
+        made = self.ops.get(source)
+        client = (made is not None and made.kind in ("broadcast", "fold", "collect")) or (
+            made is None and y0 > _CROSS_Y
+        )
+        bend = max(30.0, (x1 - x0) / 2)
+        if op.kind in _CROSSES:
+            path = f"M{x0} {y0}C{x0 + bend} {y0} {x1} {y0} {x1} {y1}"
+        elif made is not None and made.kind in _CROSSES:
+            path = f"M{x0} {y0}C{x0} {y1} {x1 - bend} {y1} {x1 - 4} {y1}"
+        else:
+            path = f"M{x0} {y0}C{x0 + bend} {y0} {x1 - bend} {y1} {x1 - 4} {y1}"
+        if y0 == y1 and x1 - x0 > _COLUMN:  # around the boxes between
+            side = -44 if y0 < _CROSS_Y else 44
+            path = f"M{x0} {y0}C{x0 + 40} {y0 + side} {x1 - 40} {y1 + side} {x1 - 4} {y1 + side / 8}"
+        return f"<path class='edge {'clients' if client else 'server'}' d='{path}' marker-end='url(#tip)'/>"
+
+    def _box(self, op: Operation) -> str:
+        x = self._x(self.columns[op.name])
+        if op.kind in _CROSSES:
+            cost = bits(op.attributes.get("bits"))
+            sign = "↓" if op.kind == "broadcast" else "↑"
+            return (
+                f"<g class='cross {op.kind}'>"
+                f"<rect x='{x + 8}' y='{_CROSS_Y + 8}' width='{_BOX - 16}' height='42' rx='21'/>"
+                f"<text x='{x + _BOX / 2}' y='{_CROSS_Y + 26}'>{sign} {op.kind}</text>"
+                f"<text class='small' x='{x + _BOX / 2}' y='{_CROSS_Y + 41}'>{cost}</text></g>"
+            )
+        stages = [o.name for o in op.operands if not isinstance(o, Ref)]
+        stage = self.module.function(stages[-1])
+        y, at = _WORK[op.kind], "server" if op.kind == "run" else "clients"
+        how = " ".join(str(stage.attributes[k]) for k in ("strategy", "width") if k in stage.attributes)
+        below = f"{how} · blocks of {stage.attributes['block']}" if "block" in stage.attributes else _line_of(stage)
+        shadow = (
+            ""
+            if op.kind == "run"
+            else "".join(
+                f"<rect class='behind' x='{x + d}' y='{y - d}' width='{_BOX}' height='{_HEIGHT}' rx='7'/>"
+                for d in (8, 4)
+            )
+        )
+        return (
+            f"<g class='box {at}'>{shadow}<rect x='{x}' y='{y}' width='{_BOX}' height='{_HEIGHT}' rx='7'/>"
+            f"<text x='{x + _BOX / 2}' y='{y + 25}'>{op.kind} @{escape(stage.name)}</text>"
+            f"<text class='small' x='{x + _BOX / 2}' y='{y + 43}'>{escape(below)}</text></g>"
+        )
+
+    def _inputs(self) -> str:
+        out = []
+        for p in self.module.main.parameters:
+            at = "clients" if _at_clients(p.type) else "server"
+            y = self._parameter_y(p.name)
+            out.append(
+                f"<g class='value {at}'><title>{escape(str(p.type))}</title><rect x='{self._x(0) + 6}' y='{y - 12}' "
+                f"width='{_BOX - 30}' height='24' rx='12'/><text x='{self._x(0) + _BOX / 2 - 9}' y='{y + 4}'>"
+                f"%{escape(p.name)}</text></g>"
+            )
+        return "".join(out)
+
+    def _result(self, column: int) -> str:
+        main = self.module.main
+        if not isinstance(main.result, Ref):
+            return ""
+        probe = Operation("", "struct", (main.result,), main.result_type)
+        out = []
+        sources = self._sources(probe)
+        for at, base in (("server", _SERVER_Y), ("clients", _CLIENT_Y)):
+            mine = [s for s in sources if (self._place(s)[1] > _CROSS_Y + 30) == (at == "clients")]
+            if not mine:
+                continue
+            x, y = self._x(column), base + _HEIGHT / 2
+            for source in mine:
+                x0, y0 = self._place(source)
+                bend = max(30.0, (x - x0) / 2)
+                self.out.append(
+                    f"<path class='edge {at}' d='M{x0} {y0}C{x0 + bend} {y0} {x - bend} {y} {x - 4} {y}' "
+                    "marker-end='url(#tip)'/>"
+                )
+            out.append(
+                f"<g class='value {at}'><title>{escape(str(main.result_type))}</title><rect x='{x}' y='{y - 12}' "
+                f"width='92' height='24' rx='12'/><text x='{x + 46}' y='{y + 4}'>result</text></g>"
+            )
+        return "".join(out)
+
+
+def _line_of(stage: Function) -> str:
+    lines = list(dict.fromkeys(str(op.location) for op in stage.operations if op.location is not None))
+    if not lines:
+        return ""
+    text = lines[-1] if len(lines[-1]) <= 22 else f"…{lines[-1][-21:]}"
+    return f"{text} +{len(lines) - 1}" if len(lines) > 1 else text
+
+
+def _at_clients(type_) -> bool:
+    if isinstance(type_, FederatedType):
+        return type_.placement.name == "CLIENTS"
+    return isinstance(type_, StructType) and any(map(_at_clients, type_.types))

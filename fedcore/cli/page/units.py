@@ -1,0 +1,20 @@
+"""Quantities as people read them."""
+
+
+def seconds(value: float) -> str:
+    if value <= 0:
+        return "–"
+    if value < 0.001:
+        return f"{value * 1e6:.0f} µs"
+    if value < 1:
+        return f"{value * 1e3:.1f} ms" if value < 0.01 else f"{value * 1e3:.0f} ms"
+    return f"{value:.2f} s"
+
+
+def bits(value: int | None) -> str:
+    if value is None:
+        return "?"
+    for unit, size in (("Gibit", 2**30), ("Mibit", 2**20), ("Kibit", 2**10)):
+        if value >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value} bit"

@@ -1,0 +1,47 @@
+"""`fedcore report`: one page about a program that ran with FEDCORE_TRACE."""
+
+from pathlib import Path
+
+import click
+
+from fedcore.cli.reproducer import Work
+
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Default: DIRECTORY/report.html.")
+@click.option("--format", "format_", type=click.Choice(["html", "json"]), default="html", show_default=True,
+              help="json prints the figures of every call on stdout.")  # fmt: skip
+@click.pass_obj
+def report(work: Work, directory: Path, output: Path | None, format_: str):
+    """Writes one HTML page about a program that ran with FEDCORE_TRACE=DIRECTORY.
+
+    The page needs no network. It shows the IR at each stage and what each pass changed, the plan with its placements,
+    the bits that crossed, memory and threads, and when each block ran on which worker. Nothing is run.
+
+    \b
+    Examples:
+      FEDCORE_TRACE=trace python train.py
+      fedcore report trace
+      fedcore report trace --format json | jq '.calls[].seconds'
+    """
+    from fedcore.cli.recorded import read_recorded
+
+    recorded = read_recorded(directory)
+    if format_ == "json":
+        import json
+
+        click.echo(json.dumps({"calls": recorded.figures()}, indent=2))
+        return
+    from fedcore.cli.page import page
+
+    path = output or directory / "report.html"
+    text = page(recorded)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.BadParameter(f"cannot write {path}: {error.strerror}", param_hint="-o") from None
+    calls = f"{len(recorded.calls)} call{'s' * (len(recorded.calls) != 1)}"
+    click.echo(f"{path}: {calls} of {len(recorded.computations)} computations, {len(text.encode()) / 1024:.0f} KiB")
+    for timeline in recorded.timelines:
+        click.echo(f"{timeline}: open it at ui.perfetto.dev")

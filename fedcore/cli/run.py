@@ -1,0 +1,51 @@
+"""`fedcore run`: calls a computation with arguments from files."""
+
+import click
+
+from fedcore.cli.reproducer import Work
+
+
+@click.command()
+@click.argument("target", metavar="FILE.fed|MODULE:NAME")
+@click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
+              help="JSON, or @FILE of JSON, .npy or .npz; once a parameter. Clients are a JSON list.")  # fmt: skip
+@click.option("--seed", type=int, help="Of the call. Default: drawn, and told by --format json.")
+@click.option("--format", "format_", type=click.Choice(["value", "json"]), default="value", show_default=True,
+              help="json adds the report: clients, graph calls, bits, seconds, seed.")  # fmt: skip
+@click.pass_obj
+def run(work: Work, target, arguments, seed, format_):
+    """Calls a computation and prints its result as JSON.
+
+    Structs are JSON objects or lists, client values and sequences lists, strings stand for bytes in UTF-8. A first
+    axis of an .npy file is the clients of a client value; an .npz file is a struct of its arrays.
+
+    \b
+    Examples:
+      fedcore run mean.fed --arg '[20.5, 19.0, 22.5]'
+      fedcore run round.fed --arg w=@weights.npz --arg xs=@clients.json --seed 7
+      echo '[1, 2, 3]' | fedcore run total.fed --arg @-
+    """
+    import json
+
+    from fedcore.cli.json_values import as_json, bound, read_argument
+    from fedcore.cli.loading import quiet_start, read_target
+
+    module = read_target(target, work)
+    if module.stage != "traced":
+        raise click.BadParameter(f"{target} is {module.stage}; a traced program is run")
+    given = bound([read_argument(text) for text in arguments], module.main.parameters)
+    with quiet_start():
+        from fedcore import context
+
+        result = context.invoke(module, module.digest(), given, seed=seed)
+    value = as_json(result)
+    if format_ == "value":
+        click.echo(json.dumps(value))
+        return
+    report = context.last_report()
+    assert report is not None
+    figures = {
+        name: getattr(report, name)
+        for name in ("seed", "clients", "graph_calls", "broadcast_bits", "aggregate_bits", "seconds", "notes")
+    }
+    click.echo(json.dumps({"result": value, "report": figures}, indent=2))

@@ -1,0 +1,46 @@
+"""`fedcore verify`: whether a file holds a valid module."""
+
+import click
+
+from fedcore.cli.exit_codes import WRONG_PROGRAM
+from fedcore.cli.reproducer import Work
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_context
+def verify(ctx, files, format_):
+    """Checks each FILE, text or bundle: that it parses, that its types fit, that it keeps the rules of its stage.
+
+    A bundle's graphs must have the bytes that their digests name. The exit code is 1 if any file is wrong.
+
+    \b
+    Examples:
+      fedcore verify round.fed
+      fedcore verify *.fed --format json
+    """
+    import json
+
+    from fedcore.cli.loading import read_module
+    from fedcore.cli.show import heading
+    from fedcore.errors import FedcoreError
+
+    results = []
+    for file in files:
+        try:
+            module = read_module(file, Work())
+        except FedcoreError as error:
+            results.append({"file": file, "valid": False, "problems": str(error)})
+        except OSError as error:
+            raise click.BadParameter(f"cannot read {file}: {error.strerror}") from None
+        else:
+            what = heading(module.stage, module).removeprefix("// ").strip()
+            results.append({"file": file, "valid": True, "digest": module.digest(), "what": what})
+    if format_ == "json":
+        click.echo(json.dumps(results, indent=2))
+    else:
+        for result in results:
+            click.echo(f"{result['file']}: {result['what']}" if result["valid"] else result["problems"])
+    if not all(result["valid"] for result in results):
+        ctx.exit(WRONG_PROGRAM)

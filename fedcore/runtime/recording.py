@@ -1,0 +1,235 @@
+"""What `FEDCORE_TRACE=DIR` keeps of a program: for each call its modules, spans, crossings and samples, as files."""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fedcore.ir import Module
+from fedcore.runtime.report import Report
+from fedcore.types import TensorType, is_static, leaves, member_of
+
+VERSION = 1
+_SAMPLES = 400  # a call; when they are full, every second one goes and the next come half as often
+_MAX_SOURCE_BYTES = 400_000
+_numbers = itertools.count(1)
+_writing = threading.Lock()
+
+
+def trace_directory() -> Path | None:
+    """Where `FEDCORE_TRACE` says that calls are recorded."""
+    name = os.environ.get("FEDCORE_TRACE")
+    return Path(name) if name else None
+
+
+@attrs.define
+class Recording:
+    """One call as it runs.
+
+    Guarantees:
+      - Spans may come from any thread.
+      - The files are complete or not there: each is written under another name first.
+    """
+
+    directory: Path
+    name: str
+    digest: str
+    began: float = attrs.field(factory=time.time)
+    spans: list[dict] = attrs.field(factory=list)
+    samples: list[tuple[float, int, int]] = attrs.field(factory=list)  # seconds, resident bytes, threads
+    _clock: float = attrs.field(factory=time.perf_counter)
+    _done: threading.Event = attrs.field(factory=threading.Event)
+
+    @contextlib.contextmanager
+    def span(self, kind: str, name: str, **facts: Any) -> Iterator[None]:
+        """What runs inside is one span of this thread."""
+        start = time.perf_counter() - self._clock
+        try:
+            yield
+        finally:
+            end = time.perf_counter() - self._clock
+            worker = threading.current_thread().name
+            self.spans.append({"kind": kind, "name": name, "start": start, "end": end, "worker": worker, **facts})
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Memory and threads are sampled while the block runs."""
+        sampler = threading.Thread(target=self._sample, name="fedcore-sampler", daemon=True)
+        sampler.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            sampler.join()
+
+    def _sample(self) -> None:
+        pause_s = 0.005
+        while True:
+            self.samples.append((time.perf_counter() - self._clock, _resident_bytes(), _threads() - 1))
+            if len(self.samples) >= _SAMPLES:
+                self.samples, pause_s = self.samples[::2], pause_s * 2
+            if self._done.wait(pause_s):
+                self.samples.append((time.perf_counter() - self._clock, _resident_bytes(), _threads() - 1))
+                return
+
+    def write(self, report: Report, plan: Module | None, error: BaseException | None) -> None:
+        """Writes the call's file, and its spans into the process's timeline."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        number = next(_numbers)
+        call = {
+            "fedcore": VERSION,
+            "name": self.name,
+            "digest": self.digest,
+            "process": os.getpid(),
+            "number": number,
+            "began": self.began,
+            "seconds": report.seconds,
+            "seed": report.seed,
+            "clients": report.clients,
+            "graph_calls": report.graph_calls,
+            "broadcast_bits": report.broadcast_bits,
+            "aggregate_bits": report.aggregate_bits,
+            "notes": report.notes,
+            "error": None if error is None else f"{type(error).__name__}: {error}",
+            "crossings": [] if plan is None else crossings(plan),
+            "spans": sorted(self.spans, key=lambda s: s["start"]),
+            "samples": self.samples,
+        }
+        _write(self.directory / f"call-{os.getpid()}-{number:06}.json", call)
+        self._append_timeline(number)
+
+    def _append_timeline(self, number: int) -> None:
+        """Chrome's JSON array format, which Perfetto reads; its closing bracket may be missing."""
+        path = self.directory / f"timeline-{os.getpid()}.json"
+        workers = {name: i for i, name in enumerate(sorted({s["worker"] for s in self.spans}), 1)}
+        common = {"pid": os.getpid(), "cat": "fedcore"}
+        events: list[dict] = [
+            {**common, "ph": "M", "name": "thread_name", "tid": i, "args": {"name": name}}
+            for name, i in workers.items()
+        ]
+        start_us = self.began * 1e6
+        for span in self.spans:
+            facts = {k: v for k, v in span.items() if k not in ("kind", "name", "start", "end", "worker")}
+            events.append(
+                {
+                    **common,
+                    "ph": "X",
+                    "name": f"{span['kind']} {span['name']}",
+                    "tid": workers[span["worker"]],
+                    "ts": round(start_us + span["start"] * 1e6, 1),
+                    "dur": round((span["end"] - span["start"]) * 1e6, 1),
+                    "args": {"call": number, **facts},
+                }
+            )
+        for seconds, resident, threads in self.samples:
+            at = {**common, "ph": "C", "ts": round(start_us + seconds * 1e6, 1), "tid": 0}
+            events.append({**at, "name": "resident MiB", "args": {"MiB": resident / 2**20}})
+            events.append({**at, "name": "threads", "args": {"threads": threads}})
+        text = "".join(json.dumps(e) + ",\n" for e in events)
+        with _writing, path.open("a", encoding="utf-8") as file:
+            file.write(text if file.tell() else "[\n" + text)
+
+
+def record_compilation(directory: Path, name: str, module: Module, passes: Iterator[tuple[str, Module]]) -> Module:
+    """Runs the passes and writes what each made of the module; returns the last."""
+    stages, after = stages_of(module, passes)
+    directory.mkdir(parents=True, exist_ok=True)
+    content = {
+        "fedcore": VERSION,
+        "name": name,
+        "digest": module.digest(),
+        "plan_digest": after.digest(),
+        "stages": stages,
+        "sources": sources_of(str(module) + str(after)),
+    }
+    _write(directory / f"module-{module.digest()[:16]}.json", content)
+    return after
+
+
+def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[list[dict], Module]:
+    """The module's text after each pass that changed it, with the pass's time; and the last module."""
+    stages = [{"pass": module.stage, "text": str(module), "seconds": 0.0, "changed": True}]
+    after, clock = module, time.perf_counter()
+    for name, compiled in passes:
+        seconds, changed = time.perf_counter() - clock, compiled is not after
+        stages.append(
+            {"pass": name, "text": str(compiled) if changed else None, "seconds": seconds, "changed": changed}
+        )
+        after, clock = compiled, time.perf_counter()
+    return stages, after
+
+
+def crossings(plan: Module) -> list[dict]:
+    """What each crossing costs one client, in bits, tensor by tensor."""
+    found = []
+    for op in plan.main.operations:
+        bits = op.attributes.get("bits")
+        if op.kind not in ("broadcast", "merge"):
+            continue
+        tensors = [
+            {"tensor": path or "value", "type": str(leaf), "bits": _bits(leaf)}
+            for path, leaf in leaves(member_of(op.type))
+        ]
+        found.append({"op": op.name, "kind": op.kind, "bits": bits, "tensors": tensors})
+    return found
+
+
+def _bits(leaf) -> int | None:
+    if not isinstance(leaf, TensorType) or leaf.shape is None or not is_static(leaf.shape) or leaf.dtype.bits is None:
+        return None
+    size = leaf.dtype.bits
+    for dim in leaf.shape:
+        size *= dim or 0
+    return size
+
+
+def sources_of(text: str) -> dict[str, str]:
+    """The user's files that the locations name, where they can be read now."""
+    names = {json.loads(quoted) for quoted in re.findall(r'loc\(("(?:\\.|[^"\\])*"):\d+\)', text)}
+    return {name: source for name in sorted(names) if (source := _source(name)) is not None}
+
+
+def _source(name: str) -> str | None:
+    """A file by its location's name: relative to here, or the bare name of one elsewhere that is imported."""
+    files = [name, *(getattr(m, "__file__", None) or "" for m in list(sys.modules.values()))]
+    for file in files:
+        if file == name or os.path.basename(file) == name:
+            try:
+                if os.path.getsize(file) <= _MAX_SOURCE_BYTES:
+                    return Path(file).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
+    return None
+
+
+def _write(path: Path, content: dict) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    partial.replace(path)
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
+
+
+__all__ = ["Recording", "crossings", "record_compilation", "sources_of", "stages_of", "trace_directory"]

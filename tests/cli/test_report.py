@@ -1,0 +1,167 @@
+"""What FEDCORE_TRACE writes, and the page made of it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import fedcore as fc
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+TABS = ("overview", "ir", "plan", "bits", "timeline", "memory-threads")
+
+
+@fc.tf_computation("float32", "float32")
+def scaled(x, w):
+    return x * w
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS), fc.FederatedType("float32", fc.SERVER))
+def weighted_sum(xs, w):
+    return fc.federated_sum(fc.federated_map(scaled, (xs, fc.federated_broadcast(w))))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    """Two calls of five and three clients, recorded."""
+    directory = tmp_path_factory.mktemp("trace")
+    os.environ["FEDCORE_TRACE"] = str(directory)
+    try:
+        weighted_sum([1.0, 2.0, 3.0, 4.0, 5.0], 2.0)
+        weighted_sum([1.0, 2.0, 3.0], 2.0)
+    finally:
+        del os.environ["FEDCORE_TRACE"]
+    return directory
+
+
+@pytest.fixture
+def page(recorded, fedcore) -> Path:
+    ran = fedcore("report", str(recorded))
+    assert (ran.code, ran.err) == (0, "")
+    return recorded / "report.html"
+
+
+def calls(recorded: Path) -> list[dict]:
+    return [json.loads(p.read_text()) for p in sorted(recorded.glob("call-*.json"))]
+
+
+def test_a_call_records_each_block_with_its_clients_device_and_worker(recorded):
+    first, _ = calls(recorded)
+    blocks = [s for s in first["spans"] if s["kind"] == "block"]
+    assert sorted(s["clients"] for s in blocks) == [[0, 1], [2, 3], [4, 4]]
+    assert all(s["device"].endswith("CPU:0") and s["worker"].startswith("fedcore-worker") for s in blocks)
+    assert all(0 <= s["start"] <= s["end"] <= first["seconds"] for s in blocks)
+
+
+def test_a_call_records_what_crossed_tensor_by_tensor(recorded):
+    first, _ = calls(recorded)
+    assert (first["broadcast_bits"], first["aggregate_bits"]) == (5 * 32, 5 * 32)
+    assert [(c["kind"], c["bits"], c["tensors"][0]["type"]) for c in first["crossings"]] == [
+        ("broadcast", 32, "float32"),
+        ("merge", 32, "float32"),
+    ]
+
+
+def test_a_call_samples_memory_and_threads(recorded):
+    seconds, resident, threads = calls(recorded)[0]["samples"][-1]
+    assert seconds > 0
+    assert resident > 2**20
+    assert threads >= 1
+
+
+def test_a_module_records_what_each_pass_changed(recorded):
+    (path,) = recorded.glob("module-*.json")
+    stages = json.loads(path.read_text())["stages"]
+    assert [s["pass"] for s in stages] == ["traced", *fc.compiler.DEFAULT_PIPELINE.split(",")]
+    assert all((s["text"] is not None) == s["changed"] for s in stages)
+    assert stages[-1]["text"] == weighted_sum.to_text("planned")
+
+
+def test_the_timeline_is_one_that_perfetto_reads(recorded):
+    (path,) = recorded.glob("timeline-*.json")
+    events = json.loads(path.read_text().rstrip(",\n") + "]")
+    assert {e["ph"] for e in events} == {"M", "X", "C"}
+    assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")
+
+
+def test_a_failing_call_is_recorded_with_its_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
+    with pytest.raises(fc.errors.TypeMismatch):
+        weighted_sum(["no number"], 2.0)
+    (call,) = calls(tmp_path)
+    assert call["error"].startswith("TypeMismatch: ")
+
+
+def test_nothing_is_written_without_the_variable(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    weighted_sum([1.0], 2.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_gives_the_figures_of_every_call(fedcore, recorded):
+    ran = fedcore("report", str(recorded), "--format", "json")
+    assert [c["clients"] for c in json.loads(ran.out)["calls"]] == [5, 3]
+
+
+def test_a_directory_without_a_recording_is_an_error_that_says_what_to_do(fedcore, tmp_path):
+    (tmp_path / "empty").mkdir()
+    ran = fedcore("report", "empty")
+    assert ran.code == 1
+    assert ran.err == "fedcore: empty holds no recording; run the program with FEDCORE_TRACE=empty\n"
+
+
+def test_the_page_needs_nothing_from_elsewhere(page):
+    class Links(HTMLParser):
+        def __init__(self):
+            super().__init__()
+            self.found = []
+
+        def handle_starttag(self, tag, attrs):
+            self.found += [(tag, k, v) for k, v in attrs if k in ("src", "href") and not (v or "").startswith("#")]
+            self.found += [(tag, "", "")] * (tag in ("link", "iframe", "img"))
+
+    links = Links()
+    links.feed(page.read_text())
+    assert links.found == []
+    (style,) = re.findall(r"<style>(.*?)</style>", page.read_text(), re.DOTALL)
+    assert not re.search(r"@import|url\((?!#)", style)
+
+
+def test_the_page_shows_each_line_of_the_user(page):
+    assert re.search(r"data-file='(tests/cli/)?test_report.py' data-line='\d+'", page.read_text())
+
+
+def dom(page: Path, fragment: str, tmp_path: Path) -> str:
+    """The page as the browser has it after its script ran."""
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=2000", "--dump-dom",
+        f"{page.as_uri()}{fragment}",
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, timeout=120, check=True).stdout.decode()
+
+
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome is installed")
+
+
+@pytest.mark.slow  # starts a browser
+@needs_browser
+@pytest.mark.parametrize("tab", TABS)
+def test_in_a_browser_a_tab_shows_its_panel_and_no_other(page, tmp_path, tab):
+    shown = dom(page, f"#{tab}/0", tmp_path)
+    panels = re.findall(r'<section data-panel="([a-z-]+)"[^>]*?( hidden="")?>', shown)
+    assert [name for name, hidden in panels if not hidden] == [tab]
+
+
+@pytest.mark.slow  # starts a browser
+@needs_browser
+def test_in_a_browser_the_search_marks_lines_and_the_theme_is_the_one_asked_for(page, tmp_path):
+    shown = dom(page, "?theme=dark&search=federated_broadcast#ir/0", tmp_path)
+    assert 'data-theme="dark"' in shown
+    assert 'class="ln hit"' in shown
+    assert re.search(r'<output id="found">[1-9]\d* lines</output>', shown)

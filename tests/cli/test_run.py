@@ -1,0 +1,50 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedcore.cli.json_values import as_json
+
+pytestmark = pytest.mark.slow  # imports TensorFlow
+
+
+def test_clients_are_a_json_list_and_the_result_is_json(fedcore, mean_fed):
+    ran = fedcore("run", "mean.fed", "--arg", "[1.0, 2.0, 6.0]")
+    assert (ran.code, ran.out) == (0, "[3.0, 9.0]\n")
+
+
+def test_an_argument_comes_from_an_array_file_by_name(fedcore, mean_fed, tmp_path):
+    np.save(tmp_path / "x.npy", np.array([1, 2, 6], np.float32))
+    ran = fedcore("run", "mean.fed", "--arg", "x=@x.npy", "--format", "json", "--seed", "7")
+    told = json.loads(ran.out)
+    assert told["result"] == [3.0, 9.0]
+    assert (told["report"]["seed"], told["report"]["clients"]) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "0 are given; the parameters are x: {float32}@CLIENTS"),
+        (("--arg", "y=[1]"), "there is no y; the parameters are x: {float32}@CLIENTS"),
+        (("--arg", "[1"), "'[1' is no JSON"),
+        (("--arg", "@nothing.json"), "cannot read nothing.json"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors_that_say_what_is_wanted(fedcore, mean_fed, arguments, says):
+    ran = fedcore("run", "mean.fed", *arguments)
+    assert ran.code == 2
+    assert says in ran.err
+
+
+def test_a_value_of_another_type_is_an_error_of_the_program(fedcore, mean_fed):
+    ran = fedcore("run", "mean.fed", "--arg", '["a"]')
+    assert ran.code == 1
+    assert ran.err.startswith("fedcore: ")
+
+
+def test_what_json_lacks_is_text():
+    assert as_json({"a": np.float32("nan"), "b": b"hi", "c": (np.int64(1), np.array([1.5]))}) == {
+        "a": "nan",
+        "b": "hi",
+        "c": [1, [1.5]],
+    }

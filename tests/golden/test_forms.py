@@ -1,0 +1,56 @@
+"""Each `forms/*.fed` is a program at one stage of its compilation; `--update-goldens` rewrites it."""
+
+import collections
+import functools
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from fedcore.compiler import compile_module
+
+from .programs import PROGRAMS
+
+FOLDER = Path(__file__).parent / "forms"
+# Stages at the clients and crossings: what a change of the compiler must not add to.
+SHAPES = {
+    "fed_avg": {"run": 2, "broadcast": 1, "fold": 1, "merge": 1},
+    "fed_eval": {"run": 2, "broadcast": 1, "fold": 1, "merge": 1},
+    "mean_and_variance": {"run": 2, "broadcast": 1, "fold": 2, "merge": 2},
+}
+
+
+@functools.cache
+def computation(name: str):
+    return PROGRAMS[name]()
+
+
+def shown(text: str) -> str:
+    """The text with graphs named by place: their digests change with TensorFlow's version."""
+    return re.sub(r"sha256:[0-9a-f]{64}", "sha256:…", text)
+
+
+@pytest.mark.parametrize("stage", ["traced", "lowered", "planned"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_has_the_form_that_its_file_shows(name, stage, update_goldens):
+    path = FOLDER / f"{name}.{stage}.fed"
+    text = shown(computation(name).to_text(stage))
+    if update_goldens:
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_has_as_few_stages_as_it_needs(name):
+    kinds = collections.Counter(op.kind for op in computation(name).to_module("planned").main.operations)
+    assert {k: n for k, n in kinds.items() if k not in ("struct", "item")} == SHAPES[name]
+
+
+@pytest.mark.slow  # measures time
+def test_a_round_compiles_in_less_than_a_third_of_a_second():
+    module = computation("fed_avg").module
+    compile_module(module)
+    began = time.process_time()
+    compile_module(module)
+    assert time.process_time() - began < 0.3
