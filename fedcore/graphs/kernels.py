@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fedcore.graphs.sequences import rows
+from fedcore.graphs.sequences import Sequence, rows
 from fedcore.graphs.trace import graph_callable, spec
 from fedcore.graphs.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter
+from fedcore.ir.interpret import Callee, Interpreter
 from fedcore.ir.module import Module, Operation
 from fedcore.ir.operations import lookup
-from fedcore.types import tensor_leaves
+from fedcore.types import StructType, TensorType, tensor_leaves
 
 kernels: dict[str, Callable] = {}
 
@@ -119,9 +119,18 @@ def _(op, value):
 
 @kernel("sequence_map")
 def _(op, fn, sequence):
-    return sequence.map(fn)
+    if not isinstance(fn, Callee):
+        return sequence.map(fn)
+    # An element draws by its index, however often it is drawn itself.
+    return Sequence(sequence.count, lambda i: fn.for_element(i)(sequence.element(i)))
 
 
 @kernel("sequence_reduce")
 def _(op, sequence, zero, fn):
-    return sequence.reduce(zero, lambda carry, x: fn(carry, x), op.type)
+    if not isinstance(fn, Callee):
+        return sequence.reduce(zero, lambda carry, x: fn(carry, x), op.type)
+    # The carry counts, so that each element draws by its index.
+    counted = StructType([(None, TensorType("int64")), (None, op.type)])
+    start = (tf.constant(0, tf.int64), zero)
+    out = sequence.reduce(start, lambda carry, x: (carry[0] + 1, fn.for_element(carry[0])(carry[1], x)), counted)
+    return out[1]

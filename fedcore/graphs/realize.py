@@ -8,6 +8,7 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.kernels import interpreter
+from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import spec
 from fedcore.graphs.values import flatten, unflatten
@@ -79,7 +80,7 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
     def body(seed, *tensors):
         rest = list(tensors)
         arguments = [_unpack(t, given, rest) for t, given in zip(types, layouts, strict=True)]
-        return [tf.identity(t) for t in flatten(run.run(function, *arguments))]
+        return [tf.identity(t) for t in flatten(run.run(function, *arguments, seed=tensor_seed(seed)))]
 
     body.__name__ = name
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
@@ -120,9 +121,9 @@ def realize_block(
         common = [_unpack(t, (None,) * len(leaves(t)), rest) for t in shared]
         partial = None if zero is None else run.run(module.function(zero), *common)
         kept = []
-        for layouts in clients:
+        for k, layouts in enumerate(clients):
             mine = [_unpack(t, given, rest) for t, given in zip(own, layouts, strict=True)]
-            out = run.run(function, *([] if zero is None else [partial]), *common, *mine)
+            out = run.run(function, *([] if zero is None else [partial]), *common, *mine, seed=tensor_seed(seeds[k]))
             if zero is None:
                 kept.append(out)
             elif keeps:

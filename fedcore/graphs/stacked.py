@@ -393,7 +393,7 @@ def realize_stacked(
         handed = []
         for begin, end in groups:
             group = {**known, **{p.name: _sliced(v, begin, end) for p, v in zip(mine, values, strict=True)}}
-            _run(evaluator.run, own, types, group, module)
+            evaluator.run.operations(own, group, dict(types))
             handed.append([_stack(lane, end - begin) for name in sent for lane in flatten(group[name])])
         evaluator.first_full = False
         together = [tf.gather(tf.concat(parts, 0), place) for parts in zip(*handed, strict=True)]
@@ -407,7 +407,7 @@ def realize_stacked(
             mine_now = iter([stacked(t[:, b]) for t in by_block])
             for name in sent:
                 scope[name] = unflatten([next(mine_now) for _ in tensor_leaves(types[name])], types[name])
-            _run(evaluator.run, folding, types, scope, module)
+            evaluator.run.operations(folding, scope, dict(types))
             after = [_stack(lane, blocks) for lane in flatten(scope[function.result.name])]
             partial = after if shape.full else [_where(here[:, b], a, p) for a, p in zip(after, partial, strict=True)]
         present = here[:, 0]
@@ -453,14 +453,6 @@ def _sliced(value, begin: int, end: int):
     if isinstance(value, StackedSequence):
         return attrs.evolve(value, rows=value.rows[begin:end], sizes=value.sizes[begin:end])
     return stacked(value.tensor[begin:end])
-
-
-def _run(run: Interpreter, operations: list[Operation], types: dict[str, Type], scope: dict, module: Module) -> None:
-    symbols = module.symbols()
-    for op in operations:
-        values = [scope[o.name] if isinstance(o, Ref) else run.function(o.name) for o in op.operands]
-        operand_types = [types[o.name] if isinstance(o, Ref) else symbols[o.name].type for o in op.operands]
-        scope[op.name] = run.evaluate(op, operand_types, values)
 
 
 def _merged(run: Interpreter, join: Function, partial: list, present: tf.Tensor, type_: Type, *, full: bool):

@@ -109,6 +109,8 @@ def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type
         stacked = {p.name for i, p in enumerate(callee.parameters) if whole or flags[i]}
         _check_operations(module, callee, list(callee.operations), stacked)
         return
+    if any(isinstance(leaf, SequenceType) for t in types for _, leaf in leaves(t)):
+        raise NoRule(name, "the graph loops over a sequence itself")
     flat = [(leaf, flag) for t, flag in zip(types, flags, strict=True) for leaf in tensor_leaves(t)]
     stacked_args = {i for i, (_, flag) in enumerate(flat) if flag}
     ragged = {i: 0 for i, (t, flag) in enumerate(flat) if flag and t.shape and t.sizes[0] is None}

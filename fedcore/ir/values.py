@@ -205,6 +205,7 @@ class ModuleBuilder:
         self._types: dict[str, FunctionType] = {}
         self._reserved: str | None = None
         self._by_content: dict[object, str] = {}
+        self._drawing: set[str] = set()
 
     def reserve(self, name: str) -> None:
         """Keeps a name for the main function, which is added last."""
@@ -230,6 +231,8 @@ class ModuleBuilder:
         name = self.unique(node.name)
         self._types[name] = node.type
         self._by_content[content] = name
+        if _draws(node):
+            self._drawing.add(name)
         if isinstance(node, Graph):
             self.graphs.append(attrs.evolve(node, name=name))
         else:
@@ -255,8 +258,18 @@ class ModuleBuilder:
     def type_of(self, name: str) -> FunctionType:
         return self._types[name]
 
+    def draws(self, name: str) -> bool:
+        """Whether the symbol draws random numbers."""
+        return name in self._drawing
+
     def build(self) -> Module:
         return Module(self.stage, tuple(self.graphs), tuple(self.functions), self.blobs)
+
+
+def _draws(node: Function | Graph) -> bool:
+    if isinstance(node, Graph):
+        return bool(node.attributes.get("seeded"))
+    return any("salt" in op.attributes for op in node.operations)
 
 
 def _only_graph(module: Module) -> Graph | None:
@@ -284,7 +297,12 @@ def rename_symbols(function: Function, names: dict[str, str]) -> Function:
 
 
 class Builder:
-    """Builds one function. Use as a context manager to make it the one that traced calls append to."""
+    """Builds one function. Use as a context manager to make it the one that traced calls append to.
+
+    Args:
+        salted: what the salts of new operations start with, which have a function that draws random numbers; None
+            gives no salts: a pass keeps those that are there.
+    """
 
     def __init__(
         self,
@@ -292,7 +310,9 @@ class Builder:
         *,
         outer: "Builder | None" = None,
         locate: Callable[[], Location | None] = user_location,
+        salted: str | None = None,
     ):
+        self.salted = salted
         self.module = module
         self.outer = outer
         self.locate = locate
@@ -325,8 +345,20 @@ class Builder:
         """Appends an operation whose result type is already known."""
         own = tuple(self.own(v).operand for v in operands)  # may append literals, so it comes before the name
         name = str(len(self.operations))
-        self.operations.append(Operation(name, kind, own, type_, attributes or {}, self.locate()))
+        attributes = dict(attributes or {})
+        if self.salted is not None and "salt" not in attributes and any(map(self._may_draw, operands)):
+            attributes["salt"] = f"{self.salted}{name}"
+        self.operations.append(Operation(name, kind, own, type_, attributes, self.locate()))
         return Value(self, Ref(name), type_)
+
+    def _may_draw(self, value: Value) -> bool:
+        """Whether an operand is a function that draws random numbers, or one that is not known yet."""
+        if not isinstance(value.type, FunctionType):
+            return False
+        if isinstance(value.operand, Symbol):
+            return self.module.draws(value.operand.name)
+        made = value.builder.operation(value)
+        return made is None or "salt" in made.attributes
 
     def operation(self, value: Value) -> Operation | None:
         """The operation of this function that made the value; None for parameters and symbols."""
@@ -455,7 +487,7 @@ class Builder:
     def _trace(self, fn, parameter_type: Type | None, name: str) -> Value:
         from fedcore.ir.structural import bind
 
-        inner = Builder(self.module, outer=self, locate=self.locate)
+        inner = Builder(self.module, outer=self, locate=self.locate, salted=self.salted)
         with inner:
             args = declare_parameters(inner, fn, parameter_type)
             result = fn(*args)

@@ -19,6 +19,7 @@ from fedcore.types import (
     FederatedType,
     FunctionType,
     PlacementType,
+    SequenceType,
     TensorType,
     Type,
     contains,
@@ -34,6 +35,7 @@ _BOOKKEEPING = {"struct", "item"}  # free at top level in every stage: they only
 _STRATEGIES = ("loop", "vectorised", "unrolled")
 _STAGES_OF = {"run": (SERVER,), "fold": (CLIENTS, CLIENTS), "merge": (CLIENTS,), "collect": (CLIENTS,)}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SALT = re.compile(r"[0-9]+(:[0-9]+)?(\.[0-9]+(:[0-9]+)?)*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -50,6 +52,7 @@ _KINDS = {
     "index": (_at_least(0), "the position of an element"),
     "keeps": (lambda x: type(x) is bool, "true or false"),
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
+    "salt": (lambda x: isinstance(x, str) and _SALT.fullmatch(x), "a path such as 3.0.2"),
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),
     "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
@@ -94,9 +97,10 @@ class _Verifier:
         where = f"graph @{graph.name}"
         if not _DIGEST.fullmatch(graph.digest):
             yield f"{where}: sha256:{graph.digest} is no SHA-256 digest"
-        parts = [t for t in (graph.type.parameter, graph.type.result) if t is not None]
-        if not all(isinstance(leaf, TensorType) for part in parts for _, leaf in leaves(part)) or is_placed(graph.type):
-            yield f"{where}: {graph.type} is no type of a local function over tensors"
+        taken = [] if graph.type.parameter is None else [leaf for _, leaf in leaves(graph.type.parameter)]
+        tensors = [t.element if isinstance(t, SequenceType) else t for t in taken] + [graph.type.result]
+        if not all(isinstance(leaf, TensorType) for t in tensors for _, leaf in leaves(t)) or is_placed(graph.type):
+            yield f"{where}: {graph.type} is no type of a local function over tensors and sequences of them"
         yield from _attribute_problems(where, "a graph", graph.attributes, _OF_GRAPHS)
 
     def _function(self, function: Function) -> Iterator[str]:
@@ -281,7 +285,7 @@ def _form(declared: Intrinsic) -> _Form:
         if p.name in declared.attributes
         or (p.kind is p.KEYWORD_ONLY and p.name not in _GIVEN_BY_THE_RUNTIME and p.name not in variables)
     ]
-    known = {*declared.attributes, *(p.name for p in own), *(_OF_CROSSINGS if declared.level == PLAN else ())}
+    known = {*declared.attributes, *(p.name for p in own), *(_OF_CROSSINGS if declared.level == PLAN else ("salt",))}
     operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in declared.attributes]
     return _Form(
         frozenset(known),

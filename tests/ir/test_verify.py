@@ -364,7 +364,7 @@ def test_the_verifier_names_the_binding_of_a_line_with(what):
 @pytest.mark.parametrize(
     ("before", "says"),
     [
-        (f"graph @g : (float32* -> float32)  sha256:{DIGEST}", "graph @g: (float32* -> float32) is no type of a local"),
+        (f"graph @g : (float32 -> float32*)  sha256:{DIGEST}", "graph @g: (float32 -> float32*) is no type of a local"),
         (f"graph @g : ((-> int32) -> int32)  sha256:{DIGEST}", "graph @g: ((-> int32) -> int32) is no type of a local"),
         (f"graph @g : (T -> T)  sha256:{DIGEST}", "graph @g: (T -> T) is no type of a local function"),
         (f"{GRAPH} {{effects=1}}", "graph @g: the attribute effects is true or false, not 1"),
