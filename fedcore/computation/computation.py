@@ -8,9 +8,10 @@ import numpy as np
 
 from fedcore import context
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
+from fedcore.graphs.calling import call_in_graph, inside_graph
 from fedcore.ir import Builder, Module, Symbol, Value
-from fedcore.ir.values import active_builder, user_location
-from fedcore.types import FunctionType, StructType, Type, explain, fits, strip_placement, to_type
+from fedcore.ir.values import active_builder, is_placed, user_location
+from fedcore.types import FunctionType, StructType, Type, contains, explain, fits, member_of, strip_placement, to_type
 
 
 class Computation:
@@ -55,10 +56,21 @@ class Computation:
         builder = active_builder()
         if builder is not None:
             return self._in_trace(builder, args, kwargs)
-        return context.invoke(self.module, self.digest, self._bound(args, kwargs))
+        if inside_graph() and not is_placed(self.type_signature):
+            return call_in_graph(self.to_module("lowered"), self.__name__, self._bound(args, kwargs))
+        return self._run(args, kwargs, None)
 
     def invoke(self, *args, seed: int | None = None, **kwargs):
         """Calls from Python with a seed of its own."""
+        return self._run(args, kwargs, seed)
+
+    def _run(self, args: tuple, kwargs: dict, seed: int | None):
+        for parameter in self.module.main.parameters:
+            if contains(parameter.type, lambda t: isinstance(t, FunctionType)):
+                raise TypeMismatch(
+                    f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
+                    "Python: call this in another computation and give it there"
+                )
         return context.invoke(self.module, self.digest, self._bound(args, kwargs), seed=seed)
 
     def _bound(self, args: tuple, kwargs: dict) -> list:
@@ -82,7 +94,8 @@ class Computation:
 
     def _in_trace(self, builder: Builder, args: tuple, kwargs: dict) -> Value:
         function = self.__fedcore_function__(builder, None)
-        values = [builder.value(a) for a in self._bound(args, kwargs)]
+        given = zip(self._bound(args, kwargs), self.module.main.parameters, strict=True)
+        values = [_argument(builder, a, p.type) for a, p in given]
         try:
             return function(*values)
         except TypeMismatch:
@@ -97,6 +110,13 @@ class Computation:
         if fits(strip_placement(have), strip_placement(wanted)) and have != wanted:
             fix = f"fc.federated_map({self.__name__}, value) applies it at the value's placement"
         return explain(f"{self.__name__}: the argument does not fit", have, wanted, location=user_location(), fix=fix)
+
+
+def _argument(builder: Builder, argument, type_: Type) -> Value:
+    """What is given for a parameter while another computation is traced: a function, where that is wanted."""
+    if isinstance(type_, FunctionType) and callable(argument):
+        return builder.function(argument, type_.parameter)
+    return builder.value(argument, member_of(type_))
 
 
 class PolymorphicComputation:
@@ -152,4 +172,7 @@ def _typed(value):
         return value
     if isinstance(value, bool | int | float | str | bytes):
         return type(value)
-    return np.asarray(value)
+    array = np.asarray(value)
+    if array.dtype == object and not all(isinstance(x, str | bytes) for x in array.ravel().tolist()):
+        raise TypeMismatch(f"{value!r} stands for no type")
+    return array

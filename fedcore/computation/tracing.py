@@ -70,8 +70,10 @@ def parameter_names(fn: Callable) -> list[str]:
     names = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise TracingError(
-                f"{describe(function)} has the parameter *{parameter.name}; a computation names all of its parameters"
+                f"{describe(function)} has the parameter {stars}{parameter.name}; a computation names all of its "
+                "parameters"
             )
         if parameter.kind is parameter.KEYWORD_ONLY:
             raise TracingError(

@@ -45,9 +45,7 @@ def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
         return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
     if hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict):
         return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
-    raise TypeMismatch(
-        f"{path} is {value!r}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
-    )
+    raise _no_sequence(value, type_, path)
 
 
 def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> list:
@@ -55,12 +53,20 @@ def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> lis
     if isinstance(value, tf.data.Dataset):
         _check_element(to_type(value.element_spec), type_, path)
         return [_element(x, type_.element, path) for x in value]
+    if not hasattr(value, "__iter__") or isinstance(value, str | bytes | dict):
+        raise _no_sequence(value, type_, path)
     return [_element(x, type_.element, path) for x in value]
 
 
 @functools.lru_cache(maxsize=256)
 def _layout_fits(layout: Layout, type_: SequenceType) -> bool:
     return fits(layout.element_type(), type_.element)
+
+
+def _no_sequence(value, type_: SequenceType, path: str) -> TypeMismatch:
+    return TypeMismatch(
+        f"{path} is {value!r}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
+    )
 
 
 def _check_element(have: Type, want: SequenceType, path: str) -> None:

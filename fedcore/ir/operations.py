@@ -19,6 +19,7 @@ from fedcore.types import (
     Placement,
     Signature,
     StructType,
+    TensorType,
     Type,
     as_dtype,
     fits,
@@ -267,10 +268,13 @@ class Intrinsic:
         value = traced()
         if not isinstance(wanted.result, AbstractType) or wanted.result.label not in self._widens:
             return value
-        returned, state = value.type.result, variables[wanted.result.label]
-        if not fits(returned, state) and fits(state, returned):
-            variables[wanted.result.label] = returned
-            return traced()
+        for _ in range(3):  # sizes, then ranks become unknown
+            state, returned = variables[wanted.result.label], value.type.result
+            wider = None if fits(returned, state) else _join(state, returned)
+            if wider is None:
+                break
+            variables[wanted.result.label] = wider
+            value = traced()
         return value
 
     def _check_captures(self, builder: Builder, function: Value) -> None:
@@ -296,6 +300,21 @@ class Intrinsic:
         if takes_struct or not any(isinstance(t, FederatedType) for t in wanted):
             return value
         return lookup("federated_zip")(value)
+
+
+def _join(one: Type, other: Type) -> Type | None:
+    """The type that takes in both, where they differ in shapes only."""
+    if isinstance(one, TensorType) and isinstance(other, TensorType):
+        if one.dtype != other.dtype:
+            return None
+        if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+            return TensorType(one.dtype, None)
+        return TensorType(one.dtype, [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)])
+    if isinstance(one, StructType) and isinstance(other, StructType) and len(one) == len(other):
+        parts = [_join(a, b) for a, b in zip(one.types, other.types, strict=True)]
+        known = [p for p in parts if p is not None]
+        return StructType(zip(one.names, known, strict=True)) if len(known) == len(parts) else None
+    return None
 
 
 def _places(type_: Type) -> set[str]:

@@ -134,6 +134,9 @@ class Value:
             raise TracingError(f"a value of type {self.type} is not a function")
         builder = active_builder() or self.builder
         names = self.type.parameter.names if isinstance(self.type.parameter, StructType) else ()
+        unknown = [n for n in kwargs if n not in names]
+        if unknown:
+            raise TracingError(f"a function of type {self.type} has no parameter {unknown[0]!r}")
         ordered = [*args, *(kwargs[n] for n in names if n in kwargs)]
         return call.emit([self, *(builder.value(a) for a in ordered)])
 

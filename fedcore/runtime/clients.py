@@ -14,6 +14,7 @@ from fedcore.graphs.columns import Columns
 from fedcore.graphs.realize import Realized, pack, realize_block, realize_stage
 from fedcore.graphs.stacked import pack_clients, realize_stacked
 from fedcore.graphs.values import flatten
+from fedcore.graphs.vectorise import NoRule
 from fedcore.ir import Module
 from fedcore.runtime.arguments import Cohort
 from fedcore.runtime.device import DeviceExecutor
@@ -147,11 +148,37 @@ class _Run:
                 raise
 
     def _call(self, device: DeviceExecutor, call: _Call) -> tuple:
-        """One graph call: the partial of its clients, and what it keeps of each."""
+        """The partial of a call's clients and what is kept of each: one graph call, where they can be stacked.
+
+        Clients that a plan stacks but whose data has no rule for it (layouts that differ, a graph whose rules ask for
+        more than is known before) go one by one, and their partials merge as a tree.
+        """
+        if not self.stacked or not call.clients:
+            return self._clients(device, call)
+        if self.width and _alike(call.clients):
+            try:
+                return self._stacked_clients(device, call)
+            except NoRule as error:
+                self.width = 0
+                self.report.notes.append(f"@{self.work.stage} runs client by client: {error}")
+        tree = MergeTree(self._merge)
+        for i, client in enumerate(call.clients):
+            tree.add(i, self._clients(device, _Call(call.index, call.first + i, [client]))[0])
+        return tree.result(), ()
+
+    def _clients(self, device: DeviceExecutor, call: _Call) -> tuple:
+        """One graph call in which clients follow one another."""
         work = self.work
         seeds = fold_in_each(work.seed, call.first, len(call.clients))
-        stacked = self.stacked and call.clients and _alike(call.clients)
-        function, tensors = self._stacked(device, call, seeds) if stacked else self._looped(device, call, seeds)
+        out = self._run(device, call, seeds, *self._looped(device, call, seeds))
+        return _split(out, folds=work.zero is not None, keeps=work.keeps)
+
+    def _stacked_clients(self, device: DeviceExecutor, call: _Call) -> tuple:
+        """One graph call in which clients stand side by side."""
+        seeds = fold_in_each(self.work.seed, call.first, len(call.clients))
+        return self._run(device, call, seeds, *self._stacked(device, call, seeds)), ()
+
+    def _run(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray, function: Realized, tensors: list) -> tuple:
         try:
             out = device.call(function, [tf.constant(seeds), *self._shared(device), *tensors])
         except tf.errors.OpError as error:
@@ -159,7 +186,7 @@ class _Run:
             who = f"client {last}" if last == call.first else f"one of the clients {call.first} to {last}"
             raise ClientError(f"{who} failed: {error.message}") from None
         self.report.count("blocks")
-        return (out, ()) if stacked else _split(out, folds=work.zero is not None, keeps=work.keeps)
+        return out
 
     def _looped(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray) -> tuple[Realized, list]:
         work = self.work

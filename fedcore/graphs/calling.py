@@ -1,0 +1,30 @@
+"""Computations called in the body of a function that TensorFlow is tracing: they become part of its graph."""
+
+import tensorflow as tf
+
+from fedcore.errors import TypeMismatch
+from fedcore.graphs.kernels import interpreter
+from fedcore.graphs.tracing import structure
+from fedcore.graphs.values import to_python, unflatten
+from fedcore.ir.module import Module
+from fedcore.types import explain, fits
+
+
+def inside_graph() -> bool:
+    """Whether TensorFlow is tracing a function in this thread."""
+    return tf.inside_function()
+
+
+def call_in_graph(module: Module, name: str, arguments: list):
+    """The lowered module's main function on tensors of the graph being built.
+
+    Raises:
+        TypeMismatch: an argument does not fit its parameter.
+    """
+    values = []
+    for parameter, argument in zip(module.main.parameters, arguments, strict=True):
+        have, leaves = structure(argument, call_in_graph)
+        if not fits(have, parameter.type):
+            raise TypeMismatch(explain(f"{name}: {parameter.name} does not fit", have, parameter.type))
+        values.append(unflatten(leaves, parameter.type))
+    return to_python(interpreter(module).run(module.main, *values), module.main.result_type)

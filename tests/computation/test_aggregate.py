@@ -1,0 +1,168 @@
+"""`federated_aggregate`: states wider than their zero, merges that run, what its functions may hold."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore import context
+from fedcore.errors import TracingError, TypeMismatch
+
+FLOATS = fc.FederatedType("float32", fc.CLIENTS)
+INTS = fc.FederatedType("int32", fc.CLIENTS)
+STACKS = [fc.runtime.local, fc.runtime.reference]
+
+
+@pytest.fixture(params=STACKS, ids=lambda make: make.__name__)
+def runtime(request):
+    made = request.param()
+    with fc.use(made):
+        yield made
+    made.close()
+
+
+@fc.tf_computation
+def appended(rows, x):
+    return tf.concat([rows, x[tf.newaxis]], 0)
+
+
+@fc.tf_computation
+def joined(left, right):
+    return tf.concat([left, right], 0)
+
+
+@fc.federated_computation(FLOATS)
+def gathered(xs):
+    zero = np.zeros(0, np.float32)
+    return fc.federated_aggregate(xs, zero, appended, joined, lambda rows: rows)
+
+
+def test_a_zero_may_be_narrower_than_the_accumulator():
+    (op,) = [o for o in gathered.module.main.operations if o.kind == "federated_aggregate"]
+    assert str(op.type) == "float32[?]@SERVER"
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7])
+def test_an_accumulator_grows_in_client_order(runtime, n):
+    values = [float(k) for k in range(n)]
+    np.testing.assert_array_equal(gathered(values), np.float32(values))
+
+
+@fc.federated_computation(FLOATS)
+def gathered_and_counted(xs):
+    zero = {"n": 0, "rows": np.zeros(0, np.float32)}
+    return fc.federated_aggregate(
+        xs,
+        zero,
+        lambda s, x: {"n": s.n + 1, "rows": appended(s.rows, x)},
+        lambda a, b: {"n": a.n + b.n, "rows": joined(a.rows, b.rows)},
+        lambda s: s,
+    )
+
+
+def test_a_struct_of_states_may_widen_in_one_leaf(runtime):
+    result = gathered_and_counted([5.0, 6.0, 7.0])
+    assert result["n"] == 3
+    np.testing.assert_array_equal(result["rows"], [5.0, 6.0, 7.0])
+
+
+def test_declared_functions_may_be_wider_than_the_zero(runtime):
+    rows = fc.TensorType("float32", (None,))
+    accumulate = fc.tf_computation(rows, "float32")(lambda r, x: tf.concat([r, [x]], 0))
+    merge = fc.tf_computation(rows, rows)(lambda a, b: tf.concat([a, b], 0))
+    report = fc.tf_computation(rows)(lambda r: tf.reduce_sum(r))
+    total = fc.federated_computation(
+        lambda xs: fc.federated_aggregate(xs, np.zeros(0, np.float32), accumulate, merge, report), FLOATS
+    )
+    assert total([1.0, 2.0, 3.0]) == 6.0
+    assert total([]) == 0.0
+
+
+def test_a_sequence_may_be_folded_into_a_wider_state(runtime):
+    computation = fc.federated_computation(
+        lambda s: fc.sequence_reduce(s, np.zeros(0, np.float32), appended),
+        fc.FederatedType(fc.SequenceType("float32"), fc.SERVER),
+    )
+    np.testing.assert_array_equal(computation([1.0, 2.0]), [1.0, 2.0])
+    np.testing.assert_array_equal(computation([]), [])
+
+
+def test_client_values_of_unknown_shape_are_aggregated(runtime):
+    type_ = fc.FederatedType(fc.TensorType("float32", (None,)), fc.CLIENTS)
+    sizes = fc.federated_computation(
+        lambda xs: fc.federated_sum(fc.federated_map(fc.tf_computation(lambda x: tf.reduce_sum(x)), xs)), type_
+    )
+    assert sizes([np.float32([1, 2]), np.float32([]), np.float32([3])]) == 6.0
+
+
+def test_a_sum_of_unknown_shape_says_that_its_zero_is_not_known():
+    type_ = fc.FederatedType(fc.TensorType("float32", (None,)), fc.CLIENTS)
+    total = fc.federated_computation(lambda xs: fc.federated_sum(xs), type_)
+    with pytest.raises(TypeMismatch, match=r"generic_zero: float32\[\?\] has unknown dimensions"):
+        total([np.float32([1])])
+
+
+def test_merges_run_in_a_tree():
+    with fc.use(fc.runtime.local(workers_per_device=1)) as runtime:
+        gathered([float(k) for k in range(8)])
+        report = context.last_report()
+        runtime.close()
+    blocks = report.graph_calls["blocks"]
+    assert blocks > 1
+    assert report.graph_calls["merges"] == blocks - 1
+
+
+def test_a_wrong_zero_shows_what_accumulate_takes():
+    accumulate = fc.tf_computation("float32", "float32")(lambda a, x: a + x)
+    with pytest.raises(TypeMismatch) as raised:
+        fc.federated_computation(
+            lambda xs: fc.federated_aggregate(xs, 0, accumulate, lambda a, b: a + b, lambda a: a), FLOATS
+        )
+    text = str(raised.value)
+    assert text.startswith("federated_aggregate: `zero` does not fit what `accumulate` takes first\n")
+    assert "wants  float32\n" in text
+    assert "has    int32\n" in text
+
+
+def test_an_accumulate_that_gives_another_dtype_shows_both():
+    with pytest.raises(TypeMismatch, match=r"federated_aggregate: `accumulate` does not fit\n.*\n.*float32"):
+        fc.federated_computation(
+            lambda xs: fc.federated_aggregate(xs, 0, lambda n, x: x, lambda a, b: a, lambda a: a), FLOATS
+        )
+
+
+def test_a_merge_of_another_type_shows_both():
+    merge = fc.tf_computation("float32", "float32")(lambda a, b: a + b)
+    with pytest.raises(TypeMismatch, match="federated_aggregate: `merge` does not fit"):
+        fc.federated_computation(
+            lambda xs: fc.federated_aggregate(xs, 0, lambda n, x: n + 1, merge, lambda a: a), FLOATS
+        )
+
+
+@pytest.mark.parametrize("which", ["accumulate", "merge", "report"])
+def test_functions_of_an_aggregate_capture_constants(which, runtime):
+    def added(xs):
+        two = fc.generic_zero("int32") + 0
+        literal = fc.federated_aggregate(
+            xs,
+            0,
+            (lambda n, x: n + x + 2 - 2) if which == "accumulate" else (lambda n, x: n + x),
+            lambda a, b: a + b,
+            lambda a: a,
+        )
+        del two
+        return literal
+
+    assert fc.federated_computation(added, INTS)([1, 2, 3]) == 6
+
+
+@pytest.mark.parametrize("which", ["accumulate", "merge", "report"])
+def test_a_captured_value_is_refused_with_advice(which):
+    def added(xs, shift):
+        functions = {"accumulate": lambda n, x: n + x, "merge": lambda a, b: a + b, "report": lambda a: a}
+        plain = functions[which]
+        functions[which] = (lambda a: plain(a) + shift) if which == "report" else (lambda a, b: plain(a, b) + shift)
+        return fc.federated_aggregate(xs, 0, **functions)
+
+    with pytest.raises(TracingError, match=r"federated_aggregate: a function of it captures a value of type int32"):
+        fc.federated_computation(added, INTS, "int32")

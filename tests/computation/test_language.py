@@ -1,0 +1,349 @@
+"""What the language takes: functions as parameters, nested computations, sugar on either side, containers."""
+
+import collections
+import typing
+
+import attrs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.errors import TracingError, TypeMismatch
+
+FLOATS = fc.FederatedType("float32", fc.CLIENTS)
+INTS = fc.FederatedType("int32", fc.CLIENTS)
+VECTORS = fc.FederatedType(("float32", (2,)), fc.CLIENTS)
+AT_SERVER = fc.FederatedType("float32", fc.SERVER)
+
+
+@fc.tf_computation("float32")
+def half(x):
+    return x / 2.0
+
+
+# Functions as parameters.
+
+MAPPING = fc.FunctionType("float32", "float32")
+
+
+@fc.federated_computation(MAPPING, FLOATS)
+def mapped(fn, xs):
+    return fc.federated_map(fn, xs)
+
+
+@fc.federated_computation(MAPPING, "float32")
+def twice(fn, x):
+    return fn(fn(x))
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (half, [1.0, 2.0]),
+        (lambda x: x * 3.0, [6.0, 12.0]),
+        (tf.function(lambda x: x - 1.0), [1.0, 3.0]),
+        (fc.tf_computation(lambda x: x + x), [4.0, 8.0]),
+    ],
+    ids=["computation", "lambda", "tf_function", "polymorphic"],
+)
+def test_a_function_is_given_while_tracing(fn, expected):
+    computation = fc.federated_computation(lambda xs: mapped(fn, xs), FLOATS)
+    assert computation([2.0, 4.0]) == expected
+    with fc.use(fc.runtime.reference()):
+        assert computation([2.0, 4.0]) == expected
+
+
+def test_a_function_parameter_is_called():
+    assert fc.federated_computation(lambda x: twice(half, x), "float32")(8.0) == 2.0
+
+
+def test_a_computation_over_functions_is_specialised_where_it_is_given_one():
+    outer = fc.federated_computation(lambda xs: mapped(half, xs), FLOATS)
+    assert all("->" not in str(p.type) for f in outer.to_module("lowered").functions for p in f.parameters)
+
+
+def test_a_function_parameter_travels_through_a_lambda():
+    outer = fc.federated_computation(lambda xs: fc.federated_map(lambda x: twice(lambda y: y + 1.0, x), xs), FLOATS)
+    assert outer([1.0]) == [3.0]
+
+
+def test_a_function_given_from_python_is_refused():
+    with pytest.raises(
+        TypeMismatch, match=r"mapped: `fn` is a function \(float32 -> float32\), which cannot be given from"
+    ):
+        mapped(half, [1.0])
+
+
+def test_a_function_of_the_wrong_type_shows_both():
+    whole = fc.tf_computation("int32")(lambda x: x)
+    with pytest.raises(TypeMismatch, match=r"mapped: the argument does not fit\n.*\(float32 -> float32\)"):
+        fc.federated_computation(lambda xs: mapped(whole, xs), FLOATS)
+
+
+# Computations in computations.
+
+
+def test_a_computation_is_called_in_another_with_constants():
+    shifted = fc.federated_computation(FLOATS, "float32")(lambda xs, by: fc.federated_map(lambda x: x + by, xs))
+    assert fc.federated_computation(lambda xs: shifted(xs, 1), FLOATS)([1.0]) == [2.0]
+
+
+def test_a_computation_in_a_computation_in_a_computation():
+    inner = fc.federated_computation(lambda xs: fc.federated_map(half, xs), FLOATS)
+    middle = fc.federated_computation(lambda xs: fc.federated_sum(inner(xs)), FLOATS)
+    outer = fc.federated_computation(lambda xs: middle(inner(xs)) + 1.0, FLOATS)
+    assert outer([4.0, 8.0]) == 4.0
+
+
+def test_a_tf_computation_calls_a_tf_computation():
+    quarter = fc.tf_computation("float32")(lambda x: half(half(x)))
+    assert quarter(8.0) == 2.0
+
+
+def test_a_tf_computation_calls_a_polymorphic_one_over_structs():
+    swapped = fc.tf_computation(lambda pair: {"a": pair["b"], "b": pair["a"]})
+    outer = fc.tf_computation("float32")(lambda x: swapped({"a": x, "b": 1}))
+    assert outer(5.0) == {"a": 1, "b": 5.0}
+
+
+def test_a_tf_computation_calls_another_on_the_wrong_dtype():
+    with pytest.raises(
+        TypeMismatch, match=r"half: x does not fit\n  signature  wants  float32\n  argument   has    int32"
+    ):
+        fc.tf_computation("int32")(lambda x: half(x))
+
+
+def test_a_parameter_may_be_called_seed():
+    shifted = fc.tf_computation("int32", "int32")(lambda x, seed: x + seed)
+    assert shifted(1, seed=5) == 6
+
+
+def test_a_computation_defined_inside_another_is_traced_apart():
+    def outer(xs):
+        inner = fc.federated_computation(lambda ys: fc.federated_sum(ys), FLOATS)
+        return inner(xs)
+
+    assert fc.federated_computation(outer, FLOATS)([1.0, 2.0]) == 3.0
+
+
+def test_a_value_of_another_computation_is_refused():
+    kept = []
+    fc.federated_computation(lambda x: kept.append(x) or x, "float32")
+    with pytest.raises(TracingError, match=r"a value of type float32 belongs to another computation; pass it as an"):
+        fc.federated_computation(lambda y: y + kept[0], "float32")
+
+
+def test_a_computation_without_parameters_is_evaluated_at_a_placement():
+    seven = fc.tf_computation(lambda: 7)
+    assert fc.federated_computation(lambda: fc.federated_eval(seven, fc.SERVER))() == 7
+
+
+def test_a_polymorphic_federated_computation_is_traced_for_the_types_of_a_call():
+    doubled = fc.federated_computation(lambda x: x + x)
+    assert doubled(np.int32(4)) == 8
+    assert doubled(1.5) == 3.0
+
+
+def test_a_polymorphic_computation_whose_argument_has_no_type_says_so():
+    @fc.tf_computation
+    def doubled(x):
+        return x
+
+    with pytest.raises(TypeMismatch, match=r"doubled cannot tell the type of its argument: .*; declare it"):
+        doubled(object())
+
+
+def test_a_polymorphic_computation_of_two_parameters_given_one_is_refused():
+    added = fc.tf_computation(lambda x, y: x + y)
+    with pytest.raises(TracingError, match=r"takes 2 parameters, but is given float32"):
+        fc.federated_computation(lambda xs: fc.federated_map(added, xs), FLOATS)
+
+
+# Arithmetic with constants on either side.
+
+BOTH_SIDES = [
+    (lambda x: x + 1, lambda x: x + 1),
+    (lambda x: 1 + x, lambda x: 1 + x),
+    (lambda x: x - 1, lambda x: x - 1),
+    (lambda x: 1 - x, lambda x: 1 - x),
+    (lambda x: x * 2, lambda x: x * 2),
+    (lambda x: 2 * x, lambda x: 2 * x),
+    (lambda x: x / 2, lambda x: x / 2),
+    (lambda x: 2 / x, lambda x: 2 / x),
+]
+both_sides = pytest.mark.parametrize(("body", "meaning"), BOTH_SIDES)
+
+
+@both_sides
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_a_constant_takes_the_dtype_of_an_unplaced_value(body, meaning, dtype):
+    result = fc.federated_computation(body, dtype)(np.dtype(dtype).type(4))
+    assert result == meaning(4)
+    assert result.dtype == dtype
+
+
+@both_sides
+def test_a_constant_meets_every_element_of_a_client_vector(body, meaning):
+    result = fc.federated_computation(body, VECTORS)([np.float32([4, 8])])
+    np.testing.assert_array_equal(result[0], meaning(np.float32([4, 8])))
+
+
+@both_sides
+def test_a_constant_meets_a_server_value(body, meaning):
+    assert fc.federated_computation(body, AT_SERVER)(4.0) == meaning(4.0)
+
+
+@both_sides
+def test_a_constant_meets_every_leaf_of_a_struct(body, meaning):
+    result = fc.federated_computation(body, fc.to_type({"a": "float32", "b": ("float64", (2,))}))(
+        {"a": 4.0, "b": np.array([4.0, 8.0])}
+    )
+    assert result["a"] == meaning(4.0)
+    np.testing.assert_array_equal(result["b"], meaning(np.array([4.0, 8.0])))
+
+
+def test_an_array_is_a_constant():
+    result = fc.federated_computation(lambda xs: xs + np.float32([1, 2]), VECTORS)([np.float32([10, 20])])
+    np.testing.assert_array_equal(result[0], [11, 22])
+
+
+def test_a_large_integer_is_a_constant_of_int64():
+    assert fc.federated_computation(lambda x: x + 2**40, "int64")(np.int64(1)) == 2**40 + 1
+    assert fc.federated_computation(lambda: 2**40)().dtype == np.int64
+
+
+def test_an_integer_that_no_dtype_holds_is_refused():
+    with pytest.raises(TracingError, match=r"is no value of a computation: no integer dtype holds it"):
+        fc.federated_computation(lambda: 2**70)
+
+
+def test_a_fraction_times_an_integer_is_refused_rather_than_cut():
+    with pytest.raises(TypeMismatch, match=r"generic_multiply: `right` does not fit\n  signature  wants  int32\n"):
+        fc.federated_computation(lambda x: x * 0.5, "int32")
+
+
+def test_another_dtype_is_refused_with_a_fix():
+    with pytest.raises(TypeMismatch, match=r"generic_plus: `right` does not fit\n(.*\n)*  fix: fc\.cast changes"):
+        fc.federated_computation(lambda x, y: x + y, "float32", "float64")
+
+
+def test_another_shape_is_refused():
+    with pytest.raises(TypeMismatch, match=r"wants  float32\[2\]\n.*has    float32\[3\]"):
+        fc.federated_computation(lambda x, y: x + y, fc.TensorType("float32", (2,)), fc.TensorType("float32", (3,)))
+
+
+def test_operands_at_two_placements_are_refused_with_advice():
+    with pytest.raises(
+        TypeMismatch, match=r"generic_plus: its operands are at CLIENTS and SERVER; .*fc\.federated_bro"
+    ):
+        fc.federated_computation(lambda x, y: x + y, FLOATS, AT_SERVER)
+
+
+def test_an_unplaced_value_meets_a_placed_one():
+    assert fc.federated_computation(lambda xs, y: xs * y, FLOATS, "float32")([1.0, 2.0], 3.0) == [3.0, 6.0]
+
+
+def test_arithmetic_of_what_is_no_number_is_refused():
+    with pytest.raises(TypeMismatch, match="T must be numeric"):
+        fc.federated_computation(lambda x: x + x, "str")
+
+
+# What a value is not.
+
+
+def test_a_tensor_has_no_elements():
+    with pytest.raises(TracingError, match="a value of type float32 has no elements"):
+        fc.federated_computation(lambda x: x[0], "float32")
+
+
+def test_a_tensor_is_no_function():
+    with pytest.raises(TracingError, match="a value of type float32 is not a function"):
+        fc.federated_computation(lambda x: x(1.0), "float32")
+
+
+def test_a_function_is_no_value():
+    with pytest.raises(TracingError, match=r"a function .* stands where a value of the computation is wanted"):
+        fc.federated_computation(lambda x: (x, len), "float32")
+
+
+def test_an_object_is_no_value():
+    with pytest.raises(TracingError, match="is no value of a computation"):
+        fc.federated_computation(lambda x: (x, object()), "float32")
+
+
+def test_a_function_where_a_value_is_wanted_is_refused():
+    with pytest.raises(TypeMismatch, match=r"federated_sum: a function .* stands where \{T\}@CLIENTS is wanted"):
+        fc.federated_computation(lambda: fc.federated_sum(lambda x: x))
+
+
+def test_arithmetic_after_its_computation_is_refused():
+    kept = []
+    fc.federated_computation(lambda x: kept.append(x) or x, "float32")
+    with pytest.raises(TracingError, match="stands outside a computation"):
+        kept[0] + 1.0
+
+
+@pytest.mark.parametrize("use", [lambda x: 1 if x else 0, lambda x: x and 1, lambda x: not x])
+def test_a_truth_value_is_refused_with_advice(use):
+    with pytest.raises(TracingError, match=r"has no truth value: its bits are not known while .*tf\.cond"):
+        fc.federated_computation(use, "bool")
+
+
+# Containers.
+
+
+class Point(typing.NamedTuple):
+    x: float
+    y: float
+
+
+@attrs.frozen
+class Pair:
+    left: float
+    right: float
+
+
+CONTAINERS = [
+    {"b": 1.0, "a": 2.0},
+    [1.0, 2.0],
+    (1.0, 2.0),
+    Point(1.0, 2.0),
+    Pair(1.0, 2.0),
+    collections.OrderedDict(b=1.0, a=2.0),
+]
+
+
+@pytest.mark.parametrize("value", CONTAINERS, ids=lambda v: type(v).__name__)
+def test_a_container_goes_through_a_server_and_back(value):
+    typed = fc.FederatedType(fc.to_type(_typed(value)), fc.SERVER)
+    result = fc.federated_computation(lambda s: fc.federated_map(lambda v: v, s), typed)(value)
+    assert type(result) is type(value)
+    assert result == value
+
+
+@pytest.mark.parametrize("value", CONTAINERS, ids=lambda v: type(v).__name__)
+def test_a_container_is_rebuilt_by_a_lambda(value):
+    result = fc.federated_computation(lambda: fc.federated_value(value, fc.SERVER))()
+    assert type(result) is type(value)
+    assert result == value
+
+
+def _typed(value):
+    if isinstance(value, dict):
+        return type(value)((k, np.float32) for k in value)
+    if isinstance(value, list):
+        return [np.float32, np.float32]
+    if type(value) is tuple:
+        return (np.float32, np.float32)
+    return type(value)(np.float32, np.float32)
+
+
+def test_a_struct_of_client_values_is_sliced_and_iterated():
+    type_ = fc.FederatedType(("float32", "float32", "int32"), fc.CLIENTS)
+
+    def body(s):
+        first, *_ = s
+        return fc.federated_zip((s[1:], first, s[-1]))
+
+    assert fc.federated_computation(body, type_)([(1.0, 2.0, 3)]) == [((2.0, 3), 1.0, 3)]
