@@ -27,12 +27,23 @@ _PLACES = {
     ),
     **dict.fromkeys(
         (
+            "cast",
+            "equal",
             "federated_aggregate",
             "federated_apply",
             "federated_broadcast",
+            "federated_collect",
+            "federated_count",
             "federated_eval",
             "federated_map",
+            "federated_max",
             "federated_mean",
+            "federated_min",
+            "federated_secure_modular_sum",
+            "federated_secure_select",
+            "federated_secure_sum",
+            "federated_secure_sum_bitwidth",
+            "federated_select",
             "federated_sum",
             "federated_value",
             "federated_zip",
@@ -42,13 +53,22 @@ _PLACES = {
             "generic_plus",
             "generic_zero",
             "intrinsic",
+            "less",
+            "maximum",
+            "minimum",
+            "modulo",
+            "sequence_from_rows",
             "sequence_map",
             "sequence_reduce",
             "sequence_sum",
+            "where",
         ),
         "fedcore.intrinsics",
     ),
-    **dict.fromkeys(("Computation", "federated_computation", "load", "save", "tf_computation"), "fedcore.computation"),
+    **dict.fromkeys(
+        ("Computation", "federated_computation", "invoke_async", "load", "save", "tf_computation"),
+        "fedcore.computation",
+    ),
     **dict.fromkeys(("invoke", "set_runtime", "use"), "fedcore.context"),
 }
 _MODULES = (
@@ -64,13 +84,17 @@ _MODULES = (
     "testing",
     "types",
 )
+# TFF's names for modules.
+_ALIASES = {"tensorflow": "fedcore.compat.tensorflow"}
 
-__all__ = sorted((*_PLACES, *_MODULES))
+__all__ = sorted((*_PLACES, *_MODULES, *_ALIASES))
 
 
 def __getattr__(name):
     if name in _MODULES:
         return importlib.import_module(f"fedcore.{name}")
+    if name in _ALIASES:
+        return importlib.import_module(_ALIASES[name])
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'fedcore' has no attribute {name!r}")

@@ -125,6 +125,11 @@ def last_report() -> Report | None:
     return _last_report.get()
 
 
+def note_report(report: Report | None) -> None:
+    """Makes the report of a call that another thread ran for this task the newest one here."""
+    _last_report.set(report)
+
+
 def plan_of(module: Module, digest: str | None = None) -> Module:
     """The plan of a traced module, from the cache where it is there."""
     return _plans.get(digest or module.digest(), module)

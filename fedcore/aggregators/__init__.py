@@ -1,7 +1,31 @@
 """Aggregators: factories that build a process from client values of a type to a server value."""
 
+from fedcore.aggregators.bounding import clipping_factory, zeroing_factory
+from fedcore.aggregators.concat import concat_factory
 from fedcore.aggregators.factory import UnweightedAggregationFactory, WeightedAggregationFactory
-from fedcore.aggregators.mean import MeanFactory
+from fedcore.aggregators.mean import MeanFactory, UnweightedMeanFactory
+from fedcore.aggregators.measurements import add_measurements
+from fedcore.aggregators.quantile_estimation import PrivateQuantileEstimationProcess
+from fedcore.aggregators.reservoir import UnweightedReservoirSamplingFactory
+from fedcore.aggregators.robust import coordinate_median_factory, trimmed_mean_factory
+from fedcore.aggregators.secure_sum import SecureSumFactory
 from fedcore.aggregators.sum import SumFactory
+from fedcore.aggregators.weighting import as_weighted_aggregator
 
-__all__ = ["MeanFactory", "SumFactory", "UnweightedAggregationFactory", "WeightedAggregationFactory"]
+__all__ = [
+    "MeanFactory",
+    "PrivateQuantileEstimationProcess",
+    "SecureSumFactory",
+    "SumFactory",
+    "UnweightedAggregationFactory",
+    "UnweightedMeanFactory",
+    "UnweightedReservoirSamplingFactory",
+    "WeightedAggregationFactory",
+    "add_measurements",
+    "as_weighted_aggregator",
+    "clipping_factory",
+    "concat_factory",
+    "coordinate_median_factory",
+    "trimmed_mean_factory",
+    "zeroing_factory",
+]

@@ -1,9 +1,13 @@
 """What an aggregator is: a factory of aggregation processes for a type of value."""
 
 import abc
+from collections.abc import Callable
+from typing import TypeAlias
 
+from fedcore.computation import Computation, federated_computation
+from fedcore.errors import TypeMismatch
 from fedcore.templates import AggregationProcess
-from fedcore.types import Type
+from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type
 
 
 class UnweightedAggregationFactory(abc.ABC):
@@ -20,3 +24,82 @@ class WeightedAggregationFactory(abc.ABC):
     @abc.abstractmethod
     def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:
         """The process for client values of `value_type` with weights of `weight_type`."""
+
+
+AggregationFactory: TypeAlias = UnweightedAggregationFactory | WeightedAggregationFactory
+
+
+def require(kind: str, type_: Type, who: str) -> None:
+    """Refuses a type of client values that is not of a kind such as numeric or inexact, naming what is not.
+
+    Raises:
+        TypeMismatch: it is not.
+    """
+    found = KINDS[kind](type_)
+    if found is not None:
+        raise TypeMismatch(f"{who} aggregates {kind} values, but of the value {type_} a part {found[1]}")
+
+
+def require_scalar_weight(type_: Type, who: str) -> None:
+    """Refuses weights that are no numeric scalar.
+
+    Raises:
+        TypeMismatch: they are not.
+    """
+    if not isinstance(type_, TensorType) or type_.shape != () or not type_.dtype.is_numeric:
+        raise TypeMismatch(f"{who}: a weight is a number, such as float32, not {type_}")
+
+
+def aggregation_process(
+    initialize: Computation, value_type: Type, weight_type: Type | None, body: Callable
+) -> AggregationProcess:
+    """The process with or without a weight whose `next` is `body(state, value, weights)`.
+
+    Args:
+        body: traced once; `weights` is a tuple of the weight, or () where there is none.
+    """
+    state_type, client_value = initialize.type_signature.result, FederatedType(value_type, CLIENTS)
+    if weight_type is None:
+
+        @federated_computation(state_type, client_value)
+        def next_fn(state, value):
+            return body(state, value, ())
+    else:
+
+        @federated_computation(state_type, client_value, FederatedType(weight_type, CLIENTS))
+        def next_fn(state, value, weight):
+            return body(state, value, (weight,))
+
+    return AggregationProcess(initialize, next_fn)
+
+
+class _UnweightedWrapper(UnweightedAggregationFactory):
+    def __init__(self, inner, build):
+        self.inner = inner
+        self.build = build
+
+    def create(self, value_type: Type) -> AggregationProcess:
+        return self.build(value_type, None, self.inner.create)
+
+
+class _WeightedWrapper(WeightedAggregationFactory):
+    def __init__(self, inner, build):
+        self.inner = inner
+        self.build = build
+
+    def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:
+        return self.build(value_type, weight_type, lambda inner_type: self.inner.create(inner_type, weight_type))
+
+
+def wrapping_factory(inner: AggregationFactory, build: Callable) -> AggregationFactory:
+    """A factory around another one, weighted if that is.
+
+    Args:
+        build: (value type, weight type or None, function that makes the inner process for a type of value) ->
+            AggregationProcess.
+    """
+    if not isinstance(inner, UnweightedAggregationFactory | WeightedAggregationFactory):
+        raise TypeMismatch(f"the inner aggregator is a factory of fc.aggregators, not {inner!r}")
+    if isinstance(inner, WeightedAggregationFactory):
+        return _WeightedWrapper(inner, build)
+    return _UnweightedWrapper(inner, build)

@@ -1,24 +1,30 @@
-from fedcore.aggregators.factory import UnweightedAggregationFactory
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
 from fedcore.computation import federated_computation
 from fedcore.intrinsics import federated_sum, federated_value
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type
+from fedcore.types import SERVER, Type
 
 
 class SumFactory(UnweightedAggregationFactory):
     """The sum of the clients' values; no clients give zeros. Measures nothing.
 
+    Types, for numeric V:
+        next  (<state=<>@SERVER,value={V}@CLIENTS> -> <state=<>@SERVER,result=V@SERVER,measurements=<>@SERVER>)
+
+    Raises:
+        TypeMismatch: V is not numeric.
     Example:
         >>> process = fc.aggregators.SumFactory().create(fc.to_type(('float32', [3])))
     """
 
     def create(self, value_type: Type) -> AggregationProcess:
+        require("numeric", value_type, "SumFactory")
+
         @federated_computation
         def initialize():
             return federated_value((), SERVER)
 
-        @federated_computation(FederatedType(StructType([]), SERVER), FederatedType(value_type, CLIENTS))
-        def next_fn(state, value):
+        def body(state, value, _):
             return MeasuredProcessOutput(state, federated_sum(value), federated_value((), SERVER))
 
-        return AggregationProcess(initialize, next_fn)
+        return aggregation_process(initialize, value_type, None, body)

@@ -158,7 +158,12 @@ class Dataflow:
                 node.level = max(node.level, min(users))
 
     def _stage_of_use(self, node: Node, user: Node) -> int:
-        """The level at the node's own placement in which the user takes it."""
+        """The level at the node's own placement in which the user takes it.
+
+        An aggregation at the server takes what its zero is made of a crossing earlier: its clients need it.
+        """
+        if node.where == AT_SERVER and user.op is not None and user.op.kind == "federated_aggregate":
+            return user.level - 2
         return user.level if user.where == node.where else user.level - 1
 
 

@@ -6,6 +6,7 @@ import attrs
 
 from fedcore.errors import FedcoreError
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
+from fedcore.ir.interpret import join_salts, salt_of
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import PLACED, lookup
 from fedcore.ir.structural import bind, call, item
@@ -59,8 +60,12 @@ class Inliner:
             location=function.location,
         )
 
-    def body(self, builder: Builder, function: Function, arguments: list):
-        """Appends the function's operations on `arguments`; returns what stands for its result."""
+    def body(self, builder: Builder, function: Function, arguments: list, salt: str = ""):
+        """Appends the function's operations on `arguments`; returns what stands for its result.
+
+        Args:
+            salt: of the call that is replaced; those of the operations are joined to it.
+        """
         if len(arguments) != len(function.parameters):
             *first, last = arguments
             arguments = [*first, *(element(builder, last, i) for i in range(len(last)))]
@@ -71,12 +76,12 @@ class Inliner:
 
         for op in function.operations:
             with builder.at(op.location):
-                known[op.name] = self._operation(builder, op, op.operands, value)
+                known[op.name] = self._operation(builder, _salted(op, salt), op.operands, value)
         return value(function.result)
 
     def _operation(self, builder: Builder, op: Operation, operands, value):
         if op.kind == "call":
-            return self._call(builder, operands, value)
+            return self._call(builder, op, operands, value)
         values = [value(o) for o in operands]
         if op.kind == "item":
             return element(builder, values[0], op.attributes["index"])
@@ -88,7 +93,7 @@ class Inliner:
             values = [self.materialized(builder, v) for v in values]
         return builder.append(op.kind, values, op.type, op.attributes)
 
-    def _call(self, builder: Builder, operands, value):
+    def _call(self, builder: Builder, op: Operation, operands, value):
         function, captured = operands[0], ()
         if not isinstance(function, Symbol):
             function = value(function)
@@ -96,16 +101,19 @@ class Inliner:
                 function, captured = function.function, function.captured
             if not isinstance(function.operand, Symbol):
                 return call.emit(
-                    [function, *(self.materialized(builder, value(o)) for o in operands[1:])], builder=builder
+                    [function, *(self.materialized(builder, value(o)) for o in operands[1:])],
+                    builder=builder,
+                    **op.attributes,
                 )
             target = self.target_function(function.operand.name)
         else:
             target = self.symbols[function.name]
         arguments = [*captured, *(value(o) for o in operands[1:])]
         if isinstance(target, Function):
-            return self.body(builder, target, arguments)
+            return self.body(builder, target, arguments, salt_of(op, 0))
         callee = self.symbol(builder, function.name) if isinstance(function, Symbol) else function
-        return call.emit([callee, *(self.materialized(builder, a) for a in arguments)], builder=builder)
+        values = [self.materialized(builder, a) for a in arguments]
+        return call.emit([callee, *values], builder=builder, **op.attributes)
 
     def target_function(self, name: str) -> Function | Graph:
         """A symbol of the target as it stands in the source module."""
@@ -138,7 +146,13 @@ class Inliner:
 
             count = len(captured) + 1
             wrapped = builder.function(with_parameters(applied, count), member_of(zipped.type), op.kind)
-            return lookup(op.kind).emit([wrapped, zipped], builder=builder)
+            return lookup(op.kind).emit([wrapped, zipped], builder=builder, **op.attributes)
+
+
+def _salted(op: Operation, salt: str) -> Operation:
+    if not salt or "salt" not in op.attributes:
+        return op
+    return attrs.evolve(op, attributes={**op.attributes, "salt": join_salts(salt, op.attributes["salt"])})
 
 
 def element(builder: Builder, value: Value, index: int) -> Value:

@@ -15,10 +15,21 @@ def save(computation: Computation, path: str | os.PathLike) -> None:
     bundle.write(computation.module, path)
 
 
-def load(path: str | os.PathLike) -> Computation:
+def load(path: str | os.PathLike, trusted: bool = False) -> Computation:
     """Reads a computation back; needs none of the Python that built it.
 
+    A file is data: it is checked for sizes, digests, types and the structure of its graphs, and nothing in it is
+    evaluated. Its graphs may compute, branch, loop, and keep variables of their own.
+
+    Args:
+        trusted: the graphs may hold any operation of TensorFlow, also those that read files, print, or call Python.
     Raises:
-        FedcoreError: the file is no bundle, or the module in it is not valid.
+        FedcoreError: the file is no bundle, the module in it is not valid, or a graph is malformed or holds an
+            operation that is not allowed.
     """
-    return Computation(verify(bundle.read(path)))
+    module = verify(bundle.read(path))
+    if module.graphs:
+        from fedcore.graphs.allowed import check_graphs  # brings TensorFlow in
+
+        check_graphs(module, trusted=trusted)
+    return Computation(module)

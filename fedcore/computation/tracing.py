@@ -96,7 +96,7 @@ def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Compu
     name = getattr(fn, "__name__", "computation")
     module = ModuleBuilder("traced")
     module.reserve(name)
-    builder = Builder(module)
+    builder = Builder(module, salted="")
     with builder:
         arguments = [builder.parameter(n, t) for n, t in zip(names, types, strict=True)]
         result = fn(*arguments)
@@ -127,7 +127,7 @@ def graph_module(traced: TracedGraph, name: str, names: list[str], types: list[T
     module = ModuleBuilder("traced")
     module.blobs[traced.digest] = traced.data
     symbol = module.add(traced.named(module.unique(name)))
-    builder = Builder(module, locate=lambda: location)
+    builder = Builder(module, locate=lambda: location, salted="")
     arguments = [builder.parameter(n, t) for n, t in zip(names, types, strict=True)]
     result = call.emit([builder.symbol(symbol), *arguments], builder=builder)
     builder.finish(name, result, location=location)

@@ -3,16 +3,15 @@
 import weakref
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.sequences import INFINITE, Columns, Layout, Step
+from fedcore.graphs.columns import INFINITE, Columns, Step
 from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.values import elements_of, to_python, unflatten
-from fedcore.types import StructType, TensorType, Type, leaves, map_tensors, tensor_leaves, to_type
+from fedcore.types import StructType, TensorType, Type, map_tensors, tensor_leaves, to_type
 
 
 class ClientDataset(tf.data.Dataset):
@@ -50,7 +49,7 @@ class ClientDataset(tf.data.Dataset):
         if len(sizes) != 1 or None in sizes:
             raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
         element = _without_rows(rows)
-        return cls(Columns(Layout(element), tuple(_leaves(arrays, rows))))
+        return cls(Columns(element, _leaves(arrays, rows)))
 
     @property
     def columns(self) -> Columns:
@@ -69,28 +68,29 @@ class ClientDataset(tf.data.Dataset):
 
     def repeat(self, count=None, name=None):
         """Goes through the elements `count` times; without a number, without end."""
-        return self._step(Step("repeat"), INFINITE if count is None else count)
+        return self._step(Step("repeat", INFINITE if count is None else int(count)))
 
     def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
         """Draws a uniform permutation of all elements (whatever the buffer), new in every call and client."""
-        return self._step(Step("shuffle"), 0 if seed is None else seed)
+        return self._step(Step("shuffle", int(seed or 0), reshuffles=reshuffle_each_iteration is not False))
 
     def take(self, count, name=None):
-        return self._step(Step("take"), count)
+        return self._step(Step("take", int(count)))
 
     def skip(self, count, name=None):
-        return self._step(Step("skip"), count)
+        return self._step(Step("skip", int(count)))
 
     def batch(self, batch_size, drop_remainder=False, num_parallel_calls=None, deterministic=None, name=None):
         """Groups `batch_size` elements in a row; the last group may be smaller."""
-        if any(s.kind == "batch" for s in self._columns.layout.steps):
+        if self._columns.layout.batched:
             return self._real().batch(batch_size, drop_remainder)
-        return self._step(Step("batch", drop_remainder=drop_remainder), batch_size)
+        if int(batch_size) < 1:
+            raise FedcoreError(f"a batch has at least one element, not {batch_size}")
+        return self._step(Step("batch", int(batch_size), drop_remainder=bool(drop_remainder)))
 
     def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options):
         """Applies `map_func` to every element; it is traced once for each type of element."""
-        graph = traced_map(map_func, self.element_type)
-        return self._step(Step("map", graph=graph))
+        return self._step(Step("map", graph=traced_map(map_func, self.element_type)))
 
     def prefetch(self, buffer_size=None, name=None):
         return self
@@ -98,22 +98,16 @@ class ClientDataset(tf.data.Dataset):
     def cache(self, filename="", name=None):
         return self if not filename else self._real().cache(filename)
 
-    def _step(self, step: Step, *parameters) -> "ClientDataset":
-        layout = self._columns.layout
-        extended = attrs.evolve(layout, steps=(*layout.steps, step))
-        return ClientDataset(Columns(extended, (*self._columns.tensors, *(np.int64(p) for p in parameters))))
+    def _step(self, step: Step) -> "ClientDataset":
+        return ClientDataset(self._columns.then(step))
 
     # The real dataset, for whatever else tf.data offers.
 
     def _real(self) -> tf.data.Dataset:
         """The same elements as a `tf.data.Dataset` proper."""
-        layout, tensors = self._columns.layout, list(self._columns.tensors)
-        first = len(leaves(layout.element)) + layout.ragged
-        dataset = _base(layout, tensors[:first])
-        parameters = tensors[first:]
-        for step in layout.steps:
-            given = int(parameters.pop(0)) if step.parameters else None
-            dataset = _REAL[step.kind](dataset, step, given)
+        dataset = _base(self._columns)
+        for step in self._columns.steps:
+            dataset = _REAL[step.kind](dataset, step)
         return dataset
 
     @property
@@ -131,7 +125,7 @@ class ClientDataset(tf.data.Dataset):
         return iter(self._real())
 
     def __repr__(self):
-        steps = "".join(f".{s.kind}" for s in self._columns.layout.steps)
+        steps = "".join(f".{s.kind}" for s in self._columns.steps)
         return f"<ClientDataset {self.element_type}*{' ' + steps if steps else ''}>"
 
     __str__ = __repr__
@@ -171,24 +165,19 @@ def traced_map(fn: Callable, element: Type) -> TracedGraph:
     return known[element]
 
 
-def _base(layout: Layout, tensors: list) -> tf.data.Dataset:
-    if not layout.ragged:
-        return tf.data.Dataset.from_tensor_slices(to_python(unflatten(tensors, layout.element), layout.element))
-    splits, *columns = tensors
-    rows = tf.data.Dataset.from_tensor_slices((splits[:-1], splits[1:]))
-    return rows.map(
-        lambda b, e: to_python(
-            unflatten([tf.convert_to_tensor(c)[b:e] for c in columns], layout.element), layout.element
-        )
-    )
+def _base(columns: Columns) -> tf.data.Dataset:
+    element, groups = columns.element, columns.groups
+    if groups is None:
+        return tf.data.Dataset.from_tensor_slices(to_python(unflatten(list(columns.arrays), element), element))
+    arrays = [tf.convert_to_tensor(c) for c in columns.arrays]
+    rows = tf.data.Dataset.from_tensor_slices((groups[:-1], groups[1:]))
+    return rows.map(lambda b, e: to_python(unflatten([c[b:e] for c in arrays], element), element))
 
 
-def _real_map(dataset, step: Step, given):
+def _real_map(dataset, step: Step):
     graph = step.traced
     call = graph_callable(graph.named("map"), graph.data)
-    element, result = graph.type.parameter, graph.type.result
-    if element is None:
-        raise FedcoreError(f"the function of a map takes an element, but this one is {graph.type}")
+    element, result = graph.parameter, graph.type.result
 
     def mapped(*parts):
         value = parts if len(parts) > 1 else parts[0]
@@ -197,11 +186,16 @@ def _real_map(dataset, step: Step, given):
     return dataset.map(mapped)
 
 
-_REAL = {
-    "repeat": lambda dataset, step, count: dataset.repeat(count),
-    "shuffle": lambda dataset, step, seed: dataset.shuffle(max(1, dataset.cardinality().numpy()), seed=seed or None),
-    "take": lambda dataset, step, count: dataset.take(count),
-    "skip": lambda dataset, step, count: dataset.skip(count),
-    "batch": lambda dataset, step, size: dataset.batch(size, drop_remainder=step.drop_remainder),
+def _real_shuffle(dataset, step: Step):
+    everything = max(1, int(dataset.cardinality()))
+    return dataset.shuffle(everything, seed=step.number or None, reshuffle_each_iteration=step.reshuffles)
+
+
+_REAL: dict[str, Callable] = {
+    "repeat": lambda dataset, step: dataset.repeat(step.number),
+    "shuffle": _real_shuffle,
+    "take": lambda dataset, step: dataset.take(step.number),
+    "skip": lambda dataset, step: dataset.skip(step.number),
+    "batch": lambda dataset, step: dataset.batch(step.number, drop_remainder=step.drop_remainder),
     "map": _real_map,
 }

@@ -1,11 +1,14 @@
 """What users pass for a sequence, as the runtimes take it."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.errors import FedcoreError, TypeMismatch
-from fedcore.graphs.sequences import INFINITE, Columns, Layout
+from fedcore.graphs.columns import Columns
+from fedcore.graphs.sequences import Layout
 from fedcore.graphs.values import elements_of, flatten, tensor_leaf
 from fedcore.types import (
     SequenceType,
@@ -30,8 +33,10 @@ def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
     if isinstance(value, Columns):
         return value
     if isinstance(value, ClientDataset):
-        _check_element(value.element_type, type_, path)
-        _check_end(value.columns, path)
+        if not _layout_fits(value.columns.layout, type_):
+            _check_element(value.element_type, type_, path)
+        if value.columns.is_endless:
+            raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
         return value.columns
     if isinstance(value, tf.data.Dataset):
         _check_element(to_type(value.element_spec), type_, path)
@@ -53,23 +58,14 @@ def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> lis
     return [_element(x, type_.element, path) for x in value]
 
 
+@functools.lru_cache(maxsize=256)
+def _layout_fits(layout: Layout, type_: SequenceType) -> bool:
+    return fits(layout.element_type(), type_.element)
+
+
 def _check_element(have: Type, want: SequenceType, path: str) -> None:
     if not fits(have, want.element):
         raise TypeMismatch(explain(f"{path} does not fit", SequenceType(have), want))
-
-
-def _check_end(columns: Columns, path: str) -> None:
-    """Refuses `repeat()` without a `take` after it."""
-    parameters = list(columns.tensors[len(columns.tensors) - sum(s.parameters for s in columns.layout.steps) :])
-    endless = False
-    for step in columns.layout.steps:
-        given = parameters.pop(0) if step.parameters else INFINITE
-        if step.kind == "repeat":
-            endless = endless or int(given) == INFINITE
-        if step.kind == "take" and int(given) != INFINITE:
-            endless = False
-    if endless:
-        raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
 
 
 def _element(x, type_: Type, path: str):
@@ -90,12 +86,12 @@ def _from_elements(elements: list, type_: Type, path: str) -> Columns:
         shapes = iter([np.shape(column[0]) if column else _known(t) for column, t in zip(columns, types, strict=True)])
         element = map_tensors(lambda t: TensorType(t.dtype, next(shapes)), type_)
         arrays = [_stacked(column, t) for column, t in zip(columns, tensor_leaves(element), strict=True)]
-        return Columns(Layout(element), tuple(arrays))
+        return Columns(element, arrays)
     sizes = [{np.shape(flatten(e)[i])[:1] for i in range(len(types))} for e in elements]
     if any(len(s) != 1 or s == {()} for s in sizes):
         raise FedcoreError(f"{path}: elements of unequal shapes need one common first dimension, to lie in columns")
     splits = np.cumsum([0, *(next(iter(s))[0] for s in sizes)], dtype=np.int64)
-    return Columns(Layout(type_, ragged=True), (splits, *(np.concatenate(column) for column in columns)))
+    return Columns(type_, [np.concatenate(column) for column in columns], groups=splits)
 
 
 def _known(type_: TensorType) -> tuple[int, ...]:

@@ -1,1 +1,5 @@
 """All that touches TensorFlow graphs: tracing, kernels, realizing, values."""
+
+from fedcore.graphs.threads import claim_threads
+
+claim_threads()

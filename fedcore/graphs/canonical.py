@@ -21,9 +21,16 @@ _DROPPED_ATTRIBUTES = frozenset(
     }
 )
 
+ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+"""The name by which TensorFlow's VarHandleOp makes a new variable in every execution."""
+
 
 def canonical_graph(
-    graph_def: graph_pb2.GraphDef, arguments: list[str], results: list[tuple[str, int]], effects: list[str]
+    graph_def: graph_pb2.GraphDef,
+    arguments: list[str],
+    results: list[tuple[str, int]],
+    effects: list[str],
+    seed: str | None = None,
 ) -> bytes:
     """The bytes of a graph whose nodes are named by their position in the data flow.
 
@@ -31,6 +38,7 @@ def canonical_graph(
         arguments: the names of the placeholders, in order; they become `arg0`, `arg1`, …
         results: the tensors (`node:0`) that it returns with their dtypes; they become the nodes `ret0`, `ret1`, …
         effects: nodes to keep although no result needs them (prints, assertions).
+        seed: the placeholder of the implicit seed; it becomes `seed`, and is left out where nothing draws from it.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
     library = _Library(functions)
@@ -40,7 +48,10 @@ def canonical_graph(
     names = {name: f"arg{i}" for i, name in enumerate(arguments)}
     for name in arguments:
         _copy_node(out.node.add(), nodes[name], names, library)
-    order = _order(nodes, [r.split(":")[0] for r, _ in results] + effects, set(arguments))
+    order = _order(nodes, [r.split(":")[0] for r, _ in results] + effects, {*arguments, *([seed] if seed else [])})
+    if seed is not None and any(_node_of(i) == seed for name in order for i in nodes[name].input):
+        names[seed] = "seed"
+        _copy_node(out.node.add(), nodes[seed], names, library)
     for i, name in enumerate(order):
         names[name] = f"n{i}"
     for name in order:
@@ -91,8 +102,22 @@ def _copy_node(node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef, names, 
         if key not in _DROPPED_ATTRIBUTES:
             node.attr[key].CopyFrom(source.attr[key])
             library.rename(node.attr[key])
-    if "shared_name" in node.attr:
+    _forget_shared_name(node)
+
+
+def _forget_shared_name(node) -> None:
+    """A name would tie resources of several calls together; `ANONYMOUS` asks for a new one each time."""
+    if "shared_name" in node.attr and node.attr["shared_name"].s != ANONYMOUS:
         node.attr["shared_name"].s = b""
+
+
+def canonical_functions(
+    functions: dict[str, function_pb2.FunctionDef], name: str
+) -> tuple[str, tuple[function_pb2.FunctionDef, ...]]:
+    """The canonical name of one of the functions, and the canonical functions that it needs."""
+    library = _Library(functions)
+    canonical = library.name(name)
+    return canonical, tuple(library.canonical[n] for n in library.used())
 
 
 class _Library:
@@ -159,8 +184,7 @@ class _Library:
             if key not in _DROPPED_ATTRIBUTES:
                 node.attr[key].CopyFrom(source.attr[key])
                 self.rename(node.attr[key])
-        if "shared_name" in node.attr:
-            node.attr["shared_name"].s = b""
+        _forget_shared_name(node)
 
 
 def _port_renamed(input_name: str, names) -> str:

@@ -3,12 +3,14 @@
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from fedcore.errors import FedcoreError
 from fedcore.graphs.kernels import interpreter
-from fedcore.graphs.trace import TracedGraph, spec, trace_leaves
+from fedcore.graphs.seeding import tensor_seed
+from fedcore.graphs.sequences import Sequence
+from fedcore.graphs.trace import SequenceOperand, TracedGraph, operand_specs, trace_leaves
 from fedcore.graphs.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter
-from fedcore.ir.module import Function, Module, Symbol
-from fedcore.types import StructType, Type, leaves, tensor_leaves
+from fedcore.ir.module import Function, Module
+from fedcore.types import StructType, TensorType, Type, leaves
 
 
 def trace_operations(
@@ -36,10 +38,11 @@ def _trace(module: Module, function: Function, inputs, types, outputs, result: T
     run = interpreter(module)
     parameter = StructType([(None, types[n]) for n in inputs]) if inputs else None
 
-    def body(tensors):
-        values = dict(zip(inputs, () if parameter is None else unflatten(tensors, parameter), strict=True))
+    def body(given, seed):
+        given = [Sequence(x.count, x.element) if isinstance(x, SequenceOperand) else x for x in given]
+        values = dict(zip(inputs, () if parameter is None else unflatten(given, parameter), strict=True))
         known = {name: values[name] if name in values else _unread(t) for name, t in types.items()}
-        _evaluate(run, module, function, known, types)
+        run.operations(function.operations, known, dict(types), tensor_seed(seed))
         return result, [leaf for name in outputs for leaf in flatten(known[name])]
 
     return trace_leaves(body, parameter, name=function.name, describe=f"@{function.name}")
@@ -47,18 +50,15 @@ def _trace(module: Module, function: Function, inputs, types, outputs, result: T
 
 def _unread(type_: Type):
     """Stands for an input that no result needs; it is not in the graph that is kept."""
-    specs = [spec(t) for t in tensor_leaves(type_)]
-    return unflatten([tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs], type_)
+    unread = []
+    for _, leaf in leaves(type_):
+        tensors = [tf.compat.v1.placeholder(s.dtype, s.shape) for s in operand_specs(leaf)]
+        unread.append(tensors[0] if isinstance(leaf, TensorType) else Sequence(tensors[-1], _no_element))
+    return unflatten(unread, type_)
 
 
-def _evaluate(run: Interpreter, module: Module, function: Function, known: dict, types: dict[str, Type]) -> None:
-    symbols = module.symbols()
-    types = dict(types)
-    for op in function.operations:
-        types[op.name] = op.type
-        values = [run.function(o.name) if isinstance(o, Symbol) else known[o.name] for o in op.operands]
-        operand_types = [symbols[o.name].type if isinstance(o, Symbol) else types[o.name] for o in op.operands]
-        known[op.name] = run.evaluate(op, operand_types, values)
+def _no_element(index):
+    raise FedcoreError("a sequence that no result needs is drawn from")
 
 
 def _used(traced: TracedGraph, inputs: list[str], types) -> list[str]:
@@ -67,7 +67,7 @@ def _used(traced: TracedGraph, inputs: list[str], types) -> list[str]:
     read = {i.split(":")[0].lstrip("^") for n in nodes for i in n.input}
     found, position = [], 0
     for name in inputs:
-        count = len(leaves(types[name]))
+        count = len(operand_specs(types[name]))
         if any(f"arg{i}" in read for i in range(position, position + count)):
             found.append(name)
         position += count

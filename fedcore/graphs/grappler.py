@@ -6,34 +6,42 @@ from tensorflow.python.grappler import tf_optimizer  # not in the public API
 
 from fedcore.graphs.canonical import canonical_graph
 from fedcore.ir import Graph
-from fedcore.types import tensor_leaves
+from fedcore.types import SequenceType, contains, tensor_leaves
 
 
 def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
     """The graph's bytes after Grappler; None where it cannot optimise the graph."""
+    if contains(graph.type, lambda t: isinstance(t, SequenceType)):
+        return None  # the functions that draw are defined where the graph is put
+    if graph.attributes.get("stateful") or graph.attributes.get("effects"):
+        return None  # what no result needs would be gone
     graph_def = graph_pb2.GraphDef.FromString(data)
     arguments = [f"arg{i}" for i in range(len(tensor_leaves(graph.type.parameter)))]
+    seed = "seed" if graph.attributes.get("seeded") else None
+    given = [*arguments, *([seed] if seed else [])]
     returned = {n.name: n.attr["T"].type for n in graph_def.node if n.name.startswith("ret")}
     results = [f"ret{i}" for i in range(len(tensor_leaves(graph.type.result)))]
     if not results:
         return None
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
-    meta.collection_def["train_op"].node_list.value.extend([*results, *arguments])  # keeps what the module names
+    meta.collection_def["train_op"].node_list.value.extend([*results, *given])  # keeps what the module names
     try:
         after = tf_optimizer.OptimizeGraph(_config(), meta)
     except Exception:  # Grappler refuses some valid graphs (no devices, unknown ops); an unoptimised graph is right too
         return None
     kept = {n.name for n in after.node}
-    if not kept.issuperset([*results, *arguments]):
+    if not kept.issuperset([*results, *given]):
         return None
     inner = {n.name: n.input[0] for n in after.node if n.name in returned and n.op == "Identity"}
     if set(inner) != set(results):
         return None
     for node in after.node:  # a folded constant waits for the argument it was made of; arguments are always there
-        waits = [i for i in node.input if i.removeprefix("^") in arguments and i.startswith("^")]
+        waits = [i for i in node.input if i.removeprefix("^") in given and i.startswith("^")]
         for name in waits:
             node.input.remove(name)
-    return canonical_graph(after, arguments, [(inner[r], returned[r]) for r in results], [])
+    return canonical_graph(
+        after, arguments, [(inner[r], returned[r]) for r in results], [], "seed" if given is not arguments else None
+    )
 
 
 def _config() -> config_pb2.ConfigProto:

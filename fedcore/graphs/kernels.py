@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fedcore.graphs.sequences import Sequence, rows
 from fedcore.graphs.trace import graph_callable, spec
-from fedcore.graphs.values import unflatten
-from fedcore.ir.interpret import Interpreter
+from fedcore.graphs.values import flatten, unflatten
+from fedcore.ir.interpret import Callee, Interpreter
 from fedcore.ir.module import Module, Operation
 from fedcore.ir.operations import lookup
-from fedcore.types import tensor_leaves
+from fedcore.types import StructType, TensorType, tensor_leaves
 
 kernels: dict[str, Callable] = {}
 
@@ -57,17 +58,79 @@ def _leafwise(fn: Callable) -> Callable:
     return apply
 
 
+def _mapped(fn: Callable, value):
+    return tuple(_mapped(fn, part) for part in value) if isinstance(value, tuple) else fn(value)
+
+
+def _minus(a, b):
+    """For unsigned integers in two's complement: Grappler makes 0 - b a Neg, which TensorFlow has not for them."""
+    return a + (tf.bitwise.invert(b) + 1) if a.dtype.is_unsigned else a - b
+
+
+def _modulo(a, b):
+    """As numpy: 0 where b is 0, which TensorFlow refuses."""
+    return tf.where(b == 0, tf.zeros_like(a), tf.math.floormod(a, tf.where(b == 0, tf.ones_like(b), b)))
+
+
 kernel("generic_plus")(_leafwise(lambda a, b: a + b))
-kernel("generic_minus")(_leafwise(lambda a, b: a - b))
+kernel("generic_minus")(_leafwise(_minus))
 kernel("generic_multiply")(_leafwise(lambda a, b: a * b))
 kernel("generic_divide")(_leafwise(lambda a, b: a / b))
+kernel("minimum")(_leafwise(tf.minimum))
+kernel("maximum")(_leafwise(tf.maximum))
+kernel("modulo")(_leafwise(_modulo))
+kernel("less")(_leafwise(tf.less))
+kernel("equal")(_leafwise(tf.equal))
+
+
+@kernel("where")
+def _(op, condition, then, otherwise):
+    def apply(condition, then, otherwise):
+        if not isinstance(then, tuple):
+            return tf.where(condition, then, otherwise)
+        conditions = condition if isinstance(condition, tuple) else [condition] * len(then)
+        others = otherwise if isinstance(otherwise, tuple) else [otherwise] * len(then)
+        return tuple(map(apply, conditions, then, others))
+
+    return apply(condition, then, otherwise)
+
+
+@kernel("cast")
+def _(op, value):
+    return _mapped(lambda x: tf.cast(x, op.attributes["dtype"]), value)
+
+
+@kernel("as_row")
+def _(op, value):
+    return _mapped(lambda x: x[tf.newaxis], value)
+
+
+@kernel("append_rows")
+def _(op, left, right):
+    at_most = op.attributes["at_most"]
+    joined = [tf.concat([a, b], 0)[:at_most] for a, b in zip(flatten(left), flatten(right), strict=True)]
+    return unflatten(joined, op.type)
+
+
+@kernel("sequence_from_rows")
+def _(op, value):
+    return rows(op.type.element, flatten(value))
 
 
 @kernel("sequence_map")
 def _(op, fn, sequence):
-    return sequence.map(fn)
+    if not isinstance(fn, Callee):
+        return sequence.map(fn)
+    # An element draws by its index, however often it is drawn itself.
+    return Sequence(sequence.count, lambda i: fn.for_element(i)(sequence.element(i)))
 
 
 @kernel("sequence_reduce")
 def _(op, sequence, zero, fn):
-    return sequence.reduce(zero, lambda carry, x: fn(carry, x), op.type)
+    if not isinstance(fn, Callee):
+        return sequence.reduce(zero, lambda carry, x: fn(carry, x), op.type)
+    # The carry counts, so that each element draws by its index.
+    counted = StructType([(None, TensorType("int64")), (None, op.type)])
+    start = (tf.constant(0, tf.int64), zero)
+    out = sequence.reduce(start, lambda carry, x: (carry[0] + 1, fn.for_element(carry[0])(carry[1], x)), counted)
+    return out[1]

@@ -6,11 +6,14 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.columns import Columns
 from fedcore.graphs.kernels import interpreter
-from fedcore.graphs.sequences import Columns, Layout
+from fedcore.graphs.seeding import tensor_seed
+from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import spec
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.module import Function, Module
+from fedcore.seeds import fold_in
 from fedcore.types import StructType, Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
@@ -32,13 +35,18 @@ class Realized:
         return unflatten(self.call(*tensors), self.result)
 
 
-def pack(value) -> tuple[Layouts, list]:
-    """A nested tuple's layouts and its flat tensors: a sequence gives several."""
+def pack(value, seed: int) -> tuple[Layouts, list]:
+    """A nested tuple's layouts and its flat tensors: a sequence gives its columns and the rows that it draws."""
     layouts: list[Layout | None] = []
     tensors: list = []
-    for leaf in flatten(value):
-        layouts.append(leaf.layout if isinstance(leaf, Columns) else None)
-        tensors.extend(leaf.tensors if isinstance(leaf, Columns) else [leaf])
+    for position, leaf in enumerate(flatten(value)):
+        if not isinstance(leaf, Columns):
+            layouts.append(None)
+            tensors.append(leaf)
+            continue
+        drawn = leaf.draw(fold_in(seed, position))
+        layouts.append(leaf.layout)
+        tensors.extend([*leaf.arrays, drawn.rows, *([drawn.sizes] if leaf.layout.batched else [])])
     return tuple(layouts), tensors
 
 
@@ -49,7 +57,7 @@ def _specs(type_: Type, layouts: Layouts) -> list[tf.TensorSpec]:
     return found
 
 
-def _unpack(type_: Type, layouts: Layouts, tensors: list, seed: tf.Tensor):
+def _unpack(type_: Type, layouts: Layouts, tensors: list):
     """The nested tuple inside the graph; takes its tensors from the front of the list."""
     values = []
     for layout in layouts:
@@ -58,7 +66,7 @@ def _unpack(type_: Type, layouts: Layouts, tensors: list, seed: tf.Tensor):
             continue
         count = len(layout.specs())
         given, tensors[:count] = tensors[:count], []
-        values.append(layout.open(given, seed))
+        values.append(layout.open(given))
     return unflatten(values, type_)
 
 
@@ -71,8 +79,8 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
 
     def body(seed, *tensors):
         rest = list(tensors)
-        arguments = [_unpack(t, given, rest, seed) for t, given in zip(types, layouts, strict=True)]
-        return [tf.identity(t) for t in flatten(run.run(function, *arguments))]
+        arguments = [_unpack(t, given, rest) for t, given in zip(types, layouts, strict=True)]
+        return [tf.identity(t) for t in flatten(run.run(function, *arguments, seed=tensor_seed(seed)))]
 
     body.__name__ = name
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
@@ -110,12 +118,12 @@ def realize_block(
 
     def body(seeds, *tensors):
         rest = list(tensors)
-        common = [_unpack(t, (None,) * len(leaves(t)), rest, seeds) for t in shared]
+        common = [_unpack(t, (None,) * len(leaves(t)), rest) for t in shared]
         partial = None if zero is None else run.run(module.function(zero), *common)
         kept = []
         for k, layouts in enumerate(clients):
-            mine = [_unpack(t, given, rest, seeds[k]) for t, given in zip(own, layouts, strict=True)]
-            out = run.run(function, *([] if zero is None else [partial]), *common, *mine)
+            mine = [_unpack(t, given, rest) for t, given in zip(own, layouts, strict=True)]
+            out = run.run(function, *([] if zero is None else [partial]), *common, *mine, seed=tensor_seed(seeds[k]))
             if zero is None:
                 kept.append(out)
             elif keeps:

@@ -7,11 +7,12 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.graphs.trace import TracedGraph, tensor_type, trace_leaves
+from fedcore.graphs.look_alike import LookAlike
+from fedcore.graphs.trace import TracedGraph, spec, tensor_type, trace_leaves
 from fedcore.graphs.values import to_python, unflatten
 from fedcore.ir.structural import struct_type
 from fedcore.ir.values import describe
-from fedcore.types import StructType, Type
+from fedcore.types import SequenceType, StructType, Type, leaves, tensor_leaves
 
 
 def trace_function(
@@ -28,10 +29,11 @@ def trace_function(
     """
     called = _converted(fn)
 
-    def body(tensors):
+    def body(given, seed):
         if parameter is None:
             return structure(called(), fn)
-        value = to_python(unflatten(tensors, parameter), parameter)
+        seen = [_as_user_sees(x, leaf) for x, (_, leaf) in zip(given, leaves(parameter), strict=True)]
+        value = to_python(unflatten(seen, parameter), parameter)
         if spread:
             result = called(*(value.values() if isinstance(value, dict) else value))
         elif spread_tuples and isinstance(value, tuple):
@@ -44,10 +46,18 @@ def trace_function(
     return trace_leaves(body, parameter, name=name, describe=describe(fn))
 
 
+def _as_user_sees(value, type_: Type):
+    if not isinstance(type_, SequenceType):
+        return value
+    element = type_.element
+    specs = unflatten([spec(t) for t in tensor_leaves(element)], element)
+    return LookAlike.of(value, element, specs, _converted)
+
+
 def _converted(fn: Callable) -> Callable:
     """`fn` with Python control flow over tensors made part of the graph, as `tf.function` does."""
     fn = getattr(fn, "python_function", fn)
-    if getattr(fn, "__module__", "").startswith("fedcore.") or not inspect.isfunction(fn):
+    if (getattr(fn, "__module__", None) or "").startswith("fedcore.") or not inspect.isfunction(fn):
         return fn
     try:
         inspect.getsource(fn)
@@ -58,6 +68,8 @@ def _converted(fn: Callable) -> Callable:
 
 def structure(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     """The type and the leaves of nested tensors."""
+    if isinstance(value, LookAlike):
+        raise TracingError(f"{describe(fn)} returns a sequence; a tf_computation returns tensors")
     if value is None:
         raise TracingError(f"{describe(fn)} returns None; a computation returns a value")
     if isinstance(value, Mapping):

@@ -1,12 +1,23 @@
 """The intrinsics of the language, one file each: signature, meaning, documentation, lowering."""
 
 from fedcore.intrinsics import planned  # the operations of a plan
+from fedcore.intrinsics.cast import cast
+from fedcore.intrinsics.equal import equal
 from fedcore.intrinsics.federated_aggregate import federated_aggregate
 from fedcore.intrinsics.federated_apply import federated_apply
 from fedcore.intrinsics.federated_broadcast import federated_broadcast
+from fedcore.intrinsics.federated_collect import federated_collect
+from fedcore.intrinsics.federated_count import federated_count
 from fedcore.intrinsics.federated_eval import federated_eval
 from fedcore.intrinsics.federated_map import federated_map
+from fedcore.intrinsics.federated_max import federated_max
 from fedcore.intrinsics.federated_mean import federated_mean
+from fedcore.intrinsics.federated_min import federated_min
+from fedcore.intrinsics.federated_secure_modular_sum import federated_secure_modular_sum
+from fedcore.intrinsics.federated_secure_select import federated_secure_select
+from fedcore.intrinsics.federated_secure_sum import federated_secure_sum
+from fedcore.intrinsics.federated_secure_sum_bitwidth import federated_secure_sum_bitwidth
+from fedcore.intrinsics.federated_select import federated_select
 from fedcore.intrinsics.federated_sum import federated_sum
 from fedcore.intrinsics.federated_value import federated_value
 from fedcore.intrinsics.federated_zip import federated_zip
@@ -15,21 +26,38 @@ from fedcore.intrinsics.generic_minus import generic_minus
 from fedcore.intrinsics.generic_multiply import generic_multiply
 from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
+from fedcore.intrinsics.less import less
+from fedcore.intrinsics.maximum import maximum
+from fedcore.intrinsics.minimum import minimum
+from fedcore.intrinsics.modulo import modulo
+from fedcore.intrinsics.rows import sequence_from_rows
 from fedcore.intrinsics.sequence_map import sequence_map
 from fedcore.intrinsics.sequence_reduce import sequence_reduce
 from fedcore.intrinsics.sequence_sum import sequence_sum
+from fedcore.intrinsics.where import where
 from fedcore.ir.operations import LOCAL, PLACED, Intrinsic, intrinsic, lookup, operation, registered
 
 __all__ = [
     "LOCAL",
     "PLACED",
     "Intrinsic",
+    "cast",
+    "equal",
     "federated_aggregate",
     "federated_apply",
     "federated_broadcast",
+    "federated_collect",
+    "federated_count",
     "federated_eval",
     "federated_map",
+    "federated_max",
     "federated_mean",
+    "federated_min",
+    "federated_secure_modular_sum",
+    "federated_secure_select",
+    "federated_secure_sum",
+    "federated_secure_sum_bitwidth",
+    "federated_select",
     "federated_sum",
     "federated_value",
     "federated_zip",
@@ -39,11 +67,17 @@ __all__ = [
     "generic_plus",
     "generic_zero",
     "intrinsic",
+    "less",
     "lookup",
+    "maximum",
+    "minimum",
+    "modulo",
     "operation",
     "planned",
     "registered",
+    "sequence_from_rows",
     "sequence_map",
     "sequence_reduce",
     "sequence_sum",
+    "where",
 ]

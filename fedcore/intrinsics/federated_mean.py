@@ -1,3 +1,4 @@
+from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.federated_apply import federated_apply
 from fedcore.intrinsics.federated_map import federated_map
@@ -6,9 +7,18 @@ from fedcore.intrinsics.federated_zip import federated_zip
 from fedcore.intrinsics.generic_divide import generic_divide
 from fedcore.intrinsics.generic_multiply import generic_multiply
 from fedcore.ir.operations import intrinsic
+from fedcore.types import TensorType, member_of
 
 
-@intrinsic("(value: {T}@CLIENTS, weight?: {W}@CLIENTS -> T@SERVER) where T: inexact, W: numeric")
+def _scalar_weight(name: str, types, attributes) -> None:
+    weight = member_of(types[1]) if len(types) > 1 else None
+    if weight is not None and not (
+        isinstance(weight, TensorType) and weight.shape == () and not weight.dtype.is_complex
+    ):
+        raise TypeMismatch(f"{name}: `weight` is one real number a client, not {weight}")
+
+
+@intrinsic("(value: {T}@CLIENTS, weight?: {W}@CLIENTS -> T@SERVER) where T: inexact, W: numeric", rule=_scalar_weight)
 def federated_mean(value, weight=None, *, T):
     """The mean of a client value, weighted by the scalar `weight` where it is given.
 

@@ -18,7 +18,7 @@ def federated_zip(value, *, operand_types, clients):
             return tuple(of_client(p, t, k) for p, t in zip(part, part_type.types, strict=True))
         return part[k] if part_type.placement.name == "CLIENTS" else part
 
-    at_server = isinstance(type_, StructType) and _placement(type_) == "SERVER"
+    at_server = _placement(type_) == "SERVER"
     return of_client(value, type_, 0) if at_server else [of_client(value, type_, k) for k in range(clients)]
 
 

@@ -1,8 +1,14 @@
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.rules import meets
 from fedcore.ir.operations import LOCAL, intrinsic
 
 
-@intrinsic("(left: T, right: W -> T) where T: inexact, W: numeric", level=LOCAL)
+@intrinsic(
+    "(left: T, right: W -> T) where T: inexact, W: numeric",
+    level=LOCAL,
+    rule=meets("right", casts=True),
+    constants={"left": "right", "right": "left"},
+)
 def generic_divide(left, right):
     """Divides leaf by leaf; where `right` is a scalar, every leaf by it.
 

@@ -1,10 +1,16 @@
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.rules import meets
 from fedcore.ir.operations import LOCAL, intrinsic
 
 
-@intrinsic("(left: T, right: T -> T) where T: numeric", level=LOCAL)
+@intrinsic(
+    "(left: T, right: W -> T) where T: numeric, W: numeric",
+    level=LOCAL,
+    rule=meets("right"),
+    constants={"left": "right", "right": "left"},
+)
 def generic_minus(left, right):
-    """Subtracts leaf by leaf.
+    """Subtracts leaf by leaf; a scalar `right`, of the leaf's dtype, is taken from every element.
 
     Integer overflow wraps, as in numpy.
 

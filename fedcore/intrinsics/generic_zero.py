@@ -11,7 +11,11 @@ def _typing(types, attributes):
 
 @operation(_typing, name="generic_zero")
 def _operation(*, result_type):
-    """Zeros of the result's type."""
+    """Zeros of the result's type.
+
+    Example:
+        >>> zero = fc.generic_zero({'sum': 'float32[10]', 'count': 'int32'})
+    """
     return numerics.zeros(result_type)
 
 

@@ -1,8 +1,9 @@
 """Leaf-wise numpy arithmetic for the meanings: structs are tuples, integer overflow wraps."""
 
+import ml_dtypes
 import numpy as np
 
-from fedcore.types import SequenceType, StructType, TensorType, Type
+from fedcore.types import DType, SequenceType, StructType, TensorType, Type
 
 
 def leafwise(fn, *values):
@@ -31,6 +32,58 @@ add = _elementwise(np.add)
 subtract = _elementwise(np.subtract)
 multiply = _elementwise(np.multiply)
 divide = _elementwise(np.true_divide)
+
+
+minimum = _elementwise(np.minimum)
+maximum = _elementwise(np.maximum)
+modulo = _elementwise(np.mod)
+
+
+def _comparison(fn):
+    def apply(left, right):
+        if isinstance(left, tuple) and not isinstance(right, tuple):
+            return tuple(apply(part, right) for part in left)
+        return leafwise(lambda a, b: np.asarray(fn(a, b), np.bool_), left, right)
+
+    return apply
+
+
+less = _comparison(np.less)
+equal = _comparison(np.equal)
+
+
+def where(condition, then, otherwise):
+    """A scalar condition, or scalar otherwise, meets every leaf."""
+    if not isinstance(then, tuple):
+        then = np.asarray(then)
+        return np.where(condition, then, otherwise).astype(then.dtype)
+    conditions = condition if isinstance(condition, tuple) else [condition] * len(then)
+    others = otherwise if isinstance(otherwise, tuple) else [otherwise] * len(then)
+    return tuple(where(c, t, o) for c, t, o in zip(conditions, then, others, strict=True))
+
+
+def cast(value, dtype: DType):
+    return leafwise(lambda x: x.astype(dtype.numpy), value)
+
+
+def limits(type_: Type, *, lowest: bool):
+    """The least (or largest) finite number of each leaf's dtype, as nested tuples of scalars."""
+    if isinstance(type_, StructType):
+        return tuple(limits(t, lowest=lowest) for t in type_.types)
+    assert isinstance(type_, TensorType)
+    numpy = type_.dtype.numpy
+    info = np.iinfo(numpy) if type_.dtype.is_integer else ml_dtypes.finfo(numpy)
+    return numpy.type(info.min if lowest else info.max)
+
+
+def extreme(type_: Type, *, lowest: bool):
+    """`limits` in the shapes of the type."""
+    return add(zeros(type_), limits(type_, lowest=lowest))
+
+
+def zeros_like(value):
+    """Scalar zeros for the leaves of a nested tuple."""
+    return tuple(map(zeros_like, value)) if isinstance(value, tuple) else np.zeros((), np.asarray(value).dtype)
 
 
 def zeros(type_: Type):

@@ -5,7 +5,7 @@ import functools
 from fedcore.errors import TypeMismatch
 from fedcore.ir.operations import PLAN, operation
 from fedcore.ir.structural import application_type
-from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type
+from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type, explain, fits
 
 
 def _at(type_: Type, where) -> Type:
@@ -44,16 +44,26 @@ def split_operands(types) -> int:
     return next((i for i, t in enumerate(types) if not t.all_equal), len(types))
 
 
+def _check_partial(name: str, result: Type, partial: Type) -> None:
+    # What a block starts from may be of a narrower type than what it becomes, such as no rows of any number.
+    if not fits(result, partial) and not fits(partial, result):
+        raise TypeMismatch(explain(f"{name}: what the stage returns is not the partial that it takes", result, partial))
+
+
 def _fold_typing(types, attributes):
     zero, stage, *arguments = types
     members = [_at(t, CLIENTS) for t in arguments]
+    if any(t.all_equal for t in arguments[split_operands(arguments) :]):
+        raise TypeMismatch("fold: what is broadcast comes before what the clients hold")
     broadcasts = members[: split_operands(arguments)]
     partial = application_type(zero, broadcasts, "fold")
     result = application_type(stage, [partial, *members], "fold")
     if not attributes.get("keeps"):
+        _check_partial("fold", result, partial)
         return FederatedType(result, CLIENTS, False)
     if not isinstance(result, StructType) or len(result) != 2:
         raise TypeMismatch(f"fold: a stage that keeps client values returns <partial,kept>, not {result}")
+    _check_partial("fold", result.types[0], partial)
     return StructType([(n, FederatedType(t, CLIENTS, False)) for n, t in result.items()])
 
 
@@ -76,7 +86,9 @@ def fold(zero, stage, *arguments, operand_types, clients, keeps=False):
 def _merge_typing(types, attributes):
     join, partials = types
     member = _at(partials, CLIENTS)
-    return FederatedType(application_type(join, [member, member], "merge"), SERVER)
+    result = application_type(join, [member, member], "merge")
+    _check_partial("merge", result, member)
+    return FederatedType(result, SERVER)
 
 
 @operation(_merge_typing, level=PLAN)

@@ -1,9 +1,17 @@
+from fedcore.intrinsics.rules import zero_fits
 from fedcore.ir.operations import LOCAL, intrinsic
 
 
-@intrinsic("(value: T*, zero: Z, op: (<Z,T> -> Z) -> Z)", level=LOCAL)
+@intrinsic(
+    "(value: T*, zero: Z, op: (<A,T> -> A) -> A)",
+    level=LOCAL,
+    rule=zero_fits("op"),
+    widens={"A": "Z"},
+)
 def sequence_reduce(value, zero, op):
     """Folds the elements of a sequence in order; an empty sequence gives `zero`.
+
+    `zero` may be narrower than what `op` returns, as float32[0] is than float32[?].
 
     Example:
         >>> total = fc.sequence_reduce(sequence, 0.0, lambda total, x: total + x)

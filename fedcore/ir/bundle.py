@@ -1,31 +1,62 @@
-"""`.fed` files: the text of a module, or a zip of the text and the blobs that it names."""
+"""`.fed` files: the text of a module, or a zip of the text and the blobs that it names.
 
+Blobs are graphs, and literal arrays of more than `INLINE_BYTES`: in the file their bytes stand beside the text, in a
+module they are constants as all others.
+"""
+
+import contextlib
 import io
+import math
 import os
+import re
+import struct
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
 from fedcore.errors import FedcoreError
-from fedcore.ir.module import Module, digest_of
+from fedcore.ir import limits
+from fedcore.ir.module import Blob, Constant, Function, Module, Operation, digest_of
 from fedcore.ir.parser import parse_module
 from fedcore.ir.printer import print_module
+from fedcore.types import TensorType, is_static
+
+INLINE_BYTES = 4096
 
 _TIME = (1980, 1, 1, 0, 0, 0)
 _TEXT = "module.fed"
+_BLOB = re.compile(r"sha256/([0-9a-f]{64})")
+# What zipfile raises for bytes that are no zip file, or one that it cannot read.
+_NO_ZIP = (
+    zipfile.BadZipFile,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    EOFError,
+    struct.error,
+    ValueError,
+    IndexError,
+)
 
 
 def to_bytes(module: Module) -> bytes:
-    """The file's content: equal modules give equal bytes."""
+    """The file's content: equal modules give equal bytes.
+
+    Raises:
+        FedcoreError: the bytes of a graph are not there.
+    """
+    module, arrays = with_arrays_apart(module)
+    blobs = {graph.digest: module.blob(graph.digest) for graph in module.graphs} | arrays
     text = print_module(module).encode()
-    if not module.blobs:
+    if not blobs:
         return text
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
         _write(file, _TEXT, text)
-        for digest in sorted(module.blobs):
-            _write(file, f"sha256/{digest}", module.blobs[digest])
+        for digest in sorted(blobs):
+            _write(file, f"sha256/{digest}", blobs[digest])
     return out.getvalue()
 
 
@@ -35,34 +66,106 @@ def _write(file: zipfile.ZipFile, name: str, data: bytes) -> None:
     file.writestr(info, data)
 
 
+def with_arrays_apart(module: Module) -> tuple[Module, dict[str, bytes]]:
+    """The module with a blob's name for each large literal, and the blobs."""
+    blobs: dict[str, bytes] = {}
+
+    def apart(op: Operation) -> Operation:
+        value = op.attributes.get("value")
+        if not isinstance(value, Constant) or not isinstance(value.data, bytes) or len(value.data) <= INLINE_BYTES:
+            return op
+        blob = Blob(digest_of(value.data))
+        blobs[blob.digest] = value.data
+        return attrs.evolve(op, attributes={**op.attributes, "value": blob})
+
+    return _with_literals(module, apart), blobs
+
+
+def _with_arrays(module: Module, blobs: Mapping[str, bytes]) -> Module:
+    """The inverse of `with_arrays_apart`."""
+
+    def joined(op: Operation) -> Operation:
+        value = op.attributes.get("value")
+        if not isinstance(value, Blob):
+            return op
+        if value.digest not in blobs:
+            raise FedcoreError(f"the bundle names the literal %{op.name}, but lacks its blob {value}")
+        if not isinstance(op.type, TensorType) or not is_static(op.type.shape) or op.type.dtype.name == "str":
+            raise FedcoreError(f"the literal %{op.name} has a blob, but the type {op.type}")
+        data = blobs[value.digest]
+        if len(data) != math.prod(op.type.shape) * op.type.dtype.numpy.itemsize:
+            raise FedcoreError(f"the literal %{op.name} is of type {op.type}, but its blob has {len(data)} bytes")
+        return attrs.evolve(
+            op, attributes={**op.attributes, "value": Constant(op.type.dtype.name, op.type.shape, data)}
+        )
+
+    return _with_literals(module, joined)
+
+
+def _with_literals(module: Module, change) -> Module:
+    def changed(function: Function) -> Function:
+        operations = tuple([change(op) if op.kind == "literal" else op for op in function.operations])
+        same = all(new is old for new, old in zip(operations, function.operations, strict=True))
+        return function if same else attrs.evolve(function, operations=operations)
+
+    functions = tuple(map(changed, module.functions))
+    same = all(new is old for new, old in zip(functions, module.functions, strict=True))
+    return module if same else attrs.evolve(module, functions=functions)
+
+
 def from_bytes(data: bytes) -> Module:
     """The module of a file's content, told apart by what it starts with.
 
+    Names, sizes and digests are checked before anything is parsed.
+
     Raises:
-        FedcoreError: a blob is missing or is not what its digest says.
+        FedcoreError: the file is no bundle, a blob is missing or is not what its digest says.
         ParseError: the text is not in the notation.
     """
     if not data.startswith(b"PK"):
         return parse_module(_decoded(data))
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
-            content = {name: file.read(name) for name in file.namelist()}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+            _check_members(file.infolist(), len(data))
+            content = {info.filename: file.read(info) for info in file.infolist()}
+    except _NO_ZIP as error:
         raise FedcoreError(f"the file is no bundle: {error}") from None
-    if _TEXT not in content:
-        raise FedcoreError(f"the bundle holds no {_TEXT}")
-    module = parse_module(_decoded(content[_TEXT]))
-    blobs = {name.removeprefix("sha256/"): blob for name, blob in content.items() if name.startswith("sha256/")}
+    blobs = {name.removeprefix("sha256/"): blob for name, blob in content.items() if name != _TEXT}
     for digest, blob in blobs.items():
         if digest_of(blob) != digest:
             raise FedcoreError(f"the bundle's blob sha256:{digest} has other bytes than its name says")
+    module = parse_module(_decoded(content[_TEXT]))
     for graph in module.graphs:
         if graph.digest not in blobs:
             raise FedcoreError(f"the bundle names the graph @{graph.name}, but lacks its blob sha256:{graph.digest}")
-    return attrs.evolve(module, blobs=blobs)
+    graphs = {graph.digest: blobs[graph.digest] for graph in module.graphs}
+    return attrs.evolve(_with_arrays(module, blobs), blobs=graphs)
+
+
+def _check_members(infos: list[zipfile.ZipInfo], size: int) -> None:
+    """Raises if the members are others than a bundle has, or claim more bytes than there are."""
+    if len(infos) > limits.MAX_BLOBS:
+        raise FedcoreError(f"the bundle has {len(infos)} members; at most {limits.MAX_BLOBS} are read")
+    names = [info.filename for info in infos]
+    if len(set(names)) < len(names):
+        raise FedcoreError("two members of the bundle have one name")
+    if _TEXT not in names:
+        raise FedcoreError(f"the bundle holds no {_TEXT}")
+    for info in infos:
+        if info.filename != _TEXT and not _BLOB.fullmatch(info.filename):
+            raise FedcoreError(f"{info.filename!r} is no name in a bundle; {_TEXT} and sha256/… are")
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+            raise FedcoreError(f"the bundle's {info.filename} is compressed or encrypted, which no bundle is")
+        limit = limits.MAX_TEXT_BYTES if info.filename == _TEXT else limits.MAX_BLOB_BYTES
+        if info.file_size > limit:
+            raise FedcoreError(f"the bundle's {info.filename} has {info.file_size} bytes; at most {limit} are read")
+    if sum(info.file_size for info in infos) > size:
+        raise FedcoreError("the members of the bundle claim more bytes than it has")
 
 
 def _decoded(data: bytes) -> str:
+    if len(data) > limits.MAX_TEXT_BYTES:
+        raise FedcoreError(f"the text has {len(data)} bytes; at most {limits.MAX_TEXT_BYTES} are read")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -72,10 +175,25 @@ def _decoded(data: bytes) -> str:
 def write(module: Module, path: str | os.PathLike) -> None:
     """Writes the module; a crash leaves the old file or the new one, never half of it."""
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(to_bytes(module))
-    partial.replace(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(to_bytes(module))
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def read(path: str | os.PathLike) -> Module:
-    return from_bytes(Path(path).read_bytes())
+    """The module of a file.
+
+    Raises:
+        FedcoreError: as `from_bytes`.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    size = path.stat().st_size
+    if size > limits.MAX_BUNDLE_BYTES:
+        raise FedcoreError(f"{path} has {size} bytes; at most {limits.MAX_BUNDLE_BYTES} are read")
+    return from_bytes(path.read_bytes())

@@ -1,10 +1,83 @@
 """Walks a function operation by operation. What an operation does is the caller's: numpy or TensorFlow."""
 
-from collections.abc import Callable
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
 
-from fedcore.ir.module import Function, Module, Symbol
+import attrs
+
+from fedcore.errors import FedcoreError
+from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
 from fedcore.ir.structural import spread
+from fedcore.seeds import fold_in
 from fedcore.types import Type
+
+
+@attrs.frozen
+class Seed:
+    """What a call draws from: the seed of its place, and the salts of the operations that led to it.
+
+    The salts of an operation and of those inside the function that it calls are joined to a path. Joining is
+    associative, so inlining keeps every path and with it every bit.
+
+    Args:
+        base: of the server or of a client: an int, or an int64 tensor.
+        fold: (seed, number) -> seed, over what the base is.
+    """
+
+    base: object
+    fold: Callable = fold_in
+    path: str = ""
+
+    def at(self, op: Operation, index: int) -> "Seed":
+        """The seed of the function that is operand `index` of an operation."""
+        return attrs.evolve(self, path=join_salts(self.path, salt_of(op, index)))
+
+    def number(self):
+        """The seed to draw from: the base itself where no salt has been met."""
+        return self.fold(self.base, _number(self.path)) if self.path else self.base
+
+    def for_client(self, index: int) -> "Seed":
+        return attrs.evolve(self, base=self.fold(self.base, index))
+
+    def for_element(self, index) -> "Seed":
+        """The seed of one element of a sequence."""
+        return Seed(self.fold(self.number(), index), self.fold)
+
+
+def salt_of(op: Operation, index: int) -> str:
+    """The salt of an operation's function operand; an aggregation has several."""
+    salt = op.attributes.get("salt", "")
+    return f"{salt}:{index}" if salt and index else salt
+
+
+def join_salts(outer: str, inner: str) -> str:
+    return f"{outer}.{inner}" if outer and inner else outer or inner
+
+
+@functools.cache
+def _number(path: str) -> int:
+    return int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big", signed=True)
+
+
+@attrs.frozen(eq=False)
+class Callee:
+    """A function value that may draw: Python calls it, with the seed of the operation that it is an operand of."""
+
+    apply: Callable  # (seed, *arguments) -> result
+    seed: Seed | None = None
+
+    def __call__(self, *arguments):
+        return self.apply(self.seed, *arguments)
+
+    def at(self, seed: Seed | None) -> "Callee":
+        return Callee(self.apply, seed)
+
+    def for_client(self, index: int) -> "Callee":
+        return self if self.seed is None else self.at(self.seed.for_client(index))
+
+    def for_element(self, index) -> "Callee":
+        return self if self.seed is None else self.at(self.seed.for_element(index))
 
 
 class Interpreter:
@@ -12,7 +85,8 @@ class Interpreter:
 
     Args:
         evaluate: (operation, operand types, operand values) -> the result's value.
-        graph: turns a graph and its bytes into a Python function over nested tuples.
+        graph: turns a graph and its bytes into a Python function over nested tuples; that of a seeded graph takes the
+            keyword `seed`.
     """
 
     def __init__(self, module: Module, evaluate: Callable, graph: Callable):
@@ -21,28 +95,69 @@ class Interpreter:
         self.evaluate = evaluate
         self._graph = graph
         self._graphs: dict[str, Callable] = {}
+        self._drawing = seeded_symbols(module)
 
-    def function(self, name: str) -> Callable:
+    def function(self, name: str, seed: Seed | None = None) -> Callable:
         """The symbol as a Python function; structs of its parameters may be packed in one tuple."""
         node = self._symbols[name]
         if isinstance(node, Function):
-            return lambda *arguments: self.run(node, *arguments)
+            if name not in self._drawing:
+                return lambda *arguments: self.run(node, *arguments)
+            return Callee(lambda seed, *arguments: self.run(node, *arguments, seed=seed), seed)
         if name not in self._graphs:
             self._graphs[name] = self._graph(node, self._module.blob(node.digest))
-        return self._graphs[name]
+        graph = self._graphs[name]
+        if name not in self._drawing:
+            return graph
+        return Callee(lambda seed, *arguments: graph(*arguments, seed=_needed(seed, node)), seed)
 
-    def run(self, function: Function, *arguments):
+    def run(self, function: Function, *arguments, seed: Seed | None = None):
         arguments = spread(arguments, len(function.parameters)) if function.parameters else ()
-        names = [p.name for p in function.parameters]
-        known = dict(zip(names, arguments, strict=True))
-        types: dict[str, Type] = {p.name: p.type for p in function.parameters}
-        for op in function.operations:
-            operand_types, values = [], []
-            for operand in op.operands:
-                is_symbol = isinstance(operand, Symbol)
-                operand_types.append(self._symbols[operand.name].type if is_symbol else types[operand.name])
-                values.append(self.function(operand.name) if is_symbol else known[operand.name])
+        known = dict(zip([p.name for p in function.parameters], arguments, strict=True))
+        self.operations(function.operations, known, {p.name: p.type for p in function.parameters}, seed)
+        result = function.result
+        return self.function(result.name, seed) if isinstance(result, Symbol) else known[result.name]
+
+    def operations(
+        self, operations: Sequence[Operation], known: dict, types: dict[str, Type], seed: Seed | None = None
+    ) -> None:
+        """Evaluates operations in order; adds their values and types to `known` and `types`."""
+        for op in operations:
+            operand_types: list[Type] = []
+            values: list = []
+            for index, operand in enumerate(op.operands):
+                at = None if seed is None else seed.at(op, index)
+                if isinstance(operand, Symbol):
+                    operand_types.append(self._symbols[operand.name].type)
+                    values.append(self.function(operand.name, at))
+                else:
+                    operand_types.append(types[operand.name])
+                    values.append(_at(known[operand.name], at))
             known[op.name] = self.evaluate(op, operand_types, values)
             types[op.name] = op.type
-        result = function.result
-        return self.function(result.name) if isinstance(result, Symbol) else known[result.name]
+
+
+def _needed(seed: Seed | None, graph: Graph):
+    if seed is None:
+        raise FedcoreError(f"@{graph.name} draws random numbers, and is called without a seed")
+    return seed.number()
+
+
+def _at(value, seed: Seed | None):
+    """A function value takes the seed of the operation that uses it."""
+    if isinstance(value, Callee):
+        return value.at(seed)
+    if isinstance(value, functools.partial) and isinstance(value.func, Callee):
+        function, captured = value.func, value.args
+        return Callee(lambda at, *arguments: function.apply(at, *captured, *arguments), seed)
+    return value
+
+
+def seeded_symbols(module: Module) -> frozenset[str]:
+    """The graphs that draw, and the functions that call one that does."""
+    found = {g.name for g in module.graphs if g.attributes.get("seeded")}
+    for function in module.functions:
+        operands = [function.result, *(o for op in function.operations for o in op.operands)]
+        if any(isinstance(o, Symbol) and o.name in found for o in operands):
+            found.add(function.name)
+    return frozenset(found)

@@ -5,6 +5,7 @@ Nothing nests: an operation's operands are names of bindings, of parameters, or 
 """
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -61,6 +62,11 @@ class Constant:
             return cls("str", array.shape, tuple(flat))
         array = np.asarray(value).astype(dtype.numpy)
         return cls(dtype.name, array.shape, array.tobytes())
+
+    def is_whole(self) -> bool:
+        """Whether there are as many bytes, or strings, as the shape says."""
+        size = 1 if self.dtype == "str" else as_dtype(self.dtype).numpy.itemsize
+        return isinstance(self.data, tuple) == (self.dtype == "str") and len(self.data) == math.prod(self.shape) * size
 
     def to_numpy(self):
         if isinstance(self.data, tuple):
@@ -176,6 +182,8 @@ class Module:
         factory=dict, eq=False, repr=False, converter=lambda b: MappingProxyType(dict(b))
     )
 
+    _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)  # worked out when first asked for
+
     @property
     def main(self) -> Function:
         return self.functions[-1]
@@ -225,7 +233,12 @@ class Module:
         return print_module(self)
 
     def digest(self) -> str:
-        """Names the program: the SHA-256 of its text without locations."""
+        """Names the program: the SHA-256 of its text without locations, large literals by their digests."""
+        if self._digest is not None:
+            return self._digest
+        from fedcore.ir.bundle import with_arrays_apart
         from fedcore.ir.printer import print_module
 
-        return digest_of(print_module(self, locations=False).encode())
+        digest = digest_of(print_module(with_arrays_apart(self)[0], locations=False).encode())
+        object.__setattr__(self, "_digest", digest)
+        return digest

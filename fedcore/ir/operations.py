@@ -5,19 +5,24 @@ the notation cannot say it (a struct of any length), by `operation` (a function 
 """
 
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
-from fedcore.ir.module import Operation
+from fedcore.ir.module import Operation, Ref
 from fedcore.ir.values import Builder, Value, active_builder, is_placed, user_location
 from fedcore.types import (
     PENDING,
+    AbstractType,
     FederatedType,
     FunctionType,
     Placement,
     Signature,
     StructType,
     Type,
+    as_dtype,
+    fits,
+    member_of,
     parse_signature,
     placement,
     substitute,
@@ -27,9 +32,46 @@ _registry: dict[str, "Intrinsic"] = {}
 
 PLACED, LOCAL, PLAN = "placed", "local", "plan"
 
+ENTRY_POINTS = "fedcore.intrinsics"
+"""The group of entry points whose modules declare operations of third parties."""
+
+
+class _EntryPoints:
+    """Imports the modules of the entry-point group, once, when an operation is asked for that nobody declared."""
+
+    def __init__(self) -> None:
+        self._loaded = False
+        self._lock = threading.RLock()
+
+    def load(self) -> None:
+        with self._lock:
+            if self._loaded:
+                return
+            self._loaded = True
+            for entry in self._found():
+                try:
+                    entry.load()
+                except Exception as error:
+                    raise FedcoreError(
+                        f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS} does not load: {error}"
+                    ) from error
+
+    def _found(self):
+        from importlib.metadata import entry_points
+
+        return entry_points(group=ENTRY_POINTS)
+
+
+_entry_points = _EntryPoints()
+
 
 def lookup(kind: str) -> "Intrinsic":
-    """The declared operation of that name; an error that lists the close ones otherwise."""
+    """The declared operation of that name; an error that lists the close ones otherwise.
+
+    A name that nobody declared yet is looked for in the entry-point group `fedcore.intrinsics`.
+    """
+    if kind not in _registry:
+        _entry_points.load()
     if kind not in _registry:
         import difflib
 
@@ -60,6 +102,9 @@ class Intrinsic:
         typing: Callable | None,
         attributes: Sequence[str],
         name: str | None = None,
+        rule: Callable | None = None,
+        constants: Mapping[str, str] | None = None,
+        widens: Mapping[str, str] | None = None,
     ):
         self.name = name or meaning.__name__
         self.meaning = meaning
@@ -67,6 +112,9 @@ class Intrinsic:
         self.signature = parse_signature(signature) if signature else None
         self.signature_text = signature
         self._typing = typing
+        self._rule = rule
+        self._constants = dict(constants or {})
+        self._widens = dict(widens or {})
         self.attributes = tuple(attributes)
         self.lowered_by: Callable | None = None
         self.__doc__ = meaning.__doc__
@@ -90,7 +138,12 @@ class Intrinsic:
         """The type of the result; raises `TypeMismatch` where the operands do not fit."""
         if self._typing is not None:
             return self._typing(operand_types, attributes)
-        return self._signature_at(attributes).match(operand_types, name=self.name, location=user_location()).result
+        # Outside of tracing no frame is the line that the user wrote.
+        location = user_location() if active_builder() is not None else None
+        result = self._signature_at(attributes).match(operand_types, name=self.name, location=location).result
+        if self._rule is not None:
+            self._rule(self.name, operand_types, attributes)
+        return result
 
     def _signature_at(self, attributes: Mapping) -> Signature:
         """The alternatives whose result is at the placement that the call names, if it names one."""
@@ -126,9 +179,42 @@ class Intrinsic:
         except TypeError as error:
             raise TracingError(f"{self.name}{self.__signature__}: {error}") from None
         given = {k: v for k, v in bound.arguments.items() if v is not None}
-        attributes = {k: self._attribute(k, given.pop(k)) for k in self.attributes}
+        attributes = {k: self._attribute(k, bound.arguments.get(k)) for k in self.attributes}
+        given = {k: v for k, v in given.items() if k not in attributes}
+        given = {k: self._as_value(builder, k, v, given) for k, v in given.items()}
+        placed = {k: v for k, v in given.items() if isinstance(v, Value) and is_placed(v.type)}
+        if placed and self.level == LOCAL:
+            return self._mapped(given, placed, attributes)
         operands = self._operands(builder, list(given.values()))
         return self.emit(operands, builder=builder, **attributes)
+
+    def _as_value(self, builder: Builder, name: str, arg, given: Mapping):
+        """Functions stay; a Python constant takes the dtypes of the operand that it is declared to be like."""
+        if isinstance(arg, Value) or _is_function(arg):
+            return arg
+        like = given.get(self._constants.get(name, ""))
+        return builder.value(arg, member_of(like.type) if isinstance(like, Value) else None)
+
+    def _mapped(self, given: dict, placed: dict[str, Value], attributes: dict) -> Value:
+        """A local operation on placed values is mapped over them."""
+        places = sorted({p for v in placed.values() for p in _places(v.type)})
+        if len(places) > 1:
+            raise TypeMismatch(
+                f"{self.name}: its operands are at {' and '.join(places)}; bring them to one placement first "
+                "(fc.federated_broadcast sends a server value to the clients)"
+            )
+        names = list(placed)
+
+        def fn(parts):
+            own = dict(zip(names, parts, strict=True)) if len(names) > 1 else {names[0]: parts}
+            return self(**{**given, **own}, **attributes)
+
+        fn.__name__ = self.name
+        values = tuple(placed.values())
+        argument = values[0] if len(values) == 1 else values
+        if not isinstance(argument, Value) or not isinstance(argument.type, FederatedType):
+            argument = lookup("federated_zip")(argument)
+        return lookup("federated_map")(fn, argument)
 
     def emit(self, operands: Sequence[Value], *, builder: Builder | None = None, **attributes) -> Value:
         """Appends the operation on operands that are Values already."""
@@ -137,6 +223,8 @@ class Intrinsic:
         return builder.append(self.name, operands, type_, attributes)
 
     def _attribute(self, name, value):
+        if name == "dtype":
+            return as_dtype(value).name
         if name != "placement":
             return value
         if not isinstance(value, Placement):
@@ -145,25 +233,59 @@ class Intrinsic:
 
     def _operands(self, builder: Builder, args: list) -> list[Value]:
         """Args as Values: containers become structs, placed ones are zipped, functions traced last."""
-        known = [None if _is_function(a) else self._placed(builder, i, builder.value(a)) for i, a in enumerate(args)]
+        known = [None if _is_function(a) else self._placed(builder, i, a) for i, a in enumerate(args)]
         types = [PENDING if v is None else v.type for v in known]
         values = []
         for i, (value, arg) in enumerate(zip(known, args, strict=True)):
             if value is None:
-                value = builder.function(arg, self._parameter_of_function(types, i, arg))
+                value = self._function(builder, types, i, arg)
                 types[i] = value.type
+            if isinstance(value.type, FunctionType):
+                self._check_captures(builder, value)
             values.append(value)
         return values
 
-    def _parameter_of_function(self, types, index: int, fn) -> Type | None:
-        """The parameter that a function given as argument `index` is traced for."""
+    def _function(self, builder: Builder, types, index: int, fn) -> Value:
+        """The function given as argument `index`, traced for what the arguments before it say it takes.
+
+        A variable that widens another starts as that one; where the function returns a wider type, it is traced
+        again for it.
+        """
         binding = self._signature().match_partial(types, name=self.name, location=user_location())
         wanted = binding.alternative.parameters[index].type
         if not isinstance(wanted, FunctionType):
             raise TypeMismatch(f"{self.name}: a function ({fn!r}) stands where {wanted} is wanted")
-        if wanted.parameter is None:
-            return None
-        return substitute(wanted.parameter, binding.variables, binding.placements)
+        starts = {wide: binding.variables[narrow] for wide, narrow in self._widens.items()}
+        variables = {**starts, **binding.variables}
+
+        def traced():
+            parameter = wanted.parameter
+            return builder.function(
+                fn, None if parameter is None else substitute(parameter, variables, binding.placements)
+            )
+
+        value = traced()
+        if not isinstance(wanted.result, AbstractType) or wanted.result.label not in self._widens:
+            return value
+        returned, state = value.type.result, variables[wanted.result.label]
+        if not fits(returned, state) and fits(state, returned):
+            variables[wanted.result.label] = returned
+            return traced()
+        return value
+
+    def _check_captures(self, builder: Builder, function: Value) -> None:
+        if self.level != PLACED or self.lowered_by is not None or self.name in ("federated_map", "federated_apply"):
+            return
+        made = builder.operation(function)
+        if made is None or made.kind != "bind":
+            return
+        captured = [builder.type_of(o) for o in made.operands[1:] if isinstance(o, Ref)]
+        values = [t for t in captured if not isinstance(t, FunctionType)]
+        if values:
+            raise TracingError(
+                f"{self.name}: a function of it captures a value of type {values[0]}, which only constants can be. "
+                "Put it into the value: fc.federated_zip it with fc.federated_value(captured, placement)"
+            )
 
     def _placed(self, builder: Builder, index: int, value: Value) -> Value:
         """Zips a struct of placed values where one placed value is wanted."""
@@ -176,6 +298,12 @@ class Intrinsic:
         return lookup("federated_zip")(value)
 
 
+def _places(type_: Type) -> set[str]:
+    if isinstance(type_, FederatedType):
+        return {type_.placement.name}
+    return {p for t in type_.types for p in _places(t)} if isinstance(type_, StructType) else set()
+
+
 def _is_at(type_: Type, where: Placement) -> bool:
     return isinstance(type_, FederatedType) and type_.placement == where
 
@@ -185,33 +313,75 @@ def _is_function(x) -> bool:
 
 
 def _declare(op: Intrinsic) -> Intrinsic:
-    if op.name in _registry:
+    known = _registry.get(op.name)
+    if known is not None and _written_at(known) != _written_at(op):
         raise FedcoreError(f"an operation called {op.name!r} is declared already")
     _registry[op.name] = op
     return op
 
 
-def intrinsic(signature: str, *, level: str = PLACED, attributes: Sequence[str] = ()):
+def _written_at(op: Intrinsic) -> tuple[str, str]:
+    """A declaration that is run again, as a notebook's cell is, takes the place of the old one."""
+    return op.meaning.__module__, op.meaning.__qualname__
+
+
+def intrinsic(
+    signature: str,
+    *,
+    level: str = PLACED,
+    attributes: Sequence[str] = (),
+    rule: Callable | None = None,
+    constants: Mapping[str, str] | None = None,
+    widens: Mapping[str, str] | None = None,
+):
     """Declares an operation by its signature in the type notation; decorates its meaning.
 
     Args:
         signature: parameters, result and kinds, as in `({T}@CLIENTS -> T@SERVER) where T: numeric`.
         level: "placed" for operations between placements, "local" for those inside one.
         attributes: the parameters that are no values; one called `placement` picks the alternative.
+        rule: `rule(name, operand_types, attributes)` raises `TypeMismatch` for what the signature cannot say.
+        constants: by parameter, the parameter whose dtypes its Python constants take, as 1 does in `x + 1`.
+        widens: by type variable, the variable that it starts as while functions are traced; it may become wider.
     """
     return lambda meaning: _declare(
-        Intrinsic(meaning, level=level, signature=signature, typing=None, attributes=attributes)
+        Intrinsic(
+            meaning,
+            level=level,
+            signature=signature,
+            typing=None,
+            attributes=attributes,
+            rule=rule,
+            constants=constants,
+            widens=widens,
+        )
     )
 
 
-def operation(typing: Callable, *, level: str = LOCAL, name: str | None = None):
+def operation(
+    typing: Callable,
+    *,
+    level: str = LOCAL,
+    name: str | None = None,
+    attributes: Sequence[str] = (),
+    constants: Mapping[str, str] | None = None,
+):
     """Declares an operation whose result type `typing(operand_types, attributes)` computes.
 
     Args:
         name: of the operation. Default: the name of the meaning.
+        attributes, constants: as for `intrinsic`.
     """
     return lambda meaning: _declare(
-        Intrinsic(meaning, level=level, signature=None, typing=typing, attributes=(), name=name)
+        Intrinsic(
+            meaning,
+            level=level,
+            signature=None,
+            typing=typing,
+            attributes=attributes,
+            name=name,
+            constants=constants,
+        )
     )
 
 

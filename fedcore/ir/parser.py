@@ -1,15 +1,23 @@
-"""Text to module: the inverse of `printer.py`. Checks the words; what they mean is `verify`'s to check."""
+"""Text to module: the inverse of `printer.py`. Checks the words; what they mean is `verify`'s to check.
+
+`_RULES` is the notation. Nearly all text is operations as the printer writes them, and word by word they take five
+times as long to read: so `_LINES` makes one token of each. Where the type in such a line is wrong, the text is read
+once more by the rules alone, which tell the place.
+"""
 
 import contextvars
 import functools
 import json
 import math
 import re
+from typing import Any
 
+import attrs
 import lark
 import numpy as np
 
 from fedcore.errors import Location
+from fedcore.ir.limits import MAX_DIGITS, check_text
 from fedcore.ir.module import (
     STAGES,
     TEXT_VERSION,
@@ -18,6 +26,7 @@ from fedcore.ir.module import (
     Function,
     Graph,
     Module,
+    Operand,
     Operation,
     Parameter,
     Ref,
@@ -53,6 +62,17 @@ NUMBER.3: /-?([0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?|inf|nan(\(0x[0-9a-f]+\))?)(?![A-Z
 %ignore /\/\/[^\n]*/
 """
 
+_NAME = r'[%@](?:[A-Za-z0-9_]+|"(?:\\.|[^"\\\n])*")'
+_LINE = rf"(%{_NAME[4:]}) = ([A-Za-z_][A-Za-z0-9_]*)\(((?:{_NAME}(?:, {_NAME})*)?)\) : ((?:[^\s\"\/]| -> )++)"
+_LINE_END = r"(?=\n| \{[A-Za-z_]+=|   loc\()"
+_PLACE = r"loc\(\"([^\"\\\n]*)\":([0-9]{1,9})\)"
+_LINES = rf"""
+%extend operation: LINE [attributes] [location] -> line
+%extend location: PLACE -> place
+LINE.5: /{_LINE}{_LINE_END}/
+PLACE.4: /{_PLACE}/
+"""
+
 _WORDS = {
     "FEDCORE": "`fedcore`",
     "GRAPH": "`graph`",
@@ -62,15 +82,32 @@ _WORDS = {
     "RETURN": "`return`",
     "LOC": "`loc`",
     "REF": "a binding such as `%0`",
+    "LINE": "a binding such as `%0`",
+    "PLACE": "`loc`",
     "SYMBOL": "a symbol such as `@main`",
     "BLOB": "a digest such as `sha256:3f1c9a`",
     "BYTES": "bytes",
     "NUMBER": "a number",
 }
 
+_line = re.compile(_LINE)
+_place = re.compile(_PLACE)
+_names = re.compile(_NAME).findall
+_is_integer = re.compile(r"-?[0-9]+").fullmatch
 
-# The names that the text being parsed has given to types so far.
-_type_names: contextvars.ContextVar[dict[str, Type]] = contextvars.ContextVar("fedcore_type_names")
+
+@attrs.define
+class _Reading:
+    """What one text has said so far; equal pieces are made once."""
+
+    type_names: dict[str, Type] = attrs.field(factory=dict)
+    types: dict[str, Type] = attrs.field(factory=dict)
+    operands: dict[str, tuple[Operand, ...]] = attrs.field(factory=dict)
+    names: dict[str, Operand] = attrs.field(factory=dict)
+    locations: dict[str, Location] = attrs.field(factory=dict)
+
+
+_reading: contextvars.ContextVar[_Reading] = contextvars.ContextVar("fedcore_reading")
 
 
 class _Number(str):
@@ -80,8 +117,8 @@ class _Number(str):
 @lark.v_args(inline=True)
 class _ModuleBuilder(TypeBuilder):
     def module(self, version, stage, *nodes):
-        if int(version) != TEXT_VERSION:
-            raise Refused(version, f"this text has version {version}", (f"version {TEXT_VERSION}",))
+        if version != str(TEXT_VERSION):
+            raise Refused(version, f"this text has version {version[:20]}", (f"version {TEXT_VERSION}",))
         if stage not in STAGES:
             raise Refused(stage, f"`{stage}` is no stage of compilation", STAGES)
         graphs = tuple(n for n in nodes if isinstance(n, Graph))
@@ -90,16 +127,16 @@ class _ModuleBuilder(TypeBuilder):
     def type_name(self, name, type_):
         if not name[0].isupper():
             raise Refused(name, "the name of a type starts with a capital letter")
-        _type_names.get()[str(name)] = type_
+        _reading.get().type_names[str(name)] = type_
 
     def named(self, name):
-        known = _type_names.get()
+        known = _reading.get().type_names
         return known[name] if name in known else super().named(name)
 
     def graph(self, name, type_, digest, attributes=None):
         if not isinstance(type_, FunctionType):
             raise Refused(name, f"a graph has the type of a function, not {type_}")
-        return Graph(self._name(name), type_, digest.removeprefix("sha256:"), _plain_values(attributes or {}))
+        return Graph(_name(name), type_, digest.removeprefix("sha256:"), _plain_values(name, attributes or {}))
 
     def definition(self, name, *rest):
         return self._function(name, None, rest)
@@ -114,46 +151,64 @@ class _ModuleBuilder(TypeBuilder):
     def _function(self, name, where, rest):
         parameters = tuple(r for r in rest if isinstance(r, Parameter))
         result_type, *others = rest[len(parameters) :]
-        attributes = _plain_values(others[0]) if len(others) == 2 else {}
+        attributes = _plain_values(name, others[0]) if len(others) == 2 else {}
         location, operations, result = others[-1]
-        return Function(self._name(name), parameters, operations, result, result_type, where, attributes, location)
+        return Function(_name(name), parameters, operations, result, result_type, where, attributes, location)
 
     def parameter(self, name, type_):
-        return Parameter(self._name(name), type_)
+        return Parameter(_name(name), type_)
 
     def body(self, brace, *parts):
         location = parts[0] if isinstance(parts[0], Location) else None
-        operations = tuple(p for p in parts[:-1] if isinstance(p, Operation))
-        return location, operations, self._operand(parts[-1])
+        return location, parts[0 if location is None else 1 : -1], _operand(parts[-1])
 
     def operation(self, name, kind, operands, type_, *rest):
-        attributes = next((r for r in rest if isinstance(r, dict)), {})
-        location = next((r for r in rest if isinstance(r, Location)), None)
-        if kind == "literal" and "value" in attributes:
-            attributes = {**attributes, "value": self._constant(name, attributes["value"], type_)}
-        attributes = _plain_values(attributes)
-        return Operation(self._name(name), str(kind), operands, type_, attributes, location)
+        attributes, location = {}, None
+        for part in rest:
+            if isinstance(part, dict):
+                attributes = part
+            else:
+                location = part
+        if attributes:
+            if kind == "literal" and "value" in attributes:
+                attributes = {**attributes, "value": _literal(name, attributes["value"], type_)}
+            attributes = _plain_values(name, attributes)
+        return Operation(_name(name), str(kind), operands, type_, attributes, location)
+
+    def line(self, token, *rest):
+        name, kind, operands, type_ = _pieces(_line, token)
+        reading = _reading.get()
+        if type_ not in reading.types:
+            reading.types[type_] = _type_in_line(type_)
+        if operands not in reading.operands:
+            reading.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
+        first = lark.Token.new_borrow_pos("REF", name, token) if rest or name[1] == '"' else name
+        return self.operation(first, kind, reading.operands[operands], reading.types[type_], *rest)
 
     def operands(self, opening, *operands):
-        return tuple(map(self._operand, operands))
-
-    def _operand(self, token):
-        return (Ref if token.type == "REF" else Symbol)(self._name(token))
+        return tuple(map(_operand, operands))
 
     def attributes(self, brace, *pairs):
-        return dict(pairs)
+        found = {}
+        for key, value in pairs:
+            if key in found:
+                raise Refused(key, f"the attribute `{key}` stands twice")
+            found[key] = value
+        return {str(key): value for key, value in pairs}
 
     def attribute(self, key, value):
-        return str(key), value
+        return key, value
 
     def number(self, token):
+        if len(token) > MAX_DIGITS:
+            raise Refused(token, f"this number has more than {MAX_DIGITS} digits")
         return _Number(token)
 
     def word(self, token):
         return {"true": True, "false": False}.get(token, str(token))
 
     def string(self, token):
-        return self._text(token)
+        return _unquoted(token, token)
 
     def bytes(self, token):
         raw = token[2:-1].encode()
@@ -166,33 +221,78 @@ class _ModuleBuilder(TypeBuilder):
         return values
 
     def location(self, opening, file, line):
-        return Location(self._text(file), int(line))
+        if len(line) > 9:
+            raise Refused(line, "this line is further down than any file goes")
+        return Location(_unquoted(file, file), int(line))
 
-    def _name(self, token):
-        return json.loads(token[1:]) if token[1] == '"' else str(token[1:])
-
-    def _constant(self, token, value, type_):
-        if isinstance(value, Blob):
-            return value
-        if not isinstance(type_, TensorType) or not is_static(type_.shape):
-            raise Refused(token, f"a literal has a tensor type with known sizes, not {type_}")
-        try:
-            return _constant(value, type_.dtype, type_.shape)
-        except (ValueError, OverflowError, TypeError):
-            raise Refused(token, f"this literal is no {type_}") from None
+    def place(self, token):
+        known = _reading.get().locations
+        if token not in known:
+            file, line = _pieces(_place, token)
+            known[token] = Location(file, int(line))
+        return known[token]
 
 
-def _plain_values(attributes: dict) -> dict:
-    return {key: _plain(value) for key, value in attributes.items()}
+def _pieces(pattern: re.Pattern, token: str) -> tuple[str, ...]:
+    match = pattern.match(token)
+    assert match is not None  # the token is one because the pattern matched
+    return match.groups()
 
 
-def _plain(value):
+def _operand(token: lark.Token) -> Operand:
+    return _operand_of(token, str(token))
+
+
+def _operand_of(token: lark.Token, text: str) -> Operand:
+    """The operand that `text` writes; `token` says where it stands."""
+    known = _reading.get().names
+    if text not in known:
+        name = _unquoted(token, text[1:]) if text[1] == '"' else text[1:]
+        known[text] = Ref(name) if text[0] == "%" else Symbol(name)
+    return known[text]
+
+
+def _name(token) -> str:
+    return _unquoted(token, token[1:]) if token[1] == '"' else str(token[1:])
+
+
+def _unquoted(token, text: str) -> str:
+    try:
+        found = json.loads(text, strict=False)
+        found.encode()
+    except UnicodeEncodeError:
+        raise Refused(token, "this quoted name holds half of a surrogate pair") from None
+    except ValueError:
+        raise Refused(token, "this quoted name has an escape that JSON does not know") from None
+    return found
+
+
+def _plain_values(token, attributes: dict) -> dict:
+    return {key: _plain(token, value) for key, value in attributes.items()}
+
+
+def _plain(token, value):
     """Numbers outside literals are ints, or floats where they are written so."""
     if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    if isinstance(value, _Number):
-        return int(value) if re.fullmatch(r"-?[0-9]+", value) else float(value)
-    return value
+        return tuple([_plain(token, v) for v in value])
+    if not isinstance(value, _Number):
+        return value
+    if _is_integer(value):
+        return int(value)
+    if value.startswith("nan"):
+        raise Refused(token, "an attribute is no NaN")
+    return float(value)
+
+
+def _literal(token, value, type_):
+    if isinstance(value, Blob):
+        return value
+    if not isinstance(type_, TensorType) or not is_static(type_.shape):
+        raise Refused(token, f"a literal has a tensor type with known sizes, not {type_}")
+    try:
+        return _constant(value, type_.dtype, type_.shape)
+    except (ValueError, OverflowError, TypeError):
+        raise Refused(token, f"this literal is no {type_}") from None
 
 
 def _constant(value, dtype: DType, shape: tuple[int, ...]) -> Constant:
@@ -204,16 +304,18 @@ def _constant(value, dtype: DType, shape: tuple[int, ...]) -> Constant:
             raise ValueError(value)
         return Constant("str", shape, tuple(scalars))
     array = np.zeros(len(scalars), dtype.numpy)
-    for i, scalar in enumerate(scalars):
-        array[i] = _scalar(scalar, dtype.numpy)
+    with np.errstate(over="ignore"):  # 1e999 is inf
+        for i, scalar in enumerate(scalars):
+            array[i] = _scalar(scalar, dtype.numpy)
     return Constant(dtype.name, shape, array.tobytes())
 
 
 def _scalar(text, dtype: np.dtype):
     if dtype.kind == "c":
         real = np.dtype(f"f{dtype.itemsize // 2}")
-        parts = np.array([_scalar(part, real) for part in text], real)
-        return parts.view(dtype)[0]
+        if not isinstance(text, tuple) or len(text) != 2:
+            raise ValueError(text)
+        return np.array([_scalar(part, real) for part in text], real).view(dtype)[0]
     if dtype.kind == "b":
         if not isinstance(text, bool):
             raise ValueError(text)
@@ -231,10 +333,10 @@ def _scalar(text, dtype: np.dtype):
 
 
 @functools.cache
-def _parser() -> lark.Lark:
+def _parser(*, lines: bool) -> lark.Lark:
     return lark.Lark(
-        TYPE_RULES + _RULES,
-        start="module",
+        TYPE_RULES + _RULES + (_LINES if lines else ""),
+        start=["module", "type"],
         parser="lalr",
         maybe_placeholders=False,
         transformer=_ModuleBuilder(),
@@ -246,9 +348,29 @@ def parse_module(text: str) -> Module:
 
     Raises:
         ParseError: with the line, the column, a caret and what was expected.
+        FedcoreError: the text is larger than `limits` allows.
     """
-    token = _type_names.set({})
+    check_text(text)
     try:
-        return parse_with(_parser(), text, words=_WORDS)
+        return _read(text, lines=True)
+    except _WrongLine:
+        return _read(text, lines=False)
+
+
+class _WrongLine(Exception):
+    """A `LINE` holds what is no type."""
+
+
+def _type_in_line(text: str) -> Any:
+    try:
+        return _parser(lines=True).parse(text, start="type")
+    except (Refused, lark.UnexpectedInput):
+        raise _WrongLine from None
+
+
+def _read(text: str, *, lines: bool) -> Any:
+    token = _reading.set(_Reading())
+    try:
+        return parse_with(_parser(lines=lines), text, start="module", words=_WORDS)
     finally:
-        _type_names.reset(token)
+        _reading.reset(token)

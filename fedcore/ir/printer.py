@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedcore.ir.module import TEXT_VERSION, Blob, Constant, Function, Graph, Module, Operation
+from fedcore.ir.module import TEXT_VERSION, Blob, Constant, Function, Graph, Module, Operation, Ref
 from fedcore.ir.type_names import TypeNames
 from fedcore.types import Type
 from fedcore.types.dtypes import as_dtype
 
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*\Z")
-_RESERVED = {"true", "false", "inf", "nan", "b"}
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_RESERVED = {"true", "false", "inf", "nan"}
+_BARE = re.compile(r"[A-Za-z0-9_]+\Z")
 
 
 def print_module(module: Module, *, locations: bool = True) -> str:
@@ -64,11 +65,13 @@ def _operation(op: Operation, names: TypeNames, locations: bool) -> str:
 def _location(node, locations: bool) -> str:
     if not locations or node.location is None:
         return ""
-    return f"   loc({json.dumps(node.location.file, ensure_ascii=False)}:{node.location.line})"
+    file = json.dumps(node.location.file, ensure_ascii=False)
+    # A path may hold bytes that are no text, as surrogates; the file would not take them.
+    return f"   loc({file.encode(errors='replace').decode()}:{node.location.line})"
 
 
 def _name(sigil: str, name: str) -> str:
-    return sigil + (name if re.fullmatch(r"[A-Za-z0-9_]+", name) else json.dumps(name, ensure_ascii=False))
+    return sigil + (name if _BARE.match(name) else json.dumps(name, ensure_ascii=False))
 
 
 def reference(name: str) -> str:
@@ -80,7 +83,7 @@ def symbol(name: str) -> str:
 
 
 def _operand(operand) -> str:
-    return _name(str(operand)[0], operand.name)
+    return _name("%" if type(operand) is Ref else "@", operand.name)
 
 
 def _attributes(attributes) -> str:
@@ -92,8 +95,10 @@ def _attributes(attributes) -> str:
 def print_value(value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, bytes):
+        return _bytes(value)
     if isinstance(value, str):
         return value if _WORD.match(value) and value not in _RESERVED else json.dumps(value, ensure_ascii=False)
     if isinstance(value, Blob):
@@ -106,14 +111,13 @@ def print_value(value) -> str:
 
 
 def _constant(constant: Constant) -> str:
-    array = constant.to_numpy()
     if isinstance(constant.data, tuple):
         scalars = [_bytes(x) for x in constant.data]
-    elif as_dtype(constant.dtype).numpy.kind == "c":
-        parts = array.reshape(-1, 1).view(array.real.dtype)
+    elif (dtype := as_dtype(constant.dtype).numpy).kind == "c":
+        parts = np.frombuffer(constant.data, f"f{dtype.itemsize // 2}").reshape(-1, 2)
         scalars = [f"[{_number(re)}, {_number(im)}]" for re, im in parts]
     else:
-        scalars = [_number(x) for x in array.ravel()]
+        scalars = [_number(x) for x in np.frombuffer(constant.data, dtype)]
     return scalars[0] if constant.shape == () else "[" + ", ".join(scalars) + "]"
 
 

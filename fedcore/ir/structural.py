@@ -101,16 +101,15 @@ def call(function, *arguments):
 
 def _bind_typing(types, attributes):
     function, *captured = types
-    parameters = (
-        list(function.parameter.items()) if len(captured) > 1 or isinstance(function.parameter, StructType) else []
-    )
-    if isinstance(function.parameter, StructType) and all(
-        fits(have, want) for have, (_, want) in zip(captured, parameters, strict=False)
-    ):
-        rest = parameters[len(captured) :]
-        if len(rest) == 1:
-            return FunctionType(rest[0][1], function.result)
-        return FunctionType(StructType(rest) if rest else None, function.result)
+    if not isinstance(function, FunctionType) or function.parameter is None:
+        raise TypeMismatch(f"bind: a function that takes something is wanted, not {function}")
+    if isinstance(function.parameter, StructType) and len(captured) <= len(function.parameter):
+        parameters = list(function.parameter.items())
+        if all(fits(have, want) for have, (_, want) in zip(captured, parameters, strict=False)):
+            rest = parameters[len(captured) :]
+            if len(rest) == 1:
+                return FunctionType(rest[0][1], function.result)
+            return FunctionType(StructType(rest) if rest else None, function.result)
     if len(captured) == 1 and fits(captured[0], function.parameter):
         return FunctionType(None, function.result)
     raise TypeMismatch(f"bind: {function} does not take {', '.join(map(str, captured))} first")

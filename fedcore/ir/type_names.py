@@ -17,8 +17,8 @@ class TypeNames:
 
     def __init__(self, types: Iterable[Type]):
         counts: Counter[StructType] = Counter()
-        for type_ in types:
-            _count(type_, counts)
+        for type_, times in Counter(types).items():
+            _count(type_, counts, times)
         self._names: dict[Type, str] = {}
         self._texts: dict[Type, str] = {}
         taken: set[str] = set()
@@ -45,15 +45,18 @@ def _is_variable(type_: Type) -> bool:
     return isinstance(type_, AbstractType)
 
 
-def _count(type_: Type, counts: Counter) -> None:
+def _count(type_: Type, counts: Counter, times: int) -> None:
     """Counts structs; the parts of one that was met before are not counted again."""
-    if isinstance(type_, StructType) and type_ in counts:
-        counts[type_] += 1
+    if isinstance(type_, StructType):
+        if type_ in counts:
+            counts[type_] += times
+            return
+        for child in type_.types:
+            _count(child, counts, 1)
+        counts[type_] = times
         return
     for _, child in type_.children():
-        _count(child, counts)
-    if isinstance(type_, StructType):
-        counts[type_] += 1
+        _count(child, counts, times)
 
 
 def _stem(type_: StructType) -> str:

@@ -25,11 +25,13 @@ from fedcore.ir.module import (
     Symbol,
 )
 from fedcore.types import (
+    DType,
     FederatedType,
     FunctionType,
     StructType,
     TensorType,
     Type,
+    as_dtype,
     contains,
     member_of,
 )
@@ -167,16 +169,29 @@ class Value:
 
 
 def _arithmetic(kind: str, left, right) -> Value:
+    """`left op right`, one of which may be a Python constant."""
     from fedcore.ir.operations import lookup
 
     op = lookup(kind)
-    builder = active_builder() or (left if isinstance(left, Value) else right).builder
-    left, right = builder.value(left), builder.value(right)
-    if not is_placed(left.type) and not is_placed(right.type):
+    if isinstance(left, Value):
         return op(left, right)
-    placed = left.type if is_placed(left.type) else right.type
-    both = [v if is_placed(v.type) else lookup("federated_value")(v, placed.placement) for v in (left, right)]
-    return lookup("federated_map")(lambda a, b: op(a, b), lookup("federated_zip")(tuple(both)))
+    if kind in ("generic_plus", "generic_multiply"):
+        return op(right, left)
+    if isinstance(right.type, FederatedType):
+        return lookup("federated_map")(lambda x: op(_filled(left, x.type), x), right)
+    return op(_filled(left, right.type), right)
+
+
+def _filled(constant, type_: Type):
+    """The constant in every element of a value of the type: the left side says what comes out."""
+    from fedcore.ir.operations import lookup
+
+    if isinstance(type_, TensorType) and type_.shape == ():
+        return constant
+    builder = active_builder()
+    if builder is None:
+        raise TracingError("arithmetic on traced values stands outside a computation")
+    return lookup("generic_plus")(builder.append("generic_zero", [], type_), constant)
 
 
 class ModuleBuilder:
@@ -190,6 +205,7 @@ class ModuleBuilder:
         self._types: dict[str, FunctionType] = {}
         self._reserved: str | None = None
         self._by_content: dict[object, str] = {}
+        self._drawing: set[str] = set()
 
     def reserve(self, name: str) -> None:
         """Keeps a name for the main function, which is added last."""
@@ -215,6 +231,8 @@ class ModuleBuilder:
         name = self.unique(node.name)
         self._types[name] = node.type
         self._by_content[content] = name
+        if _draws(node):
+            self._drawing.add(name)
         if isinstance(node, Graph):
             self.graphs.append(attrs.evolve(node, name=name))
         else:
@@ -240,8 +258,18 @@ class ModuleBuilder:
     def type_of(self, name: str) -> FunctionType:
         return self._types[name]
 
+    def draws(self, name: str) -> bool:
+        """Whether the symbol draws random numbers."""
+        return name in self._drawing
+
     def build(self) -> Module:
         return Module(self.stage, tuple(self.graphs), tuple(self.functions), self.blobs)
+
+
+def _draws(node: Function | Graph) -> bool:
+    if isinstance(node, Graph):
+        return bool(node.attributes.get("seeded"))
+    return any("salt" in op.attributes for op in node.operations)
 
 
 def _only_graph(module: Module) -> Graph | None:
@@ -269,7 +297,12 @@ def rename_symbols(function: Function, names: dict[str, str]) -> Function:
 
 
 class Builder:
-    """Builds one function. Use as a context manager to make it the one that traced calls append to."""
+    """Builds one function. Use as a context manager to make it the one that traced calls append to.
+
+    Args:
+        salted: what the salts of new operations start with, which have a function that draws random numbers; None
+            gives no salts: a pass keeps those that are there.
+    """
 
     def __init__(
         self,
@@ -277,7 +310,9 @@ class Builder:
         *,
         outer: "Builder | None" = None,
         locate: Callable[[], Location | None] = user_location,
+        salted: str | None = None,
     ):
+        self.salted = salted
         self.module = module
         self.outer = outer
         self.locate = locate
@@ -310,8 +345,20 @@ class Builder:
         """Appends an operation whose result type is already known."""
         own = tuple(self.own(v).operand for v in operands)  # may append literals, so it comes before the name
         name = str(len(self.operations))
-        self.operations.append(Operation(name, kind, own, type_, attributes or {}, self.locate()))
+        attributes = dict(attributes or {})
+        if self.salted is not None and "salt" not in attributes and any(map(self._may_draw, operands)):
+            attributes["salt"] = f"{self.salted}{name}"
+        self.operations.append(Operation(name, kind, own, type_, attributes, self.locate()))
         return Value(self, Ref(name), type_)
+
+    def _may_draw(self, value: Value) -> bool:
+        """Whether an operand is a function that draws random numbers, or one that is not known yet."""
+        if not isinstance(value.type, FunctionType):
+            return False
+        if isinstance(value.operand, Symbol):
+            return self.module.draws(value.operand.name)
+        made = value.builder.operation(value)
+        return made is None or "salt" in made.attributes
 
     def operation(self, value: Value) -> Operation | None:
         """The operation of this function that made the value; None for parameters and symbols."""
@@ -375,20 +422,29 @@ class Builder:
         )
         return self.module.add(function)
 
-    def value(self, x) -> Value:
-        """A Value for a Value, a container of values, or a Python constant."""
+    def value(self, x, like: Type | None = None) -> Value:
+        """A Value for a Value, a container of values, or a Python constant.
+
+        Args:
+            like: the type whose dtypes Python's numbers take, where those hold them.
+        """
         if isinstance(x, Value):
             return x
         if isinstance(x, dict):
-            pairs = [(k, self.value(v)) for k, v in x.items()]
-            return self.struct(pairs, type(x) if type(x) is not dict else None)
+            return self._container(list(x.items()), type(x) if type(x) is not dict else None, like)
         if isinstance(x, tuple) and hasattr(x, "_fields"):
-            return self.struct([(n, self.value(getattr(x, n))) for n in x._fields], type(x))
+            return self._container([(n, getattr(x, n)) for n in x._fields], type(x), like)
         if attrs.has(type(x)):
-            return self.struct([(a.name, self.value(getattr(x, a.name))) for a in attrs.fields(type(x))], type(x))
+            return self._container([(a.name, getattr(x, a.name)) for a in attrs.fields(type(x))], type(x), like)
         if isinstance(x, list | tuple):
-            return self.struct([(None, self.value(v)) for v in x], type(x) if isinstance(x, list) else None)
-        return self.constant(x)
+            return self._container([(None, v) for v in x], list if isinstance(x, list) else None, like)
+        if isinstance(like, StructType) and isinstance(x, int | float | complex):
+            return self.struct([(n, self.value(x, t)) for n, t in like.items()])
+        return self.constant(x, like if isinstance(like, TensorType) else None)
+
+    def _container(self, pairs: list, container: type | None, like: Type | None) -> Value:
+        likes = like.types if isinstance(like, StructType) and len(like) == len(pairs) else [None] * len(pairs)
+        return self.struct([(n, self.value(v, t)) for (n, v), t in zip(pairs, likes, strict=True)], container)
 
     def struct(self, elements: Sequence[tuple[str | None, Value]], container: type | None = None) -> Value:
         from fedcore.ir.structural import struct_type
@@ -396,10 +452,15 @@ class Builder:
         type_ = struct_type([(n, v.type) for n, v in elements], container)
         return self.append("struct", [v for _, v in elements], type_)
 
-    def constant(self, x) -> Value:
-        """A literal for a number, a string, or an array."""
+    def constant(self, x, like: TensorType | None = None) -> Value:
+        """A literal for a number, a string, or an array.
+
+        Numbers of Python take the dtype of `like` if it holds them; else ints are int32, or int64 where they need it.
+        """
         if callable(x):
             raise TracingError(f"a function ({x!r}) stands where a value of the computation is wanted")
+        if isinstance(x, bool | int | float | complex) and not hasattr(x, "dtype"):
+            return self.literal(x, TensorType(_dtype_of_number(x, like), ()))
         try:
             array = np.asarray(x)
             type_ = TensorType(type(x) if np.ndim(x) == 0 and not hasattr(x, "dtype") else array.dtype, array.shape)
@@ -426,7 +487,7 @@ class Builder:
     def _trace(self, fn, parameter_type: Type | None, name: str) -> Value:
         from fedcore.ir.structural import bind
 
-        inner = Builder(self.module, outer=self, locate=self.locate)
+        inner = Builder(self.module, outer=self, locate=self.locate, salted=self.salted)
         with inner:
             args = declare_parameters(inner, fn, parameter_type)
             result = fn(*args)
@@ -437,6 +498,27 @@ class Builder:
         if not inner.captures:
             return function
         return bind.emit([function, *(self.own(v) for v, _ in inner.captures)], builder=self)
+
+
+def _dtype_of_number(x, like: TensorType | None):
+    if like is not None and _holds(like.dtype, x):
+        return like.dtype
+    if not isinstance(x, int) or isinstance(x, bool):
+        return type(x)
+    for name in ("int32", "int64", "uint64"):
+        if _holds(as_dtype(name), x):
+            return name
+    raise TracingError(f"{x} is no value of a computation: no integer dtype holds it")
+
+
+def _holds(dtype: DType, x) -> bool:
+    """Whether a number of Python's can be of the dtype; a float may be rounded to one."""
+    if isinstance(x, bool):
+        return dtype.name == "bool"
+    if isinstance(x, int) and dtype.is_integer:
+        limits = np.iinfo(dtype.numpy)
+        return bool(limits.min <= x <= limits.max)
+    return dtype.is_complex or (dtype.is_float and not isinstance(x, complex))
 
 
 def declare_parameters(builder: Builder, fn, parameter_type: Type | None) -> list[Value]:

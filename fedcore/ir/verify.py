@@ -1,99 +1,231 @@
 """The rules of a valid module: names, types, and what each stage of compilation may hold."""
 
+import functools
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+import attrs
+
 from fedcore.errors import FedcoreError, VerifyError
-from fedcore.ir.module import Function, Graph, Module, Operation, Ref, Symbol
-from fedcore.ir.operations import PLACED, PLAN, lookup
+from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.ir.operations import PLACED, PLAN, Intrinsic, lookup
 from fedcore.ir.values import is_placed
-from fedcore.types import FunctionType, Type, contains, fits
+from fedcore.types import (
+    CLIENTS,
+    SERVER,
+    AbstractType,
+    FederatedType,
+    FunctionType,
+    PlacementType,
+    SequenceType,
+    TensorType,
+    Type,
+    contains,
+    fits,
+    is_static,
+    leaves,
+    placement_names,
+)
+from fedcore.types.dtypes import DTYPES
+from fedcore.types.placements import PlacementVariable
 
 _BOOKKEEPING = {"struct", "item"}  # free at top level in every stage: they only name parts
+_STRATEGIES = ("loop", "vectorised", "unrolled")
+_STAGES_OF = {"run": (SERVER,), "fold": (CLIENTS, CLIENTS), "merge": (CLIENTS,), "collect": (CLIENTS,)}
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SALT = re.compile(r"[0-9]+(:[0-9]+)?(\.[0-9]+(:[0-9]+)?)*")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def _at_least(least: int):
+    return lambda x: type(x) is int and x >= least
+
+
+# What stands in attributes: whether a value is right, and what is wanted.
+_KINDS = {
+    "bits": (_at_least(0), "a number of bits"),
+    "block": (_at_least(1), "a number of clients, 1 or more"),
+    "call": (_at_least(1), "a number of clients, 1 or more"),
+    "effects": (lambda x: type(x) is bool, "true or false"),
+    "index": (_at_least(0), "the position of an element"),
+    "keeps": (lambda x: type(x) is bool, "true or false"),
+    "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
+    "salt": (lambda x: isinstance(x, str) and _SALT.fullmatch(x), "a path such as 3.0.2"),
+    "seeded": (lambda x: type(x) is bool, "true or false"),
+    "stateful": (lambda x: type(x) is bool, "true or false"),
+    "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
+    "width": (_at_least(2), "a number of clients, 2 or more"),
+    "xla": (lambda x: type(x) is bool, "true or false"),
+}
+_OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
+_OF_STAGES = frozenset({"strategy", "width", "block", "call", "xla"})
+_OF_CROSSINGS = frozenset({"bits"})
+_GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients"})
 
 
 def verify(module: Module) -> Module:
     """Returns the module if every rule holds; else raises `VerifyError` with all that is wrong."""
-    problems = list(_problems(module))
+    problems = list(_Verifier(module).problems())
     if problems:
         raise VerifyError("the module is not valid:\n" + "\n".join(f"  {p}" for p in problems))
     return module
 
 
-def _problems(module: Module):
-    if not module.functions:
-        yield "it holds no function"
-    known: dict[str, FunctionType | None] = {}  # None: so broken that it has no type
-    nodes: tuple[Graph | Function, ...] = (*module.graphs, *module.functions)
-    for node in nodes:
-        if node.name in known:
-            yield f"@{node.name} is defined twice"
-        if isinstance(node, Graph):
-            yield from _graph_problems(node)
+class _Verifier:
+    def __init__(self, module: Module):
+        self.module = module
+        self.nodes: dict[str, Function | Graph] = {}
+        self.types: dict[str, FunctionType | None] = {}  # None: so broken that it has no type
+        self._type_problems: dict[Type, str | None] = {}
+
+    def problems(self) -> Iterator[str]:
+        if not self.module.functions:
+            yield "it holds no function"
+        elif self.module.main.placement is not None:
+            yield f"@{self.module.main.name}: the last function is what the module computes, and this is a stage"
+        nodes: tuple[Graph | Function, ...] = (*self.module.graphs, *self.module.functions)
+        for node in nodes:
+            if node.name in self.nodes:
+                yield f"@{node.name} is defined twice"
+            yield from self._graph(node) if isinstance(node, Graph) else self._function(node)
+            self.nodes[node.name] = node
+            self.types[node.name] = node.type if isinstance(node, Graph) or _distinct(node) else None
+
+    def _graph(self, graph: Graph) -> Iterator[str]:
+        where = f"graph @{graph.name}"
+        if not _DIGEST.fullmatch(graph.digest):
+            yield f"{where}: sha256:{graph.digest} is no SHA-256 digest"
+        taken = [] if graph.type.parameter is None else [leaf for _, leaf in leaves(graph.type.parameter)]
+        tensors = [t.element if isinstance(t, SequenceType) else t for t in taken] + [graph.type.result]
+        if not all(isinstance(leaf, TensorType) for t in tensors for _, leaf in leaves(t)) or is_placed(graph.type):
+            yield f"{where}: {graph.type} is no type of a local function over tensors and sequences of them"
+        yield from _attribute_problems(where, "a graph", graph.attributes, _OF_GRAPHS)
+
+    def _function(self, function: Function) -> Iterator[str]:
+        where = f"@{function.name}"
+        is_main = function is self.module.main
+        if function.placement is not None:
+            if self.module.stage != "planned":
+                yield f"{where}: a stage stands in a {self.module.stage} module"
+            yield from _attribute_problems(where, "a stage", function.attributes, _OF_STAGES)
         else:
-            yield from _function_problems(module, node, known)
-        known[node.name] = node.type if isinstance(node, Graph) or _distinct(node) else None
+            yield from _attribute_problems(where, "a function", function.attributes, frozenset())
+        bound: dict[str, Type] = {}
+        for parameter in function.parameters:
+            if parameter.name in bound:
+                yield f"{where}: parameter %{parameter.name} is given twice"
+            bound[parameter.name] = parameter.type
+            yield from self._type(f"{where}: %{parameter.name}", parameter.type)
+            if self.module.stage == "planned" and contains(parameter.type, _is_function):
+                yield f"{where}: %{parameter.name} is a function, which no plan takes"
+        made_by: dict[str, Operation] = {}
+        for op in function.operations:
+            at = f"{where}: %{op.name}" + (f" ({op.location})" if op.location else "")
+            yield from self._operation(at, op, bound, made_by, is_main=is_main)
+            if op.name in bound:
+                yield f"{at} is bound twice"
+            bound[op.name] = op.type
+            made_by[op.name] = op
+        yield from self._result(where, function, bound)
+
+    def _type(self, at: str, type_: Type) -> Iterator[str]:
+        if type_ not in self._type_problems:
+            self._type_problems[type_] = _type_problem(type_)
+        problem = self._type_problems[type_]
+        if problem is not None:
+            yield f"{at}: {problem}"
+
+    def _result(self, where: str, function: Function, bound: Mapping[str, Type]) -> Iterator[str]:
+        scope: Mapping[str, Type | None] = bound if isinstance(function.result, Ref) else self.types
+        yield from self._type(where, function.result_type)
+        if function.result.name not in scope:
+            yield f"{where}: it returns {function.result}, which is not bound"
+            return
+        have = scope[function.result.name]
+        if have is not None and not fits(have, function.result_type):
+            yield f"{where}: it returns {have}, but declares {function.result_type}"
+        if function.placement is not None and _distinct(function) and is_placed(function.type):
+            yield f"{where}: a stage computes at one placement, but has the type {function.type}"
+
+    def _operation(self, at: str, op: Operation, bound, made_by, *, is_main: bool) -> Iterator[str]:
+        types: list[Type] = []
+        for operand in op.operands:
+            scope = self.types if isinstance(operand, Symbol) else bound
+            if operand.name not in scope:
+                what = "a symbol defined before" if isinstance(operand, Symbol) else "bound before"
+                yield f"{at}: {operand} is not {what}"
+            elif (type_ := scope[operand.name]) is not None:
+                types.append(type_)
+        try:
+            declared = lookup(op.kind)
+        except FedcoreError as error:
+            yield f"{at}: {error}"
+            return
+        yield from _level_problems(at, self.module.stage, op, declared, is_main=is_main)
+        yield from self._type(at, op.type)
+        if len(types) < len(op.operands):
+            return
+        wrong = list(_form_problems(at, op, declared))
+        yield from wrong
+        if wrong:
+            return
+        if self.module.stage == "planned" and declared.level == PLAN:
+            wrong = list(self._stages(at, op))
+            if op.kind == "merge" and not wrong and not _is_of_fold(op.operands[1], made_by):
+                wrong.append(f"{at}: merge joins the partials of a fold, and {op.operands[1]} is none")
+            yield from wrong
+            if wrong:
+                return
+        yield from _typing_problems(at, op, declared, types)
+
+    def _stages(self, at: str, op: Operation) -> Iterator[str]:
+        """The first operands of what a plan runs are stages, each at its place."""
+        for operand, place in zip(op.operands, _STAGES_OF.get(op.kind, ()), strict=False):
+            node = self.nodes.get(operand.name) if isinstance(operand, Symbol) else None
+            if not isinstance(node, Function) or node.placement is None:
+                yield f"{at}: {op.kind} runs a stage, and {operand} is none"
+            elif node.placement != place:
+                yield f"{at}: {op.kind} runs a stage at {place}, and {operand} is at {node.placement}"
 
 
 def _distinct(function: Function) -> bool:
     return len({p.name for p in function.parameters}) == len(function.parameters)
 
 
-def _graph_problems(graph: Graph):
-    if len(graph.digest) != 64 or set(graph.digest) - set("0123456789abcdef"):
-        yield f"graph @{graph.name}: sha256:{graph.digest} is no SHA-256 digest"
-    if is_placed(graph.type) or contains(graph.type.result, lambda t: isinstance(t, FunctionType)):
-        yield f"graph @{graph.name}: {graph.type} is no type of a local function"
+def _is_function(type_: Type) -> bool:
+    return isinstance(type_, FunctionType)
 
 
-def _function_problems(module: Module, function: Function, symbols: dict[str, FunctionType | None]):
-    where = f"@{function.name}"
-    bound: dict[str, Type] = {}
-    for parameter in function.parameters:
-        if parameter.name in bound:
-            yield f"{where}: parameter %{parameter.name} is given twice"
-        bound[parameter.name] = parameter.type
-    is_main = function is module.functions[-1]
-    if function.placement is not None and module.stage != "planned":
-        yield f"{where}: a stage stands in a {module.stage} module"
-    for op in function.operations:
-        at = f"{where}: %{op.name}" + (f" ({op.location})" if op.location else "")
-        types: list[Type] = []
-        for operand in op.operands:
-            scope = symbols if isinstance(operand, Symbol) else bound
-            if operand.name not in scope:
-                what = "a symbol defined before" if isinstance(operand, Symbol) else "bound before"
-                yield f"{at}: {operand} is not {what}"
-            type_ = scope.get(operand.name)
-            if type_ is not None:
-                types.append(type_)
-        if op.name in bound:
-            yield f"{at} is bound twice"
-        bound[op.name] = op.type
-        if len(types) == len(op.operands):
-            yield from _operation_problems(at, module.stage, op, types, is_main=is_main)
-    yield from _result_problems(where, function, bound, symbols)
+def _is_variable(type_: Type) -> bool:
+    return isinstance(type_, AbstractType) or (
+        isinstance(type_, FederatedType) and isinstance(type_.placement, PlacementVariable)
+    )
 
 
-def _result_problems(where, function: Function, bound, symbols):
-    scope = bound if isinstance(function.result, Ref) else symbols
-    if function.result.name not in scope:
-        yield f"{where}: it returns {function.result}, which is not bound"
-    elif scope[function.result.name] is not None and not fits(scope[function.result.name], function.result_type):
-        yield f"{where}: it returns {scope[function.result.name]}, but declares {function.result_type}"
-    if function.placement is not None and _distinct(function) and is_placed(function.type):
-        yield f"{where}: a stage computes at one placement, but has the type {function.type}"
+def _type_problem(type_: Type) -> str | None:
+    if contains(type_, _is_variable):
+        return f"{type_} has a type variable, which stands in signatures only"
+    if contains(type_, lambda t: isinstance(t, PlacementType)):
+        return f"{type_} is the type of no value"
+    if contains(type_, lambda t: isinstance(t, FederatedType) and contains(t.member, _is_placed_or_function)):
+        return f"in {type_} a member is itself placed, or a function"
+    return None
 
 
-def _operation_problems(at: str, stage: str, op: Operation, types: list[Type], *, is_main: bool):
-    try:
-        declared = lookup(op.kind)
-        computed = declared.result_type(types, op.attributes)
-    except FedcoreError as error:
-        yield f"{at}: {error}"
-        return
-    except KeyError as error:
-        yield f"{at}: {op.kind} lacks the attribute {error.args[0]}"
-        return
-    if computed is not None and not (fits(computed, op.type) and fits(op.type, computed)):
-        yield f"{at}: {op.kind} gives {computed}, but {op.type} is written"
+def _is_placed_or_function(type_: Type) -> bool:
+    return isinstance(type_, FederatedType | FunctionType)
+
+
+def _is_of_fold(operand, made_by: Mapping[str, Operation]) -> bool:
+    op = made_by.get(operand.name)
+    if op is not None and op.kind == "item" and op.attributes.get("index") == 0:
+        op = made_by.get(op.operands[0].name)
+    return op is not None and op.kind == "fold"
+
+
+def _level_problems(at: str, stage: str, op: Operation, declared: Intrinsic, *, is_main: bool) -> Iterator[str]:
     if stage == "planned" and is_main and declared.level != PLAN and op.kind not in _BOOKKEEPING:
         yield f"{at}: {op.kind} stands at the top level of a plan"
     if stage != "planned" and declared.level == PLAN:
@@ -102,3 +234,110 @@ def _operation_problems(at: str, stage: str, op: Operation, types: list[Type], *
         yield f"{at}: {op.kind} is not lowered"
     if stage == "planned" and not is_main and declared.level in (PLACED, PLAN):
         yield f"{at}: {op.kind} stands inside a stage"
+
+
+def _attribute_problems(at: str, what: str, attributes: Mapping, known: frozenset[str]) -> Iterator[str]:
+    for key, value in attributes.items():
+        if key not in known:
+            yield f"{at}: {what} has no attribute {key}"
+        elif key in _KINDS and not _KINDS[key][0](value):
+            yield f"{at}: the attribute {key} is {_KINDS[key][1]}, not {_shown(value)}"
+        elif not _is_writable(value):
+            yield f"{at}: no text can hold the attribute {key}, {value!r}"
+
+
+def _shown(value) -> str:
+    from fedcore.ir.printer import print_value
+
+    try:
+        return print_value(value)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def _is_writable(value) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_writable, value))
+    if isinstance(value, Blob):
+        return _DIGEST.fullmatch(value.digest) is not None
+    if isinstance(value, float):
+        return value == value
+    return isinstance(value, bool | int | str | bytes | Constant)
+
+
+@attrs.frozen
+class _Form:
+    """How an operation is written: its attributes, and how many operands it takes where no signature says it."""
+
+    attributes: frozenset[str]
+    required: tuple[str, ...]
+    operands: int
+    open_ended: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def _form(declared: Intrinsic) -> _Form:
+    parameters = inspect.signature(declared.meaning).parameters.values()
+    variables = {v for a in (declared.signature.alternatives if declared.signature else ()) for v in a.variables}
+    own = [
+        p
+        for p in parameters
+        if p.name in declared.attributes
+        or (p.kind is p.KEYWORD_ONLY and p.name not in _GIVEN_BY_THE_RUNTIME and p.name not in variables)
+    ]
+    known = {*declared.attributes, *(p.name for p in own), *(_OF_CROSSINGS if declared.level == PLAN else ("salt",))}
+    operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in declared.attributes]
+    return _Form(
+        frozenset(known),
+        tuple(p.name for p in own if p.default is p.empty),
+        len(operands),
+        any(p.kind is p.VAR_POSITIONAL for p in parameters),
+    )
+
+
+def _form_problems(at: str, op: Operation, declared: Intrinsic) -> Iterator[str]:
+    form = _form(declared)
+    if op.attributes:
+        yield from _attribute_problems(at, op.kind, op.attributes, form.attributes)
+    for name in form.required:
+        if name not in op.attributes:
+            yield f"{at}: {op.kind} lacks the attribute {name}"
+    if op.kind == "literal" and "value" in op.attributes:
+        yield from _literal_problems(at, op.attributes["value"])
+    count = len(op.operands)
+    if declared.signature is not None:
+        return  # matching it counts the operands
+    if form.open_ended and count < form.operands:
+        yield f"{at}: {op.kind} takes {form.operands} operands or more, not {count}"
+    if not form.open_ended and count != form.operands:
+        yield f"{at}: {op.kind} takes {form.operands} operand{'' if form.operands == 1 else 's'}, not {count}"
+
+
+def _literal_problems(at: str, value) -> Iterator[str]:
+    if isinstance(value, Blob):
+        yield f"{at}: the bytes of {value} are not there; load the bundle, not the text"
+    elif not isinstance(value, Constant):
+        yield f"{at}: the value of a literal is a constant of its type, not {_shown(value)}"
+    elif value.dtype not in DTYPES or not value.is_whole():
+        yield f"{at}: the literal's bytes are not those of a {value.dtype} of shape {list(value.shape)}"
+
+
+def _typing_problems(at: str, op: Operation, declared: Intrinsic, types: list[Type]) -> Iterator[str]:
+    try:
+        computed = cast(Type | None, declared.result_type(types, op.attributes))
+    except FedcoreError as error:
+        yield f"{at}: {error}"
+        return
+    except Exception as error:  # typing functions come from outside too, and do not expect everything
+        yield f"{at}: {op.kind} does not take {', '.join(map(str, types)) or 'no operand'} ({error!r})"
+        return
+    if computed is None:  # the operation's own type says it
+        bad = [
+            t
+            for _, t in leaves(op.type)
+            if not (isinstance(t, TensorType) and t.dtype.is_numeric and is_static(t.shape))
+        ]
+        if bad or is_placed(op.type):
+            yield f"{at}: {op.kind} gives numbers of known shapes, but {op.type} is written"
+    elif not (fits(computed, op.type) and fits(op.type, computed)):
+        yield f"{at}: {op.kind} gives {computed}, but {op.type} is written"

@@ -6,6 +6,7 @@ import attrs
 
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.values import container, elements_of, tensor_leaf
+from fedcore.runtime.returned import returned
 from fedcore.types import (
     FederatedType,
     FunctionType,
@@ -54,7 +55,7 @@ def prepare(value, type_: Type, path: str, sequence: Callable):
     if isinstance(type_, SequenceType):
         return sequence(value, type_, path)
     if isinstance(type_, TensorType):
-        return tensor_leaf(value, type_, path)
+        return tensor_leaf(returned.tensor(value), type_, path)
     if isinstance(type_, FunctionType):
         raise TypeMismatch(f"{path}: a function cannot be an argument of a call from Python; give it while tracing")
     raise TypeMismatch(f"{path}: a value of type {type_} cannot be given")

@@ -10,14 +10,16 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import ClientError, FedcoreError, TypeMismatch
-from fedcore.graphs.realize import pack, realize_block, realize_stage
+from fedcore.graphs.columns import Columns
+from fedcore.graphs.realize import Realized, pack, realize_block, realize_stage
+from fedcore.graphs.stacked import pack_clients, realize_stacked
 from fedcore.graphs.values import flatten
 from fedcore.ir import Module
 from fedcore.runtime.arguments import Cohort
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.report import Report
-from fedcore.seeds import fold_in
+from fedcore.seeds import fold_in, fold_in_each
 
 
 @attrs.frozen
@@ -45,7 +47,7 @@ class ClientWork:
 
 
 @attrs.frozen
-class _Block:
+class _Call:
     index: int
     first: int
     clients: list[tuple]
@@ -86,7 +88,12 @@ class _Run:
         self.tree = MergeTree(self._merge)
         self.kept: dict[int, object] = {}
         self.drawn = 0
-        self.blocks = self._blocks(work.module.function(work.stage).attributes.get("block", 1))
+        plan = work.module.function(work.stage).attributes
+        self.stacked = plan.get("strategy") == "vectorised"
+        self.block = int(plan.get("block", 1))
+        self.width = int(plan.get("width", 1))
+        self.size = int(plan.get("call", self.block))
+        self.calls = self._calls()
         self.drawing = threading.Lock()
         self.failed = threading.Event()
         self.shared: dict[str, list[tf.Tensor]] = {}
@@ -103,63 +110,82 @@ class _Run:
         self.report.clients = max(self.report.clients, self.drawn)
         partial = None
         if self.work.zero is not None:
-            partial = self.tree.result() if self.drawn else self._block(self.devices[0], _Block(0, 0, []))[0]
+            partial = self.tree.result() if self.drawn else self._call(self.devices[0], _Call(0, 0, []))[0]
         return partial, [self.kept[i] for i in range(len(self.kept))]
 
-    def _blocks(self, size: int) -> Iterator[_Block]:
-        """Blocks of consecutive clients; the client values of all arguments are drawn side by side."""
+    def _calls(self) -> Iterator[_Call]:
+        """The clients of one graph call after the other; the client values of all arguments are drawn side by side."""
         work = self.work
         clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in (work.counted or ()))
         for index in itertools.count():
-            block = _Block(index, index * size, list(itertools.islice(clients, size)))
-            if not block.clients:
+            call = _Call(index, index * self.size, list(itertools.islice(clients, self.size)))
+            if not call.clients:
                 return
-            self.drawn += len(block.clients)
-            yield block
+            self.drawn += len(call.clients)
+            yield call
 
     def _worker(self, device: DeviceExecutor) -> None:
         while not self.failed.is_set():
             with self.drawing:
                 try:
-                    block = next(self.blocks, None)
+                    call = next(self.calls, None)
                 except BaseException:
                     self.failed.set()
                     raise
-            if block is None:
+            if call is None:
                 return
             try:
-                last = block.first + len(block.clients) - 1
-                where = {"device": device.device, "block": block.index, "clients": [block.first, last]}
+                last = call.first + len(call.clients) - 1
+                where = {"device": device.device, "block": call.index, "clients": [call.first, last]}
                 with self.report.span("block", self.work.stage, **where):
-                    partial, kept = self._block(device, block)
+                    partial, kept = self._call(device, call)
                 if self.work.zero is not None:
-                    self.tree.add(block.index, partial)
-                self.kept.update((block.first + i, v) for i, v in enumerate(kept))
+                    self.tree.add(call.index, partial)
+                self.kept.update((call.first + i, v) for i, v in enumerate(kept))
             except BaseException:
                 self.failed.set()
                 raise
 
-    def _block(self, device: DeviceExecutor, block: _Block) -> tuple:
+    def _call(self, device: DeviceExecutor, call: _Call) -> tuple:
+        """One graph call: the partial of its clients, and what it keeps of each."""
         work = self.work
-        packed = [[pack(value) for value in client] for client in block.clients]
-        layouts = tuple(tuple(given for given, _ in client) for client in packed)
-        key = ("block", work.digest, work.stage, layouts)
-        function = device.function(
-            key,
-            lambda: realize_block(work.module, work.zero, work.stage, len(work.broadcasts), layouts, keeps=work.keeps),
-        )
-        seeds = np.array([fold_in(work.seed, block.first + i) for i in range(len(block.clients))], np.int64)
-        tensors = [t for client in packed for _, ts in client for t in ts]
+        seeds = fold_in_each(work.seed, call.first, len(call.clients))
+        stacked = self.stacked and call.clients and _alike(call.clients)
+        function, tensors = self._stacked(device, call, seeds) if stacked else self._looped(device, call, seeds)
         try:
-            out = device.call(
-                function, [tf.constant(seeds), *self._shared(device), *map(tf.convert_to_tensor, tensors)]
-            )
+            out = device.call(function, [tf.constant(seeds), *self._shared(device), *tensors])
         except tf.errors.OpError as error:
-            last = block.first + len(block.clients) - 1
-            who = f"client {last}" if last == block.first else f"one of the clients {block.first} to {last}"
+            last = call.first + len(call.clients) - 1
+            who = f"client {last}" if last == call.first else f"one of the clients {call.first} to {last}"
             raise ClientError(f"{who} failed: {error.message}") from None
         self.report.count("blocks")
-        return _split(out, folds=work.zero is not None, keeps=work.keeps)
+        return (out, ()) if stacked else _split(out, folds=work.zero is not None, keeps=work.keeps)
+
+    def _looped(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray) -> tuple[Realized, list]:
+        work = self.work
+        packed = [
+            [pack(value, fold_in(int(seed), i)) for i, value in enumerate(client)]
+            for client, seed in zip(call.clients, seeds, strict=True)
+        ]
+        layouts = tuple(tuple(given for given, _ in client) for client in packed)
+        function = device.function(
+            ("loop", work.digest, work.stage, layouts),
+            lambda: realize_block(work.module, work.zero, work.stage, len(work.broadcasts), layouts, keeps=work.keeps),
+        )
+        return function, [tf.convert_to_tensor(t) for client in packed for _, ts in client for t in ts]
+
+    def _stacked(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray) -> tuple[Realized, list]:
+        work, zero, join = self.work, self.work.zero, self.work.join
+        if zero is None or join is None:
+            raise FedcoreError(f"@{work.stage} keeps client values only: it cannot be vectorised")
+        shape, tensors = pack_clients(call.clients, seeds, block=self.block, call=self.size, kept=device.packed)
+        function = device.function(
+            ("stacked", work.digest, work.stage, shape),
+            lambda: realize_stacked(
+                work.module, zero, work.stage, join, len(work.broadcasts), shape, width=self.width, block=self.block
+            ),
+        )
+        return function, [tf.convert_to_tensor(t) for t in tensors]
 
     def _shared(self, device: DeviceExecutor) -> list[tf.Tensor]:
         """The broadcasts on a device: put there once a stage."""
@@ -177,6 +203,12 @@ class _Run:
         self.report.count("merges")
         with self.report.span("merge", join, device=device.device):
             return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)])
+
+
+def _alike(clients: list[tuple]) -> bool:
+    """Whether the sequences of all clients are laid out as those of the first."""
+    layouts = [[leaf.layout for leaf in flatten(c) if isinstance(leaf, Columns)] for c in clients]
+    return all(given == layouts[0] for given in layouts)
 
 
 def _split(out: tuple, *, folds: bool, keeps: bool) -> tuple:

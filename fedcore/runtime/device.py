@@ -7,6 +7,10 @@ from collections.abc import Callable, Hashable, Sequence
 import tensorflow as tf
 
 from fedcore.graphs.realize import Realized
+from fedcore.graphs.stacked import PackedColumns
+
+MAX_PACKED_BYTES = 512 << 20
+"""Packed client data that a device keeps for clients that come again."""
 
 
 class DeviceExecutor:
@@ -21,6 +25,7 @@ class DeviceExecutor:
 
     def __init__(self, device: str, max_functions: int = 128):
         self.device = device
+        self.packed = PackedColumns(MAX_PACKED_BYTES)
         self._max_functions = max_functions
         self._functions: OrderedDict[Hashable, Realized] = OrderedDict()
         self._lock = threading.Lock()

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from fedcore.data import columns_of
@@ -15,6 +14,7 @@ from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.metering import meter
 from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.report import Report
+from fedcore.runtime.returned import returned
 from fedcore.types import FederatedType, StructType, Type
 
 
@@ -88,10 +88,4 @@ def _to_numpy(value, type_: Type):
 
 
 def _leaf(value):
-    array = value.numpy() if isinstance(value, tf.Tensor) else value
-    if isinstance(array, np.ndarray):
-        if array.shape == ():
-            return array.item() if array.dtype == object else array[()]
-        array = array.view() if not array.flags.writeable else array
-        array.setflags(write=False)
-    return array
+    return returned.show(value) if isinstance(value, tf.Tensor) else value

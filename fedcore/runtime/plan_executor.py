@@ -34,8 +34,8 @@ class PlanExecutor:
         known: dict[str, object] = dict(zip((p.name for p in main.parameters), arguments, strict=True))
         types = main.types()
         joins = _joins(module)
-        for position, op in enumerate(main.operations):
-            seed = fold_in(report.seed, -1 - position)
+        for op in main.operations:
+            seed = report.seed  # what draws tells itself apart by the salt of its operation
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
@@ -51,7 +51,7 @@ class PlanExecutor:
         return known[main.result.name]
 
     def _run(self, module: Module, digest: str, stage: str, arguments: list, seed: int, report: Report):
-        packed = [pack(a) for a in arguments]
+        packed = [pack(a, fold_in(seed, i)) for i, a in enumerate(arguments)]
         layouts = tuple(given for given, _ in packed)
         function = self._server.function(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)

@@ -1,5 +1,6 @@
 """The reference runtime: the meanings of the operations, run in numpy over the module as it stands."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,7 @@ from fedcore.data import elements_of_sequence
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.trace import eager_callable
 from fedcore.ir import Module, Operation, lookup
-from fedcore.ir.interpret import Interpreter
+from fedcore.ir.interpret import Callee, Interpreter, Seed
 from fedcore.runtime.arguments import Cohort, prepare, restore
 from fedcore.runtime.report import Report
 from fedcore.types import FederatedType, StructType, Type
@@ -34,7 +35,8 @@ class ReferenceRuntime:
         clients = _count(values, [p.type for p in main.parameters])
         report.clients = clients
         values = [_placed(v, p.type, clients) for v, p in zip(values, main.parameters, strict=True)]
-        result = Interpreter(module, _evaluator(clients), eager_callable).run(main, *values)
+        interpreter = Interpreter(module, evaluator(clients), eager_callable)
+        result = interpreter.run(main, *values, seed=Seed(report.seed))
         return _read_only(restore(_one_of_equal(result, main.result_type), main.result_type))
 
     def close(self) -> None:
@@ -46,10 +48,13 @@ def reference() -> ReferenceRuntime:
     return ReferenceRuntime()
 
 
-def _evaluator(clients: int) -> Callable:
+def evaluator(clients: int) -> Callable:
+    """Evaluates operations by their meanings, for so many clients."""
+
     def evaluate(op: Operation, types: list[Type], values: list):
         if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
             return [v[op.attributes["index"]] for v in values[0]]
+        values = [_per_member(op, i, v) if isinstance(v, Callee) else v for i, v in enumerate(values)]
         declared = lookup(op.kind)
         keywords = declared.variables(op, types)
         if "clients" in declared.meaning_keywords:
@@ -57,6 +62,25 @@ def _evaluator(clients: int) -> Callable:
         return declared.meaning(*values, **keywords)
 
     return evaluate
+
+
+def _per_member(op: Operation, index: int, function: Callee) -> Callable:
+    """A function that draws, with the seed of the client or element that it is called for: they come in order."""
+    if op.kind in ("sequence_map", "sequence_reduce"):
+        numbers = itertools.count()
+        return lambda *arguments: function.for_element(next(numbers))(*arguments)
+    if index == _CLIENT_FUNCTION.get(op.kind, 0 if _of_clients(op.type) else -1):
+        numbers = itertools.count()
+        return lambda *arguments: function.for_client(next(numbers))(*arguments)
+    return function
+
+
+# Which operand runs once at each client, where the result does not tell.
+_CLIENT_FUNCTION = {"federated_aggregate": 2, "fold": 1, "collect": 0, "call": -1}
+
+
+def _of_clients(type_: Type) -> bool:
+    return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
 def _materialized(value):

@@ -1,10 +1,17 @@
-"""Processes: pairs of computations whose types fit each other, checked when they are put together."""
+"""Processes: computations whose types fit each other, checked when they are put together."""
 
-from fedcore.templates.processes import (
-    AggregationProcess,
-    IterativeProcess,
-    MeasuredProcess,
-    MeasuredProcessOutput,
-)
+from fedcore.templates.aggregation import AggregationProcess
+from fedcore.templates.composition import chain_measured_processes, concatenate_measured_processes
+from fedcore.templates.estimation import EstimationProcess
+from fedcore.templates.iterative import IterativeProcess
+from fedcore.templates.measured import MeasuredProcess, MeasuredProcessOutput
 
-__all__ = ["AggregationProcess", "IterativeProcess", "MeasuredProcess", "MeasuredProcessOutput"]
+__all__ = [
+    "AggregationProcess",
+    "EstimationProcess",
+    "IterativeProcess",
+    "MeasuredProcess",
+    "MeasuredProcessOutput",
+    "chain_measured_processes",
+    "concatenate_measured_processes",
+]

@@ -40,6 +40,11 @@ class DType:
         return self.is_float or self.is_complex
 
     @property
+    def is_real(self) -> bool:
+        """Integer or float: what has an order and limits."""
+        return self.is_integer or self.is_float
+
+    @property
     def is_numeric(self) -> bool:
         """Neither bool nor str."""
         return self.is_integer or self.is_inexact

@@ -49,12 +49,13 @@ KINDS: dict[str, Callable[[Type], Violation]] = {
     "numeric": _of_dtype("is_numeric"),
     "inexact": _of_dtype("is_inexact"),
     "integer": _of_dtype("is_integer"),
+    "real": _of_dtype("is_real"),
     "tensor": _of_every_leaf(lambda leaf: isinstance(leaf, TensorType)),
     "struct": _of_struct,
     "placed": _of_placed,
 }
 """By name, a function that finds what keeps a type from the kind.
 
-numeric, inexact, integer and tensor ask it of every leaf, and of a type without placements; a struct without
+numeric, inexact, integer, real and tensor ask it of every leaf, and of a type without placements; a struct without
 leaves is of each. struct takes structs. placed takes types whose leaves all stand inside a federated type.
 """

@@ -286,4 +286,4 @@ def _expected(terminals, words) -> list[str]:
     if {"NAME", "BRACE"} <= set(terminals):  # all that a type may start with
         also = terminals - {"NAME", "DOTTED", "STRING", "LESS", "BRACE", "OPEN"}
         return ["a type", *_expected(also, words)]
-    return sorted(words.get(terminal, terminal) for terminal in terminals)
+    return sorted({words.get(terminal, terminal) for terminal in terminals})

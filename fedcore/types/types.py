@@ -17,6 +17,9 @@ from fedcore.types.shapes import Shape, as_shape
 MAX_DEPTH = 200
 """Types nest no deeper, so that everything over types may recurse."""
 
+MAX_PARTS = 100_000
+"""Types have no more parts, a part that stands twice counted twice: everything over types walks all of them."""
+
 Key: TypeAlias = int | str
 """An int leads to a child of a type; a str marks a word of its notation."""
 
@@ -25,17 +28,24 @@ _DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
 _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9_]*")
 
 
-@attrs.frozen(str=False)
+@attrs.frozen(str=False, cache_hash=True)
 class Type:
     """A type: immutable, hashable, compared by what it holds."""
 
     depth: int = attrs.field(init=False, eq=False, repr=False)
+    size: int = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        depth = 1 + max((child.depth for _, child in self.children()), default=0)
+        depth, size = 1, 1
+        for _, child in self.children():
+            depth = max(depth, child.depth + 1)
+            size += child.size
         if depth > MAX_DEPTH:
             raise ValueError(f"types nest at most {MAX_DEPTH} deep")
+        if size > MAX_PARTS:
+            raise ValueError(f"types have at most {MAX_PARTS} parts")
         object.__setattr__(self, "depth", depth)
+        object.__setattr__(self, "size", size)
 
     def parts(self) -> list[tuple[Key | None, str | Type]]:
         """The notation in pieces: text (key None), words to point at (str keys), children (int keys)."""
@@ -61,7 +71,7 @@ def _as_type(x) -> Type:
     return to_type(x)
 
 
-@attrs.frozen(str=False)
+@attrs.frozen(str=False, cache_hash=True)
 class TensorType(Type):
     """A tensor: `float32`, `int32[?,784]`, `str[...]` where the rank is unknown.
 
@@ -108,7 +118,7 @@ def _as_element(x) -> tuple[str | None, Type]:
     return None, _as_type(x)
 
 
-@attrs.frozen(str=False)
+@attrs.frozen(str=False, cache_hash=True)
 class StructType(Type):
     """Elements in order, each with a name or without: `<x=float32[784],y=int32>`, `<int32,str>`.
 
@@ -182,7 +192,7 @@ class StructType(Type):
         return attrs.evolve(self, elements=mapped)
 
 
-@attrs.frozen(str=False)
+@attrs.frozen(str=False, cache_hash=True)
 class StructWithPythonType(StructType):
     """A struct that comes back to Python as another class: `list<int32,int32>`, `my.module.Point<x=int32>`.
 
@@ -203,7 +213,7 @@ class StructWithPythonType(StructType):
         return [("container", name if _DOTTED.fullmatch(name) else _quote(name)), *StructType.parts(self)]
 
 
-@attrs.frozen(str=False)
+@attrs.frozen(str=False, cache_hash=True)
 class SequenceType(Type):
     """Elements of one type, one after the other: `int32*`."""
 
@@ -217,7 +227,7 @@ class SequenceType(Type):
         return self if mapped is self.element else SequenceType(mapped)
 
 
-@attrs.frozen(str=False)
+@attrs.frozen(str=False, cache_hash=True)
 class FunctionType(Type):
     """`(T -> U)`, or `(-> U)` without a parameter. Several parameters are one struct with names."""
 
@@ -237,7 +247,7 @@ class FunctionType(Type):
         return FunctionType(parameter, result)
 
 
-@attrs.frozen(str=False)
+@attrs.frozen(str=False, cache_hash=True)
 class FederatedType(Type):
     """A value at a placement: `{int32}@CLIENTS`, or `int32@CLIENTS` where all members hold the same.
 
@@ -278,7 +288,7 @@ class FederatedType(Type):
         return self if mapped is self.member else attrs.evolve(self, member=mapped)
 
 
-@attrs.frozen(str=False)
+@attrs.frozen(str=False, cache_hash=True)
 class PlacementType(Type):
     """The type of a placement itself: `placement`."""
 
@@ -286,7 +296,7 @@ class PlacementType(Type):
         return [(None, "placement")]
 
 
-@attrs.frozen(str=False)
+@attrs.frozen(str=False, cache_hash=True)
 class AbstractType(Type):
     """A type variable of a signature: an identifier with a capital first letter."""
 

@@ -32,15 +32,15 @@ def scaled(element):
 
 def drawn(dataset: fc.data.ClientDataset, seed: int = 0) -> list[dict]:
     """The elements as a graph draws them from columns and steps."""
-    layout, tensors = dataset.columns.layout, dataset.columns.tensors
+    (layout,), tensors = pack(dataset.columns, seed)
 
     @tf.function(autograph=False, input_signature=layout.specs())
     def count(*tensors):
-        return layout.open(list(tensors), tf.constant(seed, tf.int64)).count
+        return layout.open(list(tensors)).count
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *layout.specs()])
     def element(index, *tensors):
-        return flatten(layout.open(list(tensors), tf.constant(seed, tf.int64)).element(index))
+        return flatten(layout.open(list(tensors)).element(index))
 
     names = dataset.element_type.names
     given_tensors = [tf.convert_to_tensor(t) for t in tensors]
@@ -331,7 +331,7 @@ def test_no_dataset_op_is_in_a_realized_graph():
 
 
 def test_the_data_of_a_client_is_no_constant_of_the_graph():
-    layout, tensors = pack(columns_of(client().batch(2), fc.SequenceType(client().batch(2).element_type)))
+    layout, tensors = pack(columns_of(client().batch(2), fc.SequenceType(client().batch(2).element_type)), 0)
     (layout,) = layout
     assert layout == client(3).batch(5).columns.layout
     assert len(tensors) == len(layout.specs())

@@ -2,7 +2,7 @@ import pytest
 
 import fedcore as fc
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
-from fedcore.ir import registered
+from fedcore.intrinsics import registered
 
 INTS = fc.FederatedType("int32", fc.CLIENTS)
 

@@ -1,11 +1,16 @@
 import io
+import warnings
 import zipfile
 
+import attrs
+import numpy as np
 import pytest
 
 import fedcore as fc
 from fedcore.errors import FedcoreError, ParseError
-from fedcore.ir import bundle
+from fedcore.ir import Constant, Function, Module, Operation, Ref, bundle, limits, verify
+from fedcore.ir.module import digest_of
+from fedcore.types import TensorType
 
 
 @fc.tf_computation("float32")
@@ -98,3 +103,125 @@ def test_the_text_alone_lacks_the_blob_and_says_so():
 def test_writing_leaves_no_partial_file(tmp_path):
     bundle.write(half.module, tmp_path / "half.fed")
     assert [p.name for p in tmp_path.iterdir()] == ["half.fed"]
+
+
+def zipped(members, **options) -> bytes:
+    """A zip file of (name, data) pairs, whatever they are."""
+    out = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(out, "w", **options) as file:
+        warnings.simplefilter("ignore")  # two members of one name
+        for name, data in members:
+            file.writestr(zipfile.ZipInfo(name), data, options.get("compression", zipfile.ZIP_STORED))
+    return out.getvalue()
+
+
+TEXT = b"fedcore 1 traced\nfn @main(%x: int32) -> int32 {\n  return %x\n}\n"
+DIGEST = digest_of(b"data")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (zipped([("module.fed", TEXT), ("../../etc/passwd", b"")]), "'../../etc/passwd' is no name in a bundle"),
+        (zipped([("module.fed", TEXT), ("/tmp/x", b"")]), "'/tmp/x' is no name in a bundle"),
+        (zipped([("module.fed", TEXT), (f"sha256/../{DIGEST}", b"data")]), "is no name in a bundle"),
+        (zipped([("module.fed", TEXT), ("sha256/ab", b"")]), "'sha256/ab' is no name in a bundle"),
+        (zipped([("module.fed", TEXT), (f"sha256/{DIGEST.upper()}", b"data")]), "is no name in a bundle"),
+        (zipped([("module.fed", TEXT), ("sha256/", b"")]), "'sha256/' is no name in a bundle"),
+        (zipped([("module.fed", TEXT), ("module.fed", TEXT)]), "two members of the bundle have one name"),
+        (zipped([("module.fed", TEXT)], compression=zipfile.ZIP_DEFLATED), "module.fed is compressed or encrypted"),
+        (zipped([("module.fed", b"0" * 10**7)], compression=zipfile.ZIP_BZIP2), "is compressed or encrypted"),
+        (zipped([]), "holds no module.fed"),
+        (b"PK", "is no bundle"),
+        (b"PK\x05\x06" + b"\xff" * 18, "is no bundle"),
+    ],
+)
+def test_a_zip_that_is_no_bundle_is_refused_before_it_is_parsed(data, says):
+    with pytest.raises(FedcoreError) as raised:
+        bundle.from_bytes(data)
+    assert says in str(raised.value)
+    assert not isinstance(raised.value, ParseError)
+
+
+def test_digests_are_checked_before_the_text_is_parsed():
+    with pytest.raises(FedcoreError, match="has other bytes than its name says"):
+        bundle.from_bytes(zipped([("module.fed", b"no module"), (f"sha256/{DIGEST}", b"other")]))
+
+
+def test_members_that_share_their_bytes_are_refused():
+    data = bytearray(zipped([("module.fed", TEXT), (f"sha256/{DIGEST}", b"data")]))
+    at = data.rindex(b"PK\x01\x02")
+    data[at + 20 : at + 28] = (10**6).to_bytes(4, "little") * 2
+    with pytest.raises(FedcoreError, match="claim more bytes than it has"):
+        bundle.from_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("limit", ["MAX_TEXT_BYTES", "MAX_BLOB_BYTES", "MAX_BLOBS"])
+def test_a_bundle_over_a_limit_is_refused(monkeypatch, limit):
+    data = zipped([("module.fed", TEXT), (f"sha256/{DIGEST}", b"data")])
+    monkeypatch.setattr(limits, limit, 1)
+    with pytest.raises(FedcoreError, match="at most 1 are read"):
+        bundle.from_bytes(data)
+
+
+def test_a_file_over_the_limit_is_not_read(monkeypatch, tmp_path):
+    (tmp_path / "big.fed").write_bytes(TEXT)
+    monkeypatch.setattr(limits, "MAX_BUNDLE_BYTES", 1)
+    with pytest.raises(FedcoreError, match=r"big\.fed has \d+ bytes; at most 1 are read"):
+        bundle.read(tmp_path / "big.fed")
+
+
+def with_literal(array: np.ndarray, type_=None) -> Module:
+    type_ = type_ or TensorType(array.dtype, array.shape)
+    op = Operation("0", "literal", (), type_, {"value": Constant.of(array, array.dtype)})
+    return Module("traced", (), (Function("main", (), (op,), Ref("0"), type_),))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "complex64", "float64"])
+def test_a_large_literal_stands_beside_the_text(dtype):
+    module = with_literal(np.arange(10_000).reshape(100, 100).astype(dtype))
+    data = bundle.to_bytes(module)
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        text = file.read("module.fed").decode()
+    assert len(text) < 300
+    assert "value=sha256:" in text
+    assert bundle.from_bytes(data) == module
+    assert verify(bundle.from_bytes(data)).digest() == module.digest()
+
+
+def test_a_small_literal_stands_in_the_text():
+    assert bundle.to_bytes(with_literal(np.arange(10))).startswith(b"fedcore 1 traced")
+
+
+def test_programs_that_differ_in_a_large_literal_only_have_different_digests():
+    assert with_literal(np.zeros(10_000)).digest() != with_literal(np.ones(10_000)).digest()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (b"float32[5000]", b"float32[5001]", "is of type float32[5001], but its blob has 20000 bytes"),
+        (b"float32[5000]", b"str[5000]", "has a blob, but the type str[5000]"),
+        (b"float32[5000]", b"float32[?]", "has a blob, but the type float32[?]"),
+        (b"sha256:", b"sha256:ab", "names the literal %0, but lacks its blob sha256:ab"),
+    ],
+)
+def test_a_literal_that_does_not_fit_its_blob_is_refused(old, new, says):
+    with zipfile.ZipFile(io.BytesIO(bundle.to_bytes(with_literal(np.zeros(5000, np.float32))))) as file:
+        members = [(n, file.read(n)) for n in file.namelist()]
+    text = members[0][1].replace(old, new)
+    with pytest.raises(FedcoreError) as raised:
+        bundle.from_bytes(zipped([("module.fed", text), *members[1:]]))
+    assert says in str(raised.value)
+
+
+def test_blobs_that_the_module_does_not_name_are_not_written():
+    module = attrs.evolve(half.module, blobs={**half.module.blobs, DIGEST: b"data"})
+    assert bundle.to_bytes(module) == bundle.to_bytes(half.module)
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path):
+    module = attrs.evolve(half.module, blobs={})
+    with pytest.raises(FedcoreError, match="its bytes are not there"):
+        bundle.write(module, tmp_path / "half.fed")
+    assert list(tmp_path.iterdir()) == []

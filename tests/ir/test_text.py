@@ -101,6 +101,12 @@ def test_a_literal_is_written_shortest(value, dtype, written):
     assert f"{{value={written}}}" in str(literal_module(Constant.of(value, dtype)))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_half_comes_back(dtype):
+    module = literal_module(Constant(dtype, (2**16,), np.arange(2**16, dtype=np.uint16).tobytes()))
+    assert round_trip(module) == module
+
+
 def test_a_nan_payload_is_written_in_hex():
     bits = struct.pack("<I", 0x7FC01234)
     assert "nan(0x7fc01234)" in str(literal_module(Constant("float32", (), bits)))

@@ -16,6 +16,11 @@ def random_clients(sizes, features=5, classes=3, seed=0):
     return [client(rng.normal(size=(n, features)), rng.integers(0, classes, n)) for n in sizes]
 
 
+def examples(dataset):
+    """All features and all labels of a client's batches."""
+    return tuple(np.concatenate(parts) for parts in zip(*dataset.as_numpy_iterator(), strict=True))
+
+
 @pytest.fixture
 def model_fn():
     spec = client(np.zeros((1, 5)), [0]).element_spec

@@ -41,7 +41,7 @@ def test_one_round_equals_numpy(process):
     clients = random_clients([7, 3, 12, 4, 1])
     state = process.initialize()
     start = process.get_model_weights(state).trainable
-    columns = [c.columns.tensors[:2] for c in clients]
+    columns = [c.columns.arrays for c in clients]
     after, _ = process.next(state, clients)
     trained = [numpy_client(start, x, y, 4) for x, y in columns]
     sizes = np.array([len(y) for _, y in columns], np.float64)
@@ -57,7 +57,7 @@ def test_uniform_weighting_equals_the_plain_mean(model_fn):
     clients = random_clients([7, 3, 12])
     state = process.initialize()
     start = process.get_model_weights(state).trainable
-    trained = [numpy_client(start, *c.columns.tensors[:2], 4) for c in clients]
+    trained = [numpy_client(start, *c.columns.arrays, 4) for c in clients]
     after, _ = process.next(state, clients)
     for i, got in enumerate(process.get_model_weights(after).trainable):
         np.testing.assert_allclose(got, np.mean([t[i] for t in trained], axis=0), rtol=1e-5, atol=1e-6)

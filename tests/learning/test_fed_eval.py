@@ -16,7 +16,7 @@ def test_metrics_equal_keras_on_the_union(model_fn):
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(3)])
     evaluation.get_model_weights(state).assign_weights_to(model)
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
-    x, y = (np.concatenate([c.columns.tensors[i] for c in clients]) for i in (0, 1))
+    x, y = (np.concatenate([c.columns.arrays[i] for c in clients]) for i in (0, 1))
     loss, accuracy = model.evaluate(x, y, verbose=0)
     current = metrics["client_work"]["eval"]["current_round_metrics"]
     np.testing.assert_allclose([current["loss"], current["accuracy"]], [loss, accuracy], rtol=1e-5)

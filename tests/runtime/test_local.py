@@ -118,16 +118,17 @@ class HeldDevice(DeviceExecutor):
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_no_more_clients_are_drawn_than_the_workers_hold(workers):
-    drawn, block = [], 2
+    plan = total.to_module("planned")
+    call = plan.function("clients").attributes["call"]
+    drawn, count = [], call * (workers + 2)
 
     def cohort():
-        for i in range(100):
+        for i in range(count):
             drawn.append(i)
-            yield float(i)
+            yield float(i % 7)
 
     device = HeldDevice()
     clients = ClientsExecutor([device], workers)
-    plan = total.to_module("planned")
     arguments = [prepare(cohort(), FLOATS, "xs", columns_of)]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(
@@ -137,9 +138,9 @@ def test_no_more_clients_are_drawn_than_the_workers_hold(workers):
             assert device.arrived.acquire(timeout=60)
         held = len(drawn)
         device.opened.set()
-        assert float(running.result(60)) == sum(range(100))
+        assert float(running.result(60)) == sum(i % 7 for i in range(count))
     clients.close()
-    assert held == workers * block
+    assert held == workers * call
 
 
 def _with(runtime, computation, *arguments):
@@ -179,8 +180,8 @@ def checked_sum(xs):
     return fc.federated_sum(fc.federated_map(checked, xs))
 
 
-def test_a_client_that_fails_is_told_within_its_block(in_use):
-    with pytest.raises(ClientError, match=r"(?s)one of the clients 2 to 3 failed: .*too large"):
+def test_a_client_that_fails_is_named(in_use):
+    with pytest.raises(ClientError, match=r"(?s)client 3 failed: .*too large"):
         checked_sum([1.0, 2.0, 3.0, 400.0, 5.0])
 
 
@@ -309,11 +310,13 @@ def test_the_threads_of_round_3_are_enough_for_every_cohort(in_use):
 
 def test_the_size_of_the_cohort_makes_no_new_function(in_use):
     device = in_use._clients.devices[0]
-    clients = [client(5) for _ in range(64)]
-    for size in (4, 5):  # blocks of two, and a lone last client
+    clients = [client(5) for _ in range(300)]
+    average_of_data(clients[:130])
+    for size in (8, 16, 32, 64, 128):  # a whole call, and last calls of one block, two, four, …
         average_of_data(clients[:size])
+        average_of_data(clients[: size - 1])
     before = set(device._functions)
-    for size in (1, 2, 9, 64):
+    for size in (1, 2, 9, 33, 77, 129, 200, 256, 300):
         average_of_data(clients[:size])
     assert before
     assert set(device._functions) == before

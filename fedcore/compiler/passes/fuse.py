@@ -149,7 +149,7 @@ class _Fusion:
             op = run[0]
             operands = [self._symbol(builder, op.operands[0].name), *(known[o.name] for o in op.operands[1:])]
             with builder.at(op.location):
-                known[op.name] = builder.append("call", operands, op.type)
+                known[op.name] = builder.append("call", operands, op.type, op.attributes)
             return
         dependent, _ = _levels(function)[run[0].name]
         name = f"{function.name}_{'fold' if dependent else 'work'}"

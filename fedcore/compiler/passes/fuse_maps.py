@@ -4,6 +4,7 @@ from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
+from fedcore.ir.interpret import salt_of
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import call
@@ -44,6 +45,7 @@ class _Mapped:
     function: str | None = None
     parts: tuple["_Mapped", ...] = ()
     struct: Operation | None = None  # of a zip: names its parts
+    salt: str = ""  # of a map
 
     @property
     def has_map(self) -> bool:
@@ -62,7 +64,8 @@ class _Tree:
 
     def of_map(self, op: Operation) -> _Mapped:
         """The map itself, whatever its own users are."""
-        return _Mapped(function=op.operands[0].name, parts=(self._of(op.operands[1].name),))
+        parts = (self._of(op.operands[1].name),)
+        return _Mapped(function=op.operands[0].name, parts=parts, salt=salt_of(op, 0))
 
     def _of(self, name: str) -> _Mapped:
         op = self.made.get(name)
@@ -161,8 +164,9 @@ class _MapFusion:
             return builder.append("struct", parts, _unplaced(tree.struct.type, [p.type for p in parts]))
         node = self.module[tree.function]
         if isinstance(node, Graph):
-            return call.emit([self.inliner.symbol(builder, tree.function), *parts], builder=builder)
-        return self.inliner.materialized(builder, self.inliner.body(builder, node, parts))
+            salt = {"salt": tree.salt} if tree.salt else {}
+            return call.emit([self.inliner.symbol(builder, tree.function), *parts], builder=builder, **salt)
+        return self.inliner.materialized(builder, self.inliner.body(builder, node, parts, tree.salt))
 
 
 def _unplaced(struct: StructType, types: list) -> StructType:

@@ -28,9 +28,13 @@ class _Lowering(Inliner):
         declared = lookup(op.kind)
         if declared.lowered_by is None:
             return super()._operation(builder, op, operands, value)
+        attributes = dict(op.attributes)
+        salt = attributes.pop("salt", None)
         with builder:
             values = [self.materialized(builder, value(o)) for o in operands]
-            result = builder.value(declared.lowered_by(*values, **op.attributes))
+            builder.salted = None if salt is None else f"{salt}."
+            result = builder.value(declared.lowered_by(*values, **attributes))
+            builder.salted = None
         if not fits(result.type, op.type):
             raise FedcoreError(f"the lowering of {op.kind} gives {result.type}, but its signature says {op.type}")
         return result

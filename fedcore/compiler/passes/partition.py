@@ -7,9 +7,10 @@ from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError, Location
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
+from fedcore.ir.interpret import salt_of
 from fedcore.ir.module import Graph
 from fedcore.ir.structural import call, item
-from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, member_of
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, contains, member_of
 
 
 @compiler_pass("partition")
@@ -95,7 +96,7 @@ class _Partition:
                 if index is not None:
                     with local.builder.at(node.operation.location):
                         argument = item.emit([argument], builder=local.builder, index=index)
-                local.known[node] = local.call(_Aggregation.of(node).report, [argument], node)
+                local.known[node] = local.call(_Aggregation.of(node).report, [argument], node, 4)
             else:
                 local.node(node)
         self._finish(local, "server", SERVER, wanted, run)
@@ -166,7 +167,7 @@ class _Partition:
                 with local.builder.at(aggregation.node.operation.location):
                     mine = before if len(aggregations) == 1 else before[i]
                     value = local.tree(aggregation.value)
-                    after.append(local.call(aggregation.accumulate, [mine, value], aggregation.node))
+                    after.append(local.call(aggregation.accumulate, [mine, value], aggregation.node, 2))
             result = after[0] if len(after) == 1 else local.builder.struct([(None, a) for a in after])
             if kept:
                 keeps = local.builder.value(tuple(local.known[n] for n in kept))
@@ -193,13 +194,16 @@ class _Partition:
             for i, a in enumerate(aggregations):
                 with builder.at(a.node.operation.location):
                     pair = [left, right] if len(types) == 1 else [left[i], right[i]]
-                joined.append(_inlined(self.inliner, builder, a.merge, pair, a.node))
+                joined.append(_inlined(self.inliner, builder, a.merge, pair, a.node, 3))
             result = joined[0] if len(joined) == 1 else builder.struct([(None, j) for j in joined])
         return self.main.symbol(builder.finish("join", result, placement=CLIENTS))
 
     def partial_type(self, aggregation: _Aggregation):
-        """The type of a partial: what the accumulation returns."""
-        return self.inliner.symbols[aggregation.accumulate].type.result
+        """The type of a partial: what the accumulation takes, which zero and what it returns fit."""
+        taken = self.inliner.symbols[aggregation.accumulate].type.parameter
+        if not isinstance(taken, StructType):
+            raise FedcoreError(f"@{aggregation.accumulate} takes <accumulator,value>, not {taken}")
+        return taken.types[0]
 
     def _finish(self, local: "_Local", name: str, where, wanted: list[Node], kind) -> None:
         line = _last_line(wanted)
@@ -222,15 +226,19 @@ def _last_line(nodes: list[Node]) -> Location | None:
     return next((n.op.location for n in reversed(nodes) if n.op is not None and n.op.location is not None), None)
 
 
-def _inlined(inliner: Inliner, builder: Builder, symbol: str, arguments: list[Value], node: Node) -> Value:
-    """The result of applying a symbol of the source module: a graph is called, a function inlined."""
+def _inlined(
+    inliner: Inliner, builder: Builder, symbol: str, arguments: list[Value], node: Node, index: int = 0
+) -> Value:
+    """The result of applying operand `index` of the node: a graph is called, a function inlined."""
     target = inliner.symbols[symbol]
+    salt = salt_of(node.operation, index)
     with builder.at(node.operation.location):
         if isinstance(target, Graph):
-            return call.emit([inliner.symbol(builder, symbol), *arguments], builder=builder)
+            attributes = {"salt": salt} if salt else {}
+            return call.emit([inliner.symbol(builder, symbol), *arguments], builder=builder, **attributes)
         if not target.parameters:
-            return inliner.materialized(builder, inliner.body(builder, target, []))
-        return inliner.materialized(builder, inliner.body(builder, target, arguments))
+            return inliner.materialized(builder, inliner.body(builder, target, [], salt))
+        return inliner.materialized(builder, inliner.body(builder, target, arguments, salt))
 
 
 class _Local:
@@ -286,8 +294,8 @@ class _Local:
             return self.value(tree)
         return self.builder.struct([(None, self.tree(t)) for t in tree])
 
-    def call(self, symbol: str, arguments: list[Value], node: Node) -> Value:
-        return _inlined(self.owner.inliner, self.builder, symbol, arguments, node)
+    def call(self, symbol: str, arguments: list[Value], node: Node, index: int = 0) -> Value:
+        return _inlined(self.owner.inliner, self.builder, symbol, arguments, node, index)
 
     def node(self, node: Node) -> None:
         """Appends what a node's operation does at one placement."""
@@ -324,6 +332,11 @@ class _Local:
         return [outer for outer, _ in self._order()]
 
     def finish(self, name: str, result: Value, where) -> Value:
+        if contains(result.type, lambda t: isinstance(t, SequenceType)):
+            raise FedcoreError(
+                f"a value of type {result.type} is needed outside of the stage that makes it; a sequence stays in its "
+                "stage: reduce it there (fc.sequence_reduce)"
+            )
         first = [p for p in self.builder.parameters if p.name == "partial" and self.partial is not None]
         by_name = {p.name: p for p in self.builder.parameters}
         self.builder.parameters = first + [by_name[v.operand.name] for _, v in self._order()]

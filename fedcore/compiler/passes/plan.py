@@ -3,23 +3,31 @@ import math
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.types import TensorType, Type, is_static, leaves, member_of
 
 
 @compiler_pass("plan")
-def plan(module: Module) -> Module:
+def plan(module: Module, *, vectorize: bool = True) -> Module:
     """Writes down how each client stage runs and what each crossing costs, by shape rules only.
 
-    Strategy `loop`: clients run one after the other inside a block, each a loop over its tensors. A block of 2
-    halves the calls and the merges and still leaves enough of them to keep every worker busy.
+    Strategy `vectorised`: clients are stacked, `width` of them side by side and `call` of them in one graph call; a
+    block of 8 folds in order. It is taken where every graph of the stage has rules for it. Strategy `loop`: one
+    client a call, which loops over its tensors; the workers are the parallelism.
     """
     if module.stage != "planned":
         return module
     main = module.main
-    folded = {str(op.operands[1].name): op for op in main.operations if op.kind == "fold"}
-    collected = {str(op.operands[0].name) for op in main.operations if op.kind == "collect"}
-    functions = [_with_strategy(f) if f.name in folded or f.name in collected else f for f in module.functions[:-1]]
+    attributes = {
+        op.operands[0 if op.kind == "collect" else 1].name: _strategy(module, op, vectorize=vectorize)
+        for op in main.operations
+        if op.kind in ("fold", "collect")
+    }
+    functions = [
+        attrs.evolve(f, attributes=attributes[f.name]) if f.name in attributes and "strategy" not in f.attributes else f
+        for f in module.functions[:-1]
+    ]
     stages = {f.name: f for f in functions}
     by_name = {op.name: op for op in main.operations}
     operations = tuple(_with_bits(op, by_name, stages) for op in main.operations)
@@ -27,10 +35,27 @@ def plan(module: Module) -> Module:
     return module if planned == module else planned
 
 
-def _with_strategy(stage: Function) -> Function:
-    if "strategy" in stage.attributes:
-        return stage
-    return attrs.evolve(stage, attributes={"strategy": "loop", "block": 2})
+BLOCK = 8
+"""Clients of a block where they are stacked; it fixes the order of the sums, and so the bits."""
+
+
+def _strategy(module: Module, op: Operation, *, vectorize: bool) -> dict[str, object]:
+    loop: dict[str, object] = {"strategy": "loop", "block": 1}
+    joins = [o for o in module.main.operations if o.kind == "merge" and o.operands[1] == Ref(op.name)]
+    if not vectorize or op.kind != "fold" or op.attributes.get("keeps") or not joins:
+        return loop
+    types = module.main.types()
+    given = [types[o.name] for o in op.operands if isinstance(o, Ref)]
+    broadcasts = split_operands(given)
+    if broadcasts == len(given):
+        return loop
+    from fedcore.graphs.stacking import Stacking, stacking
+
+    zero, stage = (o.name for o in op.operands[:2])
+    found = stacking(module, zero, stage, joins[0].operands[0].name, broadcasts, BLOCK)
+    if not isinstance(found, Stacking):
+        return loop
+    return {"strategy": "vectorised", "width": found.width, "block": BLOCK, "call": found.call}
 
 
 def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, Function]) -> Operation:

@@ -3,7 +3,17 @@
 import tensorflow as tf
 
 from fedcore.graphs.trace import TracedGraph, spec
-from fedcore.graphs.vectorise import rules_arrays, rules_elementwise, rules_matmul, rules_reductions, rules_shapes
+from fedcore.graphs.vectorise import (
+    rules_arrays,
+    rules_control,
+    rules_convolutions,
+    rules_elementwise,
+    rules_gathers,
+    rules_lists,
+    rules_matmul,
+    rules_reductions,
+    rules_shapes,
+)
 from fedcore.graphs.vectorise.call import Call
 from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule, shared, stacked
 from fedcore.graphs.vectorise.nodes import body_of
@@ -33,7 +43,7 @@ def vectorised_call(
         raise ValueError("a padded batch needs the sizes of the clients' batches")
     if len(rows) > 1 or None in rows:
         raise ValueError(f"the padded batches have {rows} rows; the number has to be one, and static")
-    call = Call(*(clients or {1}), *(rows or {None}), sizes if rows else None)
+    call = Call(max(clients, default=1), max(rows, default=None), sizes if rows else None)
     out = call.run(body_of(graph.digest, data), lanes)
     return [Lane(call.tensor(x), x.stacked, x.ragged, x.times) for x in out]
 

@@ -13,8 +13,10 @@ PACKET = 64
 """Entries that one step of a vector loop takes at most; the rest at the end of a tensor takes other instructions."""
 
 _CONTROL_FLOW = frozenset(
-    {"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If"}
+    {"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If", "Assert"}
 )
+
+_LISTS = frozenset({"TensorListReserve", "EmptyTensorList", "TensorListFromTensor"})
 
 
 class Call:
@@ -33,23 +35,27 @@ class Call:
         self.probes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
         self._made: dict = {}
 
+    def inside(self) -> "Call":
+        """The same for a function within the graph being built: it makes its own constants and masks."""
+        return Call(self.clients, self.rows, self.sizes)
+
     # --- evaluating ---
 
     def run(self, body: Body, lanes: Sequence[Lane]) -> list[Lane]:
         """The results of a body for its arguments."""
         found = {(name, 0): lane for name, lane in zip(body.arguments, lanes, strict=True)}
-        self.functions = body
+        for node in body.nodes:
+            if node.stateful and node.op not in _CONTROL_FLOW:
+                raise NoRule(node.op, "it has effects or state, which clients would share")
         for node in body.nodes:
             outputs = self.evaluate(node, [found[i] for i in node.inputs], body)
             found.update(((node.name, i), lane) for i, lane in enumerate(outputs))
         return [found[r] for r in body.results]
 
-    def evaluate(self, node: Node, lanes: list[Lane], body: Body) -> list[Lane]:
+    def evaluate(self, node: Node, lanes: list[Lane], body: Body | None = None) -> list[Lane]:
         """The results of one operation."""
         if node.op in _CONTROL_FLOW:
             return rules[node.op](self, node, body, *lanes) if node.op in rules else self._none(node)
-        if node.stateful:
-            raise NoRule(node.op, "it has effects or state, which clients would share")
         if node.op == "Const":
             return [_constant(node)]
         if node.op == "NoOp":
@@ -57,7 +63,7 @@ class Call:
         known = fold(node, lanes)
         if known is not None and all(k.constant or k.affine(self.probes) for k in known):
             return [Lane(None, not k.constant, known=k) for k in known]
-        if all(lane.plain for lane in lanes):
+        if all(lane.plain for lane in lanes) and node.op not in _LISTS:
             return [Lane(t) for t in emit(node.op, [self.tensor(x) for x in lanes], node.attributes)]
         try:
             outputs = self._by_rule(node, lanes)
@@ -75,7 +81,10 @@ class Call:
     def _by_rule(self, node: Node, lanes: list[Lane]) -> list[Lane]:
         if node.op not in rules:
             self._none(node)
-        outputs = rules[node.op](self, node, *lanes)
+        try:
+            outputs = rules[node.op](self, node, *lanes)
+        except (TypeError, ValueError) as error:  # TensorFlow's, for shapes that a rule did not think of
+            raise NoRule(node.op, f"{error}") from error
         return outputs if isinstance(outputs, list) else [outputs]
 
     def _none(self, node: Node):
@@ -118,7 +127,7 @@ class Call:
     def stack(self, lane: Lane) -> tf.Tensor:
         """The tensor with the leading axis of clients, made by copying where it has none."""
         tensor = self.tensor(lane)
-        if lane.stacked:
+        if lane.stacked or tensor.dtype == tf.variant:
             return tensor
         shape = tf.concat([[self.clients], tf.shape(tensor)], 0)
         if tensor.shape.is_fully_defined():
@@ -162,7 +171,7 @@ class Call:
         """Which entries are of real rows: bool [K,1…,rows,1…] for values of a rank."""
         if self.sizes is None or self.rows is None:
             raise NoRule("a batch", "it has no sizes")
-        key = ("mask", times)
+        key: tuple = ("mask", times)
         if key not in self._made:
             lengths = self.sizes if times == 1 else self.sizes * times
             self._made[key] = tf.sequence_mask(lengths, self.rows * times)
@@ -201,6 +210,8 @@ class Call:
 
     def shape_known(self, lane: Lane) -> Known | None:
         """The shape of one client's value for each of the three sizes, if it is static."""
+        if lane.tensor is not None and lane.tensor.shape.rank is None:
+            return None
         shape = self.shape(lane)
         if not shape.is_fully_defined():
             return None

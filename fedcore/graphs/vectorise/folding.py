@@ -12,11 +12,11 @@ _MOVING_OPS = (
     "Identity StopGradient Snapshot StridedSlice Slice Pack Unpack ConcatV2 GatherV2 Reshape Squeeze ExpandDims Split "
     "SplitV Transpose ReverseV2 Fill Tile BroadcastTo"
 )
-_POLYNOMIAL_OPS = "Mul Add AddV2 Sub Prod Sum Neg Cast AddN"
+_POLYNOMIAL_OPS = "Mul Add AddV2 Sub Prod Sum Neg Cast AddN ConcatOffset"
 _OTHER_OPS = (
     "Maximum Minimum FloorDiv FloorMod TruncateDiv TruncateMod RealDiv Div DivNoNan Equal NotEqual Less LessEqual "
     "Greater GreaterEqual LogicalAnd LogicalOr LogicalNot SelectV2 Select Range BroadcastArgs BroadcastGradientArgs "
-    "InvertPermutation Shape ShapeN Size Rank Max Min All Any Abs Sign ZerosLike OnesLike ConcatOffset Square Sqrt "
+    "InvertPermutation Shape ShapeN Size Rank Max Min All Any Abs Sign ZerosLike OnesLike Square Sqrt "
     "Rsqrt Reciprocal DynamicStitch BitwiseAnd BitwiseOr"
 )
 _POLYNOMIAL = frozenset(f"{_MOVING_OPS} {_POLYNOMIAL_OPS}".split())
@@ -30,25 +30,27 @@ def fold(node: Node, lanes: list[Lane]) -> list[Known] | None:
         return None
     inputs = [lane.known for lane in lanes if lane.known is not None]
     if all(k.constant for k in inputs):
-        found = _run(node, [k.values[0] for k in inputs])
-        return None if found is None else [Known.always(v) for v in found]
-    if node.op == "BroadcastGradientArgs":
-        # A batch is no axis of size 1 that something is broadcast along, though the padded size may be 1.
-        found = [_run(node, [k.values[i] for k in inputs]) for i in (1, 1, 2)]
-    else:
-        found = [_run(node, [k.values[i] for k in inputs]) for i in range(3)]
-    if any(f is None for f in found):
+        same = _run(node, [k.values[0] for k in inputs])
+        return None if same is None else [Known.always(v) for v in same]
+    # A batch is no axis of size 1 that something is broadcast along, though the padded size may be 1.
+    sizes = (1, 1, 2) if node.op == "BroadcastGradientArgs" else (0, 1, 2)
+    runs = [_run(node, [k.values[i] for k in inputs]) for i in sizes]
+    found = [r for r in runs if r is not None]
+    if len(found) < len(runs):
         return None
     if any(len({v.shape for v in vs}) > 1 for vs in zip(*found, strict=True)):
         return None
-    polynomial = _stays_polynomial(node, inputs)
+    polynomial = node.op == "BroadcastGradientArgs" or _stays_polynomial(node, inputs)
+    if node.op == "Equal" and all(k.polynomial for k in inputs):
+        # Polynomials that are equal at three sizes are equal.
+        polynomial = all(v.all() for (v,) in found)
     return [Known.of(vs, polynomial=polynomial) for vs in zip(*found, strict=True)]
 
 
 def _stays_polynomial(node: Node, inputs: list[Known]) -> bool:
     if node.op not in _POLYNOMIAL or not all(k.polynomial for k in inputs):
         return False
-    many = node.op in ("Pack", "ConcatV2", "AddN", "Mul", "Add", "AddV2", "Sub")
+    many = node.op in ("Pack", "ConcatV2", "AddN", "Mul", "Add", "AddV2", "Sub", "ConcatOffset")
     if node.op in ("Split", "Fill"):
         return inputs[0].constant
     # What says where to move to is the same for every size, unless the entries are all the same.

@@ -49,10 +49,16 @@ class Known:
 
     @classmethod
     def of(cls, values, *, polynomial: bool = True) -> "Known":
+        """Three values that are alike are a constant, if they are polynomials; `n > 0` only looks like one."""
         first, second, third = values
-        if np.array_equal(first, second) and np.array_equal(first, third):
+        if polynomial and np.array_equal(first, second) and np.array_equal(first, third):
             return cls((first, first, first))
         return cls((first, second, third), polynomial)
+
+    def same(self, other: "Known | None") -> bool:
+        if other is None or self.polynomial != other.polynomial:
+            return False
+        return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(self.values, other.values, strict=True))
 
     @classmethod
     def always(cls, value) -> "Known":
@@ -81,15 +87,21 @@ class Lane:
         times: how many entries of that axis one row of the batch has.
         known: the value at build time, if it is small and made of constants and shapes.
         copies: the padded rows are copies of rows of the client's own data.
+        element: for a list of tensors the shape of a client's element; `stacked` and `ragged` are of its elements.
+        filled: for a list, that it may hold elements already.
+        content: for a list, what is known of every element; shapes go through lists from a loop to its gradient.
         missing: why the tensor cannot be computed; the value may still shape tensors.
     """
 
-    tensor: tf.Tensor | None
+    tensor: tf.Tensor
     stacked: bool = False
     ragged: int | None = None
     times: int = 1
     known: Known | None = None
     copies: bool = False
+    element: Known | None = None
+    filled: bool = False
+    content: Known | None = None
     missing: NoRule | None = None
 
     @property
@@ -97,9 +109,9 @@ class Lane:
         """The same for all clients, padding and all."""
         return not self.stacked and self.ragged is None and (self.known is None or self.known.constant)
 
-    def like(self, tensor: tf.Tensor, *, copies: bool = False) -> "Lane":
+    def like(self, tensor: tf.Tensor, *, copies: bool = False, element: Known | None = None) -> "Lane":
         """Another tensor with the same axes."""
-        return Lane(tensor, self.stacked, self.ragged, self.times, copies=copies)
+        return Lane(tensor, self.stacked, self.ragged, self.times, copies=copies, element=element, filled=self.filled)
 
 
 def shared(tensor: tf.Tensor) -> Lane:

@@ -76,9 +76,10 @@ def _split(call: Call, node: Node, x: Lane, axis: Lane, parts) -> list[Lane]:
 
 @rule("StridedSlice")
 def _(call: Call, node: Node, x: Lane, begin: Lane, end: Lane, strides: Lane) -> Lane:
-    ragged = None if x.ragged is None else _kept(call, node, x, call.rank(x), begin, end, strides)
+    ragged = _kept(call, node, x, call.rank(x), begin, end, strides)
     if not x.stacked:
-        tensors = [call.tensor(v) if v.plain else tf.constant(call.known(v).values[0]) for v in (begin, end, strides)]
+        bounds = [(v, call.known(v)) for v in (begin, end, strides)]
+        tensors = [call.tensor(v) if k is None else tf.constant(k.values[0]) for v, k in bounds]
         return Lane(emit(node.op, [call.tensor(x), *tensors], node.attributes)[0], False, ragged, x.times)
     operands, attributes = _shifted(call, node, begin, end, strides)
     return Lane(emit(node.op, [call.tensor(x), *operands], attributes)[0], True, ragged, x.times)
@@ -95,11 +96,8 @@ def _(call: Call, node: Node, shape: Lane, begin: Lane, end: Lane, strides: Lane
         whole = tf.concat([tf.constant([call.clients], sizes.dtype), sizes], 0)
         return Lane(emit(node.op, [whole, *operands, call.stack(dy)], attributes)[0], True)
     axis, times = call.batch_axis(node, known)
-    if axis is not None:
-        like = Lane(None, ragged=axis, times=times)
-        if _kept(call, node, like, len(known.values[0]), begin, end, strides) != dy.ragged:
-            raise NoRule(node.op, "the batch becomes another axis")
-    elif dy.ragged is not None:
+    like = Lane(None, ragged=axis, times=times)
+    if _kept(call, node, like, len(known.values[0]), begin, end, strides) != dy.ragged:
         raise NoRule(node.op, "the batch becomes another axis")
     sizes = known.values[0]
     whole = tf.constant(np.concatenate([[call.clients], sizes]).astype(sizes.dtype))
@@ -125,12 +123,18 @@ def _shifted(call: Call, node: Node, *bounds: Lane) -> tuple[list, dict]:
     return operands, attributes
 
 
-def _kept(call: Call, node: Node, x: Lane, rank: int, begin: Lane, end: Lane, strides: Lane) -> int:
-    """The position after a strided slice of the batch axis, which must be kept whole."""
+def _kept(call: Call, node: Node, x: Lane, rank: int, begin: Lane, end: Lane, strides: Lane) -> int | None:
+    """The position after a strided slice of the batch axis, which must be kept whole; other cuts are alike for all."""
+    if x.ragged is None:
+        if not (begin.plain and end.plain and strides.plain):
+            raise NoRule(node.op, "where it is cut differs between clients")
+        return None
     steps = call.constant(node, strides)
     starts, stops = call.known(begin), call.known(end)
     if starts is None or stops is None:
         raise NoRule(node.op, "where it is cut is not known")
+    if not (starts.polynomial and stops.polynomial):
+        raise NoRule(node.op, "where it is cut differs between clients")
     count = len(steps)
     masks = {m: node.get(f"{m}_mask", 0) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
 
@@ -138,16 +142,18 @@ def _kept(call: Call, node: Node, x: Lane, rank: int, begin: Lane, end: Lane, st
         return bool(masks[mask] >> i & 1)
 
     indexed = sum(not has("new_axis", i) and not has("ellipsis", i) for i in range(count))
-    axis = position = 0
+    ragged, axis, position = x.ragged, 0, 0
     for i in range(count):
         if has("ellipsis", i):
             skipped = rank - indexed
-            if axis <= x.ragged < axis + skipped:
-                return position + x.ragged - axis
+            if axis <= ragged < axis + skipped:
+                return position + ragged - axis
             axis, position = axis + skipped, position + skipped
         elif has("new_axis", i):
             position += 1
-        elif axis != x.ragged:
+        elif axis != ragged:
+            if any(len({int(v[i]) for v in k.values}) > 1 for k in (starts, stops)):
+                raise NoRule(node.op, "where it is cut differs between clients")
             axis, position = axis + 1, position + int(not has("shrink_axis", i))
         else:
             whole_start = has("begin", i) or all(v[i] == 0 for v in starts.values)
@@ -156,7 +162,7 @@ def _kept(call: Call, node: Node, x: Lane, rank: int, begin: Lane, end: Lane, st
             if has("shrink_axis", i) or steps[i] != 1 or not whole_start or not whole_end:
                 raise NoRule(node.op, "rows are taken from the batch")
             return position
-    return position + x.ragged - axis
+    return position + ragged - axis
 
 
 @rule("Slice")
@@ -169,8 +175,10 @@ def _(call: Call, node: Node, x: Lane, begin: Lane, size: Lane) -> Lane:
             raise NoRule("Slice", "its size differs between clients")
     else:
         wanted = [v[x.ragged] in (-1, p * x.times) for v, p in zip(sizes.values, call.probes, strict=True)]
-        if starts[x.ragged] != 0 or not all(wanted):
+        if starts[x.ragged] != 0 or not all(wanted) or not sizes.polynomial:
             raise NoRule("Slice", "rows are taken from the batch")
+        if any((np.delete(v, x.ragged) != np.delete(sizes.values[0], x.ragged)).any() for v in sizes.values):
+            raise NoRule("Slice", "its size differs between clients")
     first = sizes.values[0]
     if x.stacked:
         starts, first = np.concatenate([[0], starts]), np.concatenate([[-1], first])

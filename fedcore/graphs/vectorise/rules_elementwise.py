@@ -15,17 +15,25 @@ _INEXACT_UNARY = (
     "Asinh Acosh Atanh Erf Erfc Erfinv Ndtri Lgamma Digamma BesselI0e BesselI1e"
 )
 _EXACT_BINARY = (
-    "Add AddV2 Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv FloorMod Mod TruncateDiv TruncateMod Maximum Minimum "
+    "Add AddV2 Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv TruncateDiv TruncateMod Maximum Minimum "
     "SquaredDifference Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr "
-    "BitwiseXor LeftShift RightShift ReluGrad Relu6Grad LeakyReluGrad TanhGrad SigmoidGrad EluGrad SeluGrad "
-    "SoftsignGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad"
+    "BitwiseXor LeftShift RightShift"
 )
-_INEXACT_BINARY = "Pow Atan2 Xdivy Xlogy Xlog1py SoftplusGrad Zeta Igamma Igammac NextAfter"
+_INEXACT_BINARY = "Pow FloorMod Mod Atan2 Xdivy Xlogy Xlog1py Zeta Igamma Igammac NextAfter"
+_GRADIENTS = (
+    "ReluGrad Relu6Grad LeakyReluGrad TanhGrad SigmoidGrad EluGrad SeluGrad SoftsignGrad SqrtGrad RsqrtGrad InvGrad "
+    "ReciprocalGrad SoftplusGrad"
+)
 
 
 @rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics")
 def _(call: Call, node: Node, x: Lane) -> Lane:
     return x
+
+
+@rule("IdentityN")
+def _(call: Call, node: Node, *lanes: Lane) -> list[Lane]:
+    return list(lanes)
 
 
 @rule("Cast")
@@ -49,9 +57,9 @@ def _(call: Call, node: Node, x: Lane) -> Lane:
 
 @rule("ZerosLike", "OnesLike")
 def _(call: Call, node: Node, x: Lane) -> Lane:
-    shape = call.shape_known(x)
+    shape = None if node["T"] == tf.variant else call.shape_known(x)
     if shape is None:
-        return x.like(*emit(node.op, [call.tensor(x)], node.attributes))
+        return x.like(*emit(node.op, [call.tensor(x)], node.attributes), element=x.element)
     value = 0 if node.op == "ZerosLike" else 1
     dtype = node["T"]
     return Lane(tf.fill(shape.values[0], tf.constant(value, dtype)), False, x.ragged, x.times)
@@ -76,14 +84,14 @@ def aligned(call: Call, node: Node, lanes: tuple[Lane, ...]) -> tuple[list[tf.Te
             own = axis - (rank - call.rank(x))
             if x.ragged is None and own >= 0 and call.shape(x)[own] != 1:
                 raise NoRule(node.op, "a batch meets an axis of constant size")
-    axis, times = next(iter(axes), (None, 1))
+    batch, times = next(iter(axes), (None, 1))
     tensors = []
     for x in lanes:
         tensor = call.tensor(x)
         if x.stacked:
             tensor = leading_ones(tensor, rank - call.rank(x))
         tensors.append(tensor)
-    return tensors, Lane(None, stacked, axis, times)
+    return tensors, Lane(None, stacked, batch, times)
 
 
 def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
@@ -106,16 +114,33 @@ def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
 @rule(*_INEXACT_BINARY.split())
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
     tensors, axes = aligned(call, node, (x, y))
+    if not axes.stacked:
+        return axes.like(*emit(node.op, tensors, node.attributes))
+    shape = tf.broadcast_static_shape(tensors[0].shape, tensors[1].shape)
+    if not shape.is_fully_defined():
+        shape = tf.broadcast_dynamic_shape(tf.shape(tensors[0]), tf.shape(tensors[1]))
+    # A constant number stays one: TensorFlow makes a square of a power of 2.
+    wide = [t for t in tensors if t.shape.rank]
+    wide = [t if t.shape == shape else tf.broadcast_to(t, shape) for t in wide]
+
+    def apply(*parts):
+        rest = iter(parts)
+        return emit(node.op, [next(rest) if t.shape.rank else t for t in tensors], node.attributes)[0]
+
+    return axes.like(call.even(apply, *wide))
+
+
+@rule(*_GRADIENTS.split())
+def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
+    """These do not broadcast. Products that are added up are fused in some places of a tensor only."""
+    _, axes = aligned(call, node, (x, y))
+    tensors = [call.stack(v) if axes.stacked else call.tensor(v) for v in (x, y)]
 
     def apply(*parts):
         return emit(node.op, parts, node.attributes)[0]
 
-    if not axes.stacked:
-        return axes.like(apply(*tensors))
-    shape = tf.broadcast_static_shape(tensors[0].shape, tensors[1].shape)
-    if not shape.is_fully_defined():
-        shape = tf.broadcast_dynamic_shape(tf.shape(tensors[0]), tf.shape(tensors[1]))
-    return axes.like(call.even(apply, *(tf.broadcast_to(t, shape) for t in tensors)))
+    exact = not axes.stacked or node.op in ("ReluGrad", "Relu6Grad", "LeakyReluGrad")
+    return axes.like(apply(*tensors) if exact else call.even(apply, *tensors))
 
 
 @rule("SelectV2", "ClipByValue")
@@ -141,6 +166,8 @@ def _(call: Call, node: Node, condition: Lane, x: Lane, y: Lane) -> Lane:
 
 @rule("AddN")
 def _(call: Call, node: Node, *lanes: Lane) -> Lane:
+    if node["T"] == tf.variant:
+        return lanes[0].like(tf.add_n([call.tensor(x) for x in lanes]), element=lanes[0].element)
     tensors, axes = aligned(call, node, lanes)
     if len({x.stacked for x in lanes}) > 1:
         total = tensors[0]

@@ -8,7 +8,11 @@ from fedcore.graphs.vectorise.nodes import Node, emit
 
 
 def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, transpose_y: bool) -> Lane:
-    """x @ y over the last two axes, both with the same number of them."""
+    """x @ y over the last two axes, both with the same number of them.
+
+    Weights that all clients share are multiplied client by client all the same: with the clients' rows below each
+    other, the bits of a row would depend on how many rows there are.
+    """
     rank = call.rank(x)
     if rank != call.rank(y):
         raise NoRule(node.op, "the operands have different numbers of axes")
@@ -32,12 +36,6 @@ def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, tran
         raise NoRule(node.op, "two batches span the result")
     times, ragged = next(iter(out.items()), (1, None))
     stacked = x.stacked or y.stacked or any(contracted)
-    if rank == 2 and x.stacked and not y.stacked and not transpose_x and not contracted[0]:
-        rows, columns = call.shape(x)
-        flat = tf.matmul(tf.reshape(a, [-1, columns]), b, transpose_b=transpose_y)
-        return Lane(
-            tf.reshape(flat, [call.clients, rows if rows is not None else -1, flat.shape[1]]), True, ragged, times
-        )
     if x.stacked and not y.stacked and rank > 2:
         b = tf.expand_dims(b, 0)
     if y.stacked and not x.stacked and rank > 2:
@@ -67,6 +65,7 @@ def _(call: Call, node: Node, logits: Lane, labels: Lane) -> list[Lane]:
     x, y = call.stack(logits), call.stack(labels)
     rows, classes = x.shape[1:]
     rows = -1 if rows is None else rows
+    classes = tf.shape(x)[2] if classes is None else classes
 
     def apply(a, b):
         return emit(node.op, [a, b], node.attributes)

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
 from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
-from fedcore.graphs.vectorise.nodes import Node
+from fedcore.graphs.vectorise.nodes import Node, emit
 
 
 def _lowest(dtype: tf.DType):
@@ -29,6 +29,8 @@ _REDUCTIONS = {
 
 @rule(*_REDUCTIONS)
 def _(call: Call, node: Node, x: Lane, axis: Lane) -> Lane:
+    if call.known(axis) is None and axis.plain and x.ragged is None:
+        return _over_axes(call, node, x, call.tensor(axis))
     rank = call.rank(x)
     axes = sorted({int(a) % rank for a in call.constant(node, axis).reshape(-1)})
     keep = node.get("keep_dims", False)
@@ -48,11 +50,18 @@ def _(call: Call, node: Node, x: Lane, axis: Lane) -> Lane:
     return Lane(_divided(call, node, x, axes, total), True)
 
 
+def _over_axes(call: Call, node: Node, x: Lane, axes: tf.Tensor) -> Lane:
+    """A reduction over axes that are known when it runs, as the gradients of broadcasting have them."""
+    shifted = tf.where(axes < 0, axes, axes + int(x.stacked))
+    return x.like(*emit(node.op, [call.tensor(x), shifted], node.attributes))
+
+
 def _divided(call: Call, node: Node, x: Lane, axes: list[int], total: tf.Tensor) -> tf.Tensor:
     """A sum over the batch and other axes as the mean; no rows give 0/0, as one client alone has it."""
     others = [call.shape(x)[a] for a in axes if a != x.ragged]
     if None in others or not total.dtype.is_floating:
         raise NoRule(node.op, "a mean over a batch of integers, or over an axis of unknown size")
+    assert call.sizes is not None
     count = call.sizes * int(np.prod([x.times, *others]))
     return total / tf.reshape(tf.cast(count, total.dtype), [call.clients] + [1] * (total.shape.rank - 1))
 

@@ -23,7 +23,7 @@ def _(call: Call, node: Node, x: Lane) -> Lane:
 @rule("ShapeN")
 def _(call: Call, node: Node, *lanes: Lane) -> list[Lane]:
     single = Node(node.name, "Shape", (), {"out_type": node.get("out_type", tf.int32)})
-    return [lane for x in lanes for lane in call.evaluate(single, [x], None)]
+    return [lane for x in lanes for lane in call.evaluate(single, [x])]
 
 
 @rule("Size")

@@ -1,6 +1,28 @@
 """Federated algorithms, one file each."""
 
-from fedcore.learning.algorithms.fed_avg import build_weighted_fed_avg
+from fedcore.learning.algorithms.fed_avg import build_unweighted_fed_avg, build_weighted_fed_avg
+from fedcore.learning.algorithms.fed_avg_with_schedule import build_weighted_fed_avg_with_optimizer_schedule
 from fedcore.learning.algorithms.fed_eval import build_fed_eval
+from fedcore.learning.algorithms.fed_prox import build_unweighted_fed_prox, build_weighted_fed_prox
+from fedcore.learning.algorithms.fed_sgd import build_fed_sgd
+from fedcore.learning.algorithms.kmeans import build_fed_kmeans
+from fedcore.learning.algorithms.mime_lite import build_unweighted_mime_lite, build_weighted_mime_lite
+from fedcore.learning.algorithms.personalization import build_personalization_eval_computation
+from fedcore.learning.algorithms.scaffold import ScaffoldOutput, ScaffoldProcess, build_scaffold
 
-__all__ = ["build_fed_eval", "build_weighted_fed_avg"]
+__all__ = [
+    "ScaffoldOutput",
+    "ScaffoldProcess",
+    "build_fed_eval",
+    "build_fed_kmeans",
+    "build_fed_sgd",
+    "build_personalization_eval_computation",
+    "build_scaffold",
+    "build_unweighted_fed_avg",
+    "build_unweighted_fed_prox",
+    "build_unweighted_mime_lite",
+    "build_weighted_fed_avg",
+    "build_weighted_fed_avg_with_optimizer_schedule",
+    "build_weighted_fed_prox",
+    "build_weighted_mime_lite",
+]

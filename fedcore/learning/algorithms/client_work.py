@@ -1,82 +1,166 @@
 """What a client does in a round: local steps over its batches, and what it hands back."""
 
+from collections.abc import Callable
+from typing import Any
+
 import attrs
 import tensorflow as tf
 
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
 from fedcore.learning.models import FunctionalModel, ModelWeights
 from fedcore.learning.optimizers import Optimizer
-from fedcore.learning.weighting import ClientWeighting
+from fedcore.learning.weighting import Weighting, weight_of
 from fedcore.types import SequenceType, Type
 
 
 @attrs.frozen
 class ClientResult:
-    """`<update=W,weight=float32,metrics=M>`: the change of the trainable weights and how much it counts."""
+    """`<update=W,weight=float32,metrics=M>`: the change of the weights and how much it counts."""
 
-    update: object
-    weight: object
-    metrics: object
+    update: Any
+    weight: Any
+    metrics: Any
+
+
+@attrs.frozen
+class ClientWork:
+    """The clients' part of an algorithm: what the server keeps for it, what it sends, and what clients do with that.
+
+    Args:
+        initialize: (-> S), at the server.
+        send: (S -> H): what clients get beside the weights.
+        train: (<W,H,B*> -> ClientResult), at every client.
+        advance: (S -> S), at the server, after a round.
+        hyperparameters: the names of those in S.
+    """
+
+    initialize: Computation
+    send: Computation
+    train: Computation
+    advance: Computation
+    hyperparameters: tuple[str, ...] = ()
 
 
 @attrs.frozen
 class _Carry:
     """What one local step hands to the next."""
 
-    weights: ModelWeights
-    optimizer: tuple
-    metrics: dict
+    weights: Any
+    optimizer: Any
+    metrics: Any
 
 
-def build_training(model: FunctionalModel, optimizer: Optimizer, weighting: ClientWeighting, weights_type: Type):
-    """The computation `(<W,B*> -> ClientResult)` of local training.
+def difference(after, before):
+    """Leaf by leaf, of weights."""
+    return ModelWeights(
+        *(
+            tuple(a - b for a, b in zip(new, old, strict=True))
+            for new, old in ((after.trainable, before.trainable), (after.non_trainable, before.non_trainable))
+        )
+    )
+
+
+def gradients_of(model: FunctionalModel, weights, batch, training: bool = True):
+    """The gradients of a batch's mean loss, what the model gave, and its new non-trainable weights."""
+    with tf.GradientTape() as tape:
+        tape.watch(weights.trainable)
+        output, non_trainable = model.forward_pass(weights, batch, training=training)
+    gradients = tape.gradient(output.loss, weights.trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return tuple(tf.convert_to_tensor(g) for g in gradients), output, non_trainable
+
+
+def finite_or_nothing(update, weight, metrics) -> ClientResult:
+    """A change that is not finite counts for nothing: zeros of weight 0, while its metrics are reported."""
+    leaves = (*update.trainable, *update.non_trainable)
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves])
+    cleaned = [
+        tuple(tf.where(finite, u, tf.zeros_like(u)) for u in part) for part in (update.trainable, update.non_trainable)
+    ]
+    return ClientResult(ModelWeights(*cleaned), tf.where(finite, weight, 0.0), metrics)
+
+
+def build_training(
+    model: FunctionalModel,
+    optimizer: Optimizer,
+    weighting: Weighting,
+    weights_type: Type,
+    hparams_type: Type,
+    proximal_strength: float = 0.0,
+) -> Computation:
+    """The computation `(<W,H,B*> -> ClientResult)` of local training with the hyperparameters H.
 
     A change that is not finite counts for nothing: it becomes zeros with weight 0, while its metrics are reported.
     A client without examples has weight 0.
+
+    Args:
+        proximal_strength: adds its half times the squared distance from the first weights to the loss of every step.
     """
 
     @tf_computation
-    def begin(weights):
-        return _Carry(weights, optimizer.initialize(weights.trainable), model.initial_metrics())
+    def begin(weights, hparams):
+        state = optimizer.set_hparams(optimizer.initialize(weights.trainable), hparams or {})
+        return _Carry(weights, state, model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch):
-        trainable = carry.weights.trainable
-        with tf.GradientTape() as tape:
-            tape.watch(trainable)
-            output, non_trainable = model.forward_pass(carry.weights, batch, training=True)
-        gradients = tape.gradient(output.loss, trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        state, trainable = optimizer.next(carry.optimizer, trainable, tuple(gradients))
-        metrics = model.update_metrics(carry.metrics, batch, output)
-        return _Carry(ModelWeights(trainable, non_trainable), state, metrics)
+    def step(carry, batch, start):
+        gradients, output, non_trainable = gradients_of(model, carry.weights, batch)
+        if proximal_strength:
+            pairs = zip(gradients, carry.weights.trainable, start.trainable, strict=True)
+            gradients = tuple(g + proximal_strength * (w - s) for g, w, s in pairs)
+        state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, gradients)
+        return _Carry(ModelWeights(trainable, non_trainable), state, model.update_metrics(carry.metrics, batch, output))
 
     @tf_computation
     def finish(before, carry):
-        update = ModelWeights(
-            *(
-                tuple(a - b for a, b in zip(after, start, strict=True))
-                for after, start in (
-                    (carry.weights.trainable, before.trainable),
-                    (carry.weights.non_trainable, before.non_trainable),
-                )
-            )
-        )
-        examples = tf.cast(carry.metrics["num_examples"][0], tf.float32)
-        weight = tf.minimum(examples, 1.0) if weighting is ClientWeighting.UNIFORM else examples
-        leaves = tf.nest.flatten(attrs.astuple(update))
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves])
-        cleaned = tf.nest.map_structure(lambda u: tf.where(finite, u, tf.zeros_like(u)), attrs.astuple(update))
-        return ClientResult(ModelWeights(*cleaned), tf.where(finite, weight, 0.0), carry.metrics)
+        update = difference(carry.weights, before)
+        return finite_or_nothing(update, weight_of(weighting, carry.metrics), carry.metrics)
 
-    @federated_computation(weights_type, SequenceType(model.batch_type))
-    def train(weights, batches):
-        return finish(weights, sequence_reduce(batches, begin(weights), step))
+    @federated_computation(weights_type, hparams_type, SequenceType(model.batch_type))
+    def train(weights, hparams, batches):
+        start = begin(weights, hparams)
+        return finish(weights, sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights)))
 
     return train
 
 
-def build_evaluation(model: FunctionalModel, weights_type: Type):
+def build_client_work(
+    model: FunctionalModel,
+    optimizer: Optimizer,
+    weighting: Weighting,
+    weights_type: Type,
+    *,
+    proximal_strength: float = 0.0,
+) -> ClientWork:
+    """Local training whose hyperparameters stand in the state and are sent with the weights."""
+
+    @tf_computation
+    def initialize():
+        return {name: tf.constant(value, tf.float32) for name, value in optimizer.hyperparameters.items()}
+
+    return constant_work(
+        initialize,
+        lambda hparams: build_training(model, optimizer, weighting, weights_type, hparams, proximal_strength),
+        tuple(optimizer.hyperparameters),
+    )
+
+
+def constant_work(initialize: Computation, build_train: Callable, hyperparameters: tuple[str, ...] = ()) -> ClientWork:
+    """Client work whose state no round changes and which is sent whole.
+
+    Args:
+        build_train: type of the state -> `train`.
+    """
+    state_type = initialize.type_signature.result
+
+    @federated_computation(state_type)
+    def same(state):
+        return state
+
+    return ClientWork(initialize, same, build_train(state_type), same, hyperparameters)
+
+
+def build_evaluation(model: FunctionalModel, weights_type: Type) -> Computation:
     """The computation `(<W,B*> -> M)`: the metrics of a model over a client's batches."""
 
     @tf_computation

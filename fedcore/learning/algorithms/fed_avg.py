@@ -4,18 +4,13 @@ Source: McMahan et al. 2017, "Communication-efficient learning of deep networks 
 arXiv:1602.05629, Algorithm 1; with a server optimizer, Reddi et al. 2021, arXiv:2003.00295, Algorithm 1.
 """
 
-import tensorflow as tf
-
-from fedcore.aggregators import MeanFactory, WeightedAggregationFactory
-from fedcore.computation import federated_computation, tf_computation
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_value, federated_zip
-from fedcore.learning.algorithms.client_work import build_training
-from fedcore.learning.metrics import sum_then_finalize
-from fedcore.learning.models import ModelWeights, trace_model
+from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
+from fedcore.learning.algorithms.client_work import build_client_work
+from fedcore.learning.algorithms.composition import compose_learning_process, initial_weights_of, weighted
+from fedcore.learning.models import trace_model
 from fedcore.learning.optimizers import as_optimizer, build_sgdm
-from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
-from fedcore.learning.weighting import ClientWeighting
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+from fedcore.learning.process import LearningProcess
+from fedcore.learning.weighting import ClientWeighting, Weighting
 
 
 def build_weighted_fed_avg(
@@ -23,7 +18,8 @@ def build_weighted_fed_avg(
     client_optimizer_fn,
     server_optimizer_fn=None,
     *,
-    client_weighting: ClientWeighting = ClientWeighting.NUM_EXAMPLES,
+    client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
+    model_distributor=None,
     model_aggregator: WeightedAggregationFactory | None = None,
     metrics_aggregator=None,
 ) -> LearningProcess:
@@ -33,11 +29,14 @@ def build_weighted_fed_avg(
         initialize  (-> State@SERVER)
         next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=M@SERVER>)
 
+    The client optimizer's hyperparameters stand in `state.client_work` and are sent with the weights, 32 bits each.
+
     Args:
         model_fn: makes the model; called once, and its initialisers are traced.
         client_optimizer_fn: the optimizer of the local steps; a Keras one is accepted.
         server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1.
-        client_weighting: by examples, or all alike.
+        client_weighting: by examples, all alike, or a function of a client's metric states in a graph.
+        model_distributor: a measured process that sends the weights. Default: a broadcast.
         model_aggregator: joins changes of type W, weighted. Default: a weighted mean.
         metrics_aggregator: joins the clients' metrics. Default: they are added, then computed.
     Returns:
@@ -50,74 +49,43 @@ def build_weighted_fed_avg(
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
     model = trace_model(model_fn)
-    client_optimizer = as_optimizer(client_optimizer_fn)
-    server_optimizer = as_optimizer(server_optimizer_fn or build_sgdm(1.0))
-    initial_weights = tf_computation(lambda: model.initial_weights())
-    weights_type = initial_weights.type_signature.result
-    train = build_training(model, client_optimizer, client_weighting, weights_type)
-    aggregation = (model_aggregator or MeanFactory()).create(
-        train.type_signature.result["update"], train.type_signature.result["weight"]
+    weights_type = initial_weights_of(model).type_signature.result
+    work = build_client_work(model, as_optimizer(client_optimizer_fn), client_weighting, weights_type)
+    return compose_learning_process(
+        model,
+        work,
+        as_optimizer(server_optimizer_fn or build_sgdm(1.0)),
+        model_distributor=model_distributor,
+        model_aggregator=weighted(model_aggregator, "build_weighted_fed_avg"),
+        metrics_aggregator=metrics_aggregator,
     )
-    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(model)
 
-    @tf_computation
-    def initial_server():
-        weights = model.initial_weights()
-        return weights, server_optimizer.initialize(weights.trainable)
 
-    @tf_computation
-    def update_server(optimizer_state, weights, mean_update):
-        leaves = (*mean_update.trainable, *mean_update.non_trainable)
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves])
-        gradients = tuple(-u for u in mean_update.trainable)
-        state, trainable = server_optimizer.next(optimizer_state, weights.trainable, gradients)
-        moved = tuple(w + u for w, u in zip(weights.non_trainable, mean_update.non_trainable, strict=True))
-        after = (state, trainable, moved)
-        before = (optimizer_state, weights.trainable, weights.non_trainable)
-        state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, before)
-        return state, ModelWeights(trainable, moved)
+def build_unweighted_fed_avg(
+    model_fn,
+    client_optimizer_fn,
+    server_optimizer_fn=None,
+    *,
+    model_distributor=None,
+    model_aggregator: UnweightedAggregationFactory | None = None,
+    metrics_aggregator=None,
+) -> LearningProcess:
+    """Builds federated averaging in which every client counts the same.
 
-    add_one = tf_computation(lambda round_number: round_number + 1)
-    start = tf_computation(lambda: tf.constant(0, tf.int64))
+    Types: as `build_weighted_fed_avg`, whose other arguments it takes.
 
-    @federated_computation
-    def initialize():
-        nothing = federated_value((), SERVER)
-        server = federated_eval(initial_server, SERVER)
-        return federated_zip(
-            LearningAlgorithmState(
-                global_model_weights=server[0],
-                distributor=nothing,
-                client_work=nothing,
-                aggregator=aggregation.initialize(),
-                finalizer=server[1],
-                round=federated_eval(start, SERVER),
-                seed=federated_eval(start, SERVER),
-            )
-        )
-
-    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
-    def next_round(state, data):
-        weights_at_clients = federated_broadcast(state.global_model_weights)
-        results = federated_map(train, (weights_at_clients, data))
-        aggregated = aggregation.next(state.aggregator, results.update, results.weight)
-        updated = federated_map(update_server, (state.finalizer, state.global_model_weights, aggregated.result))
-        _, train_metrics = aggregate_metrics(results.metrics)
-        after = LearningAlgorithmState(
-            global_model_weights=updated[1],
-            distributor=state.distributor,
-            client_work=state.client_work,
-            aggregator=aggregated.state,
-            finalizer=updated[0],
-            round=federated_map(add_one, state.round),
-            seed=state.seed,
-        )
-        metrics = {
-            "distributor": federated_value((), SERVER),
-            "client_work": federated_zip({"train": train_metrics}),
-            "aggregator": aggregated.measurements,
-            "finalizer": federated_value((), SERVER),
-        }
-        return LearningProcessOutput(federated_zip(after), federated_zip(metrics))
-
-    return LearningProcess(initialize, next_round)
+    Args:
+        model_aggregator: joins changes of type W. Default: the mean over the clients that have examples and a finite
+            change. One that is given gets zeros from the others.
+    Example:
+        >>> process = fc.learning.algorithms.build_unweighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))
+    """
+    return build_weighted_fed_avg(
+        model_fn,
+        client_optimizer_fn,
+        server_optimizer_fn,
+        client_weighting=ClientWeighting.UNIFORM,
+        model_distributor=model_distributor,
+        model_aggregator=None if model_aggregator is None else as_weighted_aggregator(model_aggregator),
+        metrics_aggregator=metrics_aggregator,
+    )

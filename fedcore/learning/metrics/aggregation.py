@@ -1,17 +1,122 @@
+"""Metrics aggregators: functions of a model that make, of the clients' metric states, the server's metrics.
+
+Types, for metric states S and metrics M of a model:
+    aggregator(model)  ({S}@CLIENTS -> (S@SERVER, M@SERVER)), used while a round is traced
+"""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from fedcore.aggregators import SecureSumFactory, UnweightedReservoirSamplingFactory
+from fedcore.aggregators.gathering import gathered, rows_type
 from fedcore.computation import tf_computation
-from fedcore.intrinsics import federated_map, federated_sum
+from fedcore.errors import FedcoreError
+from fedcore.intrinsics import federated_map, federated_sum, federated_zip
 
 
-def sum_then_finalize(model):
+def _finalize(model, states):
+    return tf_computation(states.type.member)(lambda state: model.finalize_metrics(state))
+
+
+def sum_then_finalize(model) -> Callable:
     """Adds the clients' metric states, then computes the metrics once, at the server.
 
     Returns:
         A function from a client value of metric states to (their sum, the metrics), both at the server.
+    Example:
+        >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=sum_then_finalize)
     """
-    finalize = tf_computation(lambda state: model.finalize_metrics(state))
 
     def aggregate(client_states):
         total = federated_sum(client_states)
-        return total, federated_map(finalize, total)
+        return total, federated_map(_finalize(model, client_states), total)
 
     return aggregate
+
+
+def secure_sum_then_finalize(model, bound: float = 2.0**20) -> Callable:
+    """As `sum_then_finalize`, by a (simulated) secure sum: integers are exact, floats have 2^32 levels.
+
+    Args:
+        bound: every element of a client's states is clipped into [-bound, bound].
+    Raises:
+        FedcoreError: the bound is not greater than 0.
+    Example:
+        >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=secure_sum_then_finalize)
+    """
+    if not bound > 0:
+        raise FedcoreError(f"bound is greater than 0, not {bound!r}")
+
+    def aggregate(client_states):
+        process = SecureSumFactory(bound).create(client_states.type.member)
+        total = process.next(process.initialize(), client_states).result
+        return total, federated_map(_finalize(model, client_states), total)
+
+    return aggregate
+
+
+def finalize_then_sample(model, sample_size: int = 100) -> Callable:
+    """Computes the metrics at every client; the server gets those of a uniform sample, a row each.
+
+    Args:
+        sample_size: the most clients in the sample.
+    Example:
+        >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=finalize_then_sample)
+    """
+
+    def aggregate(client_states):
+        metrics = federated_map(_finalize(model, client_states), client_states)
+        process = UnweightedReservoirSamplingFactory(sample_size).create(metrics.type.member)
+        return federated_sum(client_states), process.next(process.initialize(), metrics).result
+
+    return aggregate
+
+
+def add_client_quantiles(
+    inner: Callable = sum_then_finalize, quantiles: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)
+) -> Callable:
+    """Adds to another aggregator's metrics `per_client`: of every scalar metric, quantiles over the clients.
+
+    The server holds a number for each client and metric. Clients whose metric is NaN (no examples) are left out; no
+    clients give NaN.
+
+    Args:
+        quantiles: between 0 and 1; linear between the clients, as `numpy.quantile`.
+    Raises:
+        FedcoreError: a quantile is outside [0, 1].
+    Example:
+        >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=add_client_quantiles())
+    """
+    if not quantiles or any(not 0 <= q <= 1 for q in quantiles):
+        raise FedcoreError(f"quantiles are between 0 and 1, not {quantiles!r}")
+
+    def one(rows):
+        values = tf.sort(tf.boolean_mask(rows, ~tf.math.is_nan(rows)))
+        count = tf.size(values)
+        at = tf.constant(quantiles, tf.float32) * tf.cast(tf.maximum(count - 1, 0), tf.float32)
+        low = tf.cast(tf.floor(at), tf.int32)
+        padded = tf.concat([values, tf.fill([2], float("nan"))], 0)
+        high = tf.minimum(low + 1, tf.maximum(count - 1, 0))
+        share = at - tf.floor(at)
+        return tf.gather(padded, low) * (1 - share) + tf.gather(padded, high) * share
+
+    def build(model) -> Callable:
+        aggregate_inner = inner(model)
+
+        def aggregate(client_states):
+            @tf_computation(client_states.type.member)
+            def scalars(state):
+                metrics = model.finalize_metrics(state)
+                return {n: tf.cast(v, tf.float32) for n, v in metrics.items() if tf.convert_to_tensor(v).shape == ()}
+
+            total, metrics = aggregate_inner(client_states)
+            values = federated_map(scalars, client_states)
+            row = values.type.member
+            report = tf_computation(rows_type(row))(lambda rows: {name: one(column) for name, column in rows.items()})
+            found = {name: metrics[name] for name in metrics.type.member.names}
+            return total, federated_zip({**found, "per_client": gathered(values, row, report)})
+
+        return aggregate
+
+    return build

@@ -1,72 +1,130 @@
 """Keras 3 models as functional ones, by `stateless_call`."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.graphs.values import elements_of
 from fedcore.learning.models.functional_model import BatchOutput, FunctionalModel
-from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.keras_metrics import KerasMetrics
+from fedcore.learning.models.keras_outputs import by_output, labels_type, output_names, structure_of
+from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
 from fedcore.learning.models.traced import active_initialisers
-from fedcore.types import StructType, to_type
+from fedcore.types import StructType, TensorType, Type, map_tensors, to_type
+
+_GUESSED_SIZE = 8  # of dimensions that a batch's type leaves open, where an unbuilt model has to be called once
 
 
 def from_keras_model(
-    keras_model: keras.Model, loss, input_spec=None, metrics: Sequence | None = None
+    keras_model: keras.Model,
+    loss,
+    input_spec=None,
+    metrics: Sequence | Mapping | None = None,
+    loss_weights: Sequence[float] | Mapping[str, float] | None = None,
 ) -> FunctionalModel:
     """A Keras 3 model with a loss and metrics, as pure functions of its weights.
 
-    Make the Keras model inside `model_fn`, so that its initialisers are traced.
+    Make the Keras model inside `model_fn`, so that its initialisers are traced; one that was made outside starts from
+    the values that it has. Weights are the trainable variables and the floating-point ones of the others, which
+    clients move and the server averages (BatchNormalization). Integer ones keep their value; seed generators start
+    anew with every client.
 
     Args:
-        loss: a Keras loss, its name, or a function (y_true, y_pred) -> loss.
-        input_spec: the type of a batch: a pair (x, y) or a dict with keys x and y, of TensorSpecs or arrays. Default:
-            the model's inputs and outputs, where it has them.
-        metrics: Keras metrics. A loss, weighted by examples, and counts are always there.
+        loss: a Keras loss, its name, or a function (y_true, y_pred) -> loss; for several outputs a list in their order
+            or a dict by their names, where None leaves an output out.
+        input_spec: the type of a batch: a pair (x, y) or a dict with keys x and y, of TensorSpecs, or a sample batch of
+            arrays. Default: the model's inputs, with labels like its outputs (integers for a sparse loss).
+        metrics: Keras metrics, or functions that make one; for several outputs lists of them in the outputs' order or
+            by name. A loss, weighted by examples, and counts are always there.
+        loss_weights: of the outputs' losses. Default: 1 each.
     Raises:
-        TracingError: the model is not built, or the batch is no pair.
+        TracingError: the batch is no pair, the model or the loss does not take it, a weight has a constraint, a metric
+            has states that cannot be added, or names are taken twice.
     Example:
         >>> model = fc.learning.from_keras_model(keras_model, keras.losses.MeanSquaredError(), input_spec=spec)
     """
-    return _KerasModel(keras_model, loss, input_spec, list(metrics or ())).functional()
+    return _KerasModel(keras_model, loss, input_spec, metrics, loss_weights).functional()
+
+
+def functional_model_from_keras(
+    keras_model: keras.Model, loss_fn, input_spec=None, metrics_constructor=None, loss_weights=None
+) -> FunctionalModel:
+    """`from_keras_model` with the argument names that functional models have elsewhere.
+
+    Args:
+        metrics_constructor: () -> metrics.
+    Example:
+        >>> model = fc.learning.models.functional_model_from_keras(keras_model, keras.losses.MeanSquaredError(), spec)
+    """
+    metrics = metrics_constructor() if callable(metrics_constructor) else metrics_constructor
+    return from_keras_model(keras_model, loss_fn, input_spec, metrics, loss_weights)
 
 
 class _KerasModel:
-    def __init__(self, model: keras.Model, loss, input_spec, metrics: list):
-        if input_spec is None:
-            raise TracingError("from_keras_model: input_spec is the type of a batch, such as dataset.element_spec")
-        batch_type = to_type(input_spec)
-        if not isinstance(batch_type, StructType) or len(batch_type) != 2:
-            raise TracingError(f"a batch is a pair of inputs and labels (x, y), not {batch_type}")
-        self.batch_type = batch_type
+    def __init__(self, model: keras.Model, loss, input_spec, metrics, loss_weights):
+        if not isinstance(model, keras.Model):
+            raise TracingError(f"from_keras_model takes a Keras 3 model, not {model!r}")
         self.model = model
-        self.loss = keras.losses.get(loss) if isinstance(loss, str) else loss
-        self.metrics = metrics
-        if not model.built:
+        self.batch_type = _pair_type(_batch_type(model, loss, input_spec))
+        x, y = (_zeros(t) for t in self.batch_type.types)
+        predictions = self._called(x)
+        self.outputs = output_names(model, predictions)
+        self.losses = [_loss(given) for given in by_output(loss, self.outputs, "loss")]
+        self.loss_weights = [1.0 if w is None else w for w in by_output(loss_weights, self.outputs, "loss_weights")]
+        self._checked_loss(y, predictions)
+        self.metrics = KerasMetrics(
+            by_output(metrics, self.outputs, "metrics", nested=True), self.outputs, self._labels(y), predictions
+        )
+        self._read_weights()
+
+    def _called(self, x):
+        """What the model gives for a batch of zeros; builds it where it is not."""
+        try:
+            return self.model(x, **self._training(False))
+        except Exception as error:
             raise TracingError(
-                f"the Keras model {model.name} is not built: give it a keras.Input, or call it once on a batch in "
-                "model_fn"
+                f"the Keras model {self.model.name} does not take inputs of type {self.batch_type.types[0]}: {error}"
+            ) from error
+
+    def _training(self, training: bool) -> dict:
+        return {"training": training} if self.model._call_has_training_arg else {}  # a call may not take it
+
+    def _checked_loss(self, y, predictions) -> None:
+        try:
+            self._loss_of(y, predictions)
+        except Exception as error:
+            raise TracingError(
+                f"the loss of {self.model.name} does not take labels of type {self.batch_type.types[1]}: {error}"
+            ) from error
+
+    def _read_weights(self) -> None:
+        model, initialisers = self.model, active_initialisers()
+        bound = [v.path for v in model.trainable_variables if getattr(v, "constraint", None) is not None]
+        if bound:
+            raise TracingError(
+                f"the weight {bound[0]} has a constraint, which Keras applies in its own optimizers only; normalise "
+                "the weight inside its layer's call instead"
             )
-        initialisers = active_initialisers()
         self.trainable = list(model.trainable_variables)
-        self.non_trainable = list(model.non_trainable_weights)
+        self.non_trainable = averaged_weights(model)
         kept = {id(v) for v in self.non_trainable}
-        # Seed generators' states: no weights, so they start anew with every client.
-        self.seeds = [v for v in model.non_trainable_variables if id(v) not in kept]
-        self.seed_starts = [v.numpy() for v in self.seeds]
+        # Seed generators' states and integers: no weights, so they start anew with every client.
+        self.fixed = [v for v in model.non_trainable_variables if id(v) not in kept]
+        self.fixed_starts = [v.numpy() for v in self.fixed]
         self.first_trainable = [initialisers.first_value(v.value) for v in self.trainable]
         self.first_non_trainable = [initialisers.first_value(v.value) for v in self.non_trainable]
-        self.metric_starts = [[v.numpy() for v in m.variables] for m in metrics]
 
     def functional(self) -> FunctionalModel:
         return FunctionalModel(
             initial_weights=self.initial_weights,
             forward_pass=self.forward_pass,
-            initial_metrics=self.initial_metrics,
+            initial_metrics=self.metrics.initial,
             update_metrics=self.update_metrics,
-            finalize_metrics=self.finalize_metrics,
+            finalize_metrics=self.metrics.finalize,
             batch_type=self.batch_type,
         )
 
@@ -77,59 +135,86 @@ class _KerasModel:
 
     def pair(self, batch) -> tuple:
         if isinstance(batch, Mapping):
-            missing = {"x", "y"} - set(batch)
-            if missing:
-                raise TracingError(f"a batch that is a dict has the keys x and y, not {', '.join(batch)}")
             return batch["x"], batch["y"]
         x, y = elements_of(batch, self.batch_type)
         return x, y
 
+    def _labels(self, y) -> list:
+        return (
+            [y] if len(self.outputs) == 1 and not isinstance(y, Mapping | tuple | list) else _in_order(y, self.outputs)
+        )
+
+    def _loss_of(self, y, predictions):
+        parts = zip(self.losses, self.loss_weights, self._labels(y), _in_order(predictions, self.outputs), strict=True)
+        losses = [weight * tf.reduce_mean(loss(a, b)) for loss, weight, a, b in parts if loss is not None]
+        return losses[0] if len(losses) == 1 else tf.add_n([tf.cast(v, losses[0].dtype) for v in losses])
+
     def forward_pass(self, weights: ModelWeights, batch, training: bool) -> tuple[BatchOutput, tuple]:
         x, y = self.pair(batch)
-        seeds = [tf.constant(start) for start in self.seed_starts]
+        values = dict(zip(map(id, self.non_trainable), weights.non_trainable, strict=True))
+        values.update({id(v): tf.constant(start) for v, start in zip(self.fixed, self.fixed_starts, strict=True)})
+        variables = self.model.non_trainable_variables
         predictions, after, losses = self.model.stateless_call(
-            list(weights.trainable), self._all_non_trainable(weights, seeds), x, training=training, return_losses=True
+            list(weights.trainable),
+            [values[id(v)] for v in variables],
+            x,
+            return_losses=True,
+            **self._training(training),
         )
-        loss = tf.reduce_mean(self.loss(y, predictions))
+        loss = self._loss_of(y, predictions)
         if losses:
             loss += tf.add_n([tf.cast(v, loss.dtype) for v in losses])
         examples = tf.shape(tf.nest.flatten(y)[0], out_type=tf.int64)[0]
-        by_variable = dict(zip(map(id, self.model.non_trainable_variables), after, strict=True))
+        by_variable = dict(zip(map(id, variables), after, strict=True))
         return BatchOutput(loss, predictions, examples), tuple(by_variable[id(v)] for v in self.non_trainable)
 
-    def _all_non_trainable(self, weights: ModelWeights, seeds: list) -> list:
-        values = dict(zip(map(id, self.non_trainable), weights.non_trainable, strict=True))
-        values.update(zip(map(id, self.seeds), seeds, strict=True))
-        return [values[id(v)] for v in self.model.non_trainable_variables]
-
-    # Metrics: a dict from name to the values of the metric's variables.
-
-    def initial_metrics(self) -> dict:
-        start = {
-            m.name: tuple(map(tf.constant, values)) for m, values in zip(self.metrics, self.metric_starts, strict=True)
-        }
-        zero = tf.constant(0, tf.int64)
-        return {**start, "loss": (tf.constant(0.0), tf.constant(0.0)), "num_examples": (zero,), "num_batches": (zero,)}
-
     def update_metrics(self, state: dict, batch, output: BatchOutput) -> dict:
-        _, y = self.pair(batch)
-        after = {
-            m.name: tuple(m.stateless_update_state(list(state[m.name]), y, output.predictions)) for m in self.metrics
-        }
-        weight = tf.cast(output.num_examples, tf.float32)
-        total, count = state["loss"]
-        after["loss"] = (total + tf.cast(output.loss, tf.float32) * weight, count + weight)
-        after["num_examples"] = (state["num_examples"][0] + output.num_examples,)
-        after["num_batches"] = (state["num_batches"][0] + 1,)
-        return after
+        labels = self._labels(self.pair(batch)[1])
+        return self.metrics.update(state, labels, _in_order(output.predictions, self.outputs), output)
 
-    def finalize_metrics(self, state: dict) -> dict:
-        """No examples give a loss of NaN."""
-        done = {m.name: m.stateless_result(list(state[m.name])) for m in self.metrics}
-        total, count = state["loss"]
-        return {
-            **done,
-            "loss": total / count,
-            "num_examples": state["num_examples"][0],
-            "num_batches": state["num_batches"][0],
-        }
+
+def _in_order(parts, names: list[str]) -> list:
+    """The parts of several outputs or labels in the outputs' order."""
+    if isinstance(parts, Mapping):
+        return [parts[name] for name in names]
+    return list(parts) if isinstance(parts, tuple | list) else [parts]
+
+
+def _loss(given):
+    if isinstance(given, str):
+        return keras.losses.get(given)
+    if given is not None and not callable(given):
+        raise TracingError(f"a loss is a Keras loss, its name or a function of labels and predictions, not {given!r}")
+    return given
+
+
+def _batch_type(model: keras.Model, loss, input_spec) -> Type:
+    if input_spec is not None:
+        arrays = [leaf for leaf in tf.nest.flatten(input_spec) if isinstance(leaf, np.ndarray | tf.Tensor)]
+        type_ = to_type(input_spec)
+        return map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), type_) if arrays else type_
+    if not getattr(model, "inputs", None):
+        raise TracingError(
+            f"from_keras_model: {model.name} does not tell its inputs; give input_spec, such as dataset.element_spec"
+        )
+    x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), structure_of(model, "inputs"))
+    return to_type((x, labels_type(model, loss)))
+
+
+def _pair_type(type_: Type) -> StructType:
+    if not isinstance(type_, StructType) or len(type_) != 2:
+        raise TracingError(f"a batch is a pair of inputs and labels (x, y), not {type_}")
+    if set(type_.names) not in ({None}, {"x", "y"}) or type_.names == ("y", "x"):
+        names = ", ".join(map(str, type_.names))
+        raise TracingError(f"a batch that is a dict has the keys x and y, in that order, not {names}")
+    return type_
+
+
+def _zeros(type_: Type) -> Any:
+    """Zeros of a type, in Python's containers; one example, where the number is left open."""
+    if isinstance(type_, StructType):
+        parts = [_zeros(t) for t in type_.types]
+        return dict(zip(type_.names, parts, strict=True)) if all(type_.names) else tuple(parts)
+    assert isinstance(type_, TensorType)
+    sizes = [(_GUESSED_SIZE if i else 1) if size is None else size for i, size in enumerate(type_.sizes)]
+    return tf.zeros(sizes, tf.string if type_.dtype.name == "str" else tf.as_dtype(type_.dtype.numpy))

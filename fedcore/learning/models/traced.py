@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import attrs
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -65,10 +66,15 @@ def trace_model(model_fn: Callable | FunctionalModel) -> FunctionalModel:
     """The model that `model_fn` makes, called once.
 
     Raises:
-        TracingError: it returns no model of fc.learning.
+        TracingError: it is no function, or returns no model of fc.learning.
     """
     if isinstance(model_fn, FunctionalModel):
         return model_fn
+    if not callable(model_fn) or isinstance(model_fn, keras.Model):
+        raise TracingError(
+            f"model_fn is a function that makes a model, not {type(model_fn).__name__}: "
+            "lambda: fc.learning.from_keras_model(…)"
+        )
     with reproducible():
         model = model_fn()
     if not isinstance(model, FunctionalModel):

@@ -1,7 +1,25 @@
 """Optimizers as pure functions, and Keras optimizers as them."""
 
+from fedcore.learning.optimizers.adafactor import build_adafactor
+from fedcore.learning.optimizers.adagrad import build_adagrad
+from fedcore.learning.optimizers.adam import build_adam
+from fedcore.learning.optimizers.adamw import build_adamw
 from fedcore.learning.optimizers.keras_optimizer import as_optimizer
 from fedcore.learning.optimizers.optimizer import Optimizer
+from fedcore.learning.optimizers.rmsprop import build_rmsprop
+from fedcore.learning.optimizers.schedule import schedule_learning_rate
 from fedcore.learning.optimizers.sgdm import build_sgdm
+from fedcore.learning.optimizers.yogi import build_yogi
 
-__all__ = ["Optimizer", "as_optimizer", "build_sgdm"]
+__all__ = [
+    "Optimizer",
+    "as_optimizer",
+    "build_adafactor",
+    "build_adagrad",
+    "build_adam",
+    "build_adamw",
+    "build_rmsprop",
+    "build_sgdm",
+    "build_yogi",
+    "schedule_learning_rate",
+]

@@ -1,31 +1,38 @@
 import tensorflow as tf
 
-from fedcore.learning.optimizers.optimizer import Optimizer
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer
 
 
-class _Sgdm(Optimizer):
+class _Sgdm(LeafwiseOptimizer):
     def __init__(self, learning_rate: float, momentum: float | None, nesterov: bool):
-        self.learning_rate = learning_rate
-        self.momentum = momentum
+        super().__init__(learning_rate=learning_rate, **({"momentum": momentum} if momentum else {}))
+        self.has_momentum = bool(momentum)
         self.nesterov = nesterov
 
-    def initialize(self, weights: tuple) -> tuple:
-        return tuple(tf.zeros_like(w) for w in weights) if self.momentum else ()
+    def slots(self, weight):
+        return {"velocity": tf.zeros_like(weight)} if self.has_momentum else {}
 
-    def next(self, state: tuple, weights: tuple, gradients: tuple) -> tuple[tuple, tuple]:
-        if not self.momentum:
-            return (), tuple(w - self.learning_rate * g for w, g in zip(weights, gradients, strict=True))
-        velocity = tuple(self.momentum * v - self.learning_rate * g for v, g in zip(state, gradients, strict=True))
-        change = velocity
-        if self.nesterov:
-            change = tuple(self.momentum * v - self.learning_rate * g for v, g in zip(velocity, gradients, strict=True))
-        return velocity, tuple(w + c for w, c in zip(weights, change, strict=True))
+    def step(self, hparams, step, slots, weight, gradient):
+        change = -hparams["learning_rate"] * gradient
+        if not self.has_momentum:
+            return {}, weight + change
+        velocity = hparams["momentum"] * slots["velocity"] + change
+        moved = hparams["momentum"] * velocity + change if self.nesterov else velocity
+        return {"velocity": velocity}, weight + moved
 
 
 def build_sgdm(learning_rate: float = 0.01, momentum: float | None = None, nesterov: bool = False) -> Optimizer:
     """Gradient descent, with momentum where it is given; as `keras.optimizers.SGD`.
 
-    Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
+    Types, for weights W:
+        state  <learning_rate=float32[,momentum=float32,velocity=W]>
+
+    Args:
+        momentum: the share of the last change that is kept. Default: none; 0 is none too.
+        nesterov: looks ahead by the momentum; without momentum it changes nothing.
+    Raises:
+        FedcoreError: a rate or a momentum that is negative or not finite.
+    Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning", equations 1-4.
     Example:
         >>> optimizer = fc.learning.optimizers.build_sgdm(0.1, momentum=0.9)
     """

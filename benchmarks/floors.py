@@ -1,0 +1,162 @@
+"""Hand-written TensorFlow for each workload: what a skilled person writes without a framework.
+
+A floor is `pack(clients) -> packed` and `round(weights, packed) -> (weights, loss, accuracy)`. Deltas are averaged.
+"""
+
+import concurrent.futures
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.workloads import BATCH, CLIENT_RATE, Workload
+
+THREADS = 2
+
+
+@attrs.frozen
+class Floor:
+    name: str
+    pack: Callable
+    round: Callable
+
+
+def floors(workload: Workload) -> list[Floor]:
+    """The floors of a workload; the fastest of them is what counts."""
+    if not workload.trains:
+        return [_evaluation(workload, chunk) for chunk in (100, 200)]
+    if workload.model == "cnn":
+        return [_unrolled(workload)]
+    widths = (10, 20) if workload.model == "mlp" else (100, 250)
+    return [_stacked(workload, width) for width in widths]
+
+
+def forward(model: str, ws, x):
+    if model == "cnn":
+        h = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, ws[0], 1, "SAME"), ws[1]))
+        h = tf.nn.max_pool2d(h, 2, 2, "VALID")
+        h = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(h, ws[2], 1, "SAME"), ws[3]))
+        h = tf.nn.max_pool2d(h, 2, 2, "VALID")
+        h = tf.nn.relu(tf.matmul(tf.reshape(h, [-1, 3136]), ws[4]) + ws[5])
+        return tf.matmul(h, ws[6]) + ws[7]
+    h = tf.reshape(x, [-1, 784])
+    if model == "mlp":
+        h = tf.nn.relu(tf.matmul(h, ws[0]) + ws[1])
+        return tf.matmul(h, ws[2]) + ws[3]
+    return tf.matmul(h, ws[0]) + ws[1]
+
+
+def _scores(logits, y):
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+    return each, tf.cast(tf.equal(tf.argmax(logits, -1, output_type=tf.int32), y), tf.float32)
+
+
+def _padded(clients, steps: int):
+    x = np.zeros((len(clients), steps * BATCH, 28, 28, 1), np.float32)
+    y = np.zeros((len(clients), steps * BATCH), np.int32)
+    m = np.zeros((len(clients), steps * BATCH), np.float32)
+    for i, (a, b) in enumerate(clients):
+        x[i, : len(b)], y[i, : len(b)], m[i, : len(b)] = a, b, 1
+    shape = (len(clients), steps, BATCH)
+    return x.reshape(*shape, 28, 28, 1), y.reshape(shape), m.reshape(shape)
+
+
+def _stacked_step(model: str, ws, x, y, m):
+    """One step of a group: a leading axis of clients everywhere."""
+    with tf.GradientTape() as tape:
+        tape.watch(ws)
+        h = tf.reshape(x, [x.shape[0], BATCH, 784])
+        if model == "mlp":
+            h = tf.nn.relu(tf.matmul(h, ws[0]) + ws[1][:, None])
+            logits = tf.matmul(h, ws[2]) + ws[3][:, None]
+        else:
+            logits = tf.matmul(h, ws[0]) + ws[1][:, None]
+        each, hit = _scores(logits, y)
+        each *= m
+        loss = tf.reduce_sum(tf.math.divide_no_nan(tf.reduce_sum(each, 1), tf.reduce_sum(m, 1)))
+    gradients = tape.gradient(loss, ws)
+    return (
+        [w - CLIENT_RATE * g for w, g in zip(ws, gradients, strict=True)],
+        tf.reduce_sum(each),
+        tf.reduce_sum(hit * m),
+    )
+
+
+def _stacked(workload: Workload, width: int) -> Floor:
+    """Clients of like size stacked in groups of `width`; groups in one graph, which runs them side by side."""
+    steps = -(-max(workload.sizes) // BATCH)
+    order = np.argsort([-(-n // BATCH) for n in workload.sizes], kind="stable")
+    count = len(workload.sizes)
+    group_steps = [-(-workload.sizes[order[min(i + width, count) - 1]] // BATCH) for i in range(0, count, width)]
+
+    @tf.function
+    def run(ws, x, y, m):
+        acc, loss, hits = [tf.zeros_like(w) for w in ws], 0.0, 0.0
+        for g, begin in enumerate(range(0, count, width)):
+            gx, gy, gm = x[begin : begin + width], y[begin : begin + width], m[begin : begin + width]
+            clients = gx.shape[0]
+            local = [tf.tile(w[None], [clients] + [1] * len(w.shape)) for w in ws]
+            for s in range(group_steps[g]):
+                local, a, b = _stacked_step(workload.model, local, gx[:, s], gy[:, s], gm[:, s])
+                loss, hits = loss + a, hits + b
+            n = tf.reduce_sum(gm, [1, 2])
+            acc = [a + tf.tensordot(n, v - w[None], 1) for a, v, w in zip(acc, local, ws, strict=True)]
+        n = tf.reduce_sum(m)
+        return [w + a / n for w, a in zip(ws, acc, strict=True)], loss / n, hits / n
+
+    def pack(clients):
+        return [tf.constant(part) for part in _padded([clients[i] for i in order], steps)]
+
+    return Floor(f"stacked in {width}s", pack, lambda ws, packed: run(ws, *packed))
+
+
+def _unrolled(workload: Workload) -> Floor:
+    """Clients and steps unrolled in one graph: TensorFlow runs clients side by side."""
+
+    def step(ws, x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(ws)
+            each, hit = _scores(forward(workload.model, ws, x), y)
+            loss = tf.reduce_mean(each)
+        gradients = tape.gradient(loss, ws)
+        after = [w - CLIENT_RATE * g for w, g in zip(ws, gradients, strict=True)]
+        return after, tf.reduce_sum(each), tf.reduce_sum(hit)
+
+    @tf.function
+    def run(ws, xs, ys):
+        acc, loss, hits = [tf.zeros_like(w) for w in ws], 0.0, 0.0
+        for i, size in enumerate(workload.sizes):
+            local = list(ws)
+            for begin in range(0, size, BATCH):
+                local, a, b = step(local, xs[i][begin : begin + BATCH], ys[i][begin : begin + BATCH])
+                loss, hits = loss + a, hits + b
+            acc = [a + float(size) * (v - w) for a, v, w in zip(acc, local, ws, strict=True)]
+        n = float(sum(workload.sizes))
+        return [w + a / n for w, a in zip(ws, acc, strict=True)], loss / n, hits / n
+
+    def pack(clients):
+        return [tf.constant(x) for x, _ in clients], [tf.constant(y) for _, y in clients]
+
+    return Floor("unrolled", pack, lambda ws, packed: run(ws, *packed))
+
+
+def _evaluation(workload: Workload, chunk: int) -> Floor:
+    """All examples as one long batch in chunks, over two threads."""
+    pool = concurrent.futures.ThreadPoolExecutor(THREADS)
+
+    @tf.function
+    def run(ws, x, y):
+        each, hit = _scores(forward(workload.model, ws, x), y)
+        return tf.reduce_sum(each), tf.reduce_sum(hit)
+
+    def pack(clients):
+        x, y = (np.concatenate([c[i] for c in clients]) for i in (0, 1))
+        return [(tf.constant(x[i : i + chunk]), tf.constant(y[i : i + chunk])) for i in range(0, len(y), chunk)]
+
+    def evaluate(ws, packed):
+        found = list(pool.map(lambda part: [float(v) for v in run(ws, *part)], packed))
+        n = sum(workload.sizes)
+        return ws, sum(f[0] for f in found) / n, sum(f[1] for f in found) / n
+
+    return Floor(f"chunks of {chunk}", pack, evaluate)

@@ -1,0 +1,170 @@
+"""One workload, measured: fedcore and its floors alternate, so that a slow machine slows both."""
+
+import resource
+import time
+
+import attrs
+import numpy as np
+import psutil
+
+from benchmarks.workloads import WORKLOADS, Workload, first_weights, make_clients
+
+WARM_UP = 2
+
+
+def measure(name: str, rounds: int) -> dict:
+    """The figures of one workload, ready for JSON."""
+    if name == "many":
+        return _many(rounds)
+    if name == "calls":
+        return _calls(rounds)
+    return _workload(WORKLOADS[name], rounds)
+
+
+def _workload(workload: Workload, rounds: int) -> dict:
+    from benchmarks.fedcore_rounds import Rounds, datasets
+    from benchmarks.floors import floors
+
+    clients = make_clients(workload)
+    spec = datasets(clients[:1])[0].element_spec
+    began = time.perf_counter()
+    ours = Rounds(workload, spec)
+    resident = datasets(clients)
+    weights, loss, accuracy = ours.round(resident)
+    first_s = time.perf_counter() - began
+    all_floors = floors(workload)
+    start = first_weights(workload)
+    packed = [floor.pack(clients) for floor in all_floors]
+    agreement = [
+        _compare(floor.round(start, p), (weights, loss, accuracy)) for floor, p in zip(all_floors, packed, strict=True)
+    ]
+    runs = {
+        "resident": (
+            lambda i: ours.round(resident),
+            [lambda i, f=f, p=p: f.round(start, p) for f, p in zip(all_floors, packed, strict=True)],
+        ),
+        "fresh": (
+            lambda i: ours.round(datasets(_shifted(clients, i))),
+            [lambda i, f=f: f.round(start, f.pack(_shifted(clients, i))) for f in all_floors],
+        ),
+    }
+    found = {kind: _paired(ours_run, floor_runs, rounds) for kind, (ours_run, floor_runs) in runs.items()}
+    for kind in found:
+        found[kind]["floor"] = all_floors[found[kind]["best"]].name
+    process = psutil.Process()
+    return {
+        "name": workload.name,
+        "target": workload.target,
+        "clients": len(workload.sizes),
+        "agreement": agreement,
+        "first_s": first_s,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "threads": process.num_threads(),
+        **found,
+    }
+
+
+def _shifted(clients, i: int):
+    """Other arrays with the same sizes: nothing that was packed before helps."""
+    return [(x + np.float32(0), y) for x, y in clients]
+
+
+def _compare(floor, ours) -> dict:
+    """How far the two rounds are apart; a floor that computes something else is no floor."""
+    (ws, loss, accuracy), (vs, our_loss, our_accuracy) = floor, ours
+    apart = max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in zip(ws, vs, strict=True))
+    assert apart < 1e-4, f"the weights differ by {apart}"
+    assert abs(float(loss) - our_loss) < 1e-3, (float(loss), our_loss)
+    assert abs(float(accuracy) - our_accuracy) < 1e-3, (float(accuracy), our_accuracy)
+    return {"weights": apart, "loss": abs(float(loss) - our_loss)}
+
+
+def _timed(run, i: int) -> float:
+    began = time.perf_counter()
+    out = run(i)
+    np.asarray(out[0][0])  # the round is over when its weights are there
+    return time.perf_counter() - began
+
+
+def _paired(ours, floors, rounds: int) -> dict:
+    for i in range(WARM_UP):
+        for run in (ours, *floors):
+            _timed(run, i)
+    times = np.array([[_timed(run, i) for run in (ours, *floors)] for i in range(rounds)])
+    best = int(np.median(times[:, 1:], axis=0).argmin())
+    ratios = times[:, 0] / times[:, 1 + best]
+    low, high = _interval(ratios)
+    return {
+        "fedcore_s": float(np.median(times[:, 0])),
+        "floor_s": float(np.median(times[:, 1 + best])),
+        "best": best,
+        "ratio": float(np.median(ratios)),
+        "low": low,
+        "high": high,
+        "ratios": ratios.tolist(),
+    }
+
+
+def _interval(ratios: np.ndarray) -> tuple[float, float]:
+    """A 95 % bootstrap interval of the median."""
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
+    return float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))
+
+
+def _many(rounds: int) -> dict:
+    """What a client more costs at 10,000 clients against 100, from a generator, and the memory that it takes."""
+    from benchmarks.fedcore_rounds import Rounds, datasets
+
+    workload = attrs.evolve(WORKLOADS["logistic"], sizes=(20,) * 100)
+    clients = make_clients(workload)
+    ours = Rounds(workload, datasets(clients[:1])[0].element_spec)
+
+    def cohort(count: int):
+        return (datasets([clients[i % len(clients)]])[0] for i in range(count))
+
+    peaks, per_client = {}, {}
+    for count in (100, 200, 10_000, 11_000):
+        ours.round(cohort(count))
+    for small, large in ((100, 200), (10_000, 11_000)):
+        differences = []
+        for i in range(rounds):
+            a = _timed(lambda i, n=small: ours.round(cohort(n)), i)
+            b = _timed(lambda i, n=large: ours.round(cohort(n)), i)
+            differences.append((b - a) / (large - small))
+        per_client[large] = float(np.median(differences))
+        peaks[large] = psutil.Process().memory_info().rss / 2**20
+    return {
+        "name": "many",
+        "target": 1.2,
+        "per_client_us": {str(k): v * 1e6 for k, v in per_client.items()},
+        "ratio": per_client[11_000] / per_client[200],
+        "rss_mb": {str(k): v for k, v in peaks.items()},
+    }
+
+
+def _calls(rounds: int) -> dict:
+    """An empty computation a call, and a trivial map a client."""
+    import fedcore as fc
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.SERVER))
+    def empty(x):
+        return x
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+    def total(values):
+        return fc.federated_sum(fc.federated_map(lambda x: x + 1.0, values))
+
+    def per_call(fn, argument, times: int) -> float:
+        fn(argument)
+        began = time.perf_counter()
+        for _ in range(times):
+            fn(argument)
+        return (time.perf_counter() - began) / times
+
+    values = [float(i) for i in range(1000)]
+    return {
+        "name": "calls",
+        "empty_ms": per_call(empty, 1.0, 50 * rounds) * 1e3,
+        "trivial_map_ms_per_client": per_call(total, values, rounds) * 1e3 / len(values),
+    }

@@ -1,0 +1,92 @@
+"""The figures as a table, as JSON and as a plot."""
+
+import json
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+def write_report(out: Path, names: list[str], seconds: float) -> None:
+    results = {name: json.loads((out / f"{name}.json").read_text()) for name in names}
+    (out / "results.json").write_text(json.dumps({"cores": os.cpu_count(), "results": results}, indent=1))
+    table = Table(title=f"fedcore against hand-written TensorFlow ({os.cpu_count()} cores, {seconds:.0f} s)")
+    for column in (
+        "workload",
+        "data",
+        "fedcore",
+        "floor",
+        "ratio",
+        "95 %",
+        "target",
+        "first round",
+        "memory",
+        "threads",
+    ):
+        table.add_column(column, justify="left" if column in ("workload", "data") else "right")
+    for name, result in results.items():
+        for kind in ("resident", "fresh"):
+            if kind in result:
+                r = result[kind]
+                met = "green" if r["low"] <= result["target"] else "red"
+                table.add_row(
+                    name,
+                    kind,
+                    f"{r['fedcore_s'] * 1e3:.1f} ms",
+                    f"{r['floor_s'] * 1e3:.1f} ms",
+                    f"[{met}]{r['ratio']:.2f}[/]",
+                    f"{r['low']:.2f}–{r['high']:.2f}",
+                    f"≤ {result['target']:.2f}",
+                    f"{result['first_s']:.2f} s",
+                    f"{result['peak_mb']:.0f} MB",
+                    str(result["threads"]),
+                )
+    console = Console(width=130)
+    console.print(table)
+    if "many" in results:
+        many = results["many"]
+        costs = ", ".join(f"{float(v):.0f} µs at {k}" for k, v in many["per_client_us"].items())
+        console.print(
+            f"a client more costs {costs}: ratio {many['ratio']:.2f} (≤ {many['target']}); RSS {many['rss_mb']}"
+        )
+    if "calls" in results:
+        calls = results["calls"]
+        console.print(
+            f"empty computation {calls['empty_ms']:.2f} ms a call (≤ 5); "
+            f"trivial map {calls['trivial_map_ms_per_client'] * 1e3:.1f} µs a client (≤ 50)"
+        )
+    _plot(out, {n: r for n, r in results.items() if "resident" in r})
+    console.print(f"written: {out / 'results.json'}, {out / 'ratios.png'}")
+
+
+def _plot(out: Path, results: dict) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    if not results:
+        return
+    figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.8 * len(results)), layout="constrained")
+    for row, (_, result) in enumerate(results.items()):
+        for offset, kind, colour in ((-0.15, "resident", "#1f6feb"), (0.15, "fresh", "#8250df")):
+            r = result[kind]
+            errors = [[r["ratio"] - r["low"]], [r["high"] - r["ratio"]]]
+            axes.errorbar(
+                r["ratio"],
+                row + offset,
+                xerr=errors,
+                fmt="o",
+                color=colour,
+                capsize=3,
+                label=kind if row == 0 else None,
+            )
+        axes.plot([result["target"]] * 2, [row - 0.35, row + 0.35], color="#cf222e", lw=1.5)
+    axes.axvline(1.0, color="#888888", lw=1)
+    axes.set_yticks(range(len(results)), list(results))
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds a round, fedcore over the best floor (red: target; 95 % interval of the median)")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(out / "ratios.png", dpi=150)

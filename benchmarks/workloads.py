@@ -1,0 +1,74 @@
+"""The workloads: data, models and what a round is. The same for fedcore and for the floors."""
+
+import attrs
+import numpy as np
+
+BATCH = 20
+CLIENT_RATE = 0.02
+SEED = 20261120
+
+
+@attrs.frozen
+class Workload:
+    """One job.
+
+    Args:
+        model: mlp, logistic or cnn.
+        sizes: examples of each client of a round.
+        trains: else it only evaluates.
+        target: the ratio to the best floor that is aimed at.
+    """
+
+    name: str
+    model: str
+    sizes: tuple[int, ...]
+    trains: bool
+    target: float
+
+
+def _sizes(clients: int, low: int, high: int) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.random.default_rng(SEED).integers(low, high + 1, clients))
+
+
+WORKLOADS = {
+    w.name: w
+    for w in (
+        Workload("mlp", "mlp", _sizes(100, 80, 120), True, 1.10),
+        Workload("cnn", "cnn", _sizes(10, 80, 120), True, 1.10),
+        Workload("logistic", "logistic", (20,) * 1000, True, 1.25),
+        Workload("evaluation", "cnn", (100,) * 100, False, 1.05),
+    )
+}
+
+
+def make_clients(workload: Workload, seed: int = SEED) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Images 28 x 28 x 1 (float32) in ten classes (int32), skewed between clients."""
+    rng = np.random.default_rng(seed)
+    prototypes = np.kron(rng.uniform(0, 1, (10, 7, 7)), np.ones((4, 4))) * (rng.uniform(0, 1, (10, 28, 28)) > 0.5)
+    clients = []
+    for size in workload.sizes:
+        labels = rng.choice(10, size=size, p=rng.dirichlet(np.full(10, 0.5))).astype(np.int32)
+        style = rng.normal(0, 0.1, (28, 28))
+        images = prototypes[labels] + style + rng.normal(0, 0.25, (size, 28, 28))
+        clients.append((np.clip(images, 0, 1).astype(np.float32)[..., None], labels))
+    return clients
+
+
+_SHAPES = {
+    "logistic": [(784, 10), (10,)],
+    "mlp": [(784, 200), (200,), (200, 10), (10,)],
+    "cnn": [(5, 5, 1, 32), (32,), (5, 5, 32, 64), (64,), (3136, 512), (512,), (512, 10), (10,)],
+}
+
+
+def first_weights(workload: Workload) -> list[np.ndarray]:
+    rng = np.random.default_rng(SEED + 1)
+    weights = []
+    for shape in _SHAPES[workload.model]:
+        if len(shape) == 1:
+            weights.append(np.zeros(shape, np.float32))
+            continue
+        field = int(np.prod(shape[:-2])) if len(shape) > 2 else 1
+        limit = np.sqrt(6.0 / (field * (shape[-2] + shape[-1])))
+        weights.append(rng.uniform(-limit, limit, shape).astype(np.float32))
+    return weights

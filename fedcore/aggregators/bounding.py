@@ -1,0 +1,135 @@
+"""Aggregators that bound what one client can add: by scaling its value down, or by zeroing it."""
+
+import math
+
+import tensorflow as tf
+
+from fedcore.aggregators.factory import AggregationFactory, UnweightedAggregationFactory, require, wrapping_factory
+from fedcore.aggregators.factory import aggregation_process as process_of
+from fedcore.aggregators.sum import SumFactory
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.errors import FedcoreError
+from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_value, federated_zip
+from fedcore.templates import MeasuredProcessOutput
+from fedcore.types import SERVER, TensorType
+
+
+def _norm(value, order: float):
+    """The norm of all leaves as one vector, in float32; infinite where an element is not finite."""
+    vector = tf.concat([[0.0], *(tf.reshape(tf.cast(x, tf.float32), [-1]) for x in tf.nest.flatten(value))], 0)
+    size = {
+        1.0: lambda: tf.reduce_sum(tf.abs(vector)),
+        2.0: lambda: tf.sqrt(tf.reduce_sum(tf.square(vector))),
+        math.inf: lambda: tf.reduce_max(tf.abs(vector)),
+    }[order]()
+    # A maximum may pass over a NaN, so it is asked for by itself.
+    return tf.where(tf.reduce_all(tf.math.is_finite(vector)), size, math.inf)
+
+
+def _bounded(
+    inner: AggregationFactory, norm, order: float, change, name: str, count: str, count_sum_factory
+) -> AggregationFactory:
+    """Applies `change(value, norm of the value, bound) -> (value, whether it was changed)` to every client's value."""
+    adaptive = hasattr(norm, "report")
+    if not adaptive and not (isinstance(norm, int | float) and norm >= 0):
+        raise FedcoreError(f"{name}_norm is a number of at least 0 or an estimation process, not {norm!r}")
+    counts = (count_sum_factory or SumFactory()).create(TensorType("int32"))
+
+    def build(value_type, weight_type, create_inner):
+        require("inexact", value_type, f"{name}_factory")
+        process = create_inner(value_type)
+        fixed = None if adaptive else tf_computation(lambda: tf.constant(norm, tf.float32))
+
+        @tf_computation(value_type, TensorType("float32"))
+        def bound(value, limit):
+            size = _norm(value, order)
+            changed, hit = change(value, size, limit)
+            return changed, tf.cast(hit, tf.int32), size
+
+        @federated_computation
+        def initialize():
+            state = {"inner_agg": process.initialize(), f"{count}_agg": counts.initialize()}
+            state[f"{name}_norm"] = norm.initialize() if adaptive else federated_value((), SERVER)
+            return federated_zip(state)
+
+        def body(state, value, weights):
+            norm_state = state[f"{name}_norm"]
+            limit = norm.report(norm_state) if adaptive else federated_eval(fixed, SERVER)
+            done = federated_map(bound, (value, federated_broadcast(limit)))
+            aggregated = process.next(state.inner_agg, done[0], *weights)
+            counted = counts.next(state[f"{count}_agg"], done[1])
+            after = {"inner_agg": aggregated.state, f"{count}_agg": counted.state}
+            after[f"{name}_norm"] = norm.next(norm_state, done[2]) if adaptive else norm_state
+            measurements = {name: aggregated.measurements, f"{name}_norm": limit, count: counted.result}
+            return MeasuredProcessOutput(federated_zip(after), aggregated.result, federated_zip(measurements))
+
+        return process_of(initialize, value_type, weight_type, body)
+
+    return wrapping_factory(inner, build)
+
+
+def clipping_factory(
+    clipping_norm,
+    inner_agg_factory: AggregationFactory,
+    clipped_count_sum_factory: UnweightedAggregationFactory | None = None,
+) -> AggregationFactory:
+    """Scales every client's value down to an L2 norm of at most `clipping_norm`, over all of its leaves.
+
+    A value that is not finite stays so: put a `zeroing_factory` around this one.
+
+    Types: those of the inner process, with state <inner_agg=…,clipped_count_agg=…,clipping_norm=…> and measurements
+    <clipping=those of the inner process,clipping_norm=float32,clipped_count=int32>.
+
+    Args:
+        clipping_norm: a number, or a `PrivateQuantileEstimationProcess`, whose estimate at the start of a round is
+            the bound and which is then given the norms of the round.
+        inner_agg_factory: aggregates the clipped values; the result is weighted if it is.
+        clipped_count_sum_factory: counts the clients that were clipped. Default: `SumFactory`.
+    Raises:
+        FedcoreError: the norm is negative.
+        TypeMismatch: the value is not inexact.
+    Example:
+        >>> factory = fc.aggregators.clipping_factory(1.0, fc.aggregators.MeanFactory())
+    """
+
+    def clip(value, size, limit):
+        scale = tf.where(size > limit, tf.math.divide_no_nan(limit, size), 1.0)
+        return tf.nest.map_structure(lambda v: v * tf.cast(scale, v.dtype), value), size > limit
+
+    return _bounded(inner_agg_factory, clipping_norm, 2.0, clip, "clipping", "clipped_count", clipped_count_sum_factory)
+
+
+def zeroing_factory(
+    zeroing_norm,
+    inner_agg_factory: AggregationFactory,
+    norm_order: float = math.inf,
+    zeroed_count_sum_factory: UnweightedAggregationFactory | None = None,
+) -> AggregationFactory:
+    """Replaces every client's value whose norm is greater than `zeroing_norm`, or not finite, by zeros.
+
+    Its weight still counts: zeroing guards against values that are corrupt, and those are few.
+
+    Types: those of the inner process, with state <inner_agg=…,zeroed_count_agg=…,zeroing_norm=…> and measurements
+    <zeroing=those of the inner process,zeroing_norm=float32,zeroed_count=int32>.
+
+    Args:
+        zeroing_norm: a number, or a `PrivateQuantileEstimationProcess`; `.map(lambda q: 2.0 * q + 1.0)` leaves room.
+        inner_agg_factory: aggregates what is left; the result is weighted if it is.
+        norm_order: 1, 2 or infinity, over all leaves as one vector.
+        zeroed_count_sum_factory: counts the clients that were zeroed. Default: `SumFactory`.
+    Raises:
+        FedcoreError: the norm is negative, or of another order.
+        TypeMismatch: the value is not inexact.
+    Example:
+        >>> factory = fc.aggregators.zeroing_factory(10.0, fc.aggregators.MeanFactory())
+    """
+    if norm_order not in (1, 2, math.inf):
+        raise FedcoreError(f"norm_order is 1, 2 or math.inf, not {norm_order!r}")
+
+    def zero(value, size, limit):
+        hit = (size > limit) | ~tf.math.is_finite(size)
+        return tf.nest.map_structure(lambda v: tf.where(hit, tf.zeros_like(v), v), value), hit
+
+    return _bounded(
+        inner_agg_factory, zeroing_norm, float(norm_order), zero, "zeroing", "zeroed_count", zeroed_count_sum_factory
+    )

@@ -1,0 +1,53 @@
+import math
+
+import tensorflow as tf
+
+from fedcore.aggregators.factory import AggregationFactory, aggregation_process, require, wrapping_factory
+from fedcore.computation import tf_computation
+from fedcore.errors import TypeMismatch
+from fedcore.intrinsics import federated_map, generic_zero
+from fedcore.templates import MeasuredProcessOutput
+from fedcore.types import TensorType, tensor_leaves
+
+
+def concat_factory(inner_agg_factory: AggregationFactory) -> AggregationFactory:
+    """Aggregates all leaves of a value as one vector, then takes it apart again.
+
+    For aggregators whose cost or noise depends on the number of tensors, not of elements.
+
+    Types, for V of n elements and one dtype d: those of the inner process for d[n], with V in place of d[n].
+
+    Raises:
+        TypeMismatch: the leaves have several dtypes or unknown shapes, or there are none.
+    Example:
+        >>> factory = fc.aggregators.concat_factory(fc.aggregators.SumFactory())
+    """
+
+    def build(value_type, weight_type, create_inner):
+        require("numeric", value_type, "concat_factory")
+        types = tensor_leaves(value_type)
+        if not types or len({t.dtype for t in types}) > 1 or any(size is None for t in types for size in t.sizes):
+            raise TypeMismatch(f"concat_factory joins leaves of one dtype and known shapes, not {value_type}")
+        process = create_inner(
+            TensorType(types[0].dtype, [sum(math.prod(size or 0 for size in t.sizes) for t in types)])
+        )
+
+        @tf_computation(value_type)
+        def join(value):
+            return tf.concat([tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(value)], 0)
+
+        @tf_computation(process.next.type_signature.result["result"].member, value_type)
+        def split(vector, like):
+            leaves = tf.nest.flatten(like)
+            parts = tf.split(vector, [math.prod(leaf.shape) for leaf in leaves])
+            return tf.nest.pack_sequence_as(like, [tf.reshape(p, x.shape) for p, x in zip(parts, leaves, strict=True)])
+
+        def body(state, value, weights):
+            done = process.next(state, federated_map(join, value), *weights)
+            # Zeros of V carry its containers into the graph.
+            result = federated_map(lambda vector: split(vector, generic_zero(value_type)), done.result)
+            return MeasuredProcessOutput(done.state, result, done.measurements)
+
+        return aggregation_process(process.initialize, value_type, weight_type, body)
+
+    return wrapping_factory(inner_agg_factory, build)

@@ -1,0 +1,63 @@
+from collections.abc import Callable, Mapping
+
+from fedcore.aggregators.factory import AggregationFactory, aggregation_process, wrapping_factory
+from fedcore.errors import TypeMismatch
+from fedcore.intrinsics import federated_zip
+from fedcore.templates import MeasuredProcessOutput
+
+
+def add_measurements(
+    inner_agg_factory: AggregationFactory,
+    client_measurement_fn: Callable | None = None,
+    server_measurement_fn: Callable | None = None,
+) -> AggregationFactory:
+    """Adds measurements to those of another aggregator.
+
+    Types: those of the inner process, whose measurements are a struct with names; it gains the new names. Measurements
+    of an inner process that has none (<>) are the new ones alone.
+
+    Args:
+        client_measurement_fn: traced; takes the client value (and the weight, where there is one) and returns a dict
+            from names to server values.
+        server_measurement_fn: traced; takes the result at the server and returns such a dict.
+    Raises:
+        TypeMismatch: neither function is given, one returns no dict, or a name is taken.
+    Example:
+        >>> factory = fc.aggregators.add_measurements(
+        ...     fc.aggregators.SumFactory(), lambda value: {'largest': fc.federated_max(value)})
+    """
+    if client_measurement_fn is None and server_measurement_fn is None:
+        raise TypeMismatch("add_measurements: give client_measurement_fn, server_measurement_fn or both")
+
+    def build(value_type, weight_type, create_inner):
+        process = create_inner(value_type)
+
+        def body(state, value, weights):
+            aggregated = process.next(state, value, *weights)
+            names = aggregated.measurements.type.member.names
+            if None in names:
+                raise TypeMismatch(
+                    "add_measurements: the measurements of the inner aggregator have no names: "
+                    f"{aggregated.measurements.type}"
+                )
+            found = {name: aggregated.measurements[name] for name in names}
+            for fn, arguments in (
+                (client_measurement_fn, (value, *weights)),
+                (server_measurement_fn, (aggregated.result,)),
+            ):
+                if fn is not None:
+                    _add(found, fn(*arguments))
+            return MeasuredProcessOutput(aggregated.state, aggregated.result, federated_zip(found))
+
+        return aggregation_process(process.initialize, value_type, weight_type, body)
+
+    return wrapping_factory(inner_agg_factory, build)
+
+
+def _add(found: dict, more) -> None:
+    if not isinstance(more, Mapping):
+        raise TypeMismatch(f"add_measurements: a measurement function returns a dict from names, not {more!r}")
+    taken = [name for name in more if name in found]
+    if taken:
+        raise TypeMismatch(f"add_measurements: there is already a measurement named {', '.join(taken)}")
+    found.update(more)

@@ -1,0 +1,91 @@
+"""An estimate of a quantile of a client value, moved a little every round."""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.errors import FedcoreError
+from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_mean
+from fedcore.templates import IterativeProcess
+from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType
+
+
+class PrivateQuantileEstimationProcess(IterativeProcess):
+    """Estimates a quantile of a client scalar by one bit a client: is its value at most the estimate?
+
+    Types:
+        initialize  (-> float32@SERVER)
+        next        (<state=float32@SERVER,value={float32}@CLIENTS> -> float32@SERVER)
+        report      (state=float32@SERVER -> float32@SERVER)
+
+    A round without clients leaves the estimate as it was. A value that is not finite counts as larger than any.
+
+    Source: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially private learning with adaptive clipping",
+        arXiv:1905.03871, Algorithm 1, without its noise.
+    """
+
+    def __init__(self, initialize_fn: Computation, next_fn: Computation, report_fn: Computation):
+        super().__init__(initialize_fn, next_fn)
+        self._report = report_fn
+
+    @property
+    def report(self) -> Computation:
+        """The estimate of a state."""
+        return self._report
+
+    def map(self, fn: Callable) -> "PrivateQuantileEstimationProcess":
+        """The process that reports `fn` (tensor -> tensor) of the estimate."""
+        inner, transform = self._report, tf_computation(TensorType("float32"))(fn)
+
+        @federated_computation(self.state_type)
+        def report(state):
+            return federated_map(transform, inner(state))
+
+        return PrivateQuantileEstimationProcess(self.initialize, self.next, report)
+
+    @classmethod
+    def no_noise(
+        cls, initial_estimate: float, target_quantile: float, learning_rate: float
+    ) -> "PrivateQuantileEstimationProcess":
+        """The process that counts the bits exactly.
+
+        Args:
+            initial_estimate: where the estimate starts; greater than 0, since it moves by factors.
+            target_quantile: between 0 and 1.
+            learning_rate: a round moves the logarithm of the estimate by at most this.
+        Raises:
+            FedcoreError: an argument is outside its range.
+        Example:
+            >>> median = PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, learning_rate=0.2)
+        """
+        if not (math.isfinite(initial_estimate) and initial_estimate > 0):
+            raise FedcoreError(f"initial_estimate is a finite number greater than 0, not {initial_estimate!r}")
+        if not 0 <= target_quantile <= 1:
+            raise FedcoreError(f"target_quantile is between 0 and 1, not {target_quantile!r}")
+        if not (math.isfinite(learning_rate) and learning_rate >= 0):
+            raise FedcoreError(f"learning_rate is a finite number of at least 0, not {learning_rate!r}")
+        number = TensorType("float32")
+        start = tf_computation(lambda: tf.constant(initial_estimate, tf.float32))
+        below = tf_computation(number, number)(lambda value, estimate: tf.cast(value <= estimate, tf.float32))
+
+        @tf_computation(number, number)
+        def move(estimate, fraction):
+            moved = estimate * tf.exp(-learning_rate * (fraction - target_quantile))
+            return tf.where(tf.math.is_finite(fraction), moved, estimate)
+
+        @federated_computation
+        def initialize():
+            return federated_eval(start, SERVER)
+
+        @federated_computation(FederatedType(number, SERVER), FederatedType(number, CLIENTS))
+        def next_fn(state, value):
+            bits = federated_map(below, (value, federated_broadcast(state)))
+            return federated_map(move, (state, federated_mean(bits)))
+
+        @federated_computation(FederatedType(number, SERVER))
+        def report(state):
+            return state
+
+        return cls(initialize, next_fn, report)

@@ -1,0 +1,87 @@
+"""Aggregators that a minority of arbitrary clients cannot move far."""
+
+import tensorflow as tf
+
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
+from fedcore.aggregators.gathering import gathered, rows_type
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.errors import FedcoreError
+from fedcore.intrinsics import federated_value
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import SERVER, Type
+
+
+class _Sorted(UnweightedAggregationFactory):
+    """Sorts each coordinate over the clients and reduces the sorted rows with `reduce(rows, count)`."""
+
+    def __init__(self, name: str, reduce):
+        self.name = name
+        self.reduce = reduce
+
+    def create(self, value_type: Type) -> AggregationProcess:
+        require("inexact", value_type, self.name)
+
+        @tf_computation(rows_type(value_type))
+        def report(rows):
+            def one(leaf):
+                result = self.reduce(tf.sort(leaf, axis=0), tf.shape(leaf)[0])
+                result.set_shape(leaf.shape[1:])
+                return result
+
+            return tf.nest.map_structure(one, rows)
+
+        @federated_computation
+        def initialize():
+            return federated_value((), SERVER)
+
+        def body(state, value, _):
+            return MeasuredProcessOutput(state, gathered(value, value_type, report), federated_value((), SERVER))
+
+        return aggregation_process(initialize, value_type, None, body)
+
+
+def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFactory:
+    """The mean of each coordinate without its smallest and its largest values.
+
+    Types, for inexact V:
+        next  (<state=<>@SERVER,value={V}@CLIENTS> -> <state=<>@SERVER,result=V@SERVER,measurements=<>@SERVER>)
+
+    The server holds all values of a round. No clients give NaN.
+
+    Args:
+        trim_fraction: of n clients, floor(trim_fraction · n) are left out at each end; from 0 to below 0.5.
+    Raises:
+        FedcoreError: the fraction is outside its range.
+        TypeMismatch: V is not inexact.
+    Source: Yin et al. 2018, "Byzantine-robust distributed learning", arXiv:1803.01498, Definition 2.
+    Example:
+        >>> factory = fc.aggregators.trimmed_mean_factory(0.2)
+    """
+    if not 0 <= trim_fraction < 0.5:
+        raise FedcoreError(f"trim_fraction is at least 0 and below 0.5, not {trim_fraction!r}")
+
+    def reduce(rows, count):
+        # The nudge keeps floor(0.1 · 30) at 3, whatever 0.1 is in binary.
+        cut = tf.cast(tf.floor(trim_fraction * tf.cast(count, tf.float64) + 1e-9), tf.int32)
+        return tf.reduce_mean(rows[cut : count - cut], 0)
+
+    return _Sorted("trimmed_mean_factory", reduce)
+
+
+def coordinate_median_factory() -> UnweightedAggregationFactory:
+    """The median of each coordinate; of an even number of clients, the mean of the two in the middle.
+
+    Types, for inexact V:
+        next  (<state=<>@SERVER,value={V}@CLIENTS> -> <state=<>@SERVER,result=V@SERVER,measurements=<>@SERVER>)
+
+    The server holds all values of a round. No clients give NaN.
+
+    Raises:
+        TypeMismatch: V is not inexact.
+    Source: Yin et al. 2018, "Byzantine-robust distributed learning", arXiv:1803.01498, Definition 1.
+    Example:
+        >>> factory = fc.aggregators.coordinate_median_factory()
+    """
+    return _Sorted(
+        "coordinate_median_factory", lambda rows, count: tf.reduce_mean(rows[(count - 1) // 2 : count // 2 + 1], 0)
+    )

@@ -1,0 +1,40 @@
+from fedcore.aggregators.factory import (
+    AggregationFactory,
+    UnweightedAggregationFactory,
+    WeightedAggregationFactory,
+    aggregation_process,
+    require_scalar_weight,
+)
+from fedcore.errors import TypeMismatch
+from fedcore.templates import AggregationProcess
+from fedcore.types import Type
+
+
+class _IgnoringWeights(WeightedAggregationFactory):
+    def __init__(self, inner: UnweightedAggregationFactory):
+        self._inner = inner
+
+    def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:
+        require_scalar_weight(weight_type, "as_weighted_aggregator")
+        inner = self._inner.create(value_type)
+        return aggregation_process(
+            inner.initialize, value_type, weight_type, lambda state, value, _: inner.next(state, value)
+        )
+
+
+def as_weighted_aggregator(factory: AggregationFactory) -> WeightedAggregationFactory:
+    """A weighted factory that ignores the weights; a weighted one comes back as it is.
+
+    Since weights are ignored, a client of weight 0 (no examples, or a change that was not finite) counts as a value of
+    zeros.
+
+    Raises:
+        TypeMismatch: it is no factory of fc.aggregators.
+    Example:
+        >>> median = fc.aggregators.as_weighted_aggregator(fc.aggregators.coordinate_median_factory())
+    """
+    if isinstance(factory, WeightedAggregationFactory):
+        return factory
+    if not isinstance(factory, UnweightedAggregationFactory):
+        raise TypeMismatch(f"as_weighted_aggregator: a factory of fc.aggregators is wanted, not {factory!r}")
+    return _IgnoringWeights(factory)

@@ -1,0 +1,1 @@
+"""TFF's older names, the one place of aliases."""

@@ -1,0 +1,85 @@
+"""The older builders of learning, with the results that they had."""
+
+from fedcore.aggregators import WeightedAggregationFactory
+from fedcore.computation import Computation, federated_computation
+from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
+from fedcore.learning.algorithms import build_weighted_fed_avg
+from fedcore.learning.algorithms.client_work import build_evaluation
+from fedcore.learning.algorithms.composition import initial_weights_of
+from fedcore.learning.metrics import sum_then_finalize
+from fedcore.learning.models import trace_model
+from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.learning.weighting import ClientWeighting, Weighting
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+
+
+def build_federated_averaging_process(
+    model_fn,
+    client_optimizer_fn,
+    server_optimizer_fn=None,
+    client_weighting: Weighting | None = None,
+    broadcast_process=None,
+    model_update_aggregation_factory: WeightedAggregationFactory | None = None,
+    use_experimental_simulation_loop: bool = False,
+) -> LearningProcess:
+    """`fc.learning.algorithms.build_weighted_fed_avg` with the older names.
+
+    Types, for batches B and metrics M of the model:
+        initialize  (-> State@SERVER), whose `model` is the global model
+        next        (<State@SERVER,{B*}@CLIENTS> ->
+                     <state=State@SERVER,metrics=<broadcast=…,aggregation=…,train=M,stat=<num_examples=int64>>@SERVER>)
+
+    Args:
+        broadcast_process: sends the model. Default: a broadcast.
+        model_update_aggregation_factory: joins the changes, weighted. Default: a weighted mean.
+        use_experimental_simulation_loop: changes nothing: clients' loops are always in graphs.
+    Example:
+        >>> process = fc.learning.build_federated_averaging_process(model_fn, lambda: keras.optimizers.SGD(0.1))
+        >>> state, metrics = process.next(process.initialize(), clients)
+        >>> metrics['train']['loss']
+    """
+    modern = build_weighted_fed_avg(
+        model_fn,
+        client_optimizer_fn,
+        server_optimizer_fn,
+        client_weighting=client_weighting or ClientWeighting.NUM_EXAMPLES,
+        model_distributor=broadcast_process,
+        model_aggregator=model_update_aggregation_factory,
+    )
+    state_type, data_type = (p.type for p in modern.next.module.main.parameters)
+
+    @federated_computation(state_type, data_type)
+    def next_round(state, data):
+        output = modern.next(state, data)
+        train = output.metrics.client_work.train
+        metrics = {
+            "broadcast": output.metrics.distributor,
+            "aggregation": output.metrics.aggregator,
+            "train": train,
+            "stat": {"num_examples": train.num_examples},
+        }
+        return LearningProcessOutput(output.state, federated_zip(metrics))
+
+    return LearningProcess(modern.initialize, next_round, modern.hyperparameters)
+
+
+def build_federated_evaluation(model_fn) -> Computation:
+    """The computation that evaluates a model on the clients' data.
+
+    Types, for weights W, batches B and metrics M of the model:
+        (<model=W@SERVER,data={B*}@CLIENTS> -> M@SERVER)
+
+    Example:
+        >>> evaluate = fc.learning.build_federated_evaluation(model_fn)
+        >>> metrics = evaluate(state.model, clients)
+    """
+    model = trace_model(model_fn)
+    weights_type = initial_weights_of(model).type_signature.result
+    evaluate, aggregate = build_evaluation(model, weights_type), sum_then_finalize(model)
+
+    @federated_computation(FederatedType(weights_type, SERVER), FederatedType(SequenceType(model.batch_type), CLIENTS))
+    def evaluation(model, data):
+        _, metrics = aggregate(federated_map(evaluate, (federated_broadcast(model), data)))
+        return metrics
+
+    return evaluation

@@ -1,0 +1,44 @@
+"""Calls of computations that an event loop can wait for."""
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+
+from fedcore import context
+from fedcore.errors import TracingError
+from fedcore.ir.values import active_builder
+
+MAX_CALLS = 8
+"""How many awaited calls run at once; further ones wait for their turn."""
+
+
+@functools.cache
+def _pool() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="fedcore-call")
+
+
+async def invoke_async(computation, *args, seed: int | None = None, **kwargs):
+    """Calls a computation without holding up the event loop; the result is what a call gives.
+
+    Every call runs in the context of the task that awaits it: its `fc.use` holds, and `last_report()` afterwards is
+    that of the call. Cancelling the task ends the wait at once; a call that has begun runs to its end unseen.
+
+    Args:
+        seed: of this call. Default: as for a call.
+    Raises:
+        TracingError: it stands inside a computation.
+    Example:
+        >>> totals = await asyncio.gather(*(fc.invoke_async(add_up, values) for values in cohorts))
+    """
+    if active_builder() is not None:
+        raise TracingError(f"invoke_async stands inside a computation; call {computation.__name__} there")
+    call = computation if seed is None else functools.partial(computation.invoke, seed=seed)
+
+    def run():
+        return call(*args, **kwargs), context.last_report()
+
+    own = contextvars.copy_context()
+    result, report = await asyncio.get_running_loop().run_in_executor(_pool(), own.run, run)
+    context.note_report(report)
+    return result

@@ -1,0 +1,56 @@
+"""What a graph from elsewhere may do: mathematics, arrays, control flow, own variables, seeded random numbers."""
+
+import re
+from collections.abc import Iterator
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.op_classes import why_refused
+from fedcore.graphs.structure import parsed
+from fedcore.ir.module import Module
+
+_SHOWN = 20
+_ANONYMOUS = (b"", b"cd2c89b7-88b7-44c8-ad83-06c2a9158347")  # the second is TensorFlow's own word for it
+_LOCAL_DEVICE = re.compile(r"(/device:)?(CPU|GPU):[0-9]+|", re.IGNORECASE)
+
+
+def check_graphs(module: Module, *, trusted: bool) -> None:
+    """Checks the graphs of a module that comes from elsewhere, functions inside them included.
+
+    Args:
+        trusted: any operation may stand in them; they are checked for holding together only.
+    Raises:
+        FedcoreError: a graph is malformed, or holds what is not allowed; it names the operations and where they are.
+    """
+    for graph in module.graphs:
+        graph_def = parsed(graph, module.blob(graph.digest))
+        refused = [] if trusted else list(_refused(graph_def))
+        if refused:
+            shown = "\n".join(f"  {line}" for line in refused[:_SHOWN])
+            more = f"\n  and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+            raise FedcoreError(
+                f"graph @{graph.name} holds operations that a file from elsewhere may not:\n{shown}{more}\n"
+                "  if you trust whoever wrote the file, load it with trusted=True"
+            )
+
+
+def _refused(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
+    functions = {f.signature.name for f in graph_def.library.function}
+    for node in graph_def.node:
+        yield from _node_refused("the graph", node, functions)
+    for function in graph_def.library.function:
+        for node in function.node_def:
+            yield from _node_refused(f"the function {function.signature.name}", node, functions)
+
+
+def _node_refused(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -> Iterator[str]:
+    why = None if node.op in functions else why_refused(node.op)
+    if why is not None:
+        yield f"{node.op} at {node.name!r} in {where}: it {why}"
+    if not _LOCAL_DEVICE.fullmatch(node.device):
+        yield f"{node.op} at {node.name!r} in {where}: it asks for the device {node.device!r}"
+    if node.op == "VarHandleOp":
+        named = node.attr["shared_name"].s not in _ANONYMOUS or node.attr["container"].s
+        if named:
+            yield f"{node.op} at {node.name!r} in {where}: its variable has a name that others could share"

@@ -1,0 +1,228 @@
+"""A client's sequence outside of graphs: columns, steps over them, and the rows that the steps draw.
+
+Which rows a pipeline of `repeat`, `shuffle`, `batch`, `take` and `skip` draws, and in which order, is worked out
+here, in numpy, before the client's work begins. A graph then only gathers: its layout knows nothing of sizes,
+counts and seeds.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.sequences import Layout
+from fedcore.graphs.trace import TracedGraph
+from fedcore.seeds import fold_in, permutation
+from fedcore.types import Type
+
+INFINITE = -1
+"""The count of `repeat()` without a number; only a `take` after it ends the sequence."""
+
+
+@attrs.frozen
+class Step:
+    """One step over a sequence.
+
+    Args:
+        kind: map, repeat, shuffle, take, skip or batch.
+        number: how often, how many, or the user's seed; none for a map.
+        drop_remainder: of a batch.
+        reshuffles: of a shuffle: a new order in every repetition.
+        graph: of a map.
+    """
+
+    kind: str
+    number: int = 0
+    drop_remainder: bool = False
+    reshuffles: bool = True
+    graph: TracedGraph | None = attrs.field(default=None, eq=lambda g: g and g.digest)
+
+    @property
+    def traced(self) -> TracedGraph:
+        """The graph of a `map`."""
+        if self.graph is None:
+            raise FedcoreError(f"the step {self.kind} has no graph")
+        return self.graph
+
+
+@attrs.frozen
+class Rows:
+    """What a pipeline draws: for each element the row of the columns, or for each batch its rows.
+
+    Args:
+        rows: int64, [elements] or [batches, size]; rows that a batch lacks repeat its last one.
+        sizes: int64 [batches]; None where elements are no batches.
+    """
+
+    rows: np.ndarray
+    sizes: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def picked(self, index) -> "Rows":
+        """The elements at those places, or in that slice."""
+        return Rows(self.rows[index], None if self.sizes is None else self.sizes[index])
+
+
+class Columns:
+    """One client's sequence.
+
+    Args:
+        element: the type of one stored example (of a group of them, where there are `groups`).
+        arrays: the leaves of all examples, one row each (numpy arrays or tensors). Not changed afterwards.
+        groups: int64 row splits: every element is a batch of its own size.
+        steps: in order.
+    """
+
+    __slots__ = ("__weakref__", "_rows", "arrays", "element", "groups", "layout", "steps")
+
+    def __init__(
+        self, element: Type, arrays: Sequence, *, groups: np.ndarray | None = None, steps: tuple[Step, ...] = ()
+    ):
+        self.element = element
+        self.arrays = tuple(arrays)
+        self.groups = groups
+        self.steps = steps
+        self.layout = _layout(element, groups is not None, steps)
+        self._rows: Rows | None = None
+
+    def then(self, step: Step) -> "Columns":
+        """The same columns with one more step."""
+        return Columns(self.element, self.arrays, groups=self.groups, steps=(*self.steps, step))
+
+    @property
+    def is_random(self) -> bool:
+        return any(step.kind == "shuffle" for step in self.steps)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether a `repeat()` has no `take` after it."""
+        endless = False
+        for step in self.steps:
+            endless = endless or (step.kind == "repeat" and step.number == INFINITE)
+            endless = endless and not (step.kind == "take" and step.number != INFINITE)
+        return endless
+
+    def draw(self, seed: int) -> Rows:
+        """The rows that a client of that seed sees; kept where no seed matters."""
+        if self._rows is not None:
+            return self._rows
+        stored = self._stored()
+
+        def drawn(epoch: int) -> Rows:
+            return stored
+
+        for position, step in enumerate(self.steps):
+            drawn = _DRAWN[step.kind](drawn, step, fold_in(seed, position), self.steps[position + 1 :])
+        rows = drawn(0)
+        if not self.is_random:
+            self._rows = rows
+        return rows
+
+    def _stored(self) -> Rows:
+        if self.groups is None:
+            return Rows(np.arange(len(self.arrays[0]) if self.arrays else 0, dtype=np.int64))
+        starts, sizes = self.groups[:-1], np.diff(self.groups)
+        return _batches(starts, sizes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shared(layout: Layout) -> Layout:
+    """One object for equal layouts, so that comparing those of a cohort is comparing identities."""
+    return layout
+
+
+def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
+    before: list[TracedGraph] = []
+    after: list[TracedGraph] = []
+    batched = grouped
+    for step in steps:
+        if step.kind == "map":
+            (after if batched else before).append(step.traced)
+        batched = batched or step.kind == "batch"
+    return _shared(Layout(element, tuple(before), batched, tuple(after), grouped))
+
+
+def _batches(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None = None) -> Rows:
+    """Batches of consecutive places, the rows that they lack filled with the last one of each."""
+    width = int(sizes.max()) if len(sizes) else 0
+    places = starts[:, None] + np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
+    return Rows(places if order is None else order[places], sizes.astype(np.int64))
+
+
+# Each takes and returns a function from the number of a repetition to the rows drawn in it.
+
+
+def _repeat(drawn, step: Step, key: int, later: tuple[Step, ...]):
+    def rows(epoch: int) -> Rows:
+        once = drawn(epoch * max(step.number, 1))
+        times = step.number if step.number != INFINITE else _needed(later, len(once))
+        parts = [once, *(drawn(epoch * times + i) for i in range(1, times))][: max(times, 0)]
+        return _joined(parts, once)
+
+    return rows
+
+
+def _needed(later: tuple[Step, ...], count: int) -> int:
+    """How many repetitions of `count` elements an endless sequence is read for, by the steps after it."""
+    need = 0
+    for step in reversed(later):
+        if step.kind == "take":
+            need = step.number if step.number != INFINITE else need
+        elif step.kind == "skip":
+            need += step.number
+        elif step.kind == "batch":
+            need *= step.number
+    return -(-need // count) if count else 0
+
+
+def _joined(parts: list[Rows], like: Rows) -> Rows:
+    if not parts:
+        return like.picked(slice(0, 0))
+    if len(parts) == 1:
+        return parts[0]
+    sizes = None if like.sizes is None else np.concatenate([p.sizes for p in parts])
+    return Rows(np.concatenate([p.rows for p in parts]), sizes)
+
+
+def _shuffle(drawn, step: Step, key: int, later):
+    def rows(epoch: int) -> Rows:
+        before = drawn(epoch)
+        mixed = fold_in(fold_in(key, step.number), epoch if step.reshuffles else 0)
+        return before.picked(permutation(mixed, len(before)))
+
+    return rows
+
+
+def _take(drawn, step: Step, key: int, later):
+    return lambda epoch: drawn(epoch).picked(slice(None) if step.number == INFINITE else slice(0, step.number))
+
+
+def _skip(drawn, step: Step, key: int, later):
+    return lambda epoch: drawn(epoch).picked(slice(0, 0) if step.number == INFINITE else slice(step.number, None))
+
+
+def _batch(drawn, step: Step, key: int, later):
+    def rows(epoch: int) -> Rows:
+        order = drawn(epoch).rows
+        full, rest = divmod(len(order), step.number)
+        count = full + (rest > 0 and not step.drop_remainder)
+        sizes = np.full(count, step.number, np.int64)
+        if count > full:
+            sizes[-1] = rest
+        return _batches(np.arange(count, dtype=np.int64) * step.number, sizes, order)
+
+    return rows
+
+
+_DRAWN: dict[str, Callable] = {
+    "repeat": _repeat,
+    "shuffle": _shuffle,
+    "take": _take,
+    "skip": _skip,
+    "batch": _batch,
+    "map": lambda drawn, step, key, later: drawn,
+}

@@ -1,0 +1,148 @@
+"""Whether and how wide a client stage can run with its clients stacked: by its shapes alone."""
+
+import math
+
+import attrs
+
+from fedcore.graphs.stacked import STACKABLE, split
+from fedcore.graphs.vectorise import NoRule, can_vectorise
+from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
+from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
+
+WORKING_SET_BYTES = 16 << 20  # what the clients of one width should stay within, to be kept near the cores
+ROWS = 32  # assumed for a batch, whose size is not known before the data is
+WIDEST = 128
+
+
+@attrs.frozen
+class Stacking:
+    """How a stage is stacked.
+
+    Args:
+        width: clients that run side by side.
+        call: clients of one graph call.
+    """
+
+    width: int
+    call: int
+
+
+def stacking(module: Module, zero: str, stage: str, join: str, broadcasts: int, block: int) -> Stacking | NoRule:
+    """The stacking of a stage, or why it cannot be stacked."""
+    function = module.function(stage)
+    try:
+        _check_types(function, broadcasts)
+        own, folding, _ = split(function)
+        stacked = {p.name for p in function.parameters[1 + broadcasts :]}
+        _check_operations(module, function, own, stacked)
+        _check_operations(module, function, folding, {function.parameters[0].name, *(op.name for op in own)})
+        joined = module.function(join)
+        _check_operations(module, joined, list(joined.operations), {p.name for p in joined.parameters})
+        _check_operations(module, module.function(zero), list(module.function(zero).operations), set())
+    except NoRule as error:
+        return error
+    width = _width(function, broadcasts)
+    return Stacking(width, max(block, width))
+
+
+def _check_types(function: Function, broadcasts: int) -> None:
+    for parameter in function.parameters[1 + broadcasts :]:
+        for _, leaf in leaves(parameter.type):
+            if isinstance(leaf, TensorType) and not _static(leaf):
+                raise NoRule("stack", f"%{parameter.name} holds {leaf}, whose size can differ between clients")
+            if isinstance(leaf, SequenceType):
+                _check_element(parameter.name, leaf)
+    for op in function.operations:
+        for _, leaf in leaves(op.type):
+            if isinstance(leaf, TensorType) and not _static(leaf):
+                raise NoRule(op.kind, f"its result holds {leaf}, whose size can differ between clients")
+
+
+def _static(type_: TensorType) -> bool:
+    return type_.shape is not None and None not in type_.shape and type_.dtype.name != "str"
+
+
+def _check_element(name: str, sequence: SequenceType) -> None:
+    found = tensor_leaves(sequence.element)
+    if any(t.dtype.name == "str" or t.shape is None or None in t.shape[1:] for t in found):
+        raise NoRule("stack", f"%{name} holds elements {sequence.element}, of unknown sizes beyond their batch")
+    batched = {bool(t.shape) and t.sizes[0] is None for t in found}
+    if len(batched) > 1:
+        raise NoRule("stack", f"%{name} holds elements {sequence.element}, of which only a part is batched")
+
+
+def _check_operations(module: Module, function: Function, operations: list[Operation], stacked: set[str]) -> None:
+    """Builds every graph once for two clients, in a graph thrown away.
+
+    Args:
+        stacked: the names whose values differ between clients; results that do are added.
+    """
+    types = function.types()
+    bound: dict[str, tuple[str, list[bool], list[Type]]] = {}
+    for op in operations:
+        if op.kind not in STACKABLE:
+            raise NoRule(op.kind, "the operation stands outside of graphs")
+        given = [o for o in op.operands if not isinstance(o, Symbol)]
+        flags, given_types = [o.name in stacked for o in given], [types[o.name] for o in given]
+        symbol = next((o.name for o in op.operands if isinstance(o, Symbol)), None)
+        if op.kind == "bind" and symbol is not None:
+            bound[op.name] = (symbol, flags, given_types)
+        elif op.kind == "call" and symbol is not None:
+            _check_callee(module, symbol, flags, given_types)
+        elif op.kind in ("sequence_reduce", "sequence_map"):
+            name, captured, captured_types = bound.get(given[-1].name, ("", [], []))
+            sequence = next(t for t in given_types if isinstance(t, SequenceType))
+            drawn = [op.type, sequence.element] if op.kind == "sequence_reduce" else [sequence.element]
+            _check_callee(module, symbol or name, [*captured, *(True for _ in drawn)], [*captured_types, *drawn])
+            flags.append(True)
+        if any(flags):
+            stacked.add(op.name)
+
+
+def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type]) -> None:
+    """A graph or function applied to arguments that are stacked or not."""
+    if not any(flags):
+        return
+    callee = module[name]
+    if isinstance(callee, Function):
+        whole = len(flags) != len(callee.parameters)
+        stacked = {p.name for i, p in enumerate(callee.parameters) if whole or flags[i]}
+        _check_operations(module, callee, list(callee.operations), stacked)
+        return
+    if any(isinstance(leaf, SequenceType) for t in types for _, leaf in leaves(t)):
+        raise NoRule(name, "the graph loops over a sequence itself")
+    flat = [(leaf, flag) for t, flag in zip(types, flags, strict=True) for leaf in tensor_leaves(t)]
+    stacked_args = {i for i, (_, flag) in enumerate(flat) if flag}
+    ragged = {i: 0 for i, (t, flag) in enumerate(flat) if flag and t.shape and t.sizes[0] is None}
+    _check_graph(module, callee, stacked_args, ragged)
+
+
+def _check_graph(module: Module, graph: Graph, stacked: set[int], ragged: dict[int, int]) -> None:
+    if graph.attributes.get("stateful") or graph.attributes.get("effects") or graph.attributes.get("seeded"):
+        raise NoRule(graph.name, "the graph has state, effects or draws of its own")
+    error = can_vectorise(graph, module.blob(graph.digest), stacked, ragged)
+    if error is not None:
+        raise error
+    if ragged and _has_own_kernels(module.blob(graph.digest)):
+        raise NoRule("Conv2D", "a kernel per client is as fast one client after the other")
+
+
+def _has_own_kernels(data: bytes) -> bool:
+    return b"Conv2DBackpropFilter" in data or b"DepthwiseConv2dNativeBackpropFilter" in data
+
+
+def _width(function: Function, broadcasts: int) -> int:
+    """The widest power of two whose clients' state and batch stay within the working set."""
+    state = max((_size_bytes(op.type) for op in function.operations), default=0)
+    batch = sum(_size_bytes(p.type) for p in function.parameters[1 + broadcasts :])
+    fitting = WORKING_SET_BYTES // max(1, state + batch)
+    return min(WIDEST, max(2, 1 << (max(1, fitting).bit_length() - 1)))
+
+
+def _size_bytes(type_: Type) -> int:
+    total = 0
+    for _, leaf in leaves(type_):
+        for t in tensor_leaves(leaf.element) if isinstance(leaf, SequenceType) else [leaf]:
+            if isinstance(t, TensorType) and t.shape is not None:
+                total += math.prod(ROWS if s is None else s for s in t.shape) * (t.dtype.bits or 64) // 8
+    return total

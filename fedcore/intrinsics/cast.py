@@ -1,0 +1,28 @@
+from fedcore.errors import TypeMismatch
+from fedcore.intrinsics import numerics
+from fedcore.ir.operations import operation
+from fedcore.types import TensorType, Type, as_dtype, map_tensors
+
+
+def _typing(types, attributes) -> Type:
+    dtype = as_dtype(attributes["dtype"])
+
+    def of_leaf(leaf: TensorType) -> TensorType:
+        if "str" in (leaf.dtype.name, dtype.name) and leaf.dtype != dtype:
+            raise TypeMismatch(f"cast: {leaf} is not cast to {dtype}: text is no number")
+        return TensorType(dtype, leaf.shape)
+
+    return map_tensors(of_leaf, types[0])
+
+
+@operation(_typing, attributes=("dtype",))
+def cast(value, dtype):
+    """Every leaf in another dtype.
+
+    Floats lose what stands after their point when they become integers, and integers wrap; a float that is NaN or
+    outside of the integer dtype's limits gives a number that is not defined. Bools become 0 and 1.
+
+    Example:
+        >>> weight = fc.cast(num_examples, 'float32')
+    """
+    return numerics.cast(value, as_dtype(dtype))

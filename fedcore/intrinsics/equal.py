@@ -1,0 +1,25 @@
+from fedcore.intrinsics import numerics
+from fedcore.intrinsics.rules import meets
+from fedcore.ir.operations import operation
+from fedcore.types import TensorType, Type, map_tensors, parse_signature
+
+_SIGNATURE = parse_signature("(left: T, right: W -> T) where T: tensor, W: tensor")
+_rule = meets("right")
+
+
+def _typing(types, attributes) -> Type:
+    _SIGNATURE.match(types, name="equal")
+    _rule("equal", types, attributes)
+    return map_tensors(lambda t: TensorType("bool", t.shape), types[0])
+
+
+@operation(_typing, constants={"left": "right", "right": "left"})
+def equal(left, right):
+    """Whether `left` and `right` are the same, element by element: bools in the shape of `left`.
+
+    A scalar `right` meets every element. NaN equals nothing. Strings are compared by their bytes.
+
+    Example:
+        >>> is_seven = fc.equal(label, 7)
+    """
+    return numerics.equal(left, right)

@@ -1,0 +1,29 @@
+"""How the largest and the smallest client value are found."""
+
+from collections.abc import Callable
+
+from fedcore.intrinsics import numerics
+from fedcore.intrinsics.federated_aggregate import federated_aggregate
+from fedcore.intrinsics.generic_plus import generic_plus
+from fedcore.intrinsics.generic_zero import generic_zero
+from fedcore.intrinsics.where import where
+from fedcore.ir.values import Value
+from fedcore.types import member_of
+
+
+def extremum(value: Value, pick: Callable, *, lowest: bool) -> Value:
+    """Folds `pick` over the clients; without any, the dtype's limits.
+
+    A flag tells the limit from a value: the limits are finite, and an infinity among the values is kept.
+    """
+    member = member_of(value.type)
+    limits = numerics.limits(member, lowest=lowest)
+
+    def accumulate(state, x):
+        return where(state[1], pick(state[0], x), x), True
+
+    def merge(a, b):
+        return where(b[1], where(a[1], pick(a[0], b[0]), b[0]), a[0]), where(a[1], True, b[1])
+
+    zero = (generic_plus(generic_zero(member), limits), False)
+    return federated_aggregate(value, zero, accumulate, merge, lambda state: state[0])

@@ -1,0 +1,44 @@
+from fedcore.errors import TypeMismatch
+from fedcore.intrinsics.federated_aggregate import federated_aggregate
+from fedcore.intrinsics.generic_zero import generic_zero
+from fedcore.intrinsics.rows import append_rows, as_row, no_rows, sequence_from_rows
+from fedcore.ir.operations import intrinsic
+from fedcore.types import is_static, tensor_leaves
+
+
+def _bounded(name: str, types, attributes) -> None:
+    count = attributes["max_clients"]
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise TypeMismatch(f"{name}: `max_clients` is a whole number of at least 1, not {count!r}")
+    open_ = [str(t) for t in tensor_leaves(types[0]) if not is_static(t.shape)]
+    if open_:
+        raise TypeMismatch(f"{name}: values of {open_[0]} differ in shape, so they make no rows; pad them first")
+
+
+@intrinsic(
+    "(value: {T}@CLIENTS -> T*@SERVER) where T: numeric",
+    attributes=("max_clients",),
+    rule=_bounded,
+)
+def federated_collect(value, max_clients):
+    """The values of the first `max_clients` clients as a sequence at the server, in client order.
+
+    It keeps what clients hold apart, where an aggregation would hide it: the server sees each value. Memory is
+    bounded by `max_clients`; further clients contribute nothing. No clients: an empty sequence.
+
+    Example:
+        >>> spread = fc.sequence_reduce(fc.federated_collect(readings, 100), 0.0, lambda m, x: fc.maximum(m, x))
+    """
+    return value[:max_clients]
+
+
+@federated_collect.lowering
+def _(value, max_clients):
+    def accumulate(rows, x):
+        return append_rows.emit([rows, as_row(x)], at_most=max_clients)
+
+    def merge(left, right):
+        return append_rows.emit([left, right], at_most=max_clients)
+
+    zero = generic_zero(no_rows(value.type.member))
+    return federated_aggregate(value, zero, accumulate, merge, lambda rows: sequence_from_rows(rows))

@@ -1,0 +1,20 @@
+import numpy as np
+
+from fedcore.intrinsics.federated_map import federated_map
+from fedcore.intrinsics.federated_sum import federated_sum
+from fedcore.ir.operations import intrinsic
+
+
+@intrinsic("(value: {T}@CLIENTS -> int32@SERVER)")
+def federated_count(value):
+    """How many clients hold the value, whatever it is; 0 where there are none.
+
+    Example:
+        >>> clients = fc.federated_count(readings)
+    """
+    return np.int32(len(value))
+
+
+@federated_count.lowering
+def _(value):
+    return federated_sum(federated_map(lambda _: 1, value))

@@ -1,0 +1,23 @@
+from functools import reduce
+
+from fedcore.intrinsics import numerics
+from fedcore.intrinsics.extremum import extremum
+from fedcore.intrinsics.maximum import maximum
+from fedcore.ir.operations import intrinsic
+
+
+@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: real")
+def federated_max(value, *, T):
+    """The largest client value, element by element.
+
+    No clients: the least finite number of the dtype. NaN at any client gives NaN.
+
+    Example:
+        >>> hottest = fc.federated_max(readings)
+    """
+    return reduce(numerics.maximum, value) if value else numerics.extreme(T, lowest=True)
+
+
+@federated_max.lowering
+def _(value):
+    return extremum(value, maximum, lowest=True)

@@ -1,0 +1,23 @@
+from functools import reduce
+
+from fedcore.intrinsics import numerics
+from fedcore.intrinsics.extremum import extremum
+from fedcore.intrinsics.minimum import minimum
+from fedcore.ir.operations import intrinsic
+
+
+@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: real")
+def federated_min(value, *, T):
+    """The smallest client value, element by element.
+
+    No clients: the largest finite number of the dtype. NaN at any client gives NaN.
+
+    Example:
+        >>> coldest = fc.federated_min(readings)
+    """
+    return reduce(numerics.minimum, value) if value else numerics.extreme(T, lowest=False)
+
+
+@federated_min.lowering
+def _(value):
+    return extremum(value, minimum, lowest=False)

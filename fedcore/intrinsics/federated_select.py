@@ -1,0 +1,45 @@
+import numpy as np
+
+from fedcore.intrinsics.federated_broadcast import federated_broadcast
+from fedcore.intrinsics.federated_map import federated_map
+from fedcore.intrinsics.federated_zip import federated_zip
+from fedcore.intrinsics.maximum import maximum
+from fedcore.intrinsics.minimum import minimum
+from fedcore.intrinsics.rows import sequence_from_rows
+from fedcore.intrinsics.sequence_map import sequence_map
+from fedcore.ir.operations import intrinsic
+
+SIGNATURE = (
+    "(client_keys: {int32[?]}@CLIENTS, max_key: int32@SERVER, server_val: T@SERVER, select_fn: (<T,int32> -> U)"
+    " -> {U*}@CLIENTS)"
+)
+
+
+def selected(client_keys, max_key, server_val, select_fn):
+    """The meaning of both selections."""
+    clipped = [np.minimum(np.maximum(keys, 0), max_key).astype(np.int32) for keys in client_keys]
+    return [[select_fn(server_val, key) for key in keys] for keys in clipped]
+
+
+@intrinsic(SIGNATURE)
+def federated_select(client_keys, max_key, server_val, select_fn):
+    """Gives each client the slices of the server's value that its keys name, as a sequence in the order of the keys.
+
+    Keys are 0 to `max_key`; others are brought to the nearer end. A client without keys gets an empty sequence.
+    `select_fn(server_val, key)` computes one slice, when the slice is drawn. It is derived from a broadcast: every
+    client is sent the whole of `server_val`, and metering says so.
+
+    Example:
+        >>> rows = fc.federated_select(keys, fc.federated_value(99, fc.SERVER), table, take_row)
+    """
+    return selected(client_keys, max_key, server_val, select_fn)
+
+
+@federated_select.lowering
+def select_by_broadcast(client_keys, max_key, server_val, select_fn):
+    def slices(keys, last, value):
+        clipped = minimum(maximum(keys, 0), last)
+        return sequence_map(lambda key: select_fn(value, key), sequence_from_rows(clipped))
+
+    sent = (federated_broadcast(max_key), federated_broadcast(server_val))
+    return federated_map(slices, federated_zip((client_keys, *sent)))

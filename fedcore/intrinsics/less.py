@@ -1,0 +1,25 @@
+from fedcore.intrinsics import numerics
+from fedcore.intrinsics.rules import meets
+from fedcore.ir.operations import operation
+from fedcore.types import TensorType, Type, map_tensors, parse_signature
+
+_SIGNATURE = parse_signature("(left: T, right: W -> T) where T: real, W: real")
+_rule = meets("right")
+
+
+def _typing(types, attributes) -> Type:
+    _SIGNATURE.match(types, name="less")
+    _rule("less", types, attributes)
+    return map_tensors(lambda t: TensorType("bool", t.shape), types[0])
+
+
+@operation(_typing, constants={"left": "right", "right": "left"})
+def less(left, right):
+    """Whether `left` is smaller than `right`, element by element: bools in the shape of `left`.
+
+    A scalar `right` meets every element. What is compared with NaN is not smaller.
+
+    Example:
+        >>> below = fc.less(x, 0.5)
+    """
+    return numerics.less(left, right)

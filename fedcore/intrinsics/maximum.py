@@ -1,0 +1,20 @@
+from fedcore.intrinsics import numerics
+from fedcore.intrinsics.rules import meets
+from fedcore.ir.operations import LOCAL, intrinsic
+
+
+@intrinsic(
+    "(left: T, right: W -> T) where T: real, W: real",
+    level=LOCAL,
+    rule=meets("right"),
+    constants={"right": "left"},
+)
+def maximum(left, right):
+    """The larger of two, element by element; where `right` is a scalar, it meets every element.
+
+    NaN on either side gives NaN.
+
+    Example:
+        >>> positive = fc.maximum(x, 0.0)
+    """
+    return numerics.maximum(left, right)

@@ -1,0 +1,20 @@
+from fedcore.intrinsics import numerics
+from fedcore.intrinsics.rules import meets
+from fedcore.ir.operations import LOCAL, intrinsic
+
+
+@intrinsic(
+    "(left: T, right: W -> T) where T: integer, W: integer",
+    level=LOCAL,
+    rule=meets("right"),
+    constants={"right": "left"},
+)
+def modulo(left, right):
+    """The remainder of `left / right` that has the sign of `right`, element by element.
+
+    Modulo 0 is 0, as in numpy.
+
+    Example:
+        >>> digit = fc.modulo(count, 10)
+    """
+    return numerics.modulo(left, right)

@@ -1,0 +1,40 @@
+from fedcore.errors import TypeMismatch
+from fedcore.intrinsics import numerics
+from fedcore.intrinsics.rules import all_of, meets
+from fedcore.ir.operations import LOCAL, intrinsic
+from fedcore.types import StructType, TensorType, Type, explain, leaves, map_tensors
+
+
+def _condition(name: str, types, attributes) -> None:
+    condition, then = types[0], types[1]
+    if not _chooses(condition, then):
+        wanted = map_tensors(lambda t: TensorType("bool", t.shape), then)
+        raise TypeMismatch(explain(f"{name}: `condition` does not fit", condition, wanted))
+
+
+def _chooses(condition: Type, then: Type) -> bool:
+    if isinstance(condition, StructType) and isinstance(then, StructType):
+        pairs = zip(condition.types, then.types, strict=False)
+        return len(condition) == len(then) and all(_chooses(c, t) for c, t in pairs)
+    if not isinstance(condition, TensorType) or condition.dtype.name != "bool":
+        return False
+    return condition.shape == () or all(
+        isinstance(t, TensorType) and t.shape == condition.shape for _, t in leaves(then)
+    )
+
+
+@intrinsic(
+    "(condition: C, then: T, otherwise: W -> T) where C: tensor, T: tensor, W: tensor",
+    level=LOCAL,
+    rule=all_of(_condition, meets("otherwise", left_index=1, index=2)),
+    constants={"then": "otherwise", "otherwise": "then"},
+)
+def where(condition, then, otherwise):
+    """`then` where the condition holds, else `otherwise`, element by element.
+
+    The condition is one bool for all, or bools in the shape of `then`. Both sides are computed.
+
+    Example:
+        >>> clipped = fc.where(fc.less(x, 1.0), x, 1.0)
+    """
+    return numerics.where(condition, then, otherwise)

@@ -1,0 +1,107 @@
+"""Federated stochastic gradient descent.
+
+Source: McMahan et al. 2017, arXiv:1602.05629, section 2 (FedSGD).
+"""
+
+from typing import Any
+
+import attrs
+import tensorflow as tf
+
+from fedcore.aggregators import WeightedAggregationFactory
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.intrinsics import sequence_reduce
+from fedcore.learning.algorithms.client_work import constant_work, finite_or_nothing, gradients_of
+from fedcore.learning.algorithms.composition import compose_learning_process, initial_weights_of, weighted
+from fedcore.learning.models import FunctionalModel, ModelWeights, trace_model
+from fedcore.learning.optimizers import as_optimizer, build_sgdm
+from fedcore.learning.process import LearningProcess
+from fedcore.types import SequenceType, Type
+
+
+@attrs.frozen
+class _Carry:
+    """Gradients times examples so far, the non-trainable weights, and the metrics."""
+
+    gradients: Any
+    non_trainable: Any
+    metrics: Any
+
+
+def build_gradient(model: FunctionalModel, weights_type: Type):
+    """The computation `(<W,B*> -> <gradients,non_trainable,metrics>)`: the mean gradient of a client's examples.
+
+    The weights stay what they are; non-trainable ones move from batch to batch. No examples give zeros.
+    """
+
+    @tf_computation
+    def begin(weights):
+        zeros = tuple(tf.zeros_like(w) for w in weights.trainable)
+        return _Carry(zeros, weights.non_trainable, model.initial_metrics())
+
+    @tf_computation
+    def step(carry, batch, weights):
+        gradients, output, moved = gradients_of(model, ModelWeights(weights.trainable, carry.non_trainable), batch)
+        pairs = zip(carry.gradients, gradients, strict=True)
+        summed = tuple(total + g * tf.cast(output.num_examples, g.dtype) for total, g in pairs)
+        return _Carry(summed, moved, model.update_metrics(carry.metrics, batch, output))
+
+    @tf_computation
+    def finish(carry):
+        count = carry.metrics["num_examples"][0]
+        means = tuple(tf.math.divide_no_nan(g, tf.cast(count, g.dtype)) for g in carry.gradients)
+        return _Carry(means, carry.non_trainable, carry.metrics)
+
+    @federated_computation(weights_type, SequenceType(model.batch_type))
+    def gradient(weights, batches):
+        return finish(sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, weights)))
+
+    return gradient
+
+
+def build_fed_sgd(
+    model_fn,
+    server_optimizer_fn=None,
+    *,
+    model_distributor=None,
+    model_aggregator: WeightedAggregationFactory | None = None,
+    metrics_aggregator=None,
+) -> LearningProcess:
+    """Builds federated gradient descent: clients send the gradient of their examples, the server takes one step.
+
+    Types: as `build_weighted_fed_avg`, whose other arguments it takes.
+
+    Args:
+        server_optimizer_fn: takes the mean gradient over all examples. Default: SGD with rate 0.1.
+    Returns:
+        A `LearningProcess`. With a plain mean a round equals one step on the union of the clients' examples.
+    Example:
+        >>> process = fc.learning.algorithms.build_fed_sgd(model_fn, lambda: keras.optimizers.SGD(0.1))
+    """
+    model = trace_model(model_fn)
+    weights_type = initial_weights_of(model).type_signature.result
+    gradient = build_gradient(model, weights_type)
+
+    @tf_computation
+    def result(before, done):
+        update = ModelWeights(
+            tuple(-g for g in done.gradients),
+            tuple(a - b for a, b in zip(done.non_trainable, before.non_trainable, strict=True)),
+        )
+        return finite_or_nothing(update, tf.cast(done.metrics["num_examples"][0], tf.float32), done.metrics)
+
+    def build_train(nothing: Type):
+        @federated_computation(weights_type, nothing, SequenceType(model.batch_type))
+        def train(weights, _nothing, batches):
+            return result(weights, gradient(weights, batches))
+
+        return train
+
+    return compose_learning_process(
+        model,
+        constant_work(tf_computation(lambda: ()), build_train),
+        as_optimizer(server_optimizer_fn or build_sgdm(0.1)),
+        model_distributor=model_distributor,
+        model_aggregator=weighted(model_aggregator, "build_fed_sgd"),
+        metrics_aggregator=metrics_aggregator,
+    )

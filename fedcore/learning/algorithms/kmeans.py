@@ -1,0 +1,122 @@
+"""Federated k-means clustering.
+
+Source: Lloyd's algorithm over clients' sums, with the running means of Sculley 2010, "Web-scale k-means clustering",
+Algorithm 1: a centre is the mean of all points that it was ever given.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.aggregators import SumFactory, UnweightedAggregationFactory
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.errors import FedcoreError
+from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
+from fedcore.learning.algorithms.composition import first_state, next_state, round_metrics
+from fedcore.learning.models import ModelWeights
+from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorType
+
+
+def build_fed_kmeans(
+    num_clusters: int,
+    data_shape: Sequence[int],
+    *,
+    initial_centers=None,
+    random_seed: int = 0,
+    sum_aggregator: UnweightedAggregationFactory | None = None,
+) -> LearningProcess:
+    """Builds k-means: clients add up their points by nearest centre, the server moves the centres.
+
+    Types, for points P = float32[data_shape] and k clusters:
+        initialize  (-> State@SERVER)
+        next        (<State@SERVER,{P*}@CLIENTS> -> <state=State@SERVER,metrics=M@SERVER>)
+        M['client_work']['train'] is <num_examples=int64,loss=float32>: the mean squared distance to the nearest centre
+        of the round's start. `state.finalizer` is <counts=float32[k]>.
+
+    Args:
+        initial_centers: of shape [k, *data_shape], each counted as one point. Default: drawn from a standard normal
+            distribution with `random_seed`.
+        sum_aggregator: adds the clients' sums, counts and losses. Default: `SumFactory`.
+    Returns:
+        A `LearningProcess`; the centres are `state.global_model_weights.trainable[0]`. A centre that gets no point
+        stays; a round without points changes nothing and has a loss of NaN.
+    Raises:
+        FedcoreError: there is no cluster, or the centres have another shape.
+    Example:
+        >>> process = fc.learning.algorithms.build_fed_kmeans(3, [2])
+    """
+    if num_clusters < 1:
+        raise FedcoreError(f"num_clusters is at least 1, not {num_clusters}")
+    shape = (num_clusters, *data_shape)
+    if initial_centers is not None and np.shape(initial_centers) != shape:
+        raise FedcoreError(f"initial_centers have the shape {np.shape(initial_centers)}, but {shape} is wanted")
+
+    @tf_computation
+    def start():
+        if initial_centers is not None:
+            centers = tf.constant(np.asarray(initial_centers, np.float32))
+        else:
+            centers = tf.random.stateless_normal(shape, [random_seed, 0])
+        return ModelWeights((centers,), ()), {"counts": tf.ones([num_clusters])}
+
+    weights_type, _ = start.type_signature.result
+    point = TensorType("float32", list(data_shape))
+
+    @tf_computation
+    def nothing():
+        zero = tf.constant(0.0)
+        return {
+            "sums": tf.zeros(shape),
+            "counts": tf.zeros([num_clusters]),
+            "loss": zero,
+            "num_examples": tf.constant(0, tf.int64),
+        }
+
+    @tf_computation
+    def add(totals, x, weights):
+        (centers,) = weights.trainable
+        distances = tf.reduce_sum(tf.square(tf.reshape(centers - x, [num_clusters, -1])), 1)
+        nearest = tf.one_hot(tf.argmin(distances), num_clusters)
+        return {
+            "sums": totals["sums"] + tf.reshape(nearest, [num_clusters, *[1] * len(data_shape)]) * x,
+            "counts": totals["counts"] + nearest,
+            "loss": totals["loss"] + tf.reduce_min(distances),
+            "num_examples": totals["num_examples"] + 1,
+        }
+
+    @federated_computation(weights_type, SequenceType(point))
+    def assign(weights, points):
+        return sequence_reduce(points, nothing(), lambda totals, x: add(totals, x, weights))
+
+    @tf_computation
+    def move(weights, state, totals):
+        (centers,), before = weights.trainable, state["counts"]
+        counts = before + totals["counts"]
+
+        def column(x):
+            return tf.reshape(x, [num_clusters, *[1] * len(data_shape)])
+
+        moved = (centers * column(before) + totals["sums"]) / column(counts)
+        mean_loss = totals["loss"] / tf.cast(totals["num_examples"], tf.float32)
+        metrics = {"num_examples": totals["num_examples"], "loss": mean_loss}
+        return ModelWeights((moved,), ()), {"counts": counts}, metrics
+
+    aggregation = (sum_aggregator or SumFactory()).create(nothing.type_signature.result)
+
+    @federated_computation
+    def initialize():
+        first = federated_eval(start, SERVER)
+        return first_state(first[0], first[1], aggregator=aggregation.initialize())
+
+    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(point), CLIENTS))
+    def next_round(state, data):
+        totals = federated_map(assign, (federated_broadcast(state.global_model_weights), data))
+        aggregated = aggregation.next(state.aggregator, totals)
+        moved = federated_map(move, (state.global_model_weights, state.finalizer, aggregated.result))
+        after = next_state(state, global_model_weights=moved[0], finalizer=moved[1], aggregator=aggregated.state)
+        metrics = round_metrics(client_work=federated_zip({"train": moved[2]}), aggregator=aggregated.measurements)
+        return LearningProcessOutput(after, metrics)
+
+    return LearningProcess(initialize, next_round)

@@ -1,0 +1,177 @@
+"""Mime Lite: clients step with the statistics of one optimizer that the server keeps.
+
+Source: Karimireddy et al. 2020, "Mime: mimicking centralized stochastic algorithms in federated learning",
+arXiv:2008.03606, Algorithm 1 (MimeLite); with a server optimizer for the mean change, which the paper adds as it is.
+"""
+
+from typing import Any
+
+import attrs
+import tensorflow as tf
+
+from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.intrinsics import (
+    federated_broadcast,
+    federated_eval,
+    federated_map,
+    federated_mean,
+    federated_zip,
+    sequence_reduce,
+)
+from fedcore.learning.algorithms.client_work import difference, finite_or_nothing, gradients_of
+from fedcore.learning.algorithms.composition import (
+    build_start,
+    build_update,
+    first_state,
+    initial_weights_of,
+    next_state,
+    round_metrics,
+    weighted,
+)
+from fedcore.learning.algorithms.fed_sgd import build_gradient
+from fedcore.learning.metrics import sum_then_finalize
+from fedcore.learning.models import FunctionalModel, ModelWeights, trace_model
+from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
+from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.learning.weighting import ClientWeighting, Weighting, weight_of
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
+
+
+@attrs.frozen
+class _Carry:
+    weights: Any
+    metrics: Any
+
+
+@attrs.frozen
+class _Result:
+    """The change of a client, its weight and metrics, and the mean gradient of its examples at the first weights."""
+
+    client: Any
+    gradients: Any
+    examples: Any
+
+
+def _build_training(
+    model: FunctionalModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, state_type: Type
+):
+    """The computation `(<W,S,B*> -> _Result)`: local steps whose statistics S stay as they are."""
+    gradient = build_gradient(model, weights_type)
+
+    @tf_computation
+    def begin(weights):
+        return _Carry(weights, model.initial_metrics())
+
+    @tf_computation
+    def step(carry, batch, state):
+        gradients, output, non_trainable = gradients_of(model, carry.weights, batch)
+        _, trainable = optimizer.next(state, carry.weights.trainable, gradients)
+        return _Carry(ModelWeights(trainable, non_trainable), model.update_metrics(carry.metrics, batch, output))
+
+    @tf_computation
+    def finish(before, carry, full):
+        weight = weight_of(weighting, carry.metrics)
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in full.gradients])
+        gradients = tuple(tf.where(finite, g, tf.zeros_like(g)) for g in full.gradients)
+        examples = tf.where(finite, tf.cast(full.metrics["num_examples"][0], tf.float32), 0.0)
+        return _Result(finite_or_nothing(difference(carry.weights, before), weight, carry.metrics), gradients, examples)
+
+    @federated_computation(weights_type, state_type, SequenceType(model.batch_type))
+    def train(weights, state, batches):
+        trained = sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, state))
+        return finish(weights, trained, gradient(weights, batches))
+
+    return train
+
+
+def build_weighted_mime_lite(
+    model_fn,
+    base_optimizer,
+    server_optimizer=None,
+    *,
+    client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
+    model_aggregator: WeightedAggregationFactory | None = None,
+    metrics_aggregator=None,
+) -> LearningProcess:
+    """Builds Mime Lite: local steps of `base_optimizer` with its statistics frozen for the round.
+
+    Types: as `build_weighted_fed_avg`; `state.client_work` is the state of the base optimizer, which is sent with the
+    weights. A client sends the mean gradient of its examples too.
+
+    Args:
+        base_optimizer: whose statistics move once a round, by the mean gradient over all examples at the weights that
+            the round started from.
+        server_optimizer: takes the mean change as a negative gradient. Default: SGD with rate 1.
+    Returns:
+        A `LearningProcess`. A round without examples leaves the weights and the statistics as they were.
+    Example:
+        >>> process = fc.learning.algorithms.build_weighted_mime_lite(model_fn, keras.optimizers.SGD(0.1, momentum=0.9))
+    """
+    model = trace_model(model_fn)
+    base, server = as_optimizer(base_optimizer), as_optimizer(server_optimizer or build_sgdm(1.0))
+    weights_type = initial_weights_of(model).type_signature.result
+    start, update = build_start(model, server), build_update(server)
+    base_start = tf_computation(lambda: base.initialize(model.initial_weights().trainable))
+    state_type = base_start.type_signature.result
+    train = _build_training(model, base, client_weighting, weights_type, state_type)
+    client: Any = train.type_signature.result["client"]
+    aggregation = weighted(model_aggregator, "build_weighted_mime_lite").create(client["update"], client["weight"])
+    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(model)
+
+    @tf_computation
+    def learn(state, weights, gradients):
+        after, _ = base.next(state, weights.trainable, gradients)
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients])
+        return tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, state)
+
+    @federated_computation
+    def initialize():
+        first = federated_eval(start, SERVER)
+        return first_state(
+            first[0], first[1], client_work=federated_eval(base_start, SERVER), aggregator=aggregation.initialize()
+        )
+
+    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
+    def next_round(state, data):
+        sent = federated_broadcast(federated_zip((state.global_model_weights, state.client_work)))
+        results = federated_map(train, (sent[0], sent[1], data))
+        aggregated = aggregation.next(state.aggregator, results.client.update, results.client.weight)
+        updated = federated_map(update, (state.finalizer, state.global_model_weights, aggregated.result))
+        gradients = federated_mean(results.gradients, results.examples)
+        _, train_metrics = aggregate_metrics(results.client.metrics)
+        after = next_state(
+            state,
+            global_model_weights=updated[1],
+            client_work=federated_map(learn, (state.client_work, state.global_model_weights, gradients)),
+            aggregator=aggregated.state,
+            finalizer=updated[0],
+        )
+        metrics = round_metrics(client_work=federated_zip({"train": train_metrics}), aggregator=aggregated.measurements)
+        return LearningProcessOutput(after, metrics)
+
+    names = {"client_work": tuple(base.hyperparameters), "finalizer": tuple(server.hyperparameters)}
+    return LearningProcess(initialize, next_round, names)
+
+
+def build_unweighted_mime_lite(
+    model_fn,
+    base_optimizer,
+    server_optimizer=None,
+    *,
+    model_aggregator: UnweightedAggregationFactory | None = None,
+    metrics_aggregator=None,
+) -> LearningProcess:
+    """Builds Mime Lite in which every client's change counts the same; see `build_unweighted_fed_avg`.
+
+    Example:
+        >>> process = fc.learning.algorithms.build_unweighted_mime_lite(model_fn, keras.optimizers.Adam(0.01))
+    """
+    return build_weighted_mime_lite(
+        model_fn,
+        base_optimizer,
+        server_optimizer,
+        client_weighting=ClientWeighting.UNIFORM,
+        model_aggregator=None if model_aggregator is None else as_weighted_aggregator(model_aggregator),
+        metrics_aggregator=metrics_aggregator,
+    )

@@ -1,0 +1,194 @@
+"""SCAFFOLD: control variates take the drift out of local steps; clients keep a state of their own.
+
+Source: Karimireddy et al. 2020, "SCAFFOLD: stochastic controlled averaging for federated learning", arXiv:1910.06378,
+Algorithm 1 with option II for the controls.
+"""
+
+from typing import Any, NamedTuple
+
+import attrs
+import tensorflow as tf
+
+from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.errors import FedcoreError
+from fedcore.intrinsics import (
+    federated_broadcast,
+    federated_eval,
+    federated_map,
+    federated_mean,
+    federated_sum,
+    federated_zip,
+    sequence_reduce,
+)
+from fedcore.learning.algorithms.client_work import difference, finite_or_nothing, gradients_of
+from fedcore.learning.algorithms.composition import (
+    build_start,
+    build_update,
+    first_state,
+    initial_weights_of,
+    next_state,
+    round_metrics,
+)
+from fedcore.learning.metrics import sum_then_finalize
+from fedcore.learning.models import ModelWeights, trace_model
+from fedcore.learning.optimizers import as_optimizer, build_sgdm
+from fedcore.learning.process import LearningProcess
+from fedcore.learning.weighting import ClientWeighting, Weighting, weight_of
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+
+
+class ScaffoldOutput(NamedTuple):
+    """What `next` returns: `<state=State@SERVER,metrics=M@SERVER,client_states={C}@CLIENTS>`."""
+
+    state: object
+    metrics: object
+    client_states: object
+
+
+class ScaffoldProcess(LearningProcess):
+    """A learning process whose clients keep a control variate C between the rounds that they take part in.
+
+    Types, for trainable weights C:
+        initialize            (-> State@SERVER)
+        initial_client_state  (-> C)
+        next                  (<State@SERVER,{B*}@CLIENTS,{C}@CLIENTS> ->
+                               <state=State@SERVER,metrics=M@SERVER,client_states={C}@CLIENTS>)
+    """
+
+    def __init__(self, initialize_fn, next_fn, hyperparameters, initial_client_state: Computation):
+        super().__init__(initialize_fn, next_fn, hyperparameters)
+        self._initial_client_state = initial_client_state
+
+    @property
+    def initial_client_state(self) -> Computation:
+        """The state of a client that has not taken part yet: zeros."""
+        return self._initial_client_state
+
+
+@attrs.frozen
+class _Carry:
+    weights: Any
+    metrics: Any
+
+
+@attrs.frozen
+class _Result:
+    client: Any
+    state: Any
+    change: Any
+
+
+def build_scaffold(
+    model_fn,
+    client_learning_rate: float,
+    num_clients: int,
+    server_optimizer_fn=None,
+    *,
+    client_weighting: Weighting = ClientWeighting.UNIFORM,
+    metrics_aggregator=None,
+) -> ScaffoldProcess:
+    """Builds SCAFFOLD: a client's gradients are corrected by its control variate and the server's.
+
+    Types: see `ScaffoldProcess`; `state.client_work` is <learning_rate=float32,control=C>.
+
+    Args:
+        client_learning_rate: of the local steps, which are plain gradient descent.
+        num_clients: how many there are in all, N of the paper: a round moves the server's control by the share of
+            its clients.
+        server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1.
+        client_weighting: of the changes of the weights. Default: all alike, as in the paper.
+    Returns:
+        A process; the caller keeps the clients' states, by client, and passes those of the round's cohort in the
+        order of its data. A client without examples, or whose change is not finite, keeps its state.
+    Raises:
+        FedcoreError: num_clients is less than 1, or the rate is not greater than 0.
+    Example:
+        >>> states = {c: process.initial_client_state() for c in ids}
+        >>> state, metrics, after = process.next(state, [data[c] for c in cohort], [states[c] for c in cohort])
+        >>> states.update(zip(cohort, after))
+    """
+    if num_clients < 1 or not client_learning_rate > 0:
+        raise FedcoreError(
+            f"num_clients is at least 1 and client_learning_rate greater than 0, not {num_clients} and "
+            f"{client_learning_rate!r}"
+        )
+    model = trace_model(model_fn)
+    server = as_optimizer(server_optimizer_fn or build_sgdm(1.0))
+    weights_type: Any = initial_weights_of(model).type_signature.result
+    start, update = build_start(model, server), build_update(server)
+    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(model)
+
+    @tf_computation
+    def initial_client_state():
+        return tuple(tf.zeros_like(w) for w in model.initial_weights().trainable)
+
+    @tf_computation
+    def initial_work():
+        zeros = tuple(tf.zeros_like(w) for w in model.initial_weights().trainable)
+        return {"learning_rate": tf.constant(client_learning_rate, tf.float32), "control": zeros}
+
+    @tf_computation
+    def begin(weights):
+        return _Carry(weights, model.initial_metrics())
+
+    @tf_computation
+    def step(carry, batch, work, own):
+        gradients, output, non_trainable = gradients_of(model, carry.weights, batch)
+        parts = zip(carry.weights.trainable, gradients, own, work["control"], strict=True)
+        trainable = tuple(w - tf.cast(work["learning_rate"], w.dtype) * (g - ci + c) for w, g, ci, c in parts)
+        return _Carry(ModelWeights(trainable, non_trainable), model.update_metrics(carry.metrics, batch, output))
+
+    @tf_computation
+    def finish(before, carry, work, own):
+        update = difference(carry.weights, before)
+        result = finite_or_nothing(update, weight_of(client_weighting, carry.metrics), carry.metrics)
+        steps = tf.cast(carry.metrics["num_batches"][0], tf.float32)
+        learned = (steps > 0) & (result.weight > 0)
+        parts = zip(own, work["control"], result.update.trainable, strict=True)
+        after = tuple(
+            tf.where(learned, ci - c - u / tf.cast(tf.maximum(steps, 1.0) * work["learning_rate"], u.dtype), ci)
+            for ci, c, u in parts
+        )
+        return _Result(result, after, tuple(a - b for a, b in zip(after, own, strict=True)))
+
+    @federated_computation(
+        weights_type,
+        initial_work.type_signature.result,
+        SequenceType(model.batch_type),
+        initial_client_state.type_signature.result,
+    )
+    def train(weights, work, batches, own):
+        trained = sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, work, own))
+        return finish(weights, trained, work, own)
+
+    @tf_computation
+    def move(work, change):
+        parts = zip(work["control"], change, strict=True)
+        return {**work, "control": tuple(c + total / num_clients for c, total in parts)}
+
+    @federated_computation
+    def initialize():
+        first = federated_eval(start, SERVER)
+        return first_state(first[0], first[1], client_work=federated_eval(initial_work, SERVER))
+
+    @federated_computation(
+        initialize.type_signature.result,
+        FederatedType(SequenceType(model.batch_type), CLIENTS),
+        FederatedType(initial_client_state.type_signature.result, CLIENTS),
+    )
+    def next_round(state, data, client_states):
+        sent = federated_broadcast(federated_zip((state.global_model_weights, state.client_work)))
+        results = federated_map(train, (sent[0], sent[1], data, client_states))
+        mean = federated_mean(results.client.update, results.client.weight)
+        updated = federated_map(update, (state.finalizer, state.global_model_weights, mean))
+        _, train_metrics = aggregate_metrics(results.client.metrics)
+        after = next_state(
+            state,
+            global_model_weights=updated[1],
+            client_work=federated_map(move, (state.client_work, federated_sum(results.change))),
+            finalizer=updated[0],
+        )
+        return ScaffoldOutput(after, round_metrics(client_work=federated_zip({"train": train_metrics})), results.state)
+
+    names = {"client_work": ("learning_rate",), "finalizer": tuple(server.hyperparameters)}
+    return ScaffoldProcess(initialize, next_round, names, initial_client_state)

@@ -1,0 +1,71 @@
+import tensorflow as tf
+
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer
+
+
+def _rms(x):
+    return tf.sqrt(tf.reduce_mean(tf.square(x)))
+
+
+class _Adafactor(LeafwiseOptimizer):
+    counts_steps = True
+
+    def __init__(self, learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold):
+        super().__init__(learning_rate=learning_rate)
+        self.beta_2_decay = beta_2_decay
+        self.epsilon_1 = epsilon_1
+        self.epsilon_2 = epsilon_2
+        self.clip_threshold = clip_threshold
+
+    def slots(self, weight):
+        """Row and column averages for matrices, else one average; what is not used has no elements."""
+        none = tf.zeros([0], weight.dtype)
+        if weight.shape.rank < 2:
+            return {"rows": none, "columns": none, "preconditioner": tf.zeros_like(weight)}
+        rows = tf.zeros(weight.shape[:-1], weight.dtype)
+        columns = tf.zeros(weight.shape[:-2] + weight.shape[-1:], weight.dtype)
+        return {"rows": rows, "columns": columns, "preconditioner": none}
+
+    def step(self, hparams, step, slots, weight, gradient):
+        rate = tf.minimum(hparams["learning_rate"], 1 / tf.sqrt(step))
+        size = tf.maximum(tf.cast(self.epsilon_2, weight.dtype), _rms(weight)) * rate
+        square = tf.square(gradient) + self.epsilon_1
+        keep = 1 - tf.pow(step, self.beta_2_decay)
+        after = dict(slots)
+        if weight.shape.rank < 2:
+            after["preconditioner"] = v = keep * slots["preconditioner"] + (1 - keep) * square
+        else:
+            after["rows"] = r = keep * slots["rows"] + (1 - keep) * tf.reduce_mean(square, -1)
+            after["columns"] = c = keep * slots["columns"] + (1 - keep) * tf.reduce_mean(square, -2)
+            v = (r / tf.reduce_mean(r, -1, keepdims=True))[..., None] * c[..., None, :]
+        change = gradient / tf.sqrt(v)
+        return after, weight - size * change / tf.maximum(tf.ones([], weight.dtype), _rms(change) / self.clip_threshold)
+
+
+def build_adafactor(
+    learning_rate: float = 0.001,
+    beta_2_decay: float = -0.8,
+    epsilon_1: float = 1e-30,
+    epsilon_2: float = 1e-3,
+    clip_threshold: float = 1.0,
+) -> Optimizer:
+    """Adafactor: second averages by rows and columns, so that they take little memory; as `keras.optimizers.Adafactor`.
+
+    Types, for weights W:
+        state  <learning_rate=float32,step=int64,rows=…,columns=…,preconditioner=…>: averages over the last and the
+        one before the last dimension of weights of at least two, of the whole shape for the others.
+
+    Args:
+        learning_rate: the most that a step may change relative to the root mean square of a weight.
+        beta_2_decay: the average keeps 1 - step^beta_2_decay.
+        epsilon_1: added to squared gradients.
+        epsilon_2: the least scale of a weight.
+        clip_threshold: the largest root mean square of a change before it is scaled.
+    Raises:
+        FedcoreError: a rate that is negative or not finite.
+    Source: Shazeer and Stern 2018, "Adafactor: adaptive learning rates with sublinear memory cost", arXiv:1804.04235,
+        Algorithms 4 and 5.
+    Example:
+        >>> optimizer = fc.learning.optimizers.build_adafactor(0.01)
+    """
+    return _Adafactor(learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold)

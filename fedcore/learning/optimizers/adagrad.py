@@ -1,0 +1,39 @@
+import tensorflow as tf
+
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, check_at_least_zero
+
+
+class _Adagrad(LeafwiseOptimizer):
+    def __init__(self, learning_rate: float, initial_preconditioner_value: float, epsilon: float):
+        super().__init__(learning_rate=learning_rate)
+        check_at_least_zero("epsilon", epsilon)
+        self.epsilon = epsilon
+        self.initial = initial_preconditioner_value
+
+    def slots(self, weight):
+        return {"preconditioner": tf.fill(tf.shape(weight), tf.cast(self.initial, weight.dtype))}
+
+    def step(self, hparams, step, slots, weight, gradient):
+        total = slots["preconditioner"] + tf.square(gradient)
+        change = hparams["learning_rate"] * gradient / tf.sqrt(total + self.epsilon)
+        return {"preconditioner": total}, weight - change
+
+
+def build_adagrad(
+    learning_rate: float = 0.001, initial_preconditioner_value: float = 0.1, epsilon: float = 1e-7
+) -> Optimizer:
+    """Adagrad; as `keras.optimizers.Adagrad`.
+
+    Types, for weights W:
+        state  <learning_rate=float32,preconditioner=W>
+
+    Args:
+        initial_preconditioner_value: where the sums of squared gradients start.
+        epsilon: added to them, under the root.
+    Raises:
+        FedcoreError: a hyperparameter that is negative or not finite.
+    Source: Duchi, Hazan, Singer 2011, "Adaptive subgradient methods", Figure 1 (diagonal).
+    Example:
+        >>> optimizer = fc.learning.optimizers.build_adagrad(0.1)
+    """
+    return _Adagrad(learning_rate, initial_preconditioner_value, epsilon)

@@ -1,0 +1,55 @@
+import tensorflow as tf
+
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, check_at_least_zero
+
+
+class _Adam(LeafwiseOptimizer):
+    counts_steps = True
+
+    def __init__(self, learning_rate: float, beta_1: float, beta_2: float, epsilon: float, amsgrad: bool):
+        super().__init__(learning_rate=learning_rate)
+        for name, value in (("beta_1", beta_1), ("beta_2", beta_2), ("epsilon", epsilon)):
+            check_at_least_zero(name, value)
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.amsgrad = amsgrad
+
+    def slots(self, weight):
+        names = ("accumulator", "preconditioner", *(["largest"] if self.amsgrad else []))
+        return {name: tf.zeros_like(weight) for name in names}
+
+    def step(self, hparams, step, slots, weight, gradient):
+        beta_1, beta_2 = self.beta_1, self.beta_2
+        rate = hparams["learning_rate"] * tf.sqrt(1 - tf.pow(beta_2, step)) / (1 - tf.pow(beta_1, step))
+        m = slots["accumulator"] + (gradient - slots["accumulator"]) * (1 - beta_1)
+        v = slots["preconditioner"] + (tf.square(gradient) - slots["preconditioner"]) * (1 - beta_2)
+        after = {"accumulator": m, "preconditioner": v}
+        if self.amsgrad:
+            after["largest"] = v = tf.maximum(slots["largest"], v)
+        return after, weight - m * rate / (tf.sqrt(v) + self.epsilon)
+
+
+def build_adam(
+    learning_rate: float = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    amsgrad: bool = False,
+) -> Optimizer:
+    """Adam; as `keras.optimizers.Adam`.
+
+    Types, for weights W:
+        state  <learning_rate=float32,step=int64,accumulator=W,preconditioner=W[,largest=W]>
+
+    Args:
+        beta_1, beta_2: how much the averages of gradients and of their squares keep in a step.
+        epsilon: added to the root of the second average ("epsilon hat" of the paper).
+        amsgrad: divides by the largest second average so far (Reddi et al. 2018, arXiv:1904.09237).
+    Raises:
+        FedcoreError: a hyperparameter that is negative or not finite.
+    Source: Kingma and Ba 2015, "Adam: a method for stochastic optimization", arXiv:1412.6980, the faster form after
+        Algorithm 1. On a server: FedAdam of Reddi et al. 2021, arXiv:2003.00295, Algorithm 2, there without
+        correction of the bias.
+    Example:
+        >>> optimizer = fc.learning.optimizers.build_adam(0.01)
+    """
+    return _Adam(learning_rate, beta_1, beta_2, epsilon, amsgrad)

@@ -1,0 +1,61 @@
+import tensorflow as tf
+
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, check_at_least_zero
+
+
+class _Rmsprop(LeafwiseOptimizer):
+    def __init__(self, learning_rate: float, decay: float, epsilon: float, momentum: float | None, centered: bool):
+        more = {"momentum": momentum} if momentum else {}
+        super().__init__(learning_rate=learning_rate, **more)
+        check_at_least_zero("decay", decay)
+        check_at_least_zero("epsilon", epsilon)
+        self.decay, self.epsilon = decay, epsilon
+        self.has_momentum = bool(momentum)
+        self.centered = centered
+
+    def slots(self, weight):
+        names = ["preconditioner"]
+        names += ["velocity"] if self.has_momentum else []
+        names += ["average"] if self.centered else []
+        return {name: tf.zeros_like(weight) for name in names}
+
+    def step(self, hparams, step, slots, weight, gradient):
+        decay = self.decay
+        square = decay * slots["preconditioner"] + (1 - decay) * tf.square(gradient)
+        after = {"preconditioner": square}
+        variance = square + self.epsilon
+        if self.centered:
+            average = decay * slots["average"] + (1 - decay) * gradient
+            variance = square - tf.square(average) + self.epsilon
+        change = hparams["learning_rate"] * gradient / tf.sqrt(variance)
+        if self.has_momentum:
+            after["velocity"] = change = hparams["momentum"] * slots["velocity"] + change
+        if self.centered:
+            after["average"] = average
+        return after, weight - change
+
+
+def build_rmsprop(
+    learning_rate: float = 0.001,
+    decay: float = 0.9,
+    epsilon: float = 1e-7,
+    momentum: float | None = None,
+    centered: bool = False,
+) -> Optimizer:
+    """RMSprop; as `keras.optimizers.RMSprop`, whose `rho` is `decay` here.
+
+    Types, for weights W:
+        state  <learning_rate=float32[,momentum=float32],preconditioner=W[,velocity=W][,average=W]>
+
+    Args:
+        decay: how much the average of squared gradients keeps in a step.
+        epsilon: added to it, under the root.
+        momentum: the share of the last change that is kept. Default: none.
+        centered: divides by the deviation instead of the root of the mean square (Graves 2013, arXiv:1308.0850).
+    Raises:
+        FedcoreError: a hyperparameter that is negative or not finite.
+    Source: Tieleman and Hinton 2012, "Neural networks for machine learning", lecture 6.5.
+    Example:
+        >>> optimizer = fc.learning.optimizers.build_rmsprop(0.01)
+    """
+    return _Rmsprop(learning_rate, decay, epsilon, momentum, centered)

@@ -1,0 +1,52 @@
+import tensorflow as tf
+
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, check_at_least_zero
+
+
+class _Yogi(LeafwiseOptimizer):
+    counts_steps = True
+
+    def __init__(self, learning_rate: float, beta_1: float, beta_2: float, epsilon: float, initial: float):
+        super().__init__(learning_rate=learning_rate)
+        for name, value in (("beta_1", beta_1), ("beta_2", beta_2), ("epsilon", epsilon)):
+            check_at_least_zero(name, value)
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.initial = initial
+
+    def slots(self, weight):
+        start = tf.fill(tf.shape(weight), tf.cast(self.initial, weight.dtype))
+        return {"accumulator": tf.zeros_like(weight), "preconditioner": start}
+
+    def step(self, hparams, step, slots, weight, gradient):
+        beta_1, beta_2 = self.beta_1, self.beta_2
+        rate = hparams["learning_rate"] * tf.sqrt(1 - tf.pow(beta_2, step)) / (1 - tf.pow(beta_1, step))
+        m = slots["accumulator"] + (gradient - slots["accumulator"]) * (1 - beta_1)
+        square, v = tf.square(gradient), slots["preconditioner"]
+        v = v + (1 - beta_2) * tf.sign(square - v) * square
+        return {"accumulator": m, "preconditioner": v}, weight - rate * m / (tf.sqrt(v) + self.epsilon)
+
+
+def build_yogi(
+    learning_rate: float = 0.01,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-3,
+    initial_preconditioner_value: float = 1e-6,
+) -> Optimizer:
+    """Yogi: Adam whose average of squared gradients moves by steps of bounded size.
+
+    Types, for weights W:
+        state  <learning_rate=float32,step=int64,accumulator=W,preconditioner=W>
+
+    Args:
+        beta_1, beta_2: as for Adam.
+        epsilon: added to the root of the second average.
+        initial_preconditioner_value: where the second average starts.
+    Raises:
+        FedcoreError: a hyperparameter that is negative or not finite.
+    Source: Zaheer et al. 2018, "Adaptive methods for nonconvex optimization", Algorithm 2; with Adam's correction of
+        the bias, which the paper does without. On a server: FedYogi of Reddi et al. 2021, arXiv:2003.00295.
+    Example:
+        >>> optimizer = fc.learning.optimizers.build_yogi(0.01)
+    """
+    return _Yogi(learning_rate, beta_1, beta_2, epsilon, initial_preconditioner_value)

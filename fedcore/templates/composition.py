@@ -1,0 +1,131 @@
+"""Measured processes made of measured processes: one after the other, or side by side."""
+
+import itertools
+from collections.abc import Mapping
+
+from fedcore.computation import federated_computation
+from fedcore.errors import TypeMismatch
+from fedcore.intrinsics import federated_zip
+from fedcore.templates.iterative import called
+from fedcore.templates.measured import MeasuredProcess, MeasuredProcessOutput
+from fedcore.types import FederatedType, StructType, Type, explain, fits
+
+
+def chain_measured_processes(processes: Mapping[str, MeasuredProcess]) -> MeasuredProcess:
+    """One process that hands the result of each to the next.
+
+    Types, for processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=V> ->
+    <state=<a=A,b=B>@SERVER,result=R of b,measurements=<a=MA,b=MB>@SERVER>)`. The first process may take more
+    arguments than a value; then so does the chain.
+
+    Args:
+        processes: in the order in which they run; the names are those of the states and measurements.
+    Raises:
+        TypeMismatch: there is none, or the result of one does not fit what the next takes.
+    Example:
+        >>> process = fc.templates.chain_measured_processes({'clip': clip, 'sum': add_up})
+    """
+    _check(processes, "chain_measured_processes")
+    names = list(processes)
+    for before, after in itertools.pairwise(names):
+        result, taken = _result(processes[before]), _only_value(processes[after], after, "chain_measured_processes")
+        if not fits(result, taken):
+            title = f"chain_measured_processes: `{after}` does not take what `{before}` gives"
+            raise TypeMismatch(explain(title, result, taken, want_label=after, have_label=before))
+    first = processes[names[0]].next.module.main.parameters[1:]
+    if not first:
+        raise TypeMismatch(f"chain_measured_processes: next of `{names[0]}` takes a state only, and no value")
+
+    def chained(state, *values):
+        outputs = {}
+        for name, process in processes.items():
+            outputs[name] = process.next(state[name], *values)
+            values = (outputs[name].result,)
+        return _output(outputs, values[0])
+
+    next_fn = _with_parameters(chained, [p.name for p in first])
+    return MeasuredProcess(
+        _initialize(processes), federated_computation(next_fn, _state_type(processes), *(p.type for p in first))
+    )
+
+
+def concatenate_measured_processes(processes: Mapping[str, MeasuredProcess]) -> MeasuredProcess:
+    """One process that runs several side by side, each on its own value.
+
+    Types, for processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=<a=VA,b=VB>> ->
+    <state=<a=A,b=B>@SERVER,result=<a=RA,b=RB>,measurements=<a=MA,b=MB>@SERVER>)`; results that are all at one
+    placement are zipped.
+
+    Raises:
+        TypeMismatch: there is none, or one does not take a state and one value.
+    Example:
+        >>> process = fc.templates.concatenate_measured_processes({'loss': mean, 'count': add_up})
+    """
+    _check(processes, "concatenate_measured_processes")
+    types = [(n, _only_value(p, n, "concatenate_measured_processes")) for n, p in processes.items()]
+
+    @federated_computation(_state_type(processes), StructType(types))
+    def next_fn(state, value):
+        outputs = {name: process.next(state[name], value[name]) for name, process in processes.items()}
+        return _output(outputs, _zipped({n: o.result for n, o in outputs.items()}))
+
+    return MeasuredProcess(_initialize(processes), next_fn)
+
+
+def _check(processes, name: str) -> None:
+    if not isinstance(processes, Mapping) or not processes:
+        raise TypeMismatch(f"{name}: a dict of at least one process by name is wanted, not {processes!r}")
+    for key, process in processes.items():
+        if not isinstance(process, MeasuredProcess):
+            raise TypeMismatch(f"{name}: `{key}` is a MeasuredProcess, not {process!r}")
+
+
+def _result(process: MeasuredProcess) -> Type:
+    result = process.next.type_signature.result
+    assert isinstance(result, StructType)  # a MeasuredProcess returns one
+    return result["result"]
+
+
+def _only_value(process: MeasuredProcess, key: str, name: str) -> Type:
+    parameters = process.next.module.main.parameters
+    if len(parameters) != 2:
+        raise TypeMismatch(
+            f"{name}: {called('next', process.next)} of `{key}` takes a state and one value, but has the type "
+            f"{process.next.type_signature}"
+        )
+    return parameters[1].type
+
+
+def _state_type(processes: Mapping[str, MeasuredProcess]) -> Type:
+    return _initialize(processes).type_signature.result
+
+
+def _initialize(processes: Mapping[str, MeasuredProcess]):
+    @federated_computation
+    def initialize():
+        return _zipped({name: process.initialize() for name, process in processes.items()})
+
+    return initialize
+
+
+def _output(outputs: dict, result) -> MeasuredProcessOutput:
+    states = _zipped({n: o.state for n, o in outputs.items()})
+    return MeasuredProcessOutput(states, result, _zipped({n: o.measurements for n, o in outputs.items()}))
+
+
+def _zipped(values: dict):
+    """One placed struct where all are at one placement, else a struct."""
+    placements = {v.type.placement if isinstance(v.type, FederatedType) else None for v in values.values()}
+    return federated_zip(values) if len(placements) == 1 and None not in placements else values
+
+
+def _with_parameters(fn, names: list[str]):
+    """`fn(state, *values)` as a function of a state and named values."""
+    import inspect
+
+    def next_fn(*arguments):
+        return fn(*arguments)
+
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("state", *names)]
+    vars(next_fn)["__signature__"] = inspect.Signature(parameters)
+    return next_fn

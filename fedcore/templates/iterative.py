@@ -1,0 +1,89 @@
+"""Iterative processes: `initialize` makes a state, `next` turns it and more into the next one."""
+
+from fedcore.computation import Computation, PolymorphicComputation
+from fedcore.errors import TypeMismatch
+from fedcore.types import FederatedType, StructType, Type, explain, fits, member_of
+
+
+class IterativeProcess:
+    """`initialize : (-> S)` and `next : (<S,…> -> S or <S,…>)`.
+
+    Raises:
+        TypeMismatch: initialize takes arguments, or its state does not fit what `next` takes and returns.
+    Example:
+        >>> process = fc.templates.IterativeProcess(initialize, next_round)
+        >>> state = process.next(process.initialize())
+    """
+
+    def __init__(self, initialize_fn: Computation, next_fn: Computation):
+        name = type(self).__name__
+        check_computation(name, "initialize_fn", initialize_fn)
+        check_computation(name, "next_fn", next_fn)
+        if initialize_fn.type_signature.parameter is not None:
+            raise TypeMismatch(
+                f"{name}: {called('initialize_fn', initialize_fn)} takes no argument, but has the type "
+                f"{initialize_fn.type_signature}"
+            )
+        state = initialize_fn.type_signature.result
+        taken = state_parameter(name, "next_fn", next_fn, state)
+        returned = _returned_state(next_fn.type_signature.result, taken)
+        if not fits(returned, taken):
+            title = f"{name}: {called('next_fn', next_fn)} does not return the state that it takes"
+            raise TypeMismatch(explain(title, returned, taken, want_label="it takes", have_label="it returns"))
+        self._initialize = initialize_fn
+        self._next = next_fn
+
+    @property
+    def initialize(self) -> Computation:
+        return self._initialize
+
+    @property
+    def next(self) -> Computation:
+        return self._next
+
+    @property
+    def state_type(self) -> Type:
+        return self._initialize.type_signature.result
+
+    def __repr__(self):
+        return (
+            f"<{type(self).__name__} initialize : {self._initialize.type_signature}, next : "
+            f"{self._next.type_signature}>"
+        )
+
+
+def called(role: str, fn) -> str:
+    """A function's role with the name that its author gave it."""
+    return f"{role} (`{fn.__name__}`)"
+
+
+def check_computation(name: str, role: str, fn) -> None:
+    """Refuses what has no type yet."""
+    if isinstance(fn, Computation):
+        return
+    if isinstance(fn, PolymorphicComputation):
+        raise TypeMismatch(f"{name}: {called(role, fn)} has no type before it is called; declare its parameters' types")
+    raise TypeMismatch(f"{name}: {role} is a computation (see fc.federated_computation), not {fn!r}")
+
+
+def state_parameter(name: str, role: str, fn: Computation, state: Type) -> Type:
+    """The type of fn's first parameter, which the state of initialize_fn has to fit."""
+    parameters = fn.module.main.parameters
+    if not parameters:
+        raise TypeMismatch(f"{name}: {called(role, fn)} takes no state, but has the type {fn.type_signature}")
+    taken = parameters[0].type
+    if not fits(state, taken):
+        title = f"{name}: {called(role, fn)} does not take the state of initialize_fn"
+        raise TypeMismatch(explain(title, state, taken, want_label=role, have_label="initialize_fn"))
+    return taken
+
+
+def _returned_state(result: Type, taken: Type) -> Type:
+    """`next` returns the state alone, or first of several."""
+    if fits(result, taken):
+        return result
+    member = member_of(result)
+    if not isinstance(member, StructType) or not len(member):
+        return result
+    first = member.types[0]
+    return FederatedType(first, result.placement, result.all_equal) if isinstance(result, FederatedType) else first

@@ -1,0 +1,15 @@
+"""What an author of an intrinsic, an aggregation or a pass gets tested by one call. Needs the extra `fedcore[test]`."""
+
+from fedcore.testing.aggregations import check_aggregation
+from fedcore.testing.intrinsics import check_intrinsic
+from fedcore.testing.laws import LawBroken
+
+__all__ = ["LawBroken", "check_aggregation", "check_intrinsic", "check_pass"]
+
+
+def __getattr__(name):
+    if name != "check_pass":
+        raise AttributeError(f"module 'fedcore.testing' has no attribute {name!r}")
+    from fedcore.testing.passes import check_pass  # the only one that needs hypothesis
+
+    return check_pass

@@ -1,0 +1,109 @@
+"""The laws of an aggregation: wherever blocks of clients end, the result is the same."""
+
+from collections.abc import Sequence
+
+import fedcore as fc
+from fedcore.computation.computation import _typed
+from fedcore.graphs.trace import eager_callable
+from fedcore.graphs.values import to_python
+from fedcore.ir import Symbol
+from fedcore.ir.interpret import Interpreter
+from fedcore.runtime.arguments import prepare
+from fedcore.runtime.reference import evaluator
+from fedcore.testing.laws import LawBroken, difference
+from fedcore.types import FederatedType, Type, to_type
+
+
+def check_aggregation(
+    zero, accumulate, merge, report, values: Sequence, *, value_type=None, tolerance: float = 64
+) -> None:
+    """Checks that `merge` joins partials as accumulating on would have.
+
+    Laws, each seen through `report`: `zero` is neutral on either side of `merge`; a merge of two folds is the fold of
+    both; `merge` is associative; blocks of any size, merged in a tree, give the fold.
+
+    Args:
+        zero, accumulate, merge, report: as for `fc.federated_aggregate`.
+        values: the clients' values, at least three that differ.
+        value_type: their type. Default: that of the first.
+        tolerance: how many roundings floats may differ by.
+    Raises:
+        LawBroken: names the law, the values, and both results.
+    Example:
+        >>> fc.testing.check_aggregation(0, lambda n, _: n + 1, lambda m, n: m + n, lambda n: n, [1, 2, 3])
+    """
+    if len(values) < 3:
+        raise ValueError(
+            f"check_aggregation wants at least three values, not {len(values)}: two splits lie between them"
+        )
+    type_ = to_type(_typed(values[0]) if value_type is None else value_type)
+    _Aggregation(zero, accumulate, merge, report, type_, list(values), tolerance).check()
+
+
+class _Aggregation:
+    """The four functions, traced, over nested tuples of numpy arrays."""
+
+    def __init__(self, zero, accumulate, merge, report, type_: Type, values: list, tolerance: float):
+        @fc.federated_computation(FederatedType(type_, fc.CLIENTS))
+        def aggregated(xs):
+            return fc.federated_aggregate(xs, zero, accumulate, merge, report)
+
+        self.module = aggregated.to_module("lowered")
+        self.tolerance = tolerance
+        self.shown = values
+        run = Interpreter(self.module, evaluator(0), eager_callable)
+        (op,) = [o for o in self.module.main.operations if o.kind == "federated_aggregate"]
+        self.accumulate, self.merge, self.report = (
+            run.function(o.name) for o in op.operands[2:] if isinstance(o, Symbol)
+        )
+        self.zero = self._zero(run, op.operands[1].name)
+        self.result_type = op.type
+        self.values = [prepare(v, type_, f"values[{i}]", _no_sequence) for i, v in enumerate(values)]
+
+    def _zero(self, run: Interpreter, name: str):
+        """The zero is made of constants, so what makes it runs without the clients."""
+        main = self.module.main
+        known: dict = {}
+        types = main.types()
+        for op in main.operations:
+            if all(o.name in known for o in op.operands) and op.kind != "federated_aggregate":
+                known[op.name] = run.evaluate(
+                    op, [types[o.name] for o in op.operands], [known[o.name] for o in op.operands]
+                )
+        return known[name]
+
+    def fold(self, values: list):
+        total = self.zero
+        for x in values:
+            total = self.accumulate(total, x)
+        return total
+
+    def tree(self, partials: list):
+        while len(partials) > 1:
+            pairs = [partials[i : i + 2] for i in range(0, len(partials), 2)]
+            partials = [self.merge(*p) if len(p) == 2 else p[0] for p in pairs]
+        return partials[0]
+
+    def check(self) -> None:
+        values, fold, merge = self.values, self.fold, self.merge
+        whole = fold(values)
+        self._equal("merge(partial, zero) is the partial", merge(whole, self.zero), whole)
+        self._equal("merge(zero, partial) is the partial", merge(self.zero, whole), whole)
+        for k in range(1, len(values)):
+            law = f"merging the folds of the first {k} and the other {len(values) - k} is the fold of all"
+            self._equal(law, merge(fold(values[:k]), fold(values[k:])), whole)
+        a, b, c = fold(values[:1]), fold(values[1:2]), fold(values[2:])
+        self._equal("merge is associative", merge(merge(a, b), c), merge(a, merge(b, c)))
+        for size in (1, 2, 3):
+            blocks = [fold(values[i : i + size]) for i in range(0, len(values), size)]
+            self._equal(f"a tree of blocks of {size} is the fold of all", self.tree(blocks), whole)
+
+    def _equal(self, law: str, have, want) -> None:
+        shown = [to_python(self.report(state), self.result_type.member) for state in (have, want)]
+        found = difference(shown[0], shown[1], self.tolerance, "the report")
+        if found is not None:
+            raise LawBroken(law, found, program=self.module, inputs=self.shown)
+
+
+def _no_sequence(value, type_, path):
+    raise TypeError(f"{path}: check_aggregation takes tensors and structs of them, not {type_}")

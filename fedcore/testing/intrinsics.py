@@ -1,0 +1,236 @@
+"""The laws of an intrinsic, checked from its declaration."""
+
+import ast
+import builtins
+import doctest
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+import fedcore as fc
+from fedcore import context
+from fedcore.computation import Computation
+from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.ir import Intrinsic, Module, lookup, parse_module
+from fedcore.runtime import Report
+from fedcore.testing.generated import Call, calls_of, value_of, wrong_types
+from fedcore.testing.laws import LawBroken, difference
+from fedcore.types import FederatedType, SequenceType, Type, member_of
+
+CLIENTS = (0, 1, 2, 3, 7)
+
+
+def check_intrinsic(op: Intrinsic | str, cases: Iterable[tuple[Computation, Sequence]] | None = None) -> int:
+    """Checks all that one declaration promises.
+
+    Laws: the documentation begins with a sentence and ends with an example that runs; a wrong argument is refused
+    with both sides shown; a program with the intrinsic prints and parses; its meaning, its lowering and the local
+    runtime give the same, for 0, 1, 2, 3 and 7 clients.
+
+    Args:
+        op: the intrinsic, or its name.
+        cases: computations that hold the intrinsic, each with its arguments. They come on top of the calls that
+            are generated from the signature; an intrinsic with attributes other than `placement` and `dtype` is
+            generated with 3 for each.
+    Returns:
+        How many programs were run.
+    Raises:
+        LawBroken: names the law, shows the program and the inputs, and says what differed.
+    Example:
+        >>> fc.testing.check_intrinsic(fc.federated_sum)
+    """
+    op = lookup(op) if isinstance(op, str) else op
+    example = _documentation(op)
+    calls = list(calls_of(op))
+    _example(op, example, calls)
+    for call in calls:
+        _refusals(op, call)
+    ran = 0
+    for computation, inputs in [*_generated(op, calls), *(cases or ())]:
+        _check_program(op, computation.module, list(inputs))
+        ran += 1
+    if not ran:
+        raise LawBroken(f"{op.name} is run", "no calls can be generated from its signature, so give cases")
+    return ran
+
+
+# What is written about it.
+
+
+def _documentation(op: Intrinsic) -> str:
+    doc = (op.__doc__ or "").strip()
+    first = doc.split("\n")[0].rstrip()
+    if not first or first[-1] not in ".;:":
+        raise LawBroken(f"{op.name} is documented", f"its documentation begins with a sentence, not {first!r}")
+    examples = doctest.DocTestParser().get_examples(op.__doc__ or "")
+    if not examples:
+        raise LawBroken(f"{op.name} is documented", "its documentation has no example (`Example:`, then `>>> …`)")
+    return "".join(e.source for e in examples)
+
+
+def _example(op: Intrinsic, source: str, calls: list[Call]) -> None:
+    """Runs the example in a computation, with a made-up value for each name that it does not define."""
+    law = f"the example of {op.name} runs"
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise LawBroken(law, f"{source.strip()}: {error}") from None
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == op.name]
+    if not found:
+        raise LawBroken(law, f"{source.strip()} does not call {op.name}")
+    problems = []
+    for call in calls or [Call({}, {})]:
+        types, names = _free_names(op, found[0], tree, call)
+        try:
+            _run_example(op, source, types, names)
+            return
+        except Exception as error:
+            problems.append(f"{type(error).__name__}: {error}")
+    raise LawBroken(law, f"{source.strip()}\n{problems[-1]}")
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _free_names(op: Intrinsic, node: ast.Call, tree: ast.AST, call: Call) -> tuple[dict[str, Type], dict]:
+    """For the names of the example: the types of values, and functions, as the call has them."""
+    parameters = list(op.__signature__.parameters)
+    at: dict[str, str] = {}
+    for i, argument in enumerate(node.args):
+        for inner in ast.walk(argument) if not isinstance(argument, ast.Lambda) else ():
+            if isinstance(inner, ast.Name):
+                at.setdefault(inner.id, parameters[min(i, len(parameters) - 1)])
+    bound = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    bound |= {a.arg for n in ast.walk(tree) if isinstance(n, ast.Lambda) for a in n.args.args}
+    types: dict[str, Type] = {}
+    functions: dict[str, object] = {}
+    for name in dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)):
+        if name in bound or name in ("fc", "np", op.name) or hasattr(builtins, name):
+            continue
+        given = call.arguments.get(at.get(name, ""), fc.to_type("float32"))
+        if isinstance(given, Type):
+            types[name] = given
+        else:
+            functions[name] = given
+    return types, functions
+
+
+def _run_example(op: Intrinsic, source: str, types: dict[str, Type], functions: dict) -> None:
+    def body(values):
+        names = {"fc": fc, "np": np, op.name: op, **functions, **dict(zip(types, values, strict=True))}
+        exec(compile(source, f"<example of {op.name}>", "exec"), names)
+        return 0
+
+    computation = _traced(body, list(types.values()))
+    rng = np.random.default_rng(0)
+    _reference(computation.module, [value_of(t, 2, rng) for t in types.values()])
+
+
+def _traced(body, types: list[Type]) -> Computation:
+    """A computation over the types; `body` takes the tuple of its values."""
+    from fedcore.compiler.inlining import with_parameters
+
+    return fc.federated_computation(with_parameters(lambda *values: body(values), len(types)), *types)
+
+
+# What it refuses.
+
+
+def _refusals(op: Intrinsic, call: Call) -> None:
+    types = call.types()
+    for name, type_ in types.items():
+        for wrong in wrong_types(type_):
+            _refuses(op, call, {**types, name: wrong}, name)
+
+
+def _refuses(op: Intrinsic, call: Call, types: dict[str, Type], name: str) -> None:
+    law = f"{op.name} refuses a wrong `{name}` with both sides shown"
+    try:
+        _program(op, call, types)
+    except TypeMismatch as error:
+        if ("wants" in str(error) and "has" in str(error)) or "are at" in str(error):
+            return
+        raise LawBroken(law, f"given {types[name]} it says: {error}") from None
+    except FedcoreError:
+        return
+    if op.level == "placed" and op.signature is not None and len(op.signature.alternatives) == 1:
+        raise LawBroken(law, f"it takes {types[name]}")
+
+
+# What it does.
+
+
+def _program(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
+    """The intrinsic called on parameters of the types, and a client value that says how many clients there are."""
+
+    def body(values):
+        *own, counted = values
+        result = op(**{**call.arguments, **dict(zip(types, own, strict=True))}, **call.attributes)
+        if isinstance(member_of(result.type), SequenceType):  # no result of a computation: its elements are added up
+            result = fc.sequence_sum(result)
+        if isinstance(result.type, FederatedType) and result.type.all_equal and result.type.placement == fc.CLIENTS:
+            return fc.federated_map(lambda x, _: x, (result, counted))
+        return result
+
+    return _traced(body, [*types.values(), FederatedType("int32", fc.CLIENTS)])
+
+
+def _generated(op: Intrinsic, calls: list[Call]):
+    for index, call in enumerate(calls):
+        types = call.types()
+        try:
+            computation = _program(op, call, types)
+        except TypeMismatch:
+            continue  # a rule beyond the signature refuses these types
+        for clients in CLIENTS:
+            rng = np.random.default_rng([index, clients])
+            values = [_input(name, t, clients, rng) for name, t in types.items()]
+            yield computation, [*values, [0] * clients]
+
+
+def _input(name: str, type_: Type, clients: int, rng: np.random.Generator):
+    """A value for a parameter; one called `zero` is neutral, as whoever folds asks of it."""
+    value = value_of(type_, clients, rng)
+    return _zeros(value) if name == "zero" else value
+
+
+def _zeros(value):
+    if isinstance(value, dict):
+        return {k: _zeros(v) for k, v in value.items()}
+    return tuple(map(_zeros, value)) if isinstance(value, tuple) else np.zeros_like(value)
+
+
+def _check_program(op: Intrinsic, module: Module, inputs: list) -> None:
+    def broken(law: str, what: str) -> LawBroken:
+        return LawBroken(f"{op.name}: {law}", what, program=module, inputs=inputs)
+
+    if op.name not in {o.kind for f in module.functions for o in f.operations}:
+        raise broken("a case holds the intrinsic", f"no operation of it is {op.name}")
+    parsed = parse_module(str(module))
+    if parsed != module:
+        raise broken("a program prints and parses", f"it came back as\n{parsed}")
+    want = _reference(module, inputs)
+    lowered = context.lowered(module)
+    found = difference(_reference(lowered, inputs), want)
+    if found is not None:
+        raise broken("the lowering gives what the meaning gives", f"{found}; it is lowered to\n{lowered}")
+    found = difference(_local(module, inputs), want)
+    if found is not None:
+        raise broken("the local runtime gives what the meaning gives", found)
+
+
+def _reference(module: Module, inputs: list):
+    return fc.runtime.reference().run(module, inputs, Report(seed=0))
+
+
+def _local(module: Module, inputs: list):
+    runtime = fc.runtime.local(workers_per_device=1)
+    try:
+        with fc.use(runtime):
+            return fc.invoke(module, module.digest(), inputs)
+    finally:
+        runtime.close()
+
+
+__all__ = ["CLIENTS", "check_intrinsic"]

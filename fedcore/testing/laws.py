@@ -1,0 +1,48 @@
+"""A law that does not hold, and when two results are the same."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+
+class LawBroken(AssertionError):
+    """Names the law, shows the program and the inputs, and says what differed."""
+
+    def __init__(self, law: str, what: str, *, program: object = None, inputs: object = None):
+        lines = [f"the law is broken: {law}", *(f"  {line}" for line in what.split("\n"))]
+        if inputs is not None:
+            lines.append(f"  inputs: {inputs!r}")
+        if program is not None:
+            lines += ["  program:", *(f"    {line}" for line in str(program).rstrip().split("\n"))]
+        super().__init__("\n".join(lines))
+        self.law = law
+
+
+def difference(have, want, tolerance: float = 64, path: str = "the result") -> str | None:
+    """Where two results differ, or None. Integers are equal; floats within `tolerance` roundings; NaN is NaN."""
+    if isinstance(want, Mapping):
+        if not isinstance(have, Mapping) or list(have) != list(want):
+            return f"{path} is {have!r}, not {want!r}"
+        pairs = [(f"{path}.{k}", have[k], want[k]) for k in want]
+    elif isinstance(want, list | tuple):
+        if not isinstance(have, list | tuple) or len(have) != len(want):
+            return f"{path} is {have!r}, not {want!r}"
+        pairs = [(f"{path}[{i}]", h, w) for i, (h, w) in enumerate(zip(have, want, strict=True))]
+    else:
+        return None if _same(np.asarray(have), np.asarray(want), tolerance) else f"{path} is {have!r}, not {want!r}"
+    return next((d for p, h, w in pairs if (d := difference(h, w, tolerance, p))), None)
+
+
+def _same(have: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
+    if have.shape != want.shape:
+        return False
+    if want.dtype.kind in "OSU" or have.dtype.kind in "OSU":
+        return have.tolist() == want.tolist()
+    if have.dtype != want.dtype:
+        return False
+    if want.dtype.kind not in "fc" and want.dtype.name != "bfloat16":
+        return bool(np.array_equal(have, want))
+    eps = float(np.finfo(np.float32).eps if want.dtype.name == "bfloat16" else np.finfo(want.dtype).eps)
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    close = np.isclose(have.astype(wide), want.astype(wide), tolerance * eps, tolerance * eps, equal_nan=True)
+    return bool(close.all())

@@ -1,0 +1,142 @@
+"""The laws of a pass, on generated programs."""
+
+import collections
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import fedcore as fc
+from fedcore.compiler import compile_module, get_pass
+from fedcore.compiler.pipeline import Pass
+from fedcore.errors import FedcoreError
+from fedcore.graphs.trace import eager_callable
+from fedcore.ir import Module, verify
+from fedcore.ir.interpret import Interpreter
+from fedcore.runtime import Report
+from fedcore.runtime.reference import evaluator
+from fedcore.testing.laws import LawBroken, difference
+from fedcore.testing.programs import arguments, federated_modules
+from fedcore.types import FederatedType, SequenceType, StructType, fits
+
+
+def check_pass(one: str | Pass | Callable, *, before: Sequence[str] = ("",), programs: int = 25) -> None:
+    """Checks a pass on generated programs.
+
+    Laws: it keeps the meaning and the type, leaves a valid module, gives no client more graph calls, and run twice
+    changes nothing more (unless it is declared with `idempotent=False`).
+
+    Args:
+        one: a pass, its name, or a function from module to module.
+        before: pipelines, each of which prepares the programs for it. Default: programs as they are traced.
+        programs: how many programs for each pipeline.
+    Raises:
+        LawBroken: names the law, shows the smallest program found and the inputs, and says what differed.
+    Example:
+        >>> fc.testing.check_pass('dce', before=['', 'inline'])
+    """
+    checked = one if isinstance(one, Pass) else get_pass(one) if isinstance(one, str) else _registered(one)
+    for pipeline in before:
+        _check(checked, pipeline, programs)
+
+
+def _registered(fn: Callable) -> Pass:
+    from fedcore.compiler import all_passes
+
+    return next((p for p in all_passes() if p.run is fn), Pass(getattr(fn, "__name__", "pass"), fn))
+
+
+def _check(one: Pass, pipeline: str, programs: int) -> None:
+    @settings(
+        max_examples=programs,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def on_programs(data):
+        traced = data.draw(federated_modules())
+        module = compile_module(traced, pipeline) if pipeline else traced
+        inputs = {n: data.draw(arguments(traced, clients=n)) for n in (0, 3)}
+        check_laws(one, module, inputs)
+
+    on_programs()
+
+
+def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> None:
+    """The laws for one program. `inputs`: by number of clients, the arguments of its main function."""
+
+    def broken(law: str, what: str, given_inputs=None) -> LawBroken:
+        return LawBroken(f"{one.name} {law}", what, program=module, inputs=given_inputs)
+
+    after = one.run(module)
+    try:
+        verify(after)
+    except FedcoreError as error:
+        raise broken("leaves a valid module", str(error)) from None
+    have, want = after.main.type, module.main.type
+    if not (fits(have, want) and fits(want, have)):
+        raise broken("keeps the type", f"{want} became {have}")
+    for values in inputs.values():
+        found = difference(_run(after, values), _run(module, values))
+        if found is not None:
+            raise broken("keeps the meaning", f"{found}, in\n{after}", values)
+    calls, before = _client_calls(after, inputs[3]), _client_calls(module, inputs[3])
+    if calls.total() > before.total():
+        what = f"a client makes {calls.total()} graph calls, not {before.total()}, in\n{after}"
+        raise broken("adds no client work", what, inputs[3])
+    if one.idempotent:
+        twice = one.run(after)
+        if twice != after:
+            raise broken("run twice changes nothing more", f"{after}\nbecame\n{twice}")
+
+
+def _run(module: Module, values: list):
+    return fc.runtime.reference().run(module, values, Report(seed=0))
+
+
+def _client_calls(module: Module, three: list) -> collections.Counter:
+    """The graph calls, by digest, that a third client adds to two."""
+    types = [p.type for p in module.main.parameters]
+    two = [v[:2] if _by_client(t) else v for v, t in zip(three, types, strict=True)]
+    counts: dict[int, collections.Counter] = {}
+    for clients, values in ((2, two), (3, three)):
+        counted: collections.Counter = collections.Counter()
+        counts[clients] = counted
+
+        def graph(node, data, counted=counted):
+            run = eager_callable(node, data)
+
+            def call(*operands):
+                counted[node.digest] += 1
+                return run(*operands)
+
+            return call
+
+        run = Interpreter(module, evaluator(clients), graph)
+        run.run(module.main, *(plain(v, t) for v, t in zip(values, types, strict=True)))
+    counts[3].subtract(counts[2])
+    return +counts[3]
+
+
+def _by_client(type_) -> bool:
+    return isinstance(type_, FederatedType) and type_.placement == fc.CLIENTS and not type_.all_equal
+
+
+def plain(value, type_):
+    """An argument as the meanings take it: structs as tuples, client values and sequences as lists."""
+    if isinstance(type_, FederatedType):
+        return [plain(v, type_.member) for v in value] if _by_client(type_) else plain(value, type_.member)
+    if isinstance(type_, SequenceType):
+        return [plain(v, type_.element) for v in value]
+    if isinstance(type_, StructType):
+        parts = value.values() if isinstance(value, dict) else value
+        return tuple(plain(v, t) for v, t in zip(parts, type_.types, strict=True))
+    return np.asarray(value)
+
+
+__all__ = ["check_laws", "check_pass"]

@@ -1,0 +1,42 @@
+"""The examples run and do what they say."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_custom_algorithm_finds_the_weights():
+    weights, truth = load("custom_algorithm").main()
+    np.testing.assert_allclose(weights, truth, atol=1e-3)
+
+
+def test_custom_aggregator_learns():
+    pytest.importorskip("sklearn")
+    losses = load("custom_aggregator").main()
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.slow
+def test_image_classification_learns():
+    pytest.importorskip("sklearn")
+    assert load("image_classification").main() > 0.85
+
+
+@pytest.mark.slow
+def test_compare_algorithms_draws_four_curves(tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    curves = load("compare_algorithms").main(tmp_path / "curves.png", rounds=5)
+    assert list(curves) == ["FedAvg", "FedProx", "FedAdam", "SCAFFOLD"]
+    assert (tmp_path / "curves.png").stat().st_size > 10_000

@@ -1,0 +1,50 @@
+"""Whatever the bytes are: an error of fedcore's own or an accepted module, in a second and half a gigabyte."""
+
+import collections
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+def batch(kind: str, seed: int, count: int) -> dict:
+    """What a batch came to. A process that dies, be it in TensorFlow, fails the test."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, str(WORKER), kind, str(seed), str(count)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{kind} {seed} {count} ended with {done.returncode}:\n{done.stderr[-3000:]}"
+    result = json.loads(done.stdout.splitlines()[-1])
+    for failure in result["failures"]:
+        print(failure["input"], failure["traceback"], sep="\n")
+    assert result["failures"] == []
+    assert result["slowest_s"] < 1
+    return result
+
+
+@pytest.mark.parametrize(("kind", "count"), [("text", 4000), ("bundle", 4000), ("graph", 1500)])
+def test_nearly_valid_input_gives_errors_of_our_own(kind, count):
+    outcomes = batch(kind, 0, count)["outcomes"]
+    assert sum(outcomes.values()) == count
+    assert outcomes["accepted"] > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("kind", "batches", "count"), [("text", 40, 10_000), ("bundle", 50, 10_000), ("graph", 20, 5_000)]
+)
+def test_a_million_inputs_give_errors_of_our_own(kind, batches, count):
+    began = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(lambda seed: batch(kind, seed, count), range(1, batches + 1)))
+    total = sum((collections.Counter(result["outcomes"]) for result in results), collections.Counter())
+    slowest = max(result["slowest_s"] for result in results)
+    rate = total.total() / (time.monotonic() - began)
+    print(f"\n{kind}: {dict(total)}, {rate:.0f} a second, slowest {slowest:.3f} s")
+    assert total.total() == batches * count

@@ -1,0 +1,297 @@
+"""Every operation of TensorFlow has one class; what is not allowed is refused by name, wherever it stands."""
+
+import re
+
+import attrs
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, op_def_pb2
+from tensorflow.python.client import pywrap_tf_session
+
+import fedcore as fc
+from fedcore.errors import FedcoreError
+from fedcore.graphs import op_classes
+from fedcore.graphs.allowed import check_graphs
+from fedcore.graphs.op_classes import op_class
+from fedcore.ir import Module, bundle, parse_module
+from fedcore.ir.module import digest_of
+
+
+def registered() -> list[op_def_pb2.OpDef]:
+    data = pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())
+    return list(op_def_pb2.OpList.FromString(data).op)
+
+
+OPS = registered()
+
+
+def test_every_operation_of_the_installed_tensorflow_has_a_class():
+    assert [op.name for op in OPS if op_class(op.name) == "unknown"] == []
+
+
+def test_no_allowed_operation_matches_a_pattern_of_refused_ones():
+    both = [n for n in op_classes._allowed() if any(p.fullmatch(n) for p in op_classes._patterns.values())]
+    assert both == []
+
+
+def test_every_allowed_name_is_an_operation():
+    assert sorted(op_classes._allowed() - {op.name for op in OPS}) == []
+
+
+def test_no_name_is_listed_twice():
+    names = [n for line in op_classes._ALLOWED.splitlines() if not line.startswith("#") for n in line.split()]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_what_is_allowed_and_stateful_is_a_call_a_variable_or_a_check():
+    stateful = {op.name for op in OPS if op.is_stateful and op_class(op.name) == "allowed"}
+    variables = re.compile(r".*Variable(Op|Shape)|VarHandleOp|VarIsInitializedOp|DestroyResourceOp|Resource.*")
+    assert {n for n in stateful if not variables.fullmatch(n)} == {
+        *("Assert", "Case", "CheckNumerics", "DeviceIndex", "If", "StatefulPartitionedCall", "While"),
+        *("CudnnRNNBackpropV2", "CudnnRNNBackpropV3", "CudnnRNNV2", "CudnnRNNV3", "StatelessRandomGetAlg"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ReadFile", "file"),
+        ("ImmutableConst", "file"),
+        ("PyFunc", "python"),
+        ("PyFuncStateless", "python"),
+        ("PrintV2", "print"),
+        ("RpcCall", "network"),
+        ("CollectiveReduceV2", "network"),
+        ("HashTableV2", "table"),
+        ("RandomUniform", "random"),
+        ("Abort", "process"),
+        ("TensorSliceDataset", "dataset"),
+        ("Enter", "loop"),
+        ("DecodeJpeg", "codec"),
+        ("MatMul", "allowed"),
+        ("StatelessRandomUniformV2", "allowed"),
+        ("AssignVariableOp", "allowed"),
+        ("NobodyHasHeardOfIt", "unknown"),
+    ],
+)
+def test_an_operation_is_in_its_class(name, kind):
+    assert op_class(name) == kind
+
+
+def saved(tmp_path, fn, *types):
+    fc.save(fc.tf_computation(*types)(fn), tmp_path / "from_elsewhere.fed")
+    return tmp_path / "from_elsewhere.fed"
+
+
+def reads(x):
+    return tf.strings.length(tf.io.read_file("secret.txt")) + x
+
+
+def reads_in_a_branch(x):
+    return tf.cond(x > 0, lambda: reads(x), lambda: x)
+
+
+def reads_in_a_function(x):
+    return tf.function(lambda y: tf.function(reads)(y) * 2)(x)
+
+
+def reads_in_a_loop(x):
+    return tf.while_loop(lambda y: y < 3, lambda y: (reads(y),), (x,))[0]
+
+
+def reads_in_a_dataset(x):
+    return tf.data.Dataset.range(3).map(lambda i: reads(tf.cast(i, tf.int32))).reduce(x, lambda a, b: a + b)
+
+
+def writes(x):
+    with tf.control_dependencies([tf.io.write_file("there.txt", "text")]):
+        return tf.identity(x)
+
+
+def prints(x):
+    tf.print(x)
+    return x
+
+
+def calls_python(x):
+    return tf.ensure_shape(tf.py_function(lambda y: y, [x], tf.int32), ())
+
+
+@pytest.mark.parametrize(
+    ("fn", "says"),
+    [
+        (reads, "ReadFile at 'n[0-9]+' in the graph: it reads or writes files"),
+        (reads_in_a_branch, "ReadFile at 'n[0-9]+' in the function f_[0-9a-f]+: it reads or writes files"),
+        (reads_in_a_function, "ReadFile at 'n[0-9]+' in the function f_[0-9a-f]+: it reads or writes files"),
+        (reads_in_a_loop, "ReadFile at 'n[0-9]+' in the function f_[0-9a-f]+: it reads or writes files"),
+        (reads_in_a_dataset, "ReadFile at 'n[0-9]+' in the function f_[0-9a-f]+: it reads or writes files"),
+        (reads_in_a_dataset, "MapDataset at 'n[0-9]+' in the graph: it is of a dataset"),
+        (writes, "WriteFile at 'n[0-9]+' in the graph: it reads or writes files"),
+        (prints, "PrintV2 at 'n[0-9]+' in the graph: it prints"),
+        (calls_python, "EagerPyFunc at 'n[0-9]+' in the graph: it calls Python"),
+    ],
+)
+def test_a_file_is_refused_whose_graph(tmp_path, fn, says):
+    path = saved(tmp_path, fn, "int32")
+    with pytest.raises(FedcoreError, match=says) as raised:
+        fc.load(path)
+    assert "holds operations that a file from elsewhere may not" in str(raised.value)
+    assert "trusted=True" in str(raised.value)
+
+
+@pytest.mark.parametrize("fn", [reads, reads_in_a_dataset, writes, prints, calls_python])
+def test_a_trusted_file_may_hold_anything(tmp_path, fn):
+    path = saved(tmp_path, fn, "int32")
+    assert fc.load(path, trusted=True).type_signature == fc.FunctionType("int32", "int32")
+
+
+def draws(x):
+    return x + tf.random.stateless_uniform((), (1, 2), 0, 9, tf.int32)
+
+
+def asserts(x):
+    tf.debugging.assert_less(x, 100)
+    return x
+
+
+def loops(x):
+    return tf.while_loop(lambda y: y < 9, lambda y: (tf.cond(y > 3, lambda: y * 2, lambda: y + 1),), (x,))[0]
+
+
+def steps_over_a_list(x):
+    return tf.reduce_sum(tf.map_fn(lambda y: y * x, tf.range(4)))
+
+
+def differentiates(x):
+    y = tf.cast(x, tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(y)
+        z = tf.cond(y > 1.0, lambda: tf.sin(y) * y, lambda: tf.exp(y))
+    return tf.cast(tape.gradient(z, y), tf.int32)
+
+
+@pytest.mark.parametrize("fn", [draws, asserts, loops, steps_over_a_list, differentiates])
+def test_a_file_is_loaded_and_runs_whose_graph(tmp_path, fn):
+    built = fc.tf_computation("int32")(fn)
+    assert fc.load(saved(tmp_path, fn, "int32"))(3) == built(3)
+
+
+GRAPH = fc.tf_computation("float32")(lambda x: tf.cond(x > 1.0, lambda: x * 2.0, lambda: x)).module
+
+
+def changed(change) -> Module:
+    """GRAPH after a change of its GraphDef, in place or by its bytes."""
+    (graph,) = GRAPH.graphs
+    graph_def = graph_pb2.GraphDef.FromString(GRAPH.blob(graph.digest))
+    data = change(graph_def) or graph_def.SerializeToString()
+    graph = attrs.evolve(graph, digest=digest_of(data))
+    return attrs.evolve(GRAPH, graphs=(graph,), blobs={graph.digest: data})
+
+
+def node(graph_def, op: str):
+    return next(n for n in graph_def.node if n.op == op)
+
+
+def recursive(graph_def):
+    functions = graph_def.library.function
+    call = functions[0].node_def.add(name="again", op=functions[0].signature.name, input=["a0"])
+    call.input[:] = [a.name for a in functions[0].signature.input_arg]
+
+
+CHANGES = {
+    "bytes that are none": (lambda g: b"\xff\xff\xff", "its bytes are no GraphDef"),
+    "nothing in it": (lambda g: b"\n\x00", "malformed"),
+    "an input that is not there": (
+        lambda g: node(g, "Greater").input.__setitem__(0, "nowhere"),
+        "'nowhere' is not there",
+    ),
+    "an output that is not there": (
+        lambda g: node(g, "Greater").input.__setitem__(0, "arg0:7"),
+        "'arg0:7' is not there",
+    ),
+    "an input too few": (lambda g: node(g, "Greater").input.pop(), "it has 1 inputs, not 2"),
+    "a circle": (lambda g: node(g, "Greater").input.append("^ret0"), "needs its own result"),
+    "an unknown operation": (lambda g: setattr(node(g, "Greater"), "op", "Greatest"), "no operation of that name"),
+    "a missing attribute": (lambda g: node(g, "Greater").attr.clear(), "the attribute 'T' is missing"),
+    "an attribute more": (
+        lambda g: node(g, "Greater").attr["U"].CopyFrom(node(g, "Greater").attr["T"]),
+        "no attribute 'U'",
+    ),
+    "an attribute of another kind": (lambda g: setattr(node(g, "Greater").attr["T"], "i", 1), "'T' is no type"),
+    "a type that is not allowed": (lambda g: setattr(node(g, "Greater").attr["T"], "type", 7), "'T' is no type"),
+    "another type": (lambda g: setattr(node(g, "Greater").attr["T"], "type", 2), "is of another type"),
+    "two nodes of one name": (lambda g: g.node.add().CopyFrom(node(g, "Greater")), "two nodes of one name"),
+    "no result": (lambda g: setattr(g.node[-1], "name", "other"), "'ret0' is not its result of type float32"),
+    "a placeholder more": (
+        lambda g: g.node.add(name="arg1", op="Placeholder").attr["dtype"].__setattr__("type", 1),
+        "the placeholder 'arg1' is no argument",
+    ),
+    "a function that is not there": (lambda g: g.library.ClearField("function"), "which its library lacks"),
+    "a function that calls itself": (recursive, "calls itself"),
+    "a function twice": (lambda g: g.library.function.add().CopyFrom(g.library.function[0]), "is defined twice"),
+    "a function of other types": (
+        lambda g: setattr(g.library.function[0].signature.output_arg[0], "type", 2),
+        "takes or returns something else|does not return",
+    ),
+    "a function that returns nothing": (lambda g: g.library.function[0].ret.clear(), "does not return"),
+    "a constant of a huge shape": (
+        lambda g: node(g, "Const").attr["value"].tensor.tensor_shape.dim.add(size=2**40),
+        "more than 2147483647 bytes",
+    ),
+    "a constant of a negative shape": (
+        lambda g: node(g, "Const").attr["value"].tensor.tensor_shape.dim.add(size=-1),
+        "its value has no shape",
+    ),
+    "a constant of another type": (
+        lambda g: setattr(node(g, "Const").attr["value"].tensor, "dtype", 3),
+        "its value is of another type|is written as one of another type",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_graph_is_malformed_with(what, trusted):
+    change, says = CHANGES[what]
+
+    def apply(graph_def):
+        made = change(graph_def)
+        return made if isinstance(made, bytes) else None
+
+    with pytest.raises(FedcoreError, match=says):
+        check_graphs(changed(apply), trusted=trusted)
+
+
+def test_functions_that_double_with_every_call_are_refused():
+    def doubling(graph_def):
+        first = graph_def.library.function[0]
+        names = [a.name for a in first.signature.input_arg]
+        for i in range(40):
+            function = graph_def.library.function.add()
+            function.CopyFrom(first)
+            function.signature.name = f"d{i}"
+            called = f"d{i - 1}" if i else first.signature.name
+            for k in range(2):
+                function.node_def.add(name=f"call{k}", op=called, input=names)
+
+    with pytest.raises(FedcoreError, match="has more than 2000000 nodes"):
+        check_graphs(changed(doubling), trusted=True)
+
+
+@pytest.mark.parametrize("device", ["/job:worker/task:1", "/job:localhost/replica:0/task:0/device:CPU:0", "elsewhere"])
+def test_a_node_that_asks_for_a_device_elsewhere_is_refused(device):
+    module = changed(lambda g: setattr(node(g, "Greater"), "device", device))
+    with pytest.raises(FedcoreError, match=f"Greater at 'n[0-9]+' in the graph: it asks for the device '{device}'"):
+        check_graphs(module, trusted=False)
+
+
+def test_a_result_of_another_shape_than_declared_is_an_error_of_ours(tmp_path):
+    built = fc.tf_computation(("float32", (2,)))(lambda x: x).module
+    (graph,) = built.graphs
+    lying = attrs.evolve(graph, type=fc.FunctionType(("float32", (2,)), ("float32", (3,))))
+    module = parse_module(str(attrs.evolve(built, graphs=(lying,))).replace(": float32[2]\n", ": float32[3]\n"))
+    text = str(module).replace("-> float32[2] {", "-> float32[3] {").replace(") : float32[2]", ") : float32[3]")
+    path = tmp_path / "lying.fed"
+    path.write_bytes(bundle.to_bytes(attrs.evolve(parse_module(text), blobs=built.blobs)))
+    with pytest.raises(FedcoreError, match=r"says that result 0 is float32\[3\], but makes \(2,\)"):
+        fc.load(path)([1.0, 2.0])

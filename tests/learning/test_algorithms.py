@@ -1,0 +1,298 @@
+"""One round (or more) of each algorithm against an independent numpy computation in float64."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.learning import algorithms, optimizers
+
+from .conftest import examples, random_clients
+
+RATE, BATCH, SIZES = 0.1, 4, [7, 3, 12, 4, 1]
+
+
+def sgd():
+    return keras.optimizers.SGD(RATE)
+
+
+@pytest.fixture
+def clients():
+    return random_clients(SIZES)
+
+
+def data_of(client):
+    x, y = examples(client)
+    return x.astype(np.float64), y
+
+
+def gradient(weights, x, y):
+    """Of the mean cross entropy of a tanh layer and a linear layer."""
+    w1, b1, w2, b2 = weights
+    h = np.tanh(x @ w1 + b1)
+    z = h @ w2 + b2
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    p[np.arange(len(y)), y] -= 1
+    p /= len(y)
+    dh = (p @ w2.T) * (1 - h * h)
+    return [x.T @ dh, dh.sum(0), h.T @ p, p.sum(0)]
+
+
+def batches(x, y):
+    return [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(y), BATCH)]
+
+
+def train(start, x, y, rate=RATE, correction=lambda w: [0.0] * 4):
+    """Gradient descent over the batches; `correction(w)` is added to every gradient."""
+    w = [np.array(v, np.float64) for v in start]
+    for xb, yb in batches(x, y):
+        w = [v - rate * (g + c) for v, g, c in zip(w, gradient(w, xb, yb), correction(w), strict=True)]
+    return w
+
+
+def mean(parts, weights=None):
+    return [np.average([p[i] for p in parts], axis=0, weights=weights) for i in range(4)]
+
+
+def weights_of(state):
+    return [np.array(w, np.float64) for w in state.global_model_weights.trainable]
+
+
+def close(state, want):
+    for a, b in zip(weights_of(state), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def change(start, clients, weights=SIZES, **options):
+    trained = [train(start, *data_of(c), **options) for c in clients]
+    return [m - s for m, s in zip(mean(trained, weights), start, strict=True)]
+
+
+def test_unweighted_fed_avg(model_fn, clients):
+    process = algorithms.build_unweighted_fed_avg(model_fn, sgd)
+    state = process.initialize()
+    start = weights_of(state)
+    close(process.next(state, clients).state, [s + d for s, d in zip(start, change(start, clients, None), strict=True)])
+
+
+def test_a_weighting_function_reads_the_metrics(model_fn, clients):
+    process = algorithms.build_weighted_fed_avg(
+        model_fn, sgd, client_weighting=lambda metrics: tf.cast(metrics["num_examples"][0], tf.float32) ** 2
+    )
+    state = process.initialize()
+    start = weights_of(state)
+    moved = change(start, clients, np.square(SIZES))
+    close(process.next(state, clients).state, [s + d for s, d in zip(start, moved, strict=True)])
+
+
+@pytest.mark.parametrize("build", [algorithms.build_weighted_fed_prox, algorithms.build_unweighted_fed_prox])
+def test_fed_prox(model_fn, clients, build):
+    process = build(model_fn, 0.7, sgd)
+    state = process.initialize()
+    start = weights_of(state)
+    weights = SIZES if build is algorithms.build_weighted_fed_prox else None
+    pull = lambda w: [0.7 * (v - s) for v, s in zip(w, start, strict=True)]  # noqa: E731
+    moved = change(start, clients, weights, correction=pull)
+    close(process.next(state, clients).state, [s + d for s, d in zip(start, moved, strict=True)])
+
+
+def test_fed_sgd_is_one_step_on_the_union(model_fn, clients):
+    process = algorithms.build_fed_sgd(model_fn, sgd)
+    state = process.initialize()
+    start = weights_of(state)
+    x, y = (np.concatenate(parts) for parts in zip(*map(data_of, clients), strict=True))
+    close(process.next(state, clients).state, [s - RATE * g for s, g in zip(start, gradient(start, x, y), strict=True)])
+
+
+def adam(w, ds):
+    m, v = 0.0, 0.0
+    for t, d in enumerate(ds, 1):
+        m, v = 0.9 * m + 0.1 * -d, 0.999 * v + 0.001 * d * d
+        w = w - 0.05 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-3)
+    return w
+
+
+def yogi(w, ds):
+    m, v = 0.0, 1e-6
+    for t, d in enumerate(ds, 1):
+        m, v = 0.9 * m + 0.1 * -d, v - 0.001 * np.sign(v - d * d) * d * d
+        w = w - 0.05 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-3)
+    return w
+
+
+def adagrad(w, ds):
+    total = 0.1
+    for d in ds:
+        total = total + d * d
+        w = w + 0.05 * d / np.sqrt(total + 1e-7)
+    return w
+
+
+@pytest.mark.parametrize(
+    ("server", "reference"),
+    [
+        (lambda: keras.optimizers.Adam(0.05, epsilon=1e-3), adam),
+        (lambda: optimizers.build_yogi(0.05), yogi),
+        (lambda: keras.optimizers.Adagrad(0.05), adagrad),
+    ],
+)
+def test_fed_opt(model_fn, clients, server, reference):
+    process = algorithms.build_weighted_fed_avg(model_fn, sgd, server)
+    state = process.initialize()
+    first, changes = weights_of(state), []
+    for _ in range(2):
+        changes.append(change(weights_of(state), clients))
+        state, _ = process.next(state, clients)
+    close(state, [reference(w, [d[i] for d in changes]) for i, w in enumerate(first)])
+
+
+def test_the_learning_rate_follows_the_round(model_fn, clients):
+    process = algorithms.build_weighted_fed_avg_with_optimizer_schedule(
+        model_fn, lambda r: 0.1 / (1.0 + tf.cast(r, tf.float32)), lambda: keras.optimizers.SGD(5.0)
+    )
+    state = process.initialize()
+    for rate in (0.1, 0.05, 0.1 / 3):
+        start = weights_of(state)
+        moved = change(start, clients, rate=rate)
+        state, _ = process.next(state, clients)
+        close(state, [s + d for s, d in zip(start, moved, strict=True)])
+
+
+def test_mime_lite_with_momentum(model_fn, clients):
+    process = algorithms.build_weighted_mime_lite(model_fn, keras.optimizers.SGD(RATE, momentum=0.9))
+    state = process.initialize()
+    velocity = [0.0] * 4
+    x, y = (np.concatenate(parts) for parts in zip(*map(data_of, clients), strict=True))
+    for _ in range(3):
+        start = weights_of(state)
+        momentum = [-0.9 * v / RATE for v in velocity]
+        moved = change(start, clients, correction=lambda w, m=momentum: m)
+        velocity = [0.9 * v - RATE * g for v, g in zip(velocity, gradient(start, x, y), strict=True)]
+        state, _ = process.next(state, clients)
+        close(state, [s + d for s, d in zip(start, moved, strict=True)])
+
+
+def test_scaffold_over_three_rounds_of_part_of_the_clients(model_fn, clients):
+    process = algorithms.build_scaffold(model_fn, RATE, num_clients=5)
+    state = process.initialize()
+    states = {i: process.initial_client_state() for i in range(5)}
+    control, own = [np.zeros(w.shape) for w in weights_of(state)], {i: [0.0] * 4 for i in range(5)}
+    for cohort in ([0, 2, 3], [1, 2], [0, 1, 2, 3, 4]):
+        start, trained, delta = weights_of(state), [], [0.0] * 4
+        for i in cohort:
+            x, y = data_of(clients[i])
+            drift = [c - ci for c, ci in zip(control, own[i], strict=True)]
+            w = train(start, x, y, correction=lambda w, d=drift: d)
+            steps = -(-len(y) // BATCH)
+            parts = zip(own[i], control, start, w, strict=True)
+            after = [ci - c + (s - v) / (steps * RATE) for ci, c, s, v in parts]
+            delta = [d + a - b for d, a, b in zip(delta, after, own[i], strict=True)]
+            trained.append(w)
+            own[i] = after
+        control = [c + d / 5 for c, d in zip(control, delta, strict=True)]
+        state, _, after = process.next(state, [clients[i] for i in cohort], [states[i] for i in cohort])
+        states.update(zip(cohort, after, strict=True))
+        close(state, mean(trained))
+        for i in cohort:
+            for a, b in zip(states[i], own[i], strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_k_means_moves_the_centres_to_running_means():
+    rng = np.random.default_rng(0)
+    points = [rng.normal(size=(n, 2)).astype(np.float32) for n in (5, 0, 9)]
+    centers = np.array([[-1.0, 0.0], [1.0, 0.0], [9.0, 9.0]])
+    process = algorithms.build_fed_kmeans(3, [2], initial_centers=centers)
+    state, counts = process.initialize(), np.ones(3)
+    data = [fc.data.ClientDataset.from_columns(p) for p in points]
+    union = np.concatenate(points).astype(np.float64)
+    for _ in range(3):
+        distances = ((union[:, None] - centers) ** 2).sum(-1)
+        nearest = distances.argmin(1)
+        state, metrics = process.next(state, data)
+        np.testing.assert_allclose(metrics["client_work"]["train"]["loss"], distances.min(1).mean(), rtol=1e-5)
+        for k in range(3):
+            mine = union[nearest == k]
+            centers[k] = (centers[k] * counts[k] + mine.sum(0)) / (counts[k] + len(mine))
+            counts[k] += len(mine)
+        np.testing.assert_allclose(state.global_model_weights.trainable[0], centers, rtol=1e-5, atol=1e-6)
+    assert (state.global_model_weights.trainable[0][2] == 9).all()
+
+
+def test_personalization_gives_metrics_of_each_client_before_and_after(model_fn, clients):
+    evaluate = algorithms.build_personalization_eval_computation(model_fn, {"sgd": sgd})
+    evaluation = algorithms.build_fed_eval(model_fn)
+    state = evaluation.initialize()
+    start = state.global_model_weights
+    metrics = evaluate(start, [{"train_data": c, "test_data": c} for c in clients])
+    before = []
+    for c in clients:
+        _, found = evaluation.next(state, [c])
+        before.append(found["client_work"]["eval"]["current_round_metrics"]["loss"])
+    np.testing.assert_allclose(sorted(metrics["baseline_metrics"]["loss"]), sorted(before), rtol=1e-5)
+    assert sorted(metrics["sgd"]["num_examples"]) == sorted(SIZES)
+    assert metrics["sgd"]["loss"].mean() < metrics["baseline_metrics"]["loss"].mean()
+
+
+def test_hyperparameters_are_read_and_set_in_a_state(model_fn, clients):
+    process = algorithms.build_weighted_fed_avg(model_fn, sgd)
+    state = process.initialize()
+    start = weights_of(state)
+    hparams = process.get_hparams(state)
+    np.testing.assert_allclose(hparams["client_work"]["learning_rate"], RATE, rtol=1e-6)
+    assert hparams["finalizer"]["learning_rate"] == 1.0
+    state = process.set_hparams(state, {"client_work": {"learning_rate": 0.02}, "finalizer": {"learning_rate": 0.5}})
+    moved = change(start, clients, rate=0.02)
+    close(process.next(state, clients).state, [s + 0.5 * d for s, d in zip(start, moved, strict=True)])
+    with pytest.raises(
+        FedcoreError, match=r"no hyperparameter client_work.rate; it has client_work.learning_rate, fin"
+    ):
+        process.set_hparams(state, {"client_work": {"rate": 1.0}})
+
+
+def test_robust_aggregation_of_a_round(model_fn, clients):
+    median = fc.aggregators.as_weighted_aggregator(fc.aggregators.coordinate_median_factory())
+    process = algorithms.build_weighted_fed_avg(model_fn, sgd, model_aggregator=median)
+    state = process.initialize()
+    start = weights_of(state)
+    trained = [train(start, *data_of(c)) for c in clients]
+    close(process.next(state, clients).state, [np.median([t[i] for t in trained], 0) for i in range(4)])
+
+
+def test_an_unweighted_aggregator_of_a_weighted_algorithm_is_refused(model_fn):
+    with pytest.raises(TypeMismatch, match=r"takes no weights .*as_weighted_aggregator makes one"):
+        algorithms.build_weighted_fed_avg(model_fn, sgd, model_aggregator=fc.aggregators.SumFactory())
+
+
+BUILDERS = {
+    "prox": lambda m: algorithms.build_weighted_fed_prox(m, 0.1, sgd),
+    "sgd": lambda m: algorithms.build_fed_sgd(m, lambda: keras.optimizers.Adam(0.1)),
+    "mime lite": lambda m: algorithms.build_unweighted_mime_lite(m, keras.optimizers.Adam(0.1)),
+    "schedule": lambda m: algorithms.build_weighted_fed_avg_with_optimizer_schedule(m, lambda r: 0.1, sgd),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_round_without_clients_or_with_poisoned_ones_only_changes_no_weight(model_fn, name):
+    process = BUILDERS[name](model_fn)
+    state = process.initialize()
+    bad = random_clients([4])[0].map(lambda x, y: (x * np.nan, y))
+    for data in ([], [bad]):
+        after, _ = process.next(state, data)
+        close(after, weights_of(state))
+        assert after.round == 1
+    after, _ = process.next(after, random_clients(SIZES))
+    assert np.isfinite(np.concatenate([w.ravel() for w in weights_of(after)])).all()
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_local_and_reference_runtime_agree(model_fn, name):
+    process = BUILDERS[name](model_fn)
+    state = process.initialize()
+    local, _ = process.next(state, random_clients([5, 2]))
+    with fc.use(fc.runtime.reference()):
+        reference, _ = process.next(state, random_clients([5, 2]))
+    close(local, weights_of(reference))

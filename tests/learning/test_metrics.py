@@ -1,0 +1,123 @@
+"""Metrics aggregators and counters against plain Keras and numpy."""
+
+import keras
+import numpy as np
+import pytest
+
+import fedcore as fc
+from fedcore.errors import FedcoreError, TracingError
+from fedcore.learning import algorithms, metrics
+
+from .conftest import examples, random_clients
+
+SIZES = [7, 3, 12]
+
+
+def sgd():
+    return keras.optimizers.SGD(0.1)
+
+
+def round_of(model_fn, aggregator, clients=None):
+    process = algorithms.build_weighted_fed_avg(model_fn, sgd, metrics_aggregator=aggregator)
+    _, found = process.next(process.initialize(), random_clients(SIZES) if clients is None else clients)
+    return found["client_work"]["train"]
+
+
+def alone(model_fn, name):
+    return [round_of(model_fn, None, [c])[name] for c in random_clients(SIZES)]
+
+
+def test_the_secure_sum_gives_what_the_plain_one_does(model_fn):
+    plain, secure = (round_of(model_fn, a) for a in (metrics.sum_then_finalize, metrics.secure_sum_then_finalize))
+    assert secure["num_examples"] == plain["num_examples"] == 22
+    np.testing.assert_allclose(secure["loss"], plain["loss"], rtol=1e-3)
+
+
+def test_a_sample_holds_a_row_for_each_client(model_fn):
+    found = round_of(model_fn, metrics.finalize_then_sample)
+    assert sorted(found["num_examples"]) == sorted(SIZES)
+    np.testing.assert_allclose(sorted(found["loss"]), sorted(alone(model_fn, "loss")), rtol=1e-5)
+
+
+def test_quantiles_over_the_clients_equal_numpy(model_fn):
+    found = round_of(model_fn, metrics.add_client_quantiles(quantiles=(0.0, 0.3, 1.0)))
+    want = np.quantile(alone(model_fn, "loss"), [0, 0.3, 1])
+    np.testing.assert_allclose(found["per_client"]["loss"], want, rtol=1e-5)
+    np.testing.assert_allclose(found["per_client"]["num_examples"], np.quantile(SIZES, [0, 0.3, 1]), rtol=1e-6)
+    assert found["num_examples"] == 22
+
+
+def test_quantiles_of_no_clients_are_nan(model_fn):
+    assert np.isnan(round_of(model_fn, metrics.add_client_quantiles(), [])["per_client"]["loss"]).all()
+
+
+def test_a_quantile_outside_its_range_is_refused():
+    with pytest.raises(FedcoreError, match="between 0 and 1"):
+        metrics.add_client_quantiles(quantiles=(1.5,))
+
+
+class Wrong(keras.metrics.Metric):
+    """A metric of one's own: how many labels are missed."""
+
+    def __init__(self, name="wrong"):
+        super().__init__(name=name)
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        missed = keras.ops.not_equal(keras.ops.cast(y_true, "int64"), keras.ops.argmax(y_pred, -1))
+        self.count.assign_add(keras.ops.sum(keras.ops.cast(missed, "float32")))
+
+    def result(self):
+        return self.count
+
+
+class Smallest(keras.metrics.Metric):
+    """A metric whose states cannot be added."""
+
+    def __init__(self):
+        super().__init__(name="smallest")
+        self.least = self.add_weight(name="least", initializer="ones")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.least.assign(keras.ops.minimum(self.least, keras.ops.min(y_pred)))
+
+    def result(self):
+        return self.least
+
+
+def with_metrics(given):
+    spec = random_clients([1])[0].element_spec
+
+    def model_fn():
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return fc.learning.from_keras_model(model, loss, spec, given())
+
+    return model_fn
+
+
+def test_metrics_of_many_kinds_equal_keras_on_the_union():
+    kinds = [
+        keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
+        keras.metrics.SparseTopKCategoricalAccuracy(2, name="top"),
+        keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="entropy"),
+        Wrong(),
+        metrics.NumExamplesCounter(),
+        metrics.NumBatchesCounter(),
+    ]
+    evaluation = algorithms.build_fed_eval(with_metrics(lambda: kinds))
+    clients = random_clients(SIZES)
+    state = evaluation.initialize()
+    _, found = evaluation.next(state, clients)
+    current = found["client_work"]["eval"]["current_round_metrics"]
+    x, y = (np.concatenate(parts) for parts in zip(*map(examples, clients), strict=True))
+    kernel, bias = state.model.trainable
+    for metric in kinds[:4]:
+        metric.update_state(y, x @ kernel + bias)
+        np.testing.assert_allclose(current[metric.name], metric.result(), rtol=1e-5)
+    assert (current["examples"], current["batches"]) == (22, 6)
+
+
+def test_states_that_cannot_be_added_are_refused():
+    with pytest.raises(TracingError, match="the metric smallest does not start from zeros"):
+        with_metrics(lambda: [Smallest()])()

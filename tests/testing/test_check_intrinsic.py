@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+
+import fedcore as fc
+from fedcore import intrinsics
+from fedcore.ir import operations
+
+# What tracing and lowerings append; nobody calls them by name.
+APPENDED = {"struct", "item", "literal", "call", "bind", "as_row", "append_rows"}
+OURS = sorted(n for n, op in intrinsics.registered().items() if op.level in ("placed", "local") and n not in APPENDED)
+
+
+@pytest.mark.parametrize("name", [n for n in OURS if n != "generic_zero"])
+def test_an_intrinsic_of_ours_keeps_the_laws(name):
+    assert fc.testing.check_intrinsic(name) > 0
+
+
+def test_generic_zero_keeps_the_laws():
+    zeros = fc.federated_computation(lambda: fc.generic_zero({"a": "int32", "b": ("float32", (2,))}))
+    assert fc.testing.check_intrinsic("generic_zero", [(zeros, [])]) == 1
+
+
+@pytest.fixture
+def declared(monkeypatch):
+    """Intrinsics declared in a test are forgotten after it."""
+    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+
+
+SIGNATURE = "(value: {T}@CLIENTS -> T@SERVER) where T: numeric"
+
+
+def doubled_sum(lowering, documentation="Twice the sum.\n\nExample:\n    >>> total = doubled_sum(x)\n", rule=None):
+    def doubled_sum(value, *, T):
+        total = fc.intrinsics.numerics.zeros(T)
+        for x in value:
+            total = fc.intrinsics.numerics.add(total, x)
+        return fc.intrinsics.numerics.multiply(total, np.int32(2))
+
+    doubled_sum.__doc__ = documentation
+    op = fc.intrinsic(SIGNATURE, rule=rule)(doubled_sum)
+    op.lowering(lowering)
+    return op
+
+
+def twice(value):
+    return fc.federated_apply(lambda x: fc.generic_multiply(x, 2), fc.federated_sum(value))
+
+
+def once(value):
+    return fc.federated_sum(value)
+
+
+def broken(op, **kwargs) -> str:
+    with pytest.raises(fc.testing.LawBroken) as raised:
+        fc.testing.check_intrinsic(op, **kwargs)
+    return str(raised.value)
+
+
+def test_a_right_one_passes(declared):
+    assert fc.testing.check_intrinsic(doubled_sum(twice)) == 15
+
+
+def test_a_wrong_lowering_is_found_and_shown(declared):
+    text = broken(doubled_sum(once))
+    assert text.startswith("the law is broken: doubled_sum: the lowering gives what the meaning gives\n  the result is")
+    assert "it is lowered to\n  fedcore 1 lowered" in text
+    assert "inputs: [[" in text
+    assert "= doubled_sum(" in text
+
+
+def test_a_missing_example_is_found(declared):
+    assert "its documentation has no example" in broken(doubled_sum(twice, "Twice the sum."))
+
+
+def test_a_missing_sentence_is_found(declared):
+    assert "its documentation begins with a sentence, not 'twice'" in broken(doubled_sum(twice, "twice"))
+
+
+def test_an_example_that_fails_is_found(declared):
+    text = broken(doubled_sum(twice, "Twice.\n\nExample:\n    >>> total = doubled_sum(x, x)\n"))
+    assert "the example of doubled_sum runs" in text
+    assert "too many positional arguments" in text
+
+
+def test_an_example_of_something_else_is_found(declared):
+    assert "does not call doubled_sum" in broken(
+        doubled_sum(twice, "Twice.\n\nExample:\n    >>> fc.federated_sum(x)\n")
+    )
+
+
+def test_an_example_that_does_not_parse_is_found(declared):
+    assert "invalid syntax" in broken(doubled_sum(twice, "Twice.\n\nExample:\n    >>> doubled_sum(x x)\n"))
+
+
+def test_a_meaning_that_differs_from_the_local_runtime_is_found(declared):
+    from fedcore.graphs import kernels
+
+    @fc.intrinsic("(value: T -> T) where T: numeric", level="local")
+    def negated(value):
+        """Minus the value.
+
+        Example:
+            >>> minus = negated(x)
+        """
+        return fc.intrinsics.numerics.leafwise(np.negative, value)
+
+    kernels.kernels["negated"] = lambda op, value: value
+    try:
+        assert "negated: the local runtime gives what the meaning gives" in broken(negated)
+    finally:
+        del kernels.kernels["negated"]
+
+
+def test_a_case_without_the_intrinsic_is_refused(declared):
+    other = fc.federated_computation(lambda x: x, fc.FederatedType("int32", fc.SERVER))
+    assert "a case holds the intrinsic" in broken(doubled_sum(twice), cases=[(other, [1])])
+
+
+def test_an_intrinsic_without_a_signature_needs_cases(declared):
+    assert "generic_zero is run" in broken("generic_zero")
+
+
+def test_a_refusal_without_both_sides_is_found(declared):
+    op = doubled_sum(twice)
+
+    def result_type(types, attributes):
+        raise fc.errors.TypeMismatch("no")
+
+    good = op.result_type
+    op.result_type = lambda types, attributes: (
+        good(types, attributes) if types[0].placement == fc.CLIENTS else result_type(types, attributes)
+    )
+    assert "refuses a wrong `value` with both sides shown\n  given int32@SERVER it says: no" in broken(
+        op
+    ) or "with both sides shown" in broken(op)
+
+
+def test_taking_a_wrong_argument_is_found(declared):
+    @fc.intrinsic("(value: T -> T@SERVER)")
+    def placed_anyhow(value):
+        """Places it.
+
+        Example:
+            >>> s = placed_anyhow(x)
+        """
+        return value
+
+    placed_anyhow.lowering(lambda value: fc.federated_value(value, fc.SERVER))
+    assert fc.testing.check_intrinsic(placed_anyhow) > 0

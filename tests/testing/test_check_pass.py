@@ -1,0 +1,119 @@
+import attrs
+import pytest
+
+import fedcore as fc
+from fedcore.compiler.pipeline import Pass
+from fedcore.ir import Module
+from fedcore.types import FederatedType
+
+
+def broken(fn, **options) -> str:
+    idempotent = options.pop("idempotent", True)
+    with pytest.raises(fc.testing.LawBroken) as raised:
+        fc.testing.check_pass(Pass("tried", fn, idempotent), **options)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["inline", "dce", "strip-locations"])
+def test_a_pass_of_ours_keeps_the_laws(name):
+    fc.testing.check_pass(name, programs=10)
+
+
+def test_a_pass_is_prepared_by_a_pipeline():
+    fc.testing.check_pass("partition", before=["inline,lower-intrinsics,inline,dce"], programs=10)
+
+
+def with_operations(module: Module, change) -> Module:
+    main = module.main
+    return attrs.evolve(
+        module, functions=(*module.functions[:-1], attrs.evolve(main, operations=change(main.operations)))
+    )
+
+
+def test_a_pass_that_leaves_an_invalid_module_is_found():
+    text = broken(lambda m: with_operations(m, lambda ops: ops[1:]))
+    assert text.startswith("the law is broken: tried leaves a valid module\n")
+    assert "is not bound" in text
+    assert "fedcore 1 traced" in text
+
+
+def _to_another_value(module: Module) -> Module:
+    """Every whole number of the program becomes 7."""
+    from fedcore.ir import Constant
+
+    def change(function):
+        operations = tuple(
+            attrs.evolve(op, attributes={"value": Constant.of(7, op.type.dtype)}) if op.kind == "literal" else op
+            for op in function.operations
+        )
+        return attrs.evolve(function, operations=operations)
+
+    return attrs.evolve(module, functions=tuple(map(change, module.functions)))
+
+
+def test_a_pass_that_changes_the_meaning_is_found():
+    text = broken(_to_another_value)
+    assert "tried keeps the meaning\n  the result" in text
+    assert "inputs: [" in text
+
+
+def _first_client_value(module: Module) -> Module:
+    main = module.main
+    first = main.parameters[0]
+    return attrs.evolve(
+        module,
+        functions=(*module.functions[:-1], attrs.evolve(main, result=fc.ir.Ref(first.name), result_type=first.type)),
+    )
+
+
+def test_a_pass_that_changes_the_type_is_found():
+    assert "tried keeps the type\n" in broken(_first_client_value)
+
+
+def _once_more(module: Module) -> Module:
+    def change(operations):
+        taken = {op.name for op in operations}
+        name = next(f"u{i}" for i in range(1000) if f"u{i}" not in taken)
+        type_ = fc.to_type("int32")
+        value = fc.ir.Constant.of(0, "int32")
+        return (*operations, fc.ir.Operation(name, "literal", (), type_, {"value": value}))
+
+    return with_operations(module, change)
+
+
+def test_a_pass_that_never_comes_to_an_end_is_found():
+    assert "tried run twice changes nothing more" in broken(_once_more)
+
+
+def test_a_pass_that_says_it_is_not_idempotent_may_go_on():
+    fc.testing.check_pass(Pass("tried", _once_more, idempotent=False), programs=5)
+
+
+def _every_call_twice(module: Module) -> Module:
+    def change(operations):
+        out = []
+        for op in operations:
+            out.append(op)
+            if op.kind == "federated_map":
+                out.append(attrs.evolve(op, name=f"again_{op.name}"))
+        return tuple(out)
+
+    return with_operations(module, change)
+
+
+def test_a_pass_that_gives_clients_more_work_is_found():
+    assert "tried adds no client work\n  a client makes" in broken(_every_call_twice, idempotent=False)
+
+
+def test_a_function_is_taken_for_a_pass():
+    fc.testing.check_pass(lambda module: module, programs=3)
+
+
+def test_generated_values_have_the_types_they_are_for():
+    import numpy as np
+
+    from fedcore.testing.generated import value_of
+
+    value = value_of(FederatedType({"a": "str", "b": ("uint8", (2,))}, fc.CLIENTS), 2, np.random.default_rng(0))
+    assert len(value) == 2
+    assert value[0]["b"].dtype == np.uint8
