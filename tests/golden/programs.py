@@ -15,6 +15,24 @@ def mean_and_variance(xs):
     return mean, fc.federated_mean(squares)
 
 
+@fc.tf_computation("float32[8]", "int32")
+def row(table, key):
+    import tensorflow as tf
+
+    return tf.gather(table, key)
+
+
+@fc.federated_computation(
+    fc.FederatedType("int32[2]", fc.CLIENTS),
+    fc.FederatedType("int32", fc.SERVER),
+    fc.FederatedType("float32[8]", fc.SERVER),
+)
+def selected(keys, max_key, table):
+    """Each client gets the two rows of the server's table that it asks for, and the server their sum."""
+    rows = fc.federated_select(keys, max_key, table, row)
+    return fc.federated_sum(fc.federated_map(lambda s: fc.sequence_sum(s), rows))
+
+
 @functools.cache
 def model_fn():
     import keras
@@ -40,4 +58,9 @@ def fed_eval():
     return fc.learning.algorithms.build_fed_eval(model_fn()).next
 
 
-PROGRAMS = {"fed_avg": fed_avg, "fed_eval": fed_eval, "mean_and_variance": lambda: mean_and_variance}
+PROGRAMS = {
+    "fed_avg": fed_avg,
+    "fed_eval": fed_eval,
+    "mean_and_variance": lambda: mean_and_variance,
+    "selected": lambda: selected,
+}
