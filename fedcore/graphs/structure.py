@@ -14,10 +14,11 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from tensorflow.python.framework import op_def_registry  # the public API does not tell what operations there are
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.trace import spec
+from fedcore.graphs.draws import DRAW, is_draw, sequence_specs
+from fedcore.graphs.trace import operand_specs, spec
 from fedcore.ir.limits import MAX_BLOB_BYTES
 from fedcore.ir.module import Graph
-from fedcore.types import tensor_leaves
+from fedcore.types import SequenceType, leaves, tensor_leaves
 
 MAX_NODES = 2_000_000  # with every function counted where it is called
 MAX_CALL_DEPTH = 100
@@ -73,11 +74,12 @@ class _Structure:
 
     def check(self, graph: Graph) -> None:
         library = self.graph_def.library
+        self.signatures.update(_draws(graph))
         if library.gradient or library.registered_gradients:
             raise _Malformed("its library registers gradients")
         for function in library.function:
             name = function.signature.name
-            if name in self.functions or op_def_registry.get(name) is not None:
+            if name in self.functions or is_draw(name) or op_def_registry.get(name) is not None:
                 raise _Malformed(f"the function {name!r} is defined twice, or is an operation of TensorFlow")
             self.functions[name] = function
             self.signatures[name] = _function_signature(function)
@@ -123,19 +125,23 @@ class _Structure:
                 yield node.op
             for value in node.attr.values():
                 for func in [value.func] if value.HasField("func") else value.list.func:
+                    if is_draw(func.name) and func.name in self.signatures:
+                        continue
                     if func.name not in self.functions:
                         raise _Malformed(f"{where}: {node.name!r} calls {func.name!r}, which its library lacks")
                     yield func.name
 
     def _check_main(self, graph: Graph) -> None:
         types = self._check_nodes("the graph", self.graph_def.node, {}, in_function=False)
-        wanted = [spec(t).dtype.as_datatype_enum for t in tensor_leaves(graph.type.parameter)]
+        wanted = [s.dtype.as_datatype_enum for s in operand_specs(graph.type.parameter)]
         arguments = {f"arg{i}": dtype for i, dtype in enumerate(wanted)}
+        if graph.attributes.get("seeded"):
+            arguments["seed"] = types_pb2.DT_INT64
         for node in self.graph_def.node:
             if node.op in ("Placeholder", "PlaceholderV2") and arguments.get(node.name) != types[node.name, 0]:
                 raise _Malformed(f"the placeholder {node.name!r} is no argument of {graph.type}")
         placeholders = {n.name for n in self.graph_def.node if n.op in ("Placeholder", "PlaceholderV2")}
-        missing = sorted(set(arguments) - placeholders)
+        missing = sorted(set(arguments) - placeholders - {"seed"})
         if missing:
             raise _Malformed(f"it lacks the argument {missing[0]!r}")
         for i, leaf in enumerate(tensor_leaves(graph.type.result)):
@@ -218,6 +224,18 @@ class _Structure:
         signature = self.signatures[name]
         if signature.inputs != takes or gives not in (None, signature.outputs):
             raise _Malformed(f"{at}: the function {name!r} takes or returns something else")
+
+
+def _draws(graph: Graph) -> dict[str, _Signature]:
+    """What draws the elements of the sequences that the graph takes; its library does not define them."""
+    parameter = graph.type.parameter
+    taken = [leaf for _, leaf in leaves(parameter) if isinstance(leaf, SequenceType)] if parameter else []
+    found = {}
+    for i, sequence in enumerate(taken):
+        drawn = tuple(s.dtype.as_datatype_enum for s in sequence_specs(sequence, spec))
+        inputs = (types_pb2.DT_VARIANT, types_pb2.DT_INT64)
+        found[f"{DRAW}{i}"] = _Signature(inputs, drawn)
+    return found
 
 
 def _limit(size: int, depth: int, where: str) -> None:

@@ -129,3 +129,8 @@ def test_tracing_leaves_the_random_state_of_keras_as_it_was():
     drawn = fc.tf_computation(lambda: keras.random.normal([3]))
     assert not np.array_equal(drawn.invoke(seed=1), drawn.invoke(seed=2))
     assert not np.array_equal(keras.random.normal([3]), keras.random.normal([3]))
+
+
+def test_a_graph_with_variables_is_saved_and_loaded(tmp_path):
+    fc.save(counted, tmp_path / "counted.fed")
+    assert fc.load(tmp_path / "counted.fed")(1.0) == 14.0

@@ -112,9 +112,10 @@ class _KerasModel:
         self.trainable = list(model.trainable_variables)
         self.non_trainable = averaged_weights(model)
         kept = {id(v) for v in self.non_trainable}
-        # Seed generators' states and integers: no weights, so they start anew with every client.
+        # Seed generators' states and integers: no weights, so they start anew with every forward pass.
         self.fixed = [v for v in model.non_trainable_variables if id(v) not in kept]
         self.fixed_starts = [v.numpy() for v in self.fixed]
+        self.seed_states = {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
         self.first_trainable = [initialisers.first_value(v.value) for v in self.trainable]
         self.first_non_trainable = [initialisers.first_value(v.value) for v in self.non_trainable]
 
@@ -152,7 +153,9 @@ class _KerasModel:
     def forward_pass(self, weights: ModelWeights, batch, training: bool) -> tuple[BatchOutput, tuple]:
         x, y = self.pair(batch)
         values = dict(zip(map(id, self.non_trainable), weights.non_trainable, strict=True))
-        values.update({id(v): tf.constant(start) for v, start in zip(self.fixed, self.fixed_starts, strict=True)})
+        for variable, start in zip(self.fixed, self.fixed_starts, strict=True):
+            draws = training and id(variable) in self.seed_states
+            values[id(variable)] = _drawn_state(start) if draws else tf.constant(start)
         variables = self.model.non_trainable_variables
         predictions, after, losses = self.model.stateless_call(
             list(weights.trainable),
@@ -171,6 +174,13 @@ class _KerasModel:
     def update_metrics(self, state: dict, batch, output: BatchOutput) -> dict:
         labels = self._labels(self.pair(batch)[1])
         return self.metrics.update(state, labels, _in_order(output.predictions, self.outputs), output)
+
+
+def _drawn_state(start) -> tf.Tensor:
+    """A seed generator's state while training: another in each call, client and step."""
+    state = tf.constant(start)
+    drawn = tf.random.uniform(state.shape, maxval=tf.int32.max, dtype=tf.int32)
+    return tf.bitwise.bitwise_xor(state, tf.cast(drawn, state.dtype))
 
 
 def _in_order(parts, names: list[str]) -> list:

@@ -10,10 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs.keras_seeds import default_seeds
 from fedcore.ir.values import describe
 from fedcore.learning.models.functional_model import FunctionalModel
 
-_SEED = 20170228  # Keras draws default seeds from Python's `random`; here they come from a fixed sequence
+_SEED = 20170228  # for what model_fn itself draws from Python's `random`
 
 
 @attrs.define
@@ -43,7 +44,10 @@ def active_initialisers() -> Initialisers:
 
 @contextlib.contextmanager
 def reproducible() -> Iterator[Initialisers]:
-    """Variables made inside are recorded, and default seeds come from a fixed sequence."""
+    """Variables made inside are recorded, and what is drawn comes from a fixed sequence.
+
+    Default seeds of Keras are known again in the graphs that use them, and each call folds its own seed into them.
+    """
     found = Initialisers()
 
     def creator(next_creator, **options):
@@ -55,7 +59,7 @@ def reproducible() -> Iterator[Initialisers]:
     random.seed(_SEED)
     _active.append(found)
     try:
-        with tf.init_scope(), tf.variable_creator_scope(creator):
+        with default_seeds(), tf.init_scope(), tf.variable_creator_scope(creator):
             yield found
     finally:
         _active.pop()

@@ -1,0 +1,102 @@
+"""What a learning process draws: from its state's seed and round, and nothing else."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+
+SPEC = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None, 1], tf.float32))
+
+
+def with_dropout(seed=None):
+    def model_fn():
+        model = keras.Sequential(
+            [
+                keras.Input([4]),
+                keras.layers.Dense(8, kernel_initializer=keras.initializers.GlorotUniform(seed=3)),
+                keras.layers.Dropout(0.5, seed=seed),
+                keras.layers.Dense(1),
+            ]
+        )
+        return fc.learning.from_keras_model(model, keras.losses.MeanSquaredError(), input_spec=SPEC)
+
+    return model_fn
+
+
+def client(seed: int) -> fc.data.ClientDataset:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=[6, 4]).astype(np.float32)
+    return fc.data.ClientDataset.from_columns((x, x.sum(1, keepdims=True))).batch(3)
+
+
+def process_of(model_fn):
+    return fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))
+
+
+def weights_of(state) -> list:
+    weights = state.global_model_weights
+    return [*weights.trainable, *weights.non_trainable]
+
+
+def same(left, right) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(weights_of(left), weights_of(right), strict=True))
+
+
+def test_default_initialisers_follow_the_seed_and_given_seeds_stay():
+    process = process_of(with_dropout())
+    states = [process.initialize.invoke(seed=s) for s in (1, 2, 1)]
+    first, second = (s.global_model_weights.trainable for s in states[:2])
+    np.testing.assert_array_equal(first[0], second[0])  # its initialiser has a seed of its own
+    assert not np.array_equal(first[2], second[2])
+    assert same(states[0], states[2])
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_dropout_differs_by_round_and_seed_and_is_reproducible(seed):
+    process = process_of(with_dropout(seed))
+    state = process.initialize.invoke(seed=1)
+    data = [client(0), client(1)]
+    after = process.next(state, data).state
+    assert same(after, process.next(state, data).state)
+    assert not same(after, process.next(state.replace(round=np.int64(5)), data).state)
+    assert not same(after, process.next(state.replace(seed=np.int64(5)), data).state)
+
+
+def test_steps_and_clients_drop_other_units():
+    model = fc.learning.models.trace_model(with_dropout())
+    forward = fc.tf_computation(
+        lambda: model.forward_pass(model.initial_weights(), (tf.ones([1, 4]), tf.ones([1, 1])), training=True)[0].loss
+    )
+
+    @fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
+    def losses(x):
+        return fc.federated_map(fc.tf_computation("int32")(lambda _: _), x), fc.federated_eval(forward, fc.CLIENTS)
+
+    drawn = losses.invoke([0] * 6, seed=1)[1]
+    assert len({float(v) for v in drawn}) > 2
+
+
+def test_evaluation_draws_nothing():
+    evaluation = fc.learning.algorithms.build_fed_eval(with_dropout())
+    state = evaluation.initialize.invoke(seed=1)
+    first = evaluation.next(state, [client(0)]).metrics["client_work"]["eval"]["current_round_metrics"]["loss"]
+    other = evaluation.next(state.replace(seed=np.int64(9)), [client(0)])
+    assert first == other.metrics["client_work"]["eval"]["current_round_metrics"]["loss"]
+
+
+def test_evaluation_between_rounds_shifts_nothing():
+    process, evaluation = process_of(with_dropout()), fc.learning.algorithms.build_fed_eval(with_dropout())
+    data = [client(0), client(1)]
+
+    def trained(*, evaluates: bool):
+        state = process.initialize.invoke(seed=1)
+        for _ in range(2):
+            if evaluates:
+                of = evaluation.set_model_weights(evaluation.initialize(), process.get_model_weights(state))
+                evaluation.next(of, data)
+            state = process.next(state, data).state
+        return state
+
+    assert same(trained(evaluates=False), trained(evaluates=True))
