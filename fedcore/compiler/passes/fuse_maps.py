@@ -9,7 +9,7 @@ from fedcore.ir.module import Graph
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import call
 from fedcore.ir.values import rename_symbols
-from fedcore.types import StructType, member_of
+from fedcore.types import StructType, strip_placement
 
 _MAPS = ("federated_map", "federated_apply")
 
@@ -143,8 +143,9 @@ class _MapFusion:
         tree = self.tree.of_map(original)
         values = [self.known[v] for v in tree.values()]
         with builder:
-            whole = values[0] if len(values) == 1 else lookup("federated_zip")(tuple(values))
-            function = self._function(op, tree, [member_of(v.type) for v in values])
+            zipped = len(values) > 1 or isinstance(values[0].type, StructType)  # a struct of placed values is no value
+            whole = lookup("federated_zip")(values[0] if len(values) == 1 else tuple(values)) if zipped else values[0]
+            function = self._function(op, tree, [strip_placement(v.type) for v in values])
             return builder.append(op.kind, [builder.symbol(function), whole], op.type)
 
     def _function(self, op: Operation, tree: _Mapped, types: list) -> str:
