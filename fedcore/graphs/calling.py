@@ -4,8 +4,10 @@ import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.kernels import interpreter
+from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.tracing import structure
 from fedcore.graphs.values import to_python, unflatten
+from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Module
 from fedcore.types import explain, fits
 
@@ -27,4 +29,8 @@ def call_in_graph(module: Module, name: str, arguments: list):
         if not fits(have, parameter.type):
             raise TypeMismatch(explain(f"{name}: {parameter.name} does not fit", have, parameter.type))
         values.append(unflatten(leaves, parameter.type))
-    return to_python(interpreter(module).run(module.main, *values), module.main.result_type)
+    # A stateful draw: the function being traced gets it from the seed of its own call, like every draw in it.
+    draws = bool(seeded_symbols(module))
+    drawn = tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64) if draws else None
+    seed = None if drawn is None else tensor_seed(drawn)
+    return to_python(interpreter(module).run(module.main, *values, seed=seed), module.main.result_type)

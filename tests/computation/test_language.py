@@ -114,6 +114,14 @@ def test_a_tf_computation_calls_another_on_the_wrong_dtype():
         fc.tf_computation("int32")(lambda x: half(x))
 
 
+def test_what_a_called_tf_computation_draws_comes_from_the_seed_of_the_call():
+    noisy = fc.tf_computation("float32")(lambda x: x + tf.random.normal([]))
+    outer = fc.tf_computation("float32")(lambda x: noisy(x) - noisy(x))
+    first, again, other = (outer.invoke(1.0, seed=s) for s in (3, 3, 4))
+    assert first == again != other
+    assert first != 0.0
+
+
 def test_a_parameter_may_be_called_seed():
     shifted = fc.tf_computation("int32", "int32")(lambda x, seed: x + seed)
     assert shifted(1, seed=5) == 6
