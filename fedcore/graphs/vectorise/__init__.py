@@ -58,6 +58,9 @@ def can_vectorise(
         ragged_args: for those with a padded batch, its axis.
     """
     ragged_args = ragged_args or {}
+    traits = graph.traits if isinstance(graph, TracedGraph) else graph.attributes
+    if "seeded" in traits:
+        return NoRule("seed", "the graph draws from a seed, which differs between clients")
     specs = [spec(t) for t in tensor_leaves(graph.type.parameter)]
 
     def scratch():
