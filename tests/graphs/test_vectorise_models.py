@@ -267,7 +267,7 @@ def test_what_has_effects_or_state_has_no_rule(fn):
 
 
 def test_what_draws_from_a_seed_has_no_rule():
-    graph = trace_function(drawing, fc.to_type(("float32", [3])))
+    graph = traced(drawing, (3,))
     error = can_vectorise(graph, graph.data, {0})
     assert error is not None
     assert "draws from a seed" in str(error)
