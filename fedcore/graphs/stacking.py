@@ -12,6 +12,7 @@ from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 WORKING_SET_BYTES = 16 << 20  # what the clients of one width should stay within, to be kept near the cores
 ROWS = 32  # assumed for a batch, whose size is not known before the data is
 WIDEST = 128
+WIDEST_OF_IMAGES = 4  # what a convolution makes of a batch is far larger than the batch
 
 
 @attrs.frozen
@@ -42,6 +43,8 @@ def stacking(module: Module, zero: str, stage: str, join: str, broadcasts: int, 
     except NoRule as error:
         return error
     width = _width(function, broadcasts)
+    if any(b"Conv2D" in module.blob(g.digest) for g in module.graphs):
+        width = min(width, WIDEST_OF_IMAGES)
     return Stacking(width, max(block, width))
 
 
