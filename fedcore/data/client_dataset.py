@@ -1,5 +1,6 @@
 """`ClientDataset`: a client's examples as columns, in the shape of a `tf.data.Dataset`."""
 
+import functools
 import weakref
 from collections.abc import Callable
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.columns import INFINITE, Columns, Step
+from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.values import elements_of, to_python, unflatten
@@ -17,9 +19,9 @@ from fedcore.types import StructType, TensorType, Type, map_tensors, tensor_leav
 class ClientDataset(tf.data.Dataset):
     """One client's examples: columns (an array per leaf, examples first) and the steps over them.
 
-    `map`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps, and no `tf.data`
-    iterator is ever made for them; any other method of `tf.data.Dataset` makes the real dataset first, when it is
-    needed.
+    `map`, `filter`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps, and no
+    `tf.data` iterator is ever made for them; any other method of `tf.data.Dataset` makes the real dataset first, when
+    it is needed. So do a map that draws random numbers, a filter over batches, and a batch of batches.
 
     Guarantees:
       - Immutable: a step makes a new dataset over the same columns.
@@ -90,7 +92,19 @@ class ClientDataset(tf.data.Dataset):
 
     def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options):
         """Applies `map_func` to every element; it is traced once for each type of element."""
-        return self._step(Step("map", graph=traced_map(map_func, self.element_type)))
+        graph = traced_map(map_func, self.element_type)
+        if graph.seeded:
+            return self._real().map(map_func)  # what it draws is tf.data's to draw
+        return self._step(Step("map", graph=graph))
+
+    def filter(self, predicate, name=None):
+        """Keeps the elements for which `predicate` holds; it is computed here, once for every row of the columns."""
+        graph = traced_map(predicate, self.element_type)
+        if self._columns.layout.batched or self._columns.is_endless or graph.seeded:
+            return self._real().filter(predicate)
+        if graph.type.result != TensorType("bool"):
+            raise FedcoreError(f"the predicate of a filter returns one bool, not {graph.type.result}")
+        return self._step(Step("filter", graph=graph, kept=_kept(self._columns, graph)))
 
     def prefetch(self, buffer_size=None, name=None):
         return self
@@ -165,6 +179,30 @@ def traced_map(fn: Callable, element: Type) -> TracedGraph:
     return known[element]
 
 
+def _kept(columns: Columns, predicate: TracedGraph) -> np.ndarray:
+    """For each row of unbatched columns whether the predicate holds for what the maps make of it."""
+    if not len(columns.arrays[0]):
+        return np.zeros([0], bool)
+    return _mask(columns.layout, predicate)(*map(tf.convert_to_tensor, columns.arrays)).numpy()
+
+
+@functools.lru_cache(maxsize=128)
+def _mask(layout: Layout, predicate: TracedGraph) -> Callable:
+    """The columns -> bool for each row: one function for all clients of a layout."""
+
+    @tf.function(autograph=False, input_signature=layout.column_specs())
+    def mask(*arrays):
+        def holds(row):
+            value = unflatten(list(row), layout.element)
+            for graph in (*layout.before, predicate):
+                value = graph_callable(graph.named("row"), graph.data)(value)
+            return value
+
+        return tf.map_fn(holds, arrays, fn_output_signature=tf.bool)
+
+    return mask
+
+
 def _base(columns: Columns) -> tf.data.Dataset:
     element, groups = columns.element, columns.groups
     if groups is None:
@@ -174,7 +212,7 @@ def _base(columns: Columns) -> tf.data.Dataset:
     return rows.map(lambda b, e: to_python(unflatten([c[b:e] for c in arrays], element), element))
 
 
-def _real_map(dataset, step: Step):
+def _real_map(dataset, step: Step, *, filters: bool = False):
     graph = step.traced
     call = graph_callable(graph.named("map"), graph.data)
     element, result = graph.parameter, graph.type.result
@@ -183,7 +221,7 @@ def _real_map(dataset, step: Step):
         value = parts if len(parts) > 1 else parts[0]
         return to_python(call(unflatten(_leaves(value, element), element)), result)
 
-    return dataset.map(mapped)
+    return dataset.filter(mapped) if filters else dataset.map(mapped)
 
 
 def _real_shuffle(dataset, step: Step):
@@ -198,4 +236,5 @@ _REAL: dict[str, Callable] = {
     "skip": lambda dataset, step: dataset.skip(step.number),
     "batch": lambda dataset, step: dataset.batch(step.number, drop_remainder=step.drop_remainder),
     "map": _real_map,
+    "filter": lambda dataset, step: _real_map(dataset, step, filters=True),
 }

@@ -1,11 +1,13 @@
 """What users pass for a sequence, as the runtimes take it."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
+from fedcore.data.foreign import recognised
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.sequences import Layout
@@ -23,9 +25,13 @@ from fedcore.types import (
 )
 
 
-def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
-    """A sequence as columns: a `ClientDataset` as it is, a list or another dataset drawn into columns once.
+def columns_of(
+    value, type_: SequenceType, path: str = "value", note: Callable[[str], None] = lambda text: None
+) -> Columns:
+    """A sequence as columns: a `ClientDataset` as it is, a real dataset recognised or iterated, a list laid out.
 
+    Args:
+        note: takes what the user should know, such as why a dataset is iterated.
     Raises:
         TypeMismatch: the elements do not fit the type.
         FedcoreError: the sequence does not end.
@@ -42,6 +48,11 @@ def columns_of(value, type_: SequenceType, path: str = "value") -> Columns:
         _check_element(to_type(value.element_spec), type_, path)
         if value.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
+        found = recognised(value, lambda source, max_bytes: _drawn(source, max_bytes, path))
+        if isinstance(found, ClientDataset) and _layout_fits(found.columns.layout, type_):
+            return found.columns
+        if isinstance(found, str):
+            note(f"a tf.data.Dataset is iterated in every call: {found}")
         return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
     if hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict):
         return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
@@ -56,6 +67,18 @@ def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> lis
     if not hasattr(value, "__iter__") or isinstance(value, str | bytes | dict):
         raise _no_sequence(value, type_, path)
     return [_element(x, type_.element, path) for x in value]
+
+
+def _drawn(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientDataset | None:
+    """The elements of a dataset as columns; None where they have more bytes."""
+    type_ = to_type(dataset.element_spec)
+    elements, size_bytes = [], 0
+    for x in dataset:
+        elements.append(_element(x, type_, path))
+        size_bytes += sum(np.asarray(leaf).nbytes for leaf in flatten(elements[-1]))
+        if size_bytes > max_bytes:
+            return None
+    return ClientDataset(_from_elements(elements, type_, path))
 
 
 @functools.lru_cache(maxsize=256)

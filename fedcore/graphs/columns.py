@@ -26,11 +26,12 @@ class Step:
     """One step over a sequence.
 
     Args:
-        kind: map, repeat, shuffle, take, skip or batch.
+        kind: map, filter, repeat, shuffle, take, skip or batch.
         number: how often, how many, or the user's seed; none for a map.
         drop_remainder: of a batch.
         reshuffles: of a shuffle: a new order in every repetition.
         graph: of a map.
+        kept: of a filter: for each row of the columns whether it stays.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Step:
     drop_remainder: bool = False
     reshuffles: bool = True
     graph: TracedGraph | None = attrs.field(default=None, eq=lambda g: g and g.digest)
+    kept: np.ndarray | None = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def traced(self) -> TracedGraph:
@@ -218,11 +220,20 @@ def _batch(drawn, step: Step, key: int, later):
     return rows
 
 
+def _filter(drawn, step: Step, key: int, later):
+    def rows(epoch: int) -> Rows:
+        before = drawn(epoch)
+        return before if step.kept is None else before.picked(step.kept[before.rows])
+
+    return rows
+
+
 _DRAWN: dict[str, Callable] = {
     "repeat": _repeat,
     "shuffle": _shuffle,
     "take": _take,
     "skip": _skip,
     "batch": _batch,
+    "filter": _filter,
     "map": lambda drawn, step, key, later: drawn,
 }

@@ -62,7 +62,7 @@ class LookAlike:
         return self.count
 
     def reduce(self, initial_state, reduce_func, name=None):
-        """Folds the elements in order."""
+        """Folds the elements in order; a size that changes on the way becomes unknown, as in `tf.data`."""
         fn = self.convert(reduce_func)
         state = tf.nest.map_structure(tf.convert_to_tensor, initial_state)
 
@@ -71,8 +71,28 @@ class LookAlike:
             tf.nest.assert_same_structure(state, after, check_types=False)
             return i + 1, tf.nest.pack_sequence_as(state, tf.nest.flatten(after))
 
-        _, out = tf.while_loop(lambda i, _: i < self.count, body, (tf.constant(0, tf.int64), state))
+        shapes = self._shapes_of_state(fn, state)
+        first = tf.constant(0, tf.int64)
+        invariants = (first.shape, shapes)
+        _, out = tf.while_loop(lambda i, _: i < self.count, body, (first, state), shape_invariants=invariants)
         return out
+
+    def _shapes_of_state(self, fn: Callable, state):
+        """The shapes that hold before and after every step."""
+        while True:
+            specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, state)
+            step = tf.function(lambda i, state: fn(state, self.at(i)), autograph=False)
+            after = step.get_concrete_function(tf.TensorSpec([], tf.int64), specs).structured_outputs
+            tf.nest.assert_same_structure(state, after, check_types=False)
+            shapes = [
+                a.shape.most_specific_compatible_shape(b.shape)
+                for a, b in zip(tf.nest.flatten(state), tf.nest.flatten(after), strict=True)
+            ]
+            if shapes == [t.shape for t in tf.nest.flatten(state)]:
+                return tf.nest.pack_sequence_as(state, shapes)
+            tensors = zip(tf.nest.flatten(state), shapes, strict=True)
+            relaxed = [tf.compat.v1.placeholder_with_default(t, shape) for t, shape in tensors]
+            state = tf.nest.pack_sequence_as(state, relaxed)
 
     def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options) -> "LookAlike":
         """Applies a function to elements as they are drawn; a tuple is spread over its parameters."""

@@ -1,5 +1,6 @@
 """The local runtime: a server device, client devices, and the executors over them."""
 
+import functools
 import os
 from collections.abc import Sequence
 
@@ -45,7 +46,8 @@ class LocalRuntime:
     def run(self, module: Module, arguments: list, report: Report):
         """The result of a planned module as the user sees it."""
         main = module.main
-        values = [prepare(v, p.type, p.name, columns_of) for v, p in zip(arguments, main.parameters, strict=True)]
+        sequence = functools.partial(columns_of, note=report.note)
+        values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
         result = self._plans.run(module, module.digest(), values, report)
         meter(module, report)
         return restore(_to_numpy(result, main.result_type), main.result_type)

@@ -43,6 +43,12 @@ class Report:
         """Records what runs inside, where the call is recorded."""
         return _NOT_RECORDED if self.recording is None else self.recording.span(kind, name, **facts)
 
+    def note(self, text: str) -> None:
+        """Tells the user something, once however often it is noted."""
+        with self._lock:
+            if text not in self.notes:
+                self.notes.append(text)
+
     @property
     def total_graph_calls(self) -> int:
         return sum(self.graph_calls.values())

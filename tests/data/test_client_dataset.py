@@ -30,6 +30,10 @@ def scaled(element):
     return {"x": element["x"] * 2.0, "y": element["y"] + 1}
 
 
+def odd(element):
+    return element["y"] % 2 == 1
+
+
 def drawn(dataset: fc.data.ClientDataset, seed: int = 0) -> list[dict]:
     """The elements as a graph draws them from columns and steps."""
     (layout,), tensors = pack(dataset.columns, seed)
@@ -78,6 +82,15 @@ PIPELINES = {
     "map twice": lambda d: d.map(scaled).map(scaled),
     "map before batch": lambda d: d.map(scaled).batch(3),
     "map after batch": lambda d: d.batch(3).map(scaled),
+    "map twice before batch": lambda d: d.map(scaled).map(scaled).batch(4, drop_remainder=True),
+    "maps before and after batch": lambda d: d.map(scaled).batch(3).map(scaled).map(scaled),
+    "filter": lambda d: d.filter(odd),
+    "filter nothing away": lambda d: d.filter(lambda e: e["y"] >= 0),
+    "filter all away": lambda d: d.filter(lambda e: e["y"] < 0).batch(2),
+    "filter after map": lambda d: d.map(scaled).filter(odd).batch(2),
+    "filter after repeat": lambda d: d.repeat(2).filter(odd).batch(3),
+    "filter twice": lambda d: d.filter(odd).map(scaled).filter(lambda e: e["x"][0] > 8.0),
+    "filter, repeat without end, take": lambda d: d.filter(odd).repeat().take(8),
     "repeat before batch": lambda d: d.repeat(2).batch(4),
     "batch before repeat": lambda d: d.batch(4).repeat(2),
     "batch before take": lambda d: d.batch(2).take(2),
@@ -187,6 +200,35 @@ def test_shuffles_of_a_repeated_dataset_cover_all_epochs():
 def test_another_method_makes_the_real_dataset():
     window = client().batch(2).unbatch().filter(lambda e: e["y"] > 3)
     assert [int(e["y"]) for e in window] == [4, 5, 6]
+
+
+BY_THE_REAL_ONE = {
+    "batch of batches": lambda d: d.batch(2, drop_remainder=True).batch(2),
+    "filter over batches": lambda d: d.batch(2).filter(lambda b: b["y"][0] > 1),
+    "filter without end": lambda d: d.repeat().filter(odd).take(5),
+    "enumerate": lambda d: d.enumerate(),
+    "window": lambda d: d.padded_batch(3),
+}
+
+
+@pytest.mark.parametrize("pipeline", BY_THE_REAL_ONE.values(), ids=BY_THE_REAL_ONE)
+def test_what_columns_cannot_do_the_real_dataset_does(pipeline):
+    have, want = pipeline(client()), pipeline(real())
+    assert not isinstance(have, fc.data.ClientDataset)
+    assert have.element_spec == want.element_spec
+    for h, w in zip(have, want, strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, h, w)
+
+
+def test_a_map_that_draws_is_left_to_the_real_dataset():
+    noisy = client().map(lambda e: {"x": e["x"] + tf.random.uniform([2]), "y": e["y"]})
+    first, again = (np.stack([e["x"] for e in noisy]) for _ in range(2))
+    assert not np.array_equal(first, again)
+
+
+def test_a_predicate_returns_a_bool():
+    with pytest.raises(FedcoreError, match=r"the predicate of a filter returns one bool, not int32"):
+        client().filter(lambda e: e["y"])
 
 
 def test_columns_of_unequal_length_are_refused():

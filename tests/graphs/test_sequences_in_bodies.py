@@ -272,3 +272,12 @@ def test_iterating_without_source_is_refused():
 def test_a_returned_sequence_is_refused():
     with pytest.raises(TracingError, match="returns a sequence; a tf_computation returns tensors"):
         fc.tf_computation(FLOATS)(lambda xs: xs.take(1))
+
+
+def test_a_state_may_change_its_size_in_a_reduce(runtime):
+    @fc.tf_computation(FLOATS)
+    def gathered(xs):
+        return xs.reduce((tf.zeros([0]), tf.zeros([2])), lambda s, x: (tf.concat([s[0], [x]], 0), s[1] + x))[0]
+
+    assert gathered.type_signature.result == fc.TensorType("float32", [None])
+    np.testing.assert_array_equal(gathered([1.0, 2.0]), [1.0, 2.0])

@@ -1,0 +1,187 @@
+"""Real `tf.data` pipelines as columns, best effort: what they do is read off their objects and replayed.
+
+What precedes the first shuffle or repetition is the same each time: it is drawn once and kept while the dataset
+lives, within a budget of bytes. The steps after it become steps over columns, so that a round makes no iterator. What
+is not recognised is iterated in every call, and the report says so.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from fedcore.data.client_dataset import ClientDataset
+from fedcore.errors import FedcoreError
+
+MAX_BYTES = 1 << 30
+"""What is kept of all foreign datasets together."""
+
+_OP_SEED = 87654321  # stands beside a seed that the user gave to `shuffle`, where no global one is set
+
+
+class _Unknown(Exception):
+    """Why a pipeline is not replayed."""
+
+
+class _Kept:
+    """Recognised datasets by the real ones, at most `max_bytes` of columns.
+
+    Guarantees:
+      - An entry goes with its real dataset; what does not fit is not kept.
+      - A dataset is drawn outside of the lock.
+    """
+
+    def __init__(self, max_bytes: int):
+        self.max_bytes = max_bytes
+        self.size_bytes = 0
+        self._found: dict[int, ClientDataset] = {}
+        self._lock = threading.Lock()
+
+    def get(self, dataset: tf.data.Dataset) -> ClientDataset | None:
+        with self._lock:
+            return self._found.get(id(dataset))
+
+    def put(self, dataset: tf.data.Dataset, columns: ClientDataset, size_bytes: int) -> None:
+        with self._lock:
+            if id(dataset) in self._found:
+                return
+            self._found[id(dataset)] = columns
+            self.size_bytes += size_bytes
+        weakref.finalize(dataset, self._forget, id(dataset), size_bytes)
+
+    def _forget(self, key: int, size_bytes: int) -> None:
+        with self._lock:
+            self._found.pop(key, None)
+            self.size_bytes -= size_bytes
+
+
+_kept = _Kept(MAX_BYTES)
+
+
+def recognised(
+    dataset: tf.data.Dataset, draw: Callable[[tf.data.Dataset, int], ClientDataset | None]
+) -> ClientDataset | str:
+    """The dataset as columns and steps, or why it is none.
+
+    Args:
+        draw: iterates a dataset into columns of at most so many bytes; None where it is larger.
+    """
+    known = _kept.get(dataset)
+    if known is not None:
+        return known
+    try:
+        source, steps = _taken_apart(dataset)
+        # A bare source is drawn afresh: nothing says that a generator gives the same again.
+        if not steps:
+            return "it has no shuffle or repetition to replay"
+        if source.cardinality() == tf.data.INFINITE_CARDINALITY:
+            return "what precedes its first shuffle does not end"
+        columns = draw(source, _kept.max_bytes - _kept.size_bytes)
+        if columns is None:
+            return f"what precedes its first shuffle has more bytes than are kept of such datasets ({MAX_BYTES:,})"
+        size_bytes = sum(int(getattr(a, "nbytes", 0)) for a in columns.columns.arrays)
+        replayed: tf.data.Dataset = columns
+        for step in steps:
+            replayed = step(replayed)
+        if not isinstance(replayed, ClientDataset):
+            return "a step of it is not one over columns"
+    except _Unknown as error:
+        return str(error)
+    except FedcoreError as error:
+        return str(error).split("\n")[0]
+    _kept.put(dataset, replayed, size_bytes)
+    return replayed
+
+
+def _taken_apart(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Callable]]:
+    """What precedes the first shuffle or repetition, and the steps from there on."""
+    chain: list[tf.data.Dataset] = []
+    current: tf.data.Dataset | None = dataset
+    while current is not None:
+        chain.append(current)
+        current = getattr(current, "_input_dataset", None)
+    chain.reverse()
+    names = [_name(d) for d in chain]
+    first = next((i for i, n in enumerate(names) if n in ("Shuffle", "Repeat")), None)
+    if first is None or first == 0:
+        return dataset, []
+    steps = []
+    for name, made in zip(names[first:], chain[first:], strict=True):
+        if name not in _STEPS:
+            raise _Unknown(f"its step {type(made).__name__.strip('_')} is not replayed")
+        steps.append(_STEPS[name](made))
+    return chain[first - 1], steps
+
+
+def _name(dataset: tf.data.Dataset) -> str:
+    name = type(dataset).__name__.removesuffix("V1Adapter")
+    return name.strip("_").removesuffix("Dataset").removeprefix("Parallel")
+
+
+def _number(dataset: tf.data.Dataset, name: str):
+    value = tf.get_static_value(getattr(dataset, name, None))
+    if value is None:
+        raise _Unknown(f"its step {type(dataset).__name__.strip('_')} has a number that is not known")
+    return value
+
+
+def _repeat(made) -> Callable:
+    count = int(_number(made, "_count"))
+    return lambda d: d.repeat(None if count < 0 else count)
+
+
+def _shuffle(made) -> Callable:
+    first, second = int(_number(made, "_seed")), int(_number(made, "_seed2"))
+    seed = second if first == _OP_SEED else first ^ second
+    return lambda d: d.shuffle(None, seed=seed, reshuffle_each_iteration=made._reshuffle_each_iteration)
+
+
+def _batch(made) -> Callable:
+    size, drop = int(_number(made, "_batch_size")), bool(_number(made, "_drop_remainder"))
+    return lambda d: d.batch(size, drop_remainder=drop)
+
+
+def _function(made, name: str) -> Callable:
+    fn = getattr(getattr(made, name, None), "_func", None)
+    if fn is None:
+        raise _Unknown(f"the function of its step {type(made).__name__.strip('_')} is not to be had")
+    return fn
+
+
+def _map(made) -> Callable:
+    fn = _function(made, "_map_func")
+    return lambda d: d.map(fn)
+
+
+def _filter(made) -> Callable:
+    predicate = _function(made, "_predicate")
+    return lambda d: d.filter(predicate)
+
+
+def _take(made) -> Callable:
+    count = int(_number(made, "_count"))
+    return lambda d: d.take(count)
+
+
+def _skip(made) -> Callable:
+    count = int(_number(made, "_count"))
+    return lambda d: d.skip(count)
+
+
+def _cache(made) -> Callable:
+    raise _Unknown("it caches what it has shuffled, which columns draw anew")
+
+
+_STEPS: dict[str, Callable[[tf.data.Dataset], Callable]] = {
+    "Repeat": _repeat,
+    "Shuffle": _shuffle,
+    "Batch": _batch,
+    "Map": _map,
+    "Filter": _filter,
+    "Take": _take,
+    "Skip": _skip,
+    "Cache": _cache,
+    "Prefetch": lambda made: lambda d: d,
+    "Options": lambda made: lambda d: d,
+}
