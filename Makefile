@@ -19,8 +19,11 @@ demo: $(READY) ## the main job: train, look inside, compare
 test: lint ## everything CI runs: linters, types, layers, the whole test suite
 	@$(BIN)/python -m pytest
 
-check: lint ## linters, types, layers, fast tests
-	@$(BIN)/python -m pytest -m "not slow and not soak"
+# The tests that tell most a second: those of the language, the plans and the runtime.
+QUICK := tests/types tests/ir tests/intrinsics tests/golden tests/templates tests/runtime tests/data
+
+check: lint ## linters, types, layers, quick tests
+	@$(BIN)/python -m pytest -m "not slow and not soak" $(QUICK)
 
 lint: $(READY) ## linters, types and layers only
 	@$(BIN)/ruff check --quiet
