@@ -19,7 +19,7 @@ def sgd():
 
 def round_of(model_fn, aggregator, clients=None):
     process = algorithms.build_weighted_fed_avg(model_fn, sgd, metrics_aggregator=aggregator)
-    _, found = process.next(process.initialize(), random_clients(SIZES) if clients is None else clients)
+    _, found = process.next(process.initialize.invoke(seed=1), random_clients(SIZES) if clients is None else clients)
     return found["client_work"]["train"]
 
 

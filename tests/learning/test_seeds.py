@@ -53,6 +53,12 @@ def test_default_initialisers_follow_the_seed_and_given_seeds_stay():
     assert same(states[0], states[2])
 
 
+def test_a_state_remembers_the_seed_it_was_made_with():
+    process = process_of(with_dropout())
+    with fc.use(seed=6):
+        assert process.initialize().seed == 6
+
+
 @pytest.mark.parametrize("seed", [None, 7])
 def test_dropout_differs_by_round_and_seed_and_is_reproducible(seed):
     process = process_of(with_dropout(seed))
