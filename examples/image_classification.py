@@ -28,7 +28,7 @@ def make_model():
     )
 
 
-def main(rounds=20, clients_per_round=10):
+def main(rounds=40, clients_per_round=10):
     train, test = fc.simulation.datasets.digits.load_data(num_clients=50)
     sample = fc.simulation.build_uniform_sampling_fn(train.client_ids, seed=1)
     batch_type = prepared(train.create_tf_dataset_for_client(train.client_ids[0])).element_spec

@@ -49,7 +49,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("fn", REFUSED, ids=lambda fn: fn.__name__)
 def test_what_cannot_leave_the_process_is_refused(fn):
-    with pytest.raises(TracingError, match=f"`{fn.__name__}` .*test_refusals.py:.*{re.escape(REFUSED[fn])}"):
+    with pytest.raises(TracingError, match=f"`{fn.__name__}` .*test_refused_bodies.py:.*{re.escape(REFUSED[fn])}"):
         fc.tf_computation("float32")(fn)
 
 
