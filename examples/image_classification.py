@@ -1,4 +1,4 @@
-"""Handwritten digits at 50 clients: a convolutional network by federated averaging, 20 rounds.
+"""Handwritten digits at 50 clients: a convolutional network by federated averaging, 40 rounds.
 
 python examples/image_classification.py
 """
