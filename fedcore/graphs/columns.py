@@ -96,6 +96,10 @@ class Columns:
         return Columns(self.element, self.arrays, groups=self.groups, steps=(*self.steps, step))
 
     @property
+    def has_empty_batch(self) -> bool:
+        return self.groups is not None and bool((np.diff(self.groups) == 0).any())
+
+    @property
     def is_random(self) -> bool:
         return any(step.kind == "shuffle" for step in self.steps)
 

@@ -167,7 +167,7 @@ def _joined(values: list[Columns], drawn: list[Rows], place: np.ndarray) -> tupl
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     batched = values[0].layout.batched
     steps = max(map(len, drawn))
-    width = _width(drawn, values[0]) if batched else 0
+    width = _width(drawn, values) if batched else 0
     rows = np.zeros((len(place), steps, width) if batched else (len(place), steps), np.int64)
     sizes = np.zeros((len(place), steps), np.int64)
     last = max(int(lengths.sum()) - 1, 0)
@@ -187,10 +187,10 @@ def _widened(rows: np.ndarray, width: int) -> np.ndarray:
     return rows[:, :width] if missing <= 0 else np.concatenate([rows, np.repeat(rows[:, -1:], missing, axis=1)], axis=1)
 
 
-def _width(drawn: list[Rows], columns: Columns) -> int:
+def _width(drawn: list[Rows], columns: list[Columns]) -> int:
     """The padded size of a batch: few different ones, so that few graphs are made."""
     longest = max((int(r.sizes.max()) for r in drawn if r.sizes is not None and len(r.sizes)), default=1)
-    asked = next((s.number for s in columns.steps if s.kind == "batch"), longest)
+    asked = max(next((s.number for s in c.steps if s.kind == "batch"), longest) for c in columns)
     return min(asked, 1 << (max(longest, 1) - 1).bit_length())
 
 

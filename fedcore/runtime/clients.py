@@ -233,9 +233,13 @@ class _Run:
 
 
 def _alike(clients: list[tuple]) -> bool:
-    """Whether the sequences of all clients are laid out as those of the first."""
-    layouts = [[leaf.layout for leaf in flatten(c) if isinstance(leaf, Columns)] for c in clients]
-    return all(given == layouts[0] for given in layouts)
+    """Whether the sequences of all clients are laid out as those of the first, and no batch of theirs is empty.
+
+    A stacked step takes a batch without rows for the end of its client.
+    """
+    sequences = [[leaf for leaf in flatten(c) if isinstance(leaf, Columns)] for c in clients]
+    layouts = [[s.layout for s in of_client] for of_client in sequences]
+    return all(given == layouts[0] for given in layouts) and not any(s.has_empty_batch for c in sequences for s in c)
 
 
 def _split(out: tuple, *, folds: bool, keeps: bool) -> tuple:

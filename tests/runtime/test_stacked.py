@@ -1,0 +1,46 @@
+"""Clients side by side in one call: what could differ from running them one after the other."""
+
+import numpy as np
+import pytest
+
+import fedcore as fc
+
+BATCHES = fc.SequenceType(("float32", [None]))
+
+
+@fc.tf_computation("float32", ("float32", [None]))
+def step(total, batch):
+    import tensorflow as tf
+
+    return total * 2.0 + tf.reduce_sum(batch) + tf.cast(tf.shape(batch)[0], tf.float32)
+
+
+@fc.federated_computation(fc.FederatedType(BATCHES, fc.CLIENTS))
+def steps(clients):
+    return fc.federated_sum(fc.federated_map(lambda batches: fc.sequence_reduce(batches, 0.0, step), clients))
+
+
+def client(rows: int, batch: int) -> fc.data.ClientDataset:
+    return fc.data.ClientDataset.from_columns(np.arange(rows, dtype=np.float32)).batch(batch)
+
+
+def by_hand(batches) -> float:
+    total = 0.0
+    for batch in batches:
+        total = total * 2.0 + sum(batch) + len(batch)
+    return total
+
+
+def test_the_stage_is_vectorised():
+    assert steps.to_module("planned").function("clients").attributes["strategy"] == "vectorised"
+
+
+@pytest.mark.parametrize("sizes", [[(7, 2), (9, 5)], [(9, 5), (7, 2)], [(3, 100), (40, 8), (0, 4)]])
+def test_clients_of_one_call_may_have_batches_of_different_sizes(sizes):
+    want = sum(by_hand([list(range(n))[i : i + b] for i in range(0, n, b)]) for n, b in sizes)
+    assert steps([client(n, b) for n, b in sizes]) == want
+
+
+def test_an_empty_batch_is_a_step_and_ends_nothing():
+    cohort = [[[1.0, 2.0], [], [3.0]], [[4.0], [5.0, 6.0]]]
+    assert steps(cohort) == sum(map(by_hand, cohort))
