@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fedcore as fc
 
@@ -10,8 +11,6 @@ BATCHES = fc.SequenceType(("float32", [None]))
 
 @fc.tf_computation("float32", ("float32", [None]))
 def step(total, batch):
-    import tensorflow as tf
-
     return total * 2.0 + tf.reduce_sum(batch) + tf.cast(tf.shape(batch)[0], tf.float32)
 
 
