@@ -42,6 +42,11 @@ class ClientValues:
         """How many clients there are, where that is known before they are drawn."""
         return len(self.given) if isinstance(self.given, Sized) else None
 
+    @property
+    def is_read_once(self) -> bool:
+        """Whether a second reading finds nothing: a generator or another iterator."""
+        return isinstance(self.given, Iterator)
+
     def part(self, index: int) -> "ClientValues":
         """One element of every client's value."""
         return attrs.evolve(self, convert=lambda value, path: self.convert(value, path)[index])  # type: ignore[index]

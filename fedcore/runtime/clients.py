@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -119,14 +119,17 @@ class _Run:
         self.report.clients = max(self.report.clients, self.drawn)
         partial = None
         if self.work.zero is not None:
-            partial = self.tree.result() if self.drawn else self._call(self.devices[0], _Call(0, 0, []))[0]
+            partial = workers.call(self._partial, self.stop)
+        self.report.kept += len(self.kept)
         return partial, [self.kept[i] for i in range(len(self.kept))]
+
+    def _partial(self) -> tuple:
+        return self.tree.result() if self.drawn else self._call(self.devices[0], _Call(0, 0, []))[0]
 
     def _calls(self) -> Iterator[_Call]:
         """The clients of one graph call after the other; the client values of all arguments are drawn side by side."""
         work = self.work
-        counted = work.counted.given if work.counted else ()
-        clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in counted)
+        clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in _counted(work.counted))
         for index in itertools.count():
             call = _Call(index, index * self.size, list(itertools.islice(clients, self.size)))
             if not call.clients:
@@ -249,6 +252,13 @@ def _split(out: tuple, *, folds: bool, keeps: bool) -> tuple:
     if not folds:
         return None, out[0]
     return out[0], out[1] if keeps else ()
+
+
+def _counted(values: ClientValues | None) -> Iterable:
+    """As many things as there are clients."""
+    if values is None:
+        return ()
+    return values.given if values.size is None else range(values.size)
 
 
 def _side_by_side(cohorts: Sequence[ClientValues]) -> Iterator[tuple]:

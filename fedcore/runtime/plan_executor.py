@@ -1,5 +1,7 @@
 """Walks a plan: server stages here, client stages through the `ClientsExecutor`."""
 
+import threading
+
 import attrs
 import tensorflow as tf
 
@@ -13,6 +15,7 @@ from fedcore.runtime.clients import ClientsExecutor, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
+from fedcore.runtime.workers import Workers
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType
 
@@ -23,15 +26,19 @@ class PlanExecutor:
     Guarantees:
       - Makes exactly the graph calls of the plan: one a server stage, one a block, one less than blocks a merge.
       - Server values stay on the server's device between stages.
+      - Where a call comes from the main thread, that thread runs no graph itself, so that Ctrl-C reaches it at once.
+      - A generator that several stages would read is refused before any work.
     """
 
     def __init__(self, server: DeviceExecutor, clients: ClientsExecutor):
         self._server = server
         self._clients = clients
+        self._aside = Workers(1, 1, name="fedcore-server")
 
     def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):
         """The nested tuple of the result; `arguments` as `prepare` makes them."""
         main = module.main
+        _check_readings(module, arguments)
         known: dict[str, object] = dict(zip((p.name for p in main.parameters), arguments, strict=True))
         types = main.types()
         joins = _joins(module)
@@ -58,8 +65,13 @@ class PlanExecutor:
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)
         )
         report.count("server")
-        tensors = self._server.put([t for _, ts in packed for t in ts])
-        return self._server.call(function, [tf.constant(seed, tf.int64), *tensors], stop)
+        tensors = [tf.constant(seed, tf.int64), *self._server.put([t for _, ts in packed for t in ts])]
+        if threading.current_thread() is not threading.main_thread():
+            return self._server.call(function, tensors, stop)
+        return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
+
+    def close(self) -> None:
+        self._aside.close()
 
     def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop):
         before = report.clients
@@ -70,6 +82,38 @@ class PlanExecutor:
         if op.kind == "collect":
             return values
         return (merged, values) if work.keeps else merged
+
+
+def _check_readings(module: Module, arguments: list) -> None:
+    """Refuses what can be read only once where several client stages read it."""
+    known: dict[str, object] = dict(zip((p.name for p in module.main.parameters), arguments, strict=True))
+    readers: dict[int, list[str]] = {}
+    values: dict[int, ClientValues] = {}
+    for op in module.main.operations:
+        operands = [known.get(o.name) for o in op.operands if isinstance(o, Ref)]
+        if op.kind in ("fold", "collect"):
+            stage = [o.name for o in op.operands if not isinstance(o, Ref)][-1]
+            found = [v for v in operands if isinstance(v, ClientValues)]
+            unread = any(_of_clients(module.main.types()[o.name]) for o in op.operands if isinstance(o, Ref))
+            counted = None if unread else _any_cohort(arguments)
+            for value in [*found, *([counted] if counted else [])]:
+                values[id(value.given)] = value
+                readers.setdefault(id(value.given), []).append(f"@{stage}")
+        elif op.kind == "struct":
+            known[op.name] = tuple(operands)
+        elif op.kind == "item" and operands[0] is not None:
+            source = operands[0]
+            known[op.name] = source if isinstance(source, ClientValues) else source[op.attributes["index"]]  # type: ignore[index]
+    for key, stages in readers.items():
+        if len(stages) > 1 and values[key].is_read_once:
+            raise TypeMismatch(
+                f"{values[key].path} is a {type(values[key].given).__name__}, which can be read once, but the plan "
+                f"reads it {len(stages)} times, in {', '.join(stages)}: give a list, or an fc.Cohort"
+            )
+
+
+def _of_clients(type_) -> bool:
+    return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
 def _any_cohort(arguments: list) -> ClientValues | None:
@@ -111,6 +155,4 @@ def _bookkeeping(op: Operation, operands: list, types):
     if op.kind == "broadcast" or op.kind == "merge":
         return operands[-1]
     index = op.attributes["index"]
-    source = types[op.operands[0].name]
-    of_clients = isinstance(source, FederatedType) and source.placement.name == "CLIENTS" and not source.all_equal
-    return operands[0].part(index) if of_clients else operands[0][index]
+    return operands[0].part(index) if _of_clients(types[op.operands[0].name]) else operands[0][index]
