@@ -70,6 +70,7 @@ _PLACES = {
         "fedcore.computation",
     ),
     **dict.fromkeys(("invoke", "set_runtime", "use"), "fedcore.context"),
+    "Cohort": "fedcore.data",
 }
 _MODULES = (
     "aggregators",

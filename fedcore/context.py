@@ -6,11 +6,11 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from fedcore.compiler import LOWERING, compile_module, run_passes
+from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, pipeline_with, run_passes
 from fedcore.compiler.stored_plans import stored_plans
 from fedcore.ir import Module, verify
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
@@ -24,53 +24,60 @@ class Runtime(Protocol):
 
     compiles: bool
 
+    @property
+    def plan_options(self) -> Mapping[str, object]:
+        """Options of the pass `plan`, for the plans that it is given."""
+
     def run(self, module: Module, arguments: list, report: Report): ...
 
     def close(self) -> None: ...
 
 
 class PlanCache:
-    """The plans of the `max_entries` traced modules used last, by digest.
+    """The plans of the `max_entries` traced modules used last, by digest and pipeline.
 
     Guarantees:
       - One compilation a module, however many threads ask at once.
     """
 
     def __init__(self, max_entries: int = MAX_PLANS):
-        self._plans: OrderedDict[str, Module] = OrderedDict()
+        self._plans: OrderedDict[tuple[str, str], Module] = OrderedDict()
         self._max_entries = max_entries
         self._lock = threading.RLock()
-        self._recorded: set[tuple[str, Path]] = set()
+        self._recorded: set[tuple[str, str, Path]] = set()
 
-    def get(self, digest: str, module: Module, *, recorded_in: Path | None = None) -> Module:
+    def get(
+        self, digest: str, module: Module, pipeline: str = DEFAULT_PIPELINE, *, recorded_in: Path | None = None
+    ) -> Module:
         """The plan, compiled now if it is new; with `recorded_in`, what each pass did is written there."""
+        key = (digest, pipeline)
         with self._lock:
-            if recorded_in is not None and (digest, recorded_in) not in self._recorded:
-                self._recorded.add((digest, recorded_in))
-                self._plans[digest] = _compile_recorded(module, recorded_in)
-            if digest in self._plans:
-                self._plans.move_to_end(digest)
-                return self._plans[digest]
-            self._plans[digest] = plan = _compiled(digest, module)
+            if recorded_in is not None and (*key, recorded_in) not in self._recorded:
+                self._recorded.add((*key, recorded_in))
+                self._plans[key] = _compile_recorded(module, pipeline, recorded_in)
+            if key in self._plans:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+            self._plans[key] = plan = _compiled(digest, module, pipeline)
             while len(self._plans) > self._max_entries:
                 self._plans.popitem(last=False)
             return plan
 
 
-def _compiled(digest: str, module: Module) -> Module:
+def _compiled(digest: str, module: Module, pipeline: str) -> Module:
     """The plan, from the directory that FEDCORE_CACHE names where it is there."""
     stored = stored_plans()
     if stored is None:
-        return verify(compile_module(module))
-    plan = stored.get(digest)
+        return verify(compile_module(module, pipeline))
+    plan = stored.get(digest, pipeline)
     if plan is None:
-        plan = verify(compile_module(module))
-        stored.put(digest, plan)
+        plan = verify(compile_module(module, pipeline))
+        stored.put(digest, plan, pipeline)
     return plan
 
 
-def _compile_recorded(module: Module, directory: Path) -> Module:
-    passes = ((one.name, after) for one, after in run_passes(module))
+def _compile_recorded(module: Module, pipeline: str, directory: Path) -> Module:
+    passes = ((one.name, after) for one, after in run_passes(module, pipeline))
     return verify(record_compilation(directory, module.main.name, module, passes))
 
 
@@ -131,8 +138,10 @@ def note_report(report: Report | None) -> None:
 
 
 def plan_of(module: Module, digest: str | None = None) -> Module:
-    """The plan of a traced module, from the cache where it is there."""
-    return _plans.get(digest or module.digest(), module)
+    """The plan of a traced module for the runtime in use, from the cache where it is there."""
+    used = _used.get()
+    runtime = used[0] if used is not None else _default
+    return _plans.get(digest or module.digest(), module, pipeline_with(runtime.plan_options if runtime else {}))
 
 
 def lowered(module: Module) -> Module:
@@ -155,7 +164,7 @@ def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = N
     if directory is not None:
         return _recorded(directory, runtime, module, digest, arguments, report)
     began = time.perf_counter()
-    to_run = plan_of(module, digest) if runtime.compiles else module
+    to_run = _plans.get(digest, module, pipeline_with(runtime.plan_options)) if runtime.compiles else module
     try:
         return runtime.run(to_run, arguments, report)
     finally:
@@ -172,7 +181,8 @@ def _recorded(directory: Path, runtime: Runtime, module: Module, digest: str, ar
         with recording.sampling():
             if runtime.compiles:
                 with recording.span("compile", module.main.name):
-                    plan = _plans.get(digest, module, recorded_in=directory)
+                    pipeline = pipeline_with(runtime.plan_options)
+                    plan = _plans.get(digest, module, pipeline, recorded_in=directory)
             return runtime.run(plan or module, arguments, report)
     except BaseException as raised:
         error = raised

@@ -231,7 +231,7 @@ def realize_stacked(
 
     body.__name__ = stage
     traced = tf.function(body, autograph=False, input_signature=specs)
-    return Realized(traced.get_concrete_function(), partial_type)
+    return Realized(traced.get_concrete_function(), partial_type, optimised=True)
 
 
 def _client_values(parameters, shape: CallShape, tensors: list) -> list:
