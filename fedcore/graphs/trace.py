@@ -17,6 +17,7 @@ from fedcore.graphs.traits import refuse, stateful_nodes, traits_of
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.variables import OwnVariables, assign_first, make_fresh, own_variables
 from fedcore.ir.module import Graph, digest_of
+from fedcore.ir.values import no_builder
 from fedcore.types import (
     FunctionType,
     SequenceType,
@@ -122,7 +123,7 @@ def trace_leaves(
         result.append(type_)
         return [tf.identity(t) for t in out]
 
-    with own_variables() as own, default_seeds():
+    with no_builder(), own_variables() as own, default_seeds():
         concrete = tf.function(main, autograph=False).get_concrete_function(*specs)
     graph = concrete.graph
     graph_def = graph.as_graph_def()
