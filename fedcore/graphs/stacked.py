@@ -18,11 +18,12 @@ import tensorflow as tf
 from fedcore.graphs.columns import Columns, Rows
 from fedcore.graphs.kernels import kernels
 from fedcore.graphs.realize import Realized
+from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, spec
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.vectorise import Lane, NoRule, shared, stacked, vectorised_call
-from fedcore.ir.interpret import Interpreter
+from fedcore.ir.interpret import Callee, Interpreter
 from fedcore.ir.module import Function, Module, Operation, Ref
 from fedcore.ir.operations import lookup
 from fedcore.seeds import fold_in
@@ -251,7 +252,7 @@ class StackedSequence:
             value_type = graph.type.result
         value = unflatten(lanes, value_type)
         for fn in self.maps:
-            value = fn(value)
+            value = (fn.for_element(step) if isinstance(fn, Callee) else fn)(value)
         return value, sizes
 
 
@@ -285,10 +286,10 @@ class _Stage:
         self.first_full = False
 
     def _graph(self, graph, data: bytes) -> Callable:
-        def call(*arguments):
+        def call(*arguments, seed=None):
             lanes = flatten(arguments)
             sizes = self.sizes if any(lane.ragged is not None for lane in lanes) else None
-            return unflatten(vectorised_call(graph, data, lanes, sizes), graph.type.result)
+            return unflatten(vectorised_call(graph, data, lanes, sizes, seed), graph.type.result)
 
         return call
 
@@ -317,7 +318,8 @@ class _Stage:
 
         def step(carry: list[Lane], s, *, masked: bool) -> list[tf.Tensor]:
             value, self.sizes = sequence.element(s, masked=masked)
-            after = flatten(function(unflatten(carry, type_), value))
+            now = function.for_element(s) if isinstance(function, Callee) else function
+            after = flatten(now(unflatten(carry, type_), value))
             self.sizes = None
             return [_stack(lane, clients) for lane in after]
 
@@ -385,6 +387,7 @@ def realize_stacked(
         rest = list(tensors)
         broadcast = [unflatten([shared(rest.pop(0)) for _ in leaves(p.type)], p.type) for p in common]
         place, count = rest.pop(0), rest.pop(0)
+        ordered = _in_places(seeds, place)
         groups = _groups(shape, width)
         values = _client_values(mine, shape, rest)
         evaluator = _Stage(module)
@@ -393,7 +396,7 @@ def realize_stacked(
         handed = []
         for begin, end in groups:
             group = {**known, **{p.name: _sliced(v, begin, end) for p, v in zip(mine, values, strict=True)}}
-            evaluator.run.operations(own, group, dict(types))
+            evaluator.run.operations(own, group, dict(types), tensor_seed(ordered[begin:end]))
             handed.append([_stack(lane, end - begin) for name in sent for lane in flatten(group[name])])
         evaluator.first_full = False
         together = [tf.gather(tf.concat(parts, 0), place) for parts in zip(*handed, strict=True)]
@@ -422,6 +425,13 @@ def realize_stacked(
     signature = [tf.TensorSpec([None], tf.int64), *specs]
     traced = tf.function(body, autograph=False, input_signature=signature)
     return Realized(traced.get_concrete_function(), partial_type)
+
+
+def _in_places(seeds: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+    """The clients' seeds in the order in which they run; 0 where there is no client."""
+    clients = int(place.shape[0])
+    whole = tf.concat([seeds, tf.zeros([clients], seeds.dtype)], 0)[:clients]
+    return tf.ensure_shape(tf.gather(whole, tf.math.invert_permutation(tf.cast(place, tf.int32))), [clients])
 
 
 def _groups(shape: CallShape, width: int) -> list[tuple[int, int]]:

@@ -186,7 +186,7 @@ def _make_constant(node, value) -> None:
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
 
 
-def _define(functions) -> None:
+def define(functions) -> None:
     """Makes library functions (branches, loop bodies) known to the process.
 
     Importing a GraphDef into a function being built adds its library to that graph only, and the call then fails with
@@ -245,7 +245,7 @@ def call_leaves(graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | N
             tensors.append(value)
     if operands:
         graph_def = bind(graph_def, operands)
-    _define(graph_def.library.function)
+    define(graph_def.library.function)
     feed = {f"arg{i}:0": current.capture(t) for i, t in enumerate(tensors) if f"arg{i}" in used}
     if graph.attributes.get("seeded"):
         if seed is None:

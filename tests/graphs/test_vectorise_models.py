@@ -254,23 +254,12 @@ def printing(x):
     return x + 1.0
 
 
-def drawing(x):
-    return x + tf.random.uniform([3])
-
-
 @pytest.mark.parametrize("fn", [counting, printing])
 def test_what_has_effects_or_state_has_no_rule(fn):
     graph = traced(fn, (3,))
     found = can_vectorise(graph, graph.data, {0})
     assert found is not None
     assert "effects or state" in str(found)
-
-
-def test_what_draws_from_a_seed_has_no_rule():
-    graph = traced(drawing, (3,))
-    error = can_vectorise(graph, graph.data, {0})
-    assert error is not None
-    assert "draws from a seed" in str(error)
 
 
 def test_effects_have_no_rule_even_where_no_client_differs():
