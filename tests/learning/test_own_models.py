@@ -88,7 +88,12 @@ def forward_pass(weights, batch, training):
 
 def update_metrics(state, batch, output):
     hits = tf.cast(tf.argmax(output.predictions, -1, tf.int32) == batch[1], tf.float32)
-    return {"accuracy": (state["accuracy"][0] + tf.reduce_sum(hits), state["accuracy"][1] + tf.cast(tf.size(hits), tf.float32))}
+    return {
+        "accuracy": (
+            state["accuracy"][0] + tf.reduce_sum(hits),
+            state["accuracy"][1] + tf.cast(tf.size(hits), tf.float32),
+        )
+    }
 
 
 def functional_model_fn():

@@ -72,6 +72,7 @@ def test_dropout_differs_by_round_and_seed_and_is_reproducible(seed):
 
 def test_steps_and_clients_drop_other_units():
     model = fc.learning.models.trace_model(with_dropout())
+
     @fc.tf_computation
     def forward():
         batch = tf.ones([1, 4]), tf.ones([1, 1])

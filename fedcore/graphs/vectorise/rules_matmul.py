@@ -54,7 +54,21 @@ def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
 
 @rule("BatchMatMul", "BatchMatMulV2")
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
+    rank = max(call.rank(x), call.rank(y))
+    x, y = (_with_rank(call, lane, rank) for lane in (x, y))
     return product(call, node, x, y, transpose_x=node.get("adj_x", False), transpose_y=node.get("adj_y", False))
+
+
+def _with_rank(call: Call, lane: Lane, rank: int) -> Lane:
+    """With axes of size 1 in front, as broadcasting has them."""
+    missing = rank - call.rank(lane)
+    if not missing:
+        return lane
+    tensor = call.tensor(lane)
+    for _ in range(missing):
+        tensor = tf.expand_dims(tensor, 1 if lane.stacked else 0)
+    ragged = None if lane.ragged is None else lane.ragged + missing
+    return Lane(tensor, lane.stacked, ragged, lane.times, copies=lane.copies)
 
 
 @rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")

@@ -90,7 +90,9 @@ def build_fed_sgd(
             tuple(-g for g in done.gradients),
             tuple(a - b for a, b in zip(done.non_trainable, before.non_trainable, strict=True)),
         )
-        return finite_or_nothing(update, tf.cast(done.metrics["num_examples"][0], tf.float32), model.report_metrics(done.metrics))
+        return finite_or_nothing(
+            update, tf.cast(done.metrics["num_examples"][0], tf.float32), model.report_metrics(done.metrics)
+        )
 
     def build_train(nothing: Type):
         @federated_computation(weights_type, nothing, SequenceType(model.batch_type))

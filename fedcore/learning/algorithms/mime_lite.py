@@ -54,9 +54,7 @@ class _Result:
     examples: Any
 
 
-def _build_training(
-    model: PureModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, state_type: Type
-):
+def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, state_type: Type):
     """The computation `(<W,S,B*> -> _Result)`: local steps whose statistics S stay as they are."""
     gradient = build_gradient(model, weights_type)
 

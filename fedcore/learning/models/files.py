@@ -4,18 +4,26 @@ import os
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from fedcore.computation import Computation, tf_computation
 from fedcore.computation import load as load_computation
 from fedcore.computation import save as save_computation
 from fedcore.errors import FedcoreError
+from fedcore.learning.models.functional_model import pair_type
 from fedcore.learning.models.gradients import gradients_of, with_gradients
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
 
-_PARTS = ("initial_weights", "initial_metrics", "train", "evaluate", "report", "finalize", "predict", "predict_training")
+_PARTS = (
+    "initial_weights",
+    "initial_metrics",
+    "train",
+    "evaluate",
+    "report",
+    "finalize",
+    "predict",
+    "predict_training",
+)
 
 
 def save(model, path: str | os.PathLike) -> None:
@@ -51,7 +59,9 @@ def _computations(model: PureModel) -> dict[str, Computation]:
 
     @tf_computation(weights, metrics, batch)
     def evaluate(weights, metrics, batch):
-        gradients, output, non_trainable, after = gradients_of(model, ModelWeights(*weights), metrics, batch, training=False)
+        gradients, output, non_trainable, after = gradients_of(
+            model, ModelWeights(*weights), metrics, batch, training=False
+        )
         return gradients, _told(output), non_trainable, after
 
     report = tf_computation(metrics)(lambda state: model.report_metrics(state))
@@ -97,7 +107,7 @@ def load(path: str | os.PathLike, trusted: bool = False) -> PureModel:
 class _LoadedModel(PureModel):
     def __init__(self, parts: dict[str, Computation]):
         self._parts: dict[str, Any] = parts
-        self.batch_type = parts["train"].module.main.parameters[2].type
+        self.batch_type = pair_type(parts["train"].module.main.parameters[2].type)
 
     def initial_weights(self):
         return ModelWeights(*self._parts["initial_weights"]())

@@ -10,9 +10,9 @@ from fedcore.errors import TracingError
 from fedcore.ir.values import describe
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import COUNTED, BatchOutput, PureModel, counted, final_counts, initial_counts
-from fedcore.types import TensorType, Type, map_tensors, to_type
+from fedcore.types import StructType, TensorType, Type, map_tensors, to_type
 
-_NO_METRICS = (dict, lambda state, batch, output: state, lambda state: {})
+_NO_METRICS: tuple[Callable, Callable, Callable] = (dict, lambda state, batch, output: state, lambda state: {})
 
 
 class FunctionalModel(PureModel):
@@ -76,11 +76,20 @@ class FunctionalModel(PureModel):
         return {**self._finalize_metrics(mine), **final_counts(reported)}
 
 
-def batch_type(input_spec) -> Type:
+def batch_type(input_spec) -> StructType:
     """The type of a batch from TensorSpecs, or from a sample batch, whose number of examples is left open."""
     arrays = [leaf for leaf in tf.nest.flatten(input_spec) if isinstance(leaf, np.ndarray | tf.Tensor)]
     type_ = to_type(input_spec)
-    return map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), type_) if arrays else type_
+    return pair_type(map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), type_) if arrays else type_)
+
+
+def pair_type(type_: Type) -> StructType:
+    if not isinstance(type_, StructType) or len(type_) != 2:
+        raise TracingError(f"a batch is a pair of inputs and labels (x, y), not {type_}")
+    if set(type_.names) not in ({None}, {"x", "y"}) or type_.names == ("y", "x"):
+        names = ", ".join(map(str, type_.names))
+        raise TracingError(f"a batch that is a dict has the keys x and y, in that order, not {names}")
+    return type_
 
 
 def checked_output(output, who: Callable) -> BatchOutput:
@@ -96,5 +105,7 @@ def checked_output(output, who: Callable) -> BatchOutput:
         raise TracingError(f"{describe(who)} returns a BatchOutput without a loss or num_examples")
     loss = tf.convert_to_tensor(output.loss)
     if loss.shape.rank not in (0, None):
-        raise TracingError(f"{describe(who)} returns a loss of shape {loss.shape}; it is the mean of the batch, a scalar")
+        raise TracingError(
+            f"{describe(who)} returns a loss of shape {loss.shape}; it is the mean of the batch, a scalar"
+        )
     return BatchOutput(loss, output.predictions, tf.cast(tf.reshape(output.num_examples, []), tf.int64))

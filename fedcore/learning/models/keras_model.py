@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.graphs.values import elements_of
-from fedcore.learning.models.functional_model import batch_type
+from fedcore.learning.models.functional_model import batch_type, pair_type
 from fedcore.learning.models.keras_metrics import KerasMetrics
 from fedcore.learning.models.keras_outputs import by_output, labels_type, output_names, structure_of
 from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
@@ -69,7 +69,7 @@ class _KerasModel(PureModel):
         if not isinstance(model, keras.Model):
             raise TracingError(f"from_keras_model takes a Keras 3 model, not {model!r}")
         self.model = model
-        self.batch_type = _pair_type(_batch_type(model, loss, input_spec))
+        self.batch_type = pair_type(_batch_type(model, loss, input_spec))
         x, y = (_zeros(t) for t in self.batch_type.types)
         predictions = self._called(x)
         self.outputs = output_names(model, predictions)
@@ -207,15 +207,6 @@ def _batch_type(model: keras.Model, loss, input_spec) -> Type:
         )
     x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), structure_of(model, "inputs"))
     return to_type((x, labels_type(model, loss)))
-
-
-def _pair_type(type_: Type) -> StructType:
-    if not isinstance(type_, StructType) or len(type_) != 2:
-        raise TracingError(f"a batch is a pair of inputs and labels (x, y), not {type_}")
-    if set(type_.names) not in ({None}, {"x", "y"}) or type_.names == ("y", "x"):
-        names = ", ".join(map(str, type_.names))
-        raise TracingError(f"a batch that is a dict has the keys x and y, in that order, not {names}")
-    return type_
 
 
 def _zeros(type_: Type) -> Any:

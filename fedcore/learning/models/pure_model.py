@@ -7,7 +7,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.learning.models.model_weights import ModelWeights
-from fedcore.types import Type
+from fedcore.types import StructType
 
 
 @attrs.frozen
@@ -26,7 +26,7 @@ class PureModel(abc.ABC):
     of it is a dict from a metric's name to a tuple; reports are added.
     """
 
-    batch_type: Type
+    batch_type: StructType
     """The type of a batch: a pair of inputs and labels, or a dict with the keys x and y."""
 
     @abc.abstractmethod

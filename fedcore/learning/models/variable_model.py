@@ -212,4 +212,3 @@ def _converted(method: Callable) -> Callable:
     """A method with Python control flow over tensors made part of the graph."""
     autograph = tf.__internal__.autograph
     return autograph.tf_convert(method, autograph.control_status_ctx())
-
