@@ -236,24 +236,26 @@ class StackedSequence:
     sizes: tf.Tensor
     maps: tuple[Callable, ...] = ()
 
-    def element(self, step: tf.Tensor, *, masked: bool):
+    def batch_sizes(self, step: tf.Tensor, *, masked: bool) -> tf.Tensor | None:
+        """How many rows each client's batch of a step has; None where none is padded."""
+        return self.sizes[:, step] if self.layout.batched and masked else None
+
+    def element(self, step: tf.Tensor, sizes: tf.Tensor | None):
         """Lanes of the elements of one step."""
         picked = self.rows[:, step]
         leaves_ = [tf.gather(c, picked) for c in self.columns]
         layout = self.layout
         if layout.before:
             leaves_ = _mapped_rows(layout, leaves_) if layout.batched else _mapped(layout.before, leaves_)
-        ragged = 0 if layout.batched and masked else None
-        lanes = [stacked(t, ragged) for t in leaves_]
+        lanes = [stacked(t, None if sizes is None else 0) for t in leaves_]
         value_type = layout.element if not layout.before else layout.before[-1].type.result
-        sizes = self.sizes[:, step] if ragged is not None else None
         for graph in layout.after:
             lanes = vectorised_call(graph.named("map"), graph.data, lanes, sizes)
             value_type = graph.type.result
         value = unflatten(lanes, value_type)
         for fn in self.maps:
             value = (fn.for_element(step) if isinstance(fn, Callee) else fn)(value)
-        return value, sizes
+        return value
 
 
 def _mapped(graphs: tuple[TracedGraph, ...], leaves_: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -317,7 +319,8 @@ class _Stage:
         last = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
 
         def step(carry: list[Lane], s, *, masked: bool) -> list[tf.Tensor]:
-            value, self.sizes = sequence.element(s, masked=masked)
+            self.sizes = sequence.batch_sizes(s, masked=masked)
+            value = sequence.element(s, self.sizes)
             now = function.for_element(s) if isinstance(function, Callee) else function
             after = flatten(now(unflatten(carry, type_), value))
             self.sizes = None

@@ -11,6 +11,7 @@ from fedcore.graphs.values import elements_of
 from fedcore.learning.models.functional_model import batch_type, pair_type
 from fedcore.learning.models.keras_metrics import KerasMetrics
 from fedcore.learning.models.keras_outputs import by_output, labels_type, output_names, structure_of
+from fedcore.learning.models.keras_purity import check_pure
 from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel, counted, final_counts, initial_counts
 from fedcore.learning.models.traced import active_initialisers
@@ -72,6 +73,7 @@ class _KerasModel(PureModel):
         self.batch_type = pair_type(_batch_type(model, loss, input_spec))
         x, y = (_zeros(t) for t in self.batch_type.types)
         predictions = self._called(x)
+        check_pure(model, lambda given: model(given, **self._training(True)), x)
         self.outputs = output_names(model, predictions)
         self.losses = [_loss(given) for given in by_output(loss, self.outputs, "loss")]
         self.loss_weights = [1.0 if w is None else w for w in by_output(loss_weights, self.outputs, "loss_weights")]
