@@ -71,6 +71,28 @@ def _with_rank(call: Call, lane: Lane, rank: int) -> Lane:
     return Lane(tensor, lane.stacked, ragged, lane.times, copies=lane.copies)
 
 
+@rule("Einsum")
+def _(call: Call, node: Node, *lanes: Lane) -> Lane:
+    """The axis of clients gets a letter of its own in every operand, so that each client has its own products."""
+    equation = node["equation"].decode()
+    inputs, output = equation.split("->")
+    terms = inputs.split(",")
+    if "." in equation or any(len(set(term)) < len(term) for term in terms):
+        raise NoRule("Einsum", f"its axes are not named one by one: {equation}")
+    batches = {(term[x.ragged], x.times) for term, x in zip(terms, lanes, strict=True) if x.ragged is not None}
+    if len(batches) > 1:
+        raise NoRule("Einsum", "two batches meet")
+    letter, times = next(iter(batches), ("", 1))
+    if letter and any(letter in term and x.ragged is None for term, x in zip(terms, lanes, strict=True)):
+        raise NoRule("Einsum", "a batch is multiplied with an axis of constant size")
+    whole = [Lane(call.stack(x), True, x.ragged, x.times) for x in lanes]
+    summed = bool(letter) and letter not in output
+    client = next(c for c in "zyxwvu" if c not in equation)
+    named = ",".join(client + term for term in terms) + "->" + client + output
+    tensor = tf.einsum(named, *(call.masked(x) if summed else call.tensor(x) for x in whole))
+    return Lane(tensor, True, output.index(letter) if letter and not summed else None, times)
+
+
 @rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
 def _(call: Call, node: Node, logits: Lane, labels: Lane) -> list[Lane]:
     axis = [x.ragged for x in (logits, labels) if x.ragged is not None]
