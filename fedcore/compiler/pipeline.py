@@ -11,7 +11,7 @@ from fedcore.errors import FedcoreError
 from fedcore.ir import Module, verify
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
-DEFAULT_PIPELINE = f"{LOWERING},partition,fuse,plan"
+DEFAULT_PIPELINE = f"{LOWERING},partition,trim,fuse,plan"
 
 # Our own passes are imported when named; passes from elsewhere register when their module is imported.
 BUILT_IN = (
@@ -23,6 +23,7 @@ BUILT_IN = (
     "cse",
     "dce",
     "partition",
+    "trim",
     "fuse",
     "grappler",
     "plan",
