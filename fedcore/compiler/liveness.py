@@ -1,8 +1,20 @@
 """Which leaves of each value of a plan are needed for what the program returns."""
 
 import functools
+from collections.abc import Callable
 
-from fedcore.compiler.parts import NOTHING, Leaves, count, elements_of, everything, flat, has_zero, start_of, within
+from fedcore.compiler.parts import (
+    NOTHING,
+    Leaves,
+    can_stand_in,
+    count,
+    elements_of,
+    everything,
+    flat,
+    start_of,
+    with_empty,
+    within,
+)
 from fedcore.compiler.purity import effectful_symbols
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.types import SequenceType, TensorType, Type, contains
@@ -50,14 +62,19 @@ class Liveness:
         return self._known[key]
 
     def _of(self, function: Function, wanted: Leaves) -> Live:
-        live: Live = {function.result.name: wanted} if isinstance(function.result, Ref) else {}
+        live: Live = {}
         types = function.types()
+
+        def need(operand, leaves: Leaves) -> None:
+            if isinstance(operand, Ref):
+                live[operand.name] = with_empty(types[operand.name], live.get(operand.name, NOTHING) | leaves)
+
+        need(function.result, wanted)
         for op in reversed(function.operations):
             mine = everything(op.type) if self.has_effect(op) else live.get(op.name, NOTHING)
             if mine:
                 for operand, leaves in zip(op.operands, self.needs(op, mine, types), strict=True):
-                    if isinstance(operand, Ref):
-                        live[operand.name] = live.get(operand.name, NOTHING) | leaves
+                    need(operand, leaves)
         return live
 
     def needs(self, op: Operation, wanted: Leaves, types: dict[str, Type]) -> list[Leaves]:
@@ -87,7 +104,7 @@ class Liveness:
         read = NOTHING.union(*(reads[i] for i in wanted))
         found, start = [], 0
         for type_ in given:
-            solid = {i for i, leaf in enumerate(flat(type_)) if not has_zero(leaf)}
+            solid = {i for i, leaf in enumerate(flat(type_)) if not can_stand_in(leaf)}
             found.append(within(read, start, type_) | solid)
             start += count(type_)
         return found
@@ -114,8 +131,71 @@ class Liveness:
         callee = self.symbols[name]
         if not isinstance(callee, Function) or len(given) > len(callee.parameters):
             return [everything(t) for t in given]
-        live = self.of(callee, everything(callee.result_type))
-        return [live.get(p.name, NOTHING) for p in callee.parameters[: len(given)]]
+        return self._of_parameters(callee, everything(callee.result_type))[: len(given)]
+
+    # The top level of a plan.
+
+    def of_plan(self) -> Live:
+        """What is needed of each value at the top level for all that the plan returns.
+
+        A partial needs what its own accumulation reads, so this goes round until nothing is added.
+        """
+        main = self.module.main
+        types = main.types()
+        needed: Live = dict.fromkeys(types, NOTHING)
+
+        def need(name: str, leaves: Leaves) -> None:
+            needed[name] = with_empty(types[name], needed[name] | leaves)
+
+        need(main.result.name, everything(main.result_type))
+        while True:
+            before = dict(needed)
+            for op in reversed(main.operations):
+                if self.has_effect(op) and not needed[op.name]:
+                    need(op.name, everything(op.type))
+                if needed[op.name]:
+                    self._add_needs(op, needed, types, need)
+            if needed == before:
+                return needed
+
+    def _add_needs(self, op: Operation, needed: Live, types: dict[str, Type], need: Callable) -> None:
+        operands = [o.name for o in op.operands if isinstance(o, Ref)]
+        stages = [self.module.function(o.name) for o in op.operands if isinstance(o, Symbol)]
+        if op.kind == "item":  # of a fold, perhaps: its partial is merged whole
+            start = start_of(types[operands[0]], op.attributes["index"])
+            need(op.name, within(needed[operands[0]], start, op.type))
+        if op.kind in ("struct", "item"):
+            for name, leaves in zip(operands, self.needs(op, needed[op.name], types), strict=True):
+                need(name, leaves)
+        elif op.kind == "broadcast":
+            need(operands[0], needed[op.name])
+        elif op.kind == "merge":
+            wanted = needed[op.name] | needed[operands[0]]
+            for name in (op.name, operands[0]):  # a merge gives what it takes
+                need(name, wanted.union(*self._of_parameters(stages[0], wanted)))
+        elif op.kind == "fold":
+            self._add_needs_of_fold(op, operands, stages, needed, need)
+        else:
+            for name, leaves in zip(operands, self._of_parameters(stages[0], needed[op.name]), strict=True):
+                need(name, leaves)
+
+    def _add_needs_of_fold(self, op: Operation, operands: list, stages: list, needed: Live, need: Callable) -> None:
+        zero, stage = stages
+        partial, *kept = elements_of(stage.result_type) if op.attributes.get("keeps") else (stage.result_type,)
+        for start, type_ in zip((0, count(partial)), (partial, *kept), strict=False):
+            if not within(needed[op.name], start, type_):  # where both stand, one is not taken without the other
+                need(op.name, frozenset(range(start, start + count(type_))))
+        read, *of_operands = self._of_parameters(stage, needed[op.name])
+        need(op.name, read)
+        for name, leaves in zip(operands, of_operands, strict=True):
+            need(name, leaves)
+        started = self._of_parameters(zero, within(needed[op.name], 0, partial))
+        for name, leaves in zip(operands, started, strict=False):  # what is broadcast comes first
+            need(name, leaves)
+
+    def _of_parameters(self, stage: Function, wanted: Leaves) -> list[Leaves]:
+        live = self.of(stage, wanted)
+        return [live.get(p.name, NOTHING) for p in stage.parameters]
 
 
 @functools.lru_cache(maxsize=1024)

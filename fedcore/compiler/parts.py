@@ -1,6 +1,7 @@
 """Parts of types: some of a type's leaves, and the type that holds no others."""
 
 import functools
+import math
 
 from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, member_of
 
@@ -46,11 +47,38 @@ def flat(type_: Type) -> list[Type]:
     return [leaf for element in member.types for leaf in flat(element)]
 
 
+@functools.lru_cache(maxsize=4096)
+def with_empty(type_: Type, wanted: Leaves) -> Leaves:
+    """The wanted leaves, and the structs without elements that stand in structs of which all else is wanted."""
+    elements = elements_of(type_)
+    if not elements or not wanted:
+        return wanted
+    real = {i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType)}
+    if real and wanted >= real:
+        return everything(type_)
+    found, start = set(wanted), 0
+    for element in elements:
+        found |= {start + i for i in with_empty(element, within(wanted, start, element))}
+        start += count(element)
+    return frozenset(found)
+
+
+MOST_WRITTEN = 16
+"""Elements of text or bools that are written as a literal where no value is at hand."""
+
+
 def has_zero(type_: Type) -> bool:
-    """Whether something of the type can be made of nothing: numbers of known shapes, or no element."""
+    """Whether zeros of the type need no more than its name: numbers of known shapes."""
     if isinstance(type_, StructType):
         return all(map(has_zero, type_.types))
     return isinstance(type_, TensorType) and type_.dtype.is_numeric and is_static(type_.shape)
+
+
+def can_stand_in(leaf: Type) -> bool:
+    """Whether something of a leaf's type can be made of nothing, for an operation that takes but does not read it."""
+    if has_zero(leaf):
+        return True
+    return isinstance(leaf, TensorType) and is_static(leaf.shape) and math.prod(leaf.shape) <= MOST_WRITTEN
 
 
 def part_of(type_: Type, kept: Leaves) -> Type:

@@ -48,7 +48,9 @@ def canonical_graph(
     names = {name: f"arg{i}" for i, name in enumerate(arguments)}
     for name in arguments:
         _copy_node(out.node.add(), nodes[name], names, library)
-    order = inputs_first(nodes, [r.split(":")[0] for r, _ in results] + effects, {*arguments, *([seed] if seed else [])})
+    order = inputs_first(
+        nodes, [r.split(":")[0] for r, _ in results] + effects, {*arguments, *([seed] if seed else [])}
+    )
     if seed is not None and any(node_of(i) == seed for name in order for i in nodes[name].input):
         names[seed] = "seed"
         _copy_node(out.node.add(), nodes[seed], names, library)

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parent / "forms"
 SHAPES = {
     "fed_avg": {"run": 2, "broadcast": 1, "fold": 1, "merge": 1},
     "fed_eval": {"run": 2, "broadcast": 1, "fold": 1, "merge": 1},
+    "fed_prox": {"run": 2, "broadcast": 1, "fold": 1, "merge": 1},
     "selected": {"run": 1, "broadcast": 2, "fold": 1, "merge": 1},
     "mean_and_variance": {"run": 2, "broadcast": 1, "fold": 2, "merge": 2},
 }

@@ -57,7 +57,7 @@ def _without_bookkeeping(function: Function, run: list[Operation]) -> list[Opera
 
 def _takes_constants(run: list[Operation], call_: Operation) -> bool:
     made_by = {op.name: op for op in run}
-    stack, seen = [call_], set()
+    stack, seen = [call_], {call_.name}
     while stack:
         op = stack.pop()
         if op.kind in ("literal", "generic_zero"):
@@ -174,8 +174,11 @@ class _Fusion:
             with builder.at(op.location):
                 known[op.name] = builder.append("call", operands, op.type, op.attributes)
             return
+        work = [op for op in run if op.kind not in _FREE]
         dependent, _ = _levels(function)[run[0].name]
         name = f"{function.name}_{'fold' if dependent else 'work'}"
+        if len(work) == 1 and work[0].kind == "call":
+            name = work[0].operands[0].name  # that graph, without what is not needed of it
         graph, used = self._graph(name, function, run, inputs, outputs, {n: known[n].type for n in inputs})
         with builder.at(next((op.location for op in reversed(run) if op.location), None)):
             callee = builder.symbol(self.target.add(graph))

@@ -1,6 +1,7 @@
 import collections
 
 import attrs
+import numpy as np
 
 from fedcore.compiler.liveness import LEAFWISE, Live, Liveness
 from fedcore.compiler.parts import (
@@ -20,7 +21,7 @@ from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref,
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import item
 from fedcore.ir.values import rename_symbols
-from fedcore.types import Type, member_of
+from fedcore.types import FederatedType, TensorType, Type, is_static
 
 _FREE = ("struct", "item")
 
@@ -107,18 +108,22 @@ class _Body:
         return self.builder.append("struct", values, made)
 
     def whole(self, tree: _Tree, type_: Type) -> Value:
-        """A value of the type, with zeros in place of the leaves that are gone."""
+        """A value of the type, with zeros (or no text) in place of the leaves that are gone."""
         if isinstance(tree, _Held) and len(tree.kept) == count(type_):
             return tree.value
         if elements_of(type_) and not (tree is None and has_zero(type_)):
             parts = [self.whole(self.element(tree, i), t) for i, t in enumerate(elements_of(type_))]
             return self.builder.append("struct", parts, type_)
-        return self.builder.append("generic_zero", [], type_)
+        if has_zero(type_):
+            return self.builder.append("generic_zero", [], type_)
+        assert isinstance(type_, TensorType)
+        assert is_static(type_.shape)
+        return self.builder.literal(np.full(type_.shape, b"" if type_.dtype.name == "str" else False), type_)
 
 
 def _element_type(type_: Type, index: int) -> Type:
     element = elements_of(type_)[index]
-    return element if member_of(type_) is type_ else attrs.evolve(type_, member=element)
+    return attrs.evolve(type_, member=element) if isinstance(type_, FederatedType) else element
 
 
 def _holding(tree: _Tree, wanted: Leaves, type_: Type) -> list[_Held]:
@@ -138,7 +143,7 @@ class _Trimming:
     def __init__(self, module: Module):
         self.module = module
         self.live = Liveness(module)
-        self.needed = _needed(module, self.live)
+        self.needed = self.live.of_plan()
         self.target = ModuleBuilder(module.stage)
         self.target.blobs.update(module.blobs)
         self.names: dict[str, str] = {}
@@ -297,6 +302,8 @@ class _Trimming:
             return body.held(builder.append(op.kind, values, part_of(op.type, wanted), op.attributes), op.type, wanted)
         if op.kind == "bind" and isinstance(op.operands[0], Symbol):
             values = self._bound(body, op, known, types)
+            if len(values) == 1 and not op.attributes:  # else its salt is part of what the function draws from
+                return body.held(values[0], op.type)
         else:
             values = [
                 builder.symbol(self.symbol(o.name))
@@ -346,76 +353,3 @@ def _line_of_result(function: Function):
 
 def _without_bits(op: Operation) -> dict:
     return {key: value for key, value in op.attributes.items() if key != "bits"}
-
-
-def _needed(module: Module, live: Liveness) -> Live:
-    """What is needed of each value at the top level; a partial needs what its own accumulation reads."""
-    main = module.main
-    needed = {op.name: NOTHING for op in main.operations} | {p.name: NOTHING for p in main.parameters}
-    needed[main.result.name] = everything(main.result_type)
-    while True:
-        before = dict(needed)
-        for op in reversed(main.operations):
-            if live.has_effect(op) and not needed[op.name]:
-                needed[op.name] = everything(op.type)
-            if needed[op.name]:
-                _add_needs(op, needed, module, live)
-        if needed == before:
-            return needed
-
-
-def _add_needs(op: Operation, needed: Live, module: Module, live: Liveness) -> None:
-    operands = [o.name for o in op.operands if isinstance(o, Ref)]
-    stages = [module.function(o.name) for o in op.operands if isinstance(o, Symbol)]
-    wanted = needed[op.name]
-
-    def add(name: str, leaves: Leaves) -> None:
-        needed[name] = needed[name] | leaves
-
-    if op.kind in _FREE:
-        if op.kind == "item":  # of a fold, perhaps: its partial is merged whole
-            source = module.main.types()[operands[0]]
-            wanted = wanted | within(needed[operands[0]], start_of(source, op.attributes["index"]), op.type)
-            needed[op.name] = wanted
-        for name, leaves in zip(operands, live.needs(op, wanted, module.main.types()), strict=True):
-            add(name, leaves)
-    elif op.kind == "broadcast":
-        add(operands[0], wanted)
-    elif op.kind == "merge":
-        _add_partial(op, needed, module, live, stages[0])
-    else:
-        stage = stages[-1]
-        parameters = [p.name for p in stage.parameters]
-        if op.kind == "fold":
-            wanted = _of_fold(op, stage, wanted, live)
-            add(op.name, wanted)
-            parameters = parameters[1:]
-            partial_type = elements_of(stage.result_type)[0] if op.attributes.get("keeps") else stage.result_type
-            started = live.of(stages[0], within(wanted, 0, partial_type))
-            for p, name in zip(stages[0].parameters, operands, strict=False):
-                add(name, started.get(p.name, NOTHING))
-        inside = live.of(stage, wanted)
-        for parameter, name in zip(parameters, operands, strict=True):
-            add(name, inside.get(parameter, NOTHING))
-
-
-def _of_fold(op: Operation, stage: Function, wanted: Leaves, live: Liveness) -> Leaves:
-    """The wanted leaves of a fold's result, and those of the partial that they are accumulated from."""
-    keeps = bool(op.attributes.get("keeps"))
-    types = elements_of(stage.result_type) if keeps else (stage.result_type,)
-    starts = [0, count(types[0])]
-    for start, type_ in zip(starts, types, strict=False):
-        if not within(wanted, start, type_):  # one of the two is needed, and the other one stands beside it
-            wanted |= frozenset(range(start, start + count(type_)))
-    return wanted | live.of(stage, wanted).get(stage.parameters[0].name, NOTHING)
-
-
-def _add_partial(op: Operation, needed: Live, module: Module, live: Liveness, join: Function) -> None:
-    """A merge gives what it takes: the leaves needed after it, and those that joining them needs."""
-    name = op.operands[1].name
-    wanted = needed[op.name] | needed[name]
-    inside = live.of(join, wanted)
-    for parameter in join.parameters:
-        wanted |= inside.get(parameter.name, NOTHING)
-    needed[name] = needed[op.name] = wanted
-
