@@ -30,9 +30,10 @@ class Runtime(Protocol):
 
 
 class PlanCache:
-    """The plans of the `max_entries` traced modules used last, by digest.
+    """The plans of the `max_entries` traced modules used last, by their source digest.
 
     Guarantees:
+      - Equal programs of different lines have plans of their own: errors and reports name the right ones.
       - One compilation a module, however many threads ask at once.
     """
 
@@ -130,9 +131,9 @@ def note_report(report: Report | None) -> None:
     _last_report.set(report)
 
 
-def plan_of(module: Module, digest: str | None = None) -> Module:
+def plan_of(module: Module) -> Module:
     """The plan of a traced module, from the cache where it is there."""
-    return _plans.get(digest or module.digest(), module)
+    return _plans.get(module.source_digest(), module)
 
 
 def lowered(module: Module) -> Module:
@@ -140,7 +141,7 @@ def lowered(module: Module) -> Module:
     return compile_module(module, LOWERING)
 
 
-def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = None):
+def invoke(module: Module, arguments: list, *, seed: int | None = None):
     """Runs a traced module on arguments in the order of its parameters.
 
     Args:
@@ -153,9 +154,9 @@ def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = N
     report = Report(seed=seed)
     directory = trace_directory()
     if directory is not None:
-        return _recorded(directory, runtime, module, digest, arguments, report)
+        return _recorded(directory, runtime, module, arguments, report)
     began = time.perf_counter()
-    to_run = plan_of(module, digest) if runtime.compiles else module
+    to_run = plan_of(module) if runtime.compiles else module
     try:
         return runtime.run(to_run, arguments, report)
     finally:
@@ -163,16 +164,16 @@ def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = N
         _last_report.set(report)
 
 
-def _recorded(directory: Path, runtime: Runtime, module: Module, digest: str, arguments: list, report: Report):
+def _recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report):
     """`invoke` under FEDCORE_TRACE: the same call, with its files written when it ends."""
-    recording = report.recording = Recording(directory, module.main.name, digest)
+    recording = report.recording = Recording(directory, module.main.name, module.source_digest())
     plan, error = None, None
     began = time.perf_counter()
     try:
         with recording.sampling():
             if runtime.compiles:
                 with recording.span("compile", module.main.name):
-                    plan = _plans.get(digest, module, recorded_in=directory)
+                    plan = _plans.get(module.source_digest(), module, recorded_in=directory)
             return runtime.run(plan or module, arguments, report)
     except BaseException as raised:
         error = raised

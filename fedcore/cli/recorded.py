@@ -81,7 +81,7 @@ def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> 
     from fedcore.runtime.recording import sources_of, stages_of
 
     stages, after = stages_of(module, passes)
-    return Computation(module.main.name, module.digest(), stages, sources_of(str(module) + str(after)), [])
+    return Computation(module.main.name, module.source_digest(), stages, sources_of(str(module) + str(after)), [])
 
 
 def _read(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:

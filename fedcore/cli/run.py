@@ -37,7 +37,7 @@ def run(work: Work, target, arguments, seed, format_):
     with quiet_start():
         from fedcore import context
 
-        result = context.invoke(module, module.digest(), given, seed=seed)
+        result = context.invoke(module, given, seed=seed)
     value = as_json(result)
     if format_ == "value":
         click.echo(json.dumps(value))

@@ -47,7 +47,7 @@ class Computation:
         if stage == "traced":
             return self.module
         if stage == "planned":
-            return context.plan_of(self.module, self.digest)
+            return context.plan_of(self.module)
         if stage != "lowered":
             raise FedcoreError(f"{stage!r} is no stage; there are traced, lowered and planned")
         return context.lowered(self.module)
@@ -71,7 +71,7 @@ class Computation:
                     f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
                     "Python: call this in another computation and give it there"
                 )
-        return context.invoke(self.module, self.digest, self._bound(args, kwargs), seed=seed)
+        return context.invoke(self.module, self._bound(args, kwargs), seed=seed)
 
     def _bound(self, args: tuple, kwargs: dict) -> list:
         """The arguments in the order of the parameters; one struct may stand for all of them."""

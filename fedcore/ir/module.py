@@ -182,7 +182,9 @@ class Module:
         factory=dict, eq=False, repr=False, converter=lambda b: MappingProxyType(dict(b))
     )
 
-    _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)  # worked out when first asked for
+    # Worked out when first asked for.
+    _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
+    _source_digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
 
     @property
     def main(self) -> Function:
@@ -242,3 +244,13 @@ class Module:
         digest = digest_of(print_module(with_arrays_apart(self)[0], locations=False).encode())
         object.__setattr__(self, "_digest", digest)
         return digest
+
+    def source_digest(self) -> str:
+        """Names the program and the user's lines that it comes from: what tells plans with other lines apart."""
+        if self._source_digest is None:
+            nodes = [node for f in self.functions for node in (f, *f.operations)]
+            lines = [f"{n.location.file}:{n.location.line}" if n.location else "" for n in nodes]
+            text = "\n".join([self.digest(), *lines])
+            object.__setattr__(self, "_source_digest", digest_of(text.encode(errors="replace")))
+        assert self._source_digest is not None
+        return self._source_digest
