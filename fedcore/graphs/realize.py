@@ -6,6 +6,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.cancelling import Cancellation
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.kernels import interpreter
 from fedcore.graphs.seeding import tensor_seed
@@ -31,8 +32,8 @@ class Realized:
     call: tf.types.experimental.ConcreteFunction
     result: Type
 
-    def __call__(self, tensors: SequenceOf) -> tuple:
-        return unflatten(self.call(*tensors), self.result)
+    def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
+        return unflatten(cancellation.call(self.call, tensors), self.result)
 
 
 def pack(value, seed: int) -> tuple[Layouts, list]:

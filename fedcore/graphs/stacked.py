@@ -5,6 +5,7 @@ fold goes back into its place; then the blocks of the call fold side by side, cl
 """
 
 import functools
+import itertools
 import math
 import threading
 from collections import OrderedDict
@@ -148,7 +149,7 @@ def _rows(leaves_of: list[list], seeds: np.ndarray, places: int) -> tuple:
 
 def _places(count: int, block: int) -> int:
     blocks = 1
-    while blocks * block < count:
+    while blocks * block < max(count, 2):
         blocks *= 2
     return blocks * block
 
@@ -425,8 +426,10 @@ def realize_stacked(
 
 
 def _groups(shape: CallShape, width: int) -> list[tuple[int, int]]:
-    width = min(width, shape.clients)
-    return [(i, i + width) for i in range(0, shape.clients, width)]
+    """Runs of at most `width` clients, as even as can be: none is of one client alone, which takes other kernels."""
+    count = -(-shape.clients // width)
+    ends = [shape.clients * i // count for i in range(count + 1)]
+    return list(itertools.pairwise(ends))
 
 
 def _client_values(parameters, shape: CallShape, tensors: list) -> list:

@@ -28,8 +28,14 @@ class Stacking:
     call: int
 
 
-def stacking(module: Module, zero: str, stage: str, join: str, broadcasts: int, block: int) -> Stacking | NoRule:
-    """The stacking of a stage, or why it cannot be stacked."""
+def stacking(
+    module: Module, zero: str, stage: str, join: str, broadcasts: int, block: int, asked: int | None = None
+) -> Stacking | NoRule:
+    """The stacking of a stage, or why it cannot be stacked.
+
+    Args:
+        asked: the width that the user wants. Default: by shapes.
+    """
     function = module.function(stage)
     try:
         _check_types(function, broadcasts)
@@ -42,10 +48,11 @@ def stacking(module: Module, zero: str, stage: str, join: str, broadcasts: int, 
         _check_operations(module, module.function(zero), list(module.function(zero).operations), set())
     except NoRule as error:
         return error
-    width = _width(function, broadcasts)
-    if any(b"Conv2D" in module.blob(g.digest) for g in module.graphs):
+    width = asked or _width(function, broadcasts)
+    if asked is None and any(b"Conv2D" in module.blob(g.digest) for g in module.graphs):
         width = min(width, WIDEST_OF_IMAGES)
-    return Stacking(width, max(block, width))
+    blocks = -(-width // block)
+    return Stacking(width, block << (blocks - 1).bit_length())
 
 
 def _check_types(function: Function, broadcasts: int) -> None:

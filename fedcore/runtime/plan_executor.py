@@ -8,10 +8,11 @@ from fedcore.graphs.realize import pack, realize_stage
 from fedcore.graphs.values import flatten
 from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Module, Operation, Ref
-from fedcore.runtime.arguments import Cohort
+from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.clients import ClientsExecutor, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.report import Report
+from fedcore.runtime.stopping import Stop
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType
 
@@ -28,7 +29,7 @@ class PlanExecutor:
         self._server = server
         self._clients = clients
 
-    def run(self, module: Module, digest: str, arguments: list, report: Report):
+    def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):
         """The nested tuple of the result; `arguments` as `prepare` makes them."""
         main = module.main
         known: dict[str, object] = dict(zip((p.name for p in main.parameters), arguments, strict=True))
@@ -39,39 +40,40 @@ class PlanExecutor:
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
-                    known[op.name] = self._run(module, digest, op.operands[0].name, operands, seed, report)
+                    known[op.name] = self._run(module, digest, op.operands[0].name, operands, seed, report, stop)
             elif op.kind in ("fold", "collect"):
                 operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
                 work = _client_work(module, digest, op, operands, operand_types, joins.get(op.name), seed)
                 work = work if work.cohorts else attrs.evolve(work, counted=_any_cohort(arguments))
                 with report.span("clients", work.stage):
-                    known[op.name] = self._stage(op, work, report)
+                    known[op.name] = self._stage(op, work, report, stop)
             else:
                 known[op.name] = _bookkeeping(op, operands, types)
         return known[main.result.name]
 
-    def _run(self, module: Module, digest: str, stage: str, arguments: list, seed: int, report: Report):
+    def _run(self, module: Module, digest: str, stage: str, arguments: list, seed: int, report: Report, stop: Stop):
         packed = [pack(a, fold_in(seed, i)) for i, a in enumerate(arguments)]
         layouts = tuple(given for given, _ in packed)
-        function = self._server.function(
+        function = self._server.functions.get(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)
         )
         report.count("server")
         tensors = self._server.put([t for _, ts in packed for t in ts])
-        return self._server.call(function, [tf.constant(seed, tf.int64), *tensors])
+        return self._server.call(function, [tf.constant(seed, tf.int64), *tensors], stop)
 
-    def _stage(self, op: Operation, work: ClientWork, report: Report):
+    def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop):
         before = report.clients
-        merged, kept = self._clients.run(work, report)
+        merged, kept = self._clients.run(work, report, stop)
         if before and report.clients != before:
             raise TypeMismatch("the client values of one call are of equally many clients")
+        values = ClientValues(kept, lambda value, path: value, work.stage)
         if op.kind == "collect":
-            return kept
-        return (merged, kept) if work.keeps else merged
+            return values
+        return (merged, values) if work.keeps else merged
 
 
-def _any_cohort(arguments: list) -> Cohort | None:
-    return next((leaf for leaf in flatten(tuple(arguments)) if isinstance(leaf, Cohort)), None)
+def _any_cohort(arguments: list) -> ClientValues | None:
+    return next((leaf for leaf in flatten(tuple(arguments)) if isinstance(leaf, ClientValues)), None)
 
 
 def _joins(module: Module) -> dict[str, str]:
@@ -111,4 +113,4 @@ def _bookkeeping(op: Operation, operands: list, types):
     index = op.attributes["index"]
     source = types[op.operands[0].name]
     of_clients = isinstance(source, FederatedType) and source.placement.name == "CLIENTS" and not source.all_equal
-    return [v[index] for v in operands[0]] if of_clients else operands[0][index]
+    return operands[0].part(index) if of_clients else operands[0][index]

@@ -1,7 +1,8 @@
 """The reference runtime: the meanings of the operations, run in numpy over the module as it stands."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +12,7 @@ from fedcore.errors import TypeMismatch
 from fedcore.graphs.trace import eager_callable
 from fedcore.ir import Module, Operation, lookup
 from fedcore.ir.interpret import Callee, Interpreter, Seed
-from fedcore.runtime.arguments import Cohort, prepare, restore
+from fedcore.runtime.arguments import ClientValues, prepare, restore
 from fedcore.runtime.report import Report
 from fedcore.types import FederatedType, StructType, Type
 
@@ -25,6 +26,7 @@ class ReferenceRuntime:
     """
 
     compiles = False
+    plan_options: Mapping[str, object] = MappingProxyType({})
 
     def run(self, module: Module, arguments: list, report: Report):
         main = module.main
@@ -84,7 +86,7 @@ def _of_clients(type_: Type) -> bool:
 
 
 def _materialized(value):
-    if isinstance(value, Cohort):
+    if isinstance(value, ClientValues):
         return [_materialized(v) for v in value]
     if isinstance(value, tuple):
         return tuple(map(_materialized, value))

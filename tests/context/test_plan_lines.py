@@ -35,7 +35,7 @@ def test_plans_of_equal_programs_name_their_own_lines(two):
 def test_stored_plans_of_equal_programs_name_their_own_lines(two, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCORE_CACHE", str(tmp_path))
     for computation, file in zip(two, ("first.py", "second.py"), strict=True):
-        plan = context.PlanCache().get(computation.module.source_digest(), computation.module)
+        plan = context.PlanCache().get(computation.module)
         assert {op.location.file for op in plan.main.operations} == {file}
 
 
