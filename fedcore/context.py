@@ -92,6 +92,7 @@ def _compiled(module: Module, pipeline: str) -> Module:
 
 
 def _compile_recorded(module: Module, pipeline: str, given: Module | None, directory: Path) -> Module:
+    passes: Iterator[tuple[str, Module]]
     if given is None:
         passes = ((one.name, after) for one, after in run_passes(module, pipeline))
     else:

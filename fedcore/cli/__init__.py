@@ -11,6 +11,7 @@ from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
 from fedcore.cli.opt import opt
 from fedcore.cli.report import report
 from fedcore.cli.run import run
+from fedcore.cli.tune import tune
 from fedcore.cli.verify import verify
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meaning in EXIT_CODES.items())
@@ -27,5 +28,5 @@ def main():
     """
 
 
-for verb in (dump, opt, diff, verify, run, report, doctor, demo):
+for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo):
     main.add_command(verb)

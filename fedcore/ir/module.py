@@ -248,8 +248,8 @@ class Module:
     def source_digest(self) -> str:
         """Names the program and the user's lines that it comes from: what tells plans with other lines apart."""
         if self._source_digest is None:
-            nodes = [node for f in self.functions for node in (f, *f.operations)]
-            lines = [f"{n.location.file}:{n.location.line}" if n.location else "" for n in nodes]
+            places = [at for f in self.functions for at in (f.location, *(op.location for op in f.operations))]
+            lines = [f"{at.file}:{at.line}" if at else "" for at in places]
             text = "\n".join([self.digest(), *lines])
             object.__setattr__(self, "_source_digest", digest_of(text.encode(errors="replace")))
         assert self._source_digest is not None
