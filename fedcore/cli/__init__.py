@@ -23,8 +23,16 @@ def main():
     """Runs federated computations, looks inside them, and runs a demonstration.
 
     \b
-    Example:
-      fedcore dump my_module:next_round --stage planned
+    Examples:
+      fedcore dump my_module:next_round --stage planned   # what runs where, and what crosses
+      fedcore opt round.fed -p 'inline,lower-intrinsics' --print-after-change   # which pass did what
+      FEDCORE_TRACE=trace python train.py   # records a program: what ran when, on which device,
+      fedcore report trace                  # and one page that shows it
+    \b
+    Settings, in the environment:
+      FEDCORE_TRACE   the directory in which programs are recorded
+      FEDCORE_CACHE   a directory that keeps compiled plans between processes
+      FEDCORE_PLANS   a pinned plan, or a directory of them (see fedcore tune)
     """
 
 

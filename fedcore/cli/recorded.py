@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FIGURES = (
     "name", "process", "number", "seconds", "clients", "graph_calls", "broadcast_bits", "aggregate_bits", "seed",
-    "error",
+    "plan", "error",
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ class Recorded:
     timelines: list[Path]
 
     def figures(self) -> list[dict]:
-        return [{key: call[key] for key in _FIGURES} for call in self.calls]
+        return [{key: call.get(key) for key in _FIGURES} for call in self.calls]
 
 
 def read_recorded(directory: Path) -> Recorded:

@@ -5,7 +5,7 @@ import click
 from fedcore.cli.reproducer import Work
 
 
-@click.command()
+@click.command(short_help="Calls a computation, prints its result.")
 @click.argument("target", metavar="FILE.fed|MODULE:NAME")
 @click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
               help="JSON, or @FILE of JSON, .npy or .npz; once a parameter. Clients are a JSON list.")  # fmt: skip

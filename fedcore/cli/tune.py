@@ -7,7 +7,7 @@ import click
 from fedcore.cli.reproducer import Work
 
 
-@click.command()
+@click.command(short_help="Measures strategies, writes a pinned plan.")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
               help="As for run. Default: values made up from the types.")  # fmt: skip
