@@ -6,7 +6,7 @@ from fedcore.cli.exit_codes import OK, WRONG_PROGRAM
 from fedcore.cli.reproducer import Work
 
 
-@click.command()
+@click.command(short_help="Says what two computations do differently.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option("--stage", type=click.Choice(["traced", "lowered", "planned"]), help="Compile both to this stage first.")
