@@ -39,6 +39,7 @@ _PLACES = {
             "federated_max",
             "federated_mean",
             "federated_min",
+            "federated_random_seed",
             "federated_secure_modular_sum",
             "federated_secure_select",
             "federated_secure_sum",

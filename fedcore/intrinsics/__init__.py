@@ -13,6 +13,7 @@ from fedcore.intrinsics.federated_map import federated_map
 from fedcore.intrinsics.federated_max import federated_max
 from fedcore.intrinsics.federated_mean import federated_mean
 from fedcore.intrinsics.federated_min import federated_min
+from fedcore.intrinsics.federated_random_seed import federated_random_seed, random_seed
 from fedcore.intrinsics.federated_secure_modular_sum import federated_secure_modular_sum
 from fedcore.intrinsics.federated_secure_select import federated_secure_select
 from fedcore.intrinsics.federated_secure_sum import federated_secure_sum
@@ -53,6 +54,7 @@ __all__ = [
     "federated_max",
     "federated_mean",
     "federated_min",
+    "federated_random_seed",
     "federated_secure_modular_sum",
     "federated_secure_select",
     "federated_secure_sum",
@@ -74,6 +76,7 @@ __all__ = [
     "modulo",
     "operation",
     "planned",
+    "random_seed",
     "registered",
     "sequence_from_rows",
     "sequence_map",

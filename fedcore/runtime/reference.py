@@ -10,7 +10,7 @@ from fedcore.data import elements_of_sequence
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.trace import eager_callable
 from fedcore.ir import Module, Operation, lookup
-from fedcore.ir.interpret import Callee, Interpreter, Seed
+from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.runtime.arguments import Cohort, prepare, restore
 from fedcore.runtime.report import Report
 from fedcore.types import FederatedType, StructType, Type
@@ -51,7 +51,7 @@ def reference() -> ReferenceRuntime:
 def evaluator(clients: int) -> Callable:
     """Evaluates operations by their meanings, for so many clients."""
 
-    def evaluate(op: Operation, types: list[Type], values: list):
+    def evaluate(op: Operation, types: list[Type], values: list, seed: Seed | None):
         if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
             return [v[op.attributes["index"]] for v in values[0]]
         values = [_per_member(op, i, v) if isinstance(v, Callee) else v for i, v in enumerate(values)]
@@ -59,6 +59,8 @@ def evaluator(clients: int) -> Callable:
         keywords = declared.variables(op, types)
         if "clients" in declared.meaning_keywords:
             keywords["clients"] = clients
+        if "seed" in declared.meaning_keywords:
+            keywords["seed"] = needed(seed, op.kind)
         return declared.meaning(*values, **keywords)
 
     return evaluate

@@ -6,7 +6,7 @@ from fedcore import intrinsics
 from fedcore.ir import operations
 
 # What tracing and lowerings append; nobody calls them by name.
-APPENDED = {"struct", "item", "literal", "call", "bind", "as_row", "append_rows"}
+APPENDED = {"struct", "item", "literal", "call", "bind", "as_row", "append_rows", "random_seed"}
 OURS = sorted(n for n, op in intrinsics.registered().items() if op.level in ("placed", "local") and n not in APPENDED)
 
 

@@ -5,6 +5,7 @@ from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError, Location
+from fedcore.intrinsics import random_seed
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
 from fedcore.ir.interpret import salt_of
@@ -305,6 +306,8 @@ class _Local:
                 self.known[node] = self.call(node.inputs[0], [self.tree(node.inputs[1])], node)
             elif op.kind == "federated_eval":
                 self.known[node] = self.call(node.inputs[0], [], node)
+            elif op.kind == "federated_random_seed":
+                self.known[node] = random_seed.emit([], builder=self.builder, salt=op.attributes["salt"])
             elif op.kind == "federated_value":
                 self.known[node] = self.tree(node.inputs[0])
             elif op.kind == "federated_zip":
