@@ -59,16 +59,6 @@ def columns_of(
     raise _no_sequence(value, type_, path)
 
 
-def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> list:
-    """A sequence as a list of nested tuples of numpy arrays: what the meanings take."""
-    if isinstance(value, tf.data.Dataset):
-        _check_element(to_type(value.element_spec), type_, path)
-        return [_element(x, type_.element, path) for x in value]
-    if not hasattr(value, "__iter__") or isinstance(value, str | bytes | dict):
-        raise _no_sequence(value, type_, path)
-    return [_element(x, type_.element, path) for x in value]
-
-
 def _drawn(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientDataset | None:
     """The elements of a dataset as columns; None where they have more bytes."""
     type_ = to_type(dataset.element_spec)

@@ -35,8 +35,13 @@ class Realized:
         return unflatten(self.call(*tensors), self.result)
 
 
-def pack(value, seed: int) -> tuple[Layouts, list]:
-    """A nested tuple's layouts and its flat tensors: a sequence gives its columns and the rows that it draws."""
+def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
+    """A nested tuple's layouts and its flat tensors: a sequence gives its columns and the rows that it draws.
+
+    Args:
+        first: the number of its first leaf among those of the call's arguments. A sequence draws by its own, so it
+            draws the same in every stage, strategy and runtime.
+    """
     layouts: list[Layout | None] = []
     tensors: list = []
     for position, leaf in enumerate(flatten(value)):
@@ -44,7 +49,7 @@ def pack(value, seed: int) -> tuple[Layouts, list]:
             layouts.append(None)
             tensors.append(leaf)
             continue
-        drawn = leaf.draw(fold_in(seed, position))
+        drawn = leaf.draw(fold_in(seed, first + position))
         layouts.append(leaf.layout)
         tensors.extend([*leaf.arrays, drawn.rows, *([drawn.sizes] if leaf.layout.batched else [])])
     return tuple(layouts), tensors

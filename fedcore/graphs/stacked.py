@@ -85,13 +85,14 @@ class PackedColumns:
 
 
 def pack_clients(
-    clients: list[tuple], seeds: np.ndarray, *, block: int, call: int, kept: PackedColumns
+    clients: list[tuple], seeds: np.ndarray, numbers: SequenceOf[int], *, block: int, call: int, kept: PackedColumns
 ) -> tuple[CallShape, list]:
     """The flat tensors of a call: stacked values, and for sequences joined columns and the rows that each client draws.
 
     The first tensors are the order in which the clients run (those with fewer steps first) and how many there are.
 
     Args:
+        numbers: of each leaf of a client, among the leaves of the call's arguments; see `pack`.
         block, call: clients of a block, and of a call that is not the last.
     """
     leaves_of = [flatten(client) for client in clients]
@@ -103,10 +104,10 @@ def pack_clients(
     if steady:  # nothing of the rows depends on a seed
         position = next(i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns))
         columns = [leaf[position] for leaf in leaves_of]
-        order, place, *rest = kept.get("rows", columns, lambda: _rows(leaves_of, seeds, places))
+        order, place, *rest = kept.get("rows", columns, lambda: _rows(leaves_of, seeds, numbers, places))
         rows = {position: tuple(rest)}
     else:
-        order, place, *rest = _rows(leaves_of, seeds, places)
+        order, place, *rest = _rows(leaves_of, seeds, numbers, places)
         positions = [i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns)]
         rows = {p: tuple(rest[4 * i : 4 * i + 4]) for i, p in enumerate(positions)}
     tensors: list = [place, np.int64(count)]
@@ -131,10 +132,10 @@ def pack_clients(
     return CallShape(places, tuple(layouts), tuple(widths), full, first_full), tensors
 
 
-def _rows(leaves_of: list[list], seeds: np.ndarray, places: int) -> tuple:
+def _rows(leaves_of: list[list], seeds: np.ndarray, numbers: SequenceOf[int], places: int) -> tuple:
     """The clients' order and its inverse; for each sequence: rows, sizes, width, whether first steps are whole."""
     count = len(leaves_of)
-    drawn = _drawn(leaves_of, seeds)
+    drawn = _drawn(leaves_of, seeds, numbers)
     steps = np.zeros(places, np.int64)
     for of_clients in drawn.values():
         steps[:count] = np.maximum(steps[:count], [len(r) for r in of_clients])
@@ -153,11 +154,12 @@ def _places(count: int, block: int) -> int:
     return blocks * block
 
 
-def _drawn(clients: list[list], seeds: np.ndarray) -> dict[int, list[Rows]]:
+def _drawn(clients: list[list], seeds: np.ndarray, numbers: SequenceOf[int]) -> dict[int, list[Rows]]:
     found: dict[int, list[Rows]] = {}
     for position, leaf in enumerate(clients[0]):
         if isinstance(leaf, Columns):
-            found[position] = [c[position].draw(fold_in(int(s), position)) for c, s in zip(clients, seeds, strict=True)]
+            number, pairs = numbers[position], zip(clients, seeds, strict=True)
+            found[position] = [c[position].draw(fold_in(int(s), number)) for c, s in pairs]
     return found
 
 

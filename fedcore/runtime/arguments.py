@@ -6,6 +6,7 @@ import attrs
 
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.values import container, elements_of, tensor_leaf
+from fedcore.ir import Function
 from fedcore.runtime.returned import returned
 from fedcore.types import (
     FederatedType,
@@ -14,6 +15,8 @@ from fedcore.types import (
     StructType,
     TensorType,
     Type,
+    leaves,
+    strip_placement,
 )
 
 
@@ -72,6 +75,27 @@ def _cohort(value, type_: FederatedType, path: str, sequence) -> Cohort:
             f"not {type(value).__name__}"
         )
     return Cohort(value, lambda x, p: prepare(x, type_.member, p, sequence), path)
+
+
+def leaf_numbers(main: Function) -> dict[str, int]:
+    """For each argument and part of one the number of its first leaf among those of all arguments; 0 for the rest.
+
+    Sequences draw by these numbers.
+    """
+    found: dict[str, int] = {}
+    count = 0
+    for parameter in main.parameters:
+        found[parameter.name] = count
+        count += len(leaves(strip_placement(parameter.type)))
+    given, types = set(found), main.types()
+    for op in main.operations:
+        found[op.name] = 0
+        if op.kind == "item" and op.operands[0].name in given:
+            struct = strip_placement(types[op.operands[0].name])
+            before = struct.types[: op.attributes["index"]] if isinstance(struct, StructType) else ()
+            found[op.name] = found[op.operands[0].name] + sum(len(leaves(t)) for t in before)
+            given.add(op.name)
+    return found
 
 
 def restore(value, type_: Type):
