@@ -58,6 +58,7 @@ _PLACES = {
             "maximum",
             "minimum",
             "modulo",
+            "sequence_from_groups",
             "sequence_from_rows",
             "sequence_map",
             "sequence_reduce",

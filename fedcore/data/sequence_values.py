@@ -59,6 +59,11 @@ def columns_of(
     raise _no_sequence(value, type_, path)
 
 
+def dataset_of(value: Columns | list, type_: SequenceType) -> ClientDataset:
+    """A sequence that a computation returns, for the user: columns, or elements as nested tuples of numpy arrays."""
+    return ClientDataset(value if isinstance(value, Columns) else _from_elements(value, type_.element, "the result"))
+
+
 def _drawn(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientDataset | None:
     """The elements of a dataset as columns; None where they have more bytes."""
     type_ = to_type(dataset.element_spec)

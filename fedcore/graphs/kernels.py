@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fedcore.graphs.leaving import groups
 from fedcore.graphs.sequences import Sequence, rows
 from fedcore.graphs.trace import graph_callable, spec
 from fedcore.graphs.values import flatten, unflatten
@@ -118,6 +119,11 @@ def _(op, left, right):
 @kernel("sequence_from_rows")
 def _(op, value):
     return rows(op.type.element, flatten(value))
+
+
+@kernel("sequence_from_groups")
+def _(op, value, splits):
+    return groups(flatten(value), splits, op.type.element)
 
 
 @kernel("sequence_map")

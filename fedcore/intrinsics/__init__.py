@@ -31,7 +31,7 @@ from fedcore.intrinsics.less import less
 from fedcore.intrinsics.maximum import maximum
 from fedcore.intrinsics.minimum import minimum
 from fedcore.intrinsics.modulo import modulo
-from fedcore.intrinsics.rows import sequence_from_rows
+from fedcore.intrinsics.rows import sequence_from_groups, sequence_from_rows
 from fedcore.intrinsics.sequence_map import sequence_map
 from fedcore.intrinsics.sequence_reduce import sequence_reduce
 from fedcore.intrinsics.sequence_sum import sequence_sum
@@ -78,6 +78,7 @@ __all__ = [
     "planned",
     "random_seed",
     "registered",
+    "sequence_from_groups",
     "sequence_from_rows",
     "sequence_map",
     "sequence_reduce",

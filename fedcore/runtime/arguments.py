@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
+from fedcore.data import dataset_of
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.values import container, elements_of, tensor_leaf
 from fedcore.ir import Function
@@ -99,11 +100,11 @@ def leaf_numbers(main: Function) -> dict[str, int]:
 
 
 def restore(value, type_: Type):
-    """A result as the user sees it: with the containers its type names; client values are lists."""
+    """A result as the user sees it: with the containers its type names; client values are lists, sequences datasets."""
     if isinstance(type_, FederatedType):
         if type_.placement.name == "CLIENTS" and not type_.all_equal:
             return [restore(v, type_.member) for v in value]
         return restore(value, type_.member)
     if isinstance(type_, StructType):
         return container([restore(v, t) for v, t in zip(value, type_.types, strict=True)], type_)
-    return value
+    return dataset_of(value, type_) if isinstance(type_, SequenceType) else value
