@@ -4,86 +4,70 @@ Elements of one shape are the rows of the columns. Where a first dimension is un
 are groups of rows: the columns hold the rows of all, and `splits` says where each group begins and ends.
 """
 
-import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.columns import Columns
-from fedcore.graphs.sequences import Sequence
+from fedcore.graphs.sequences import Sequence, rows
 from fedcore.graphs.trace import spec
 from fedcore.graphs.values import flatten, leaves_of, unflatten
 from fedcore.intrinsics.rows import is_grouped
-from fedcore.types import SequenceType, StructType, TensorType, Type, tensor_leaves
+from fedcore.types import SequenceType, StructType, Type, tensor_leaves
 
 
 def as_columns(sequence, element: Type) -> list[tf.Tensor]:
     """The columns of a sequence (`count`, and `element`: index -> nested tuple), and its splits where it is grouped."""
-    if is_grouped(element):
-        return _as_groups(sequence, element)
-    signature = tuple(spec(t) for t in tensor_leaves(element))
-    rows = tf.map_fn(
-        lambda i: tuple(flatten(sequence.element(i))), tf.range(sequence.count), fn_output_signature=signature
-    )
-    return list(rows)
 
+    def step(i, arrays):
+        return i + 1, _written(arrays, i, flatten(sequence.element(i)), element)
 
-def _as_groups(sequence, element: Type) -> list[tf.Tensor]:
-    types = tensor_leaves(element)
-    arrays = [
-        tf.TensorArray(spec(t).dtype, size=0, dynamic_size=True, infer_shape=False, element_shape=t.shape)
-        for t in types
-    ]
-    sizes = tf.TensorArray(tf.int64, size=0, dynamic_size=True, element_shape=[])
-
-    def step(i, sizes, arrays):
-        parts = flatten(sequence.element(i))
-        rows = [tf.shape(p, out_type=tf.int64)[0] for p in parts]
-        equal = [
-            tf.debugging.Assert(tf.equal(n, rows[0]), ["the leaves of an element have unequal first dimensions", rows])
-            for n in rows[1:]
-        ]
-        with tf.control_dependencies([e for e in equal if e is not None]):
-            size = tf.identity(rows[0])
-        at = tf.cast(i, tf.int32)
-        return i + 1, sizes.write(at, size), [a.write(at, p) for a, p in zip(arrays, parts, strict=True)]
-
-    start = (tf.constant(0, tf.int64), sizes, arrays)
-    _, sizes, arrays = tf.while_loop(lambda i, *_: i < sequence.count, step, start)
-    splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(sizes.stack())], 0)
-    return [*(tf.ensure_shape(a.concat(), t.shape) for a, t in zip(arrays, types, strict=True)), splits]
+    start = (tf.constant(0, tf.int64), _arrays(element))
+    _, arrays = tf.while_loop(lambda i, _: i < sequence.count, step, start)
+    return _columns(arrays, element)
 
 
 def from_dataset(dataset: tf.data.Dataset, element: Type) -> Sequence:
     """The sequence of a dataset that a traced body has made: it is run through once, in order."""
+
+    def step(state, x):
+        i, arrays = state
+        return i + 1, _written(arrays, i, leaves_of(x, element), element)
+
+    _, arrays = dataset.reduce((tf.constant(0, tf.int64), _arrays(element)), step)
+    columns = _columns(arrays, element)
+    if is_grouped(element):
+        return groups(columns[:-1], columns[-1], element)
+    return rows(element, columns)
+
+
+def _arrays(element: Type) -> tuple[tf.TensorArray, ...]:
+    """One array for each leaf, and one for the sizes of groups."""
+    found = [
+        tf.TensorArray(spec(t).dtype, 0, dynamic_size=True, infer_shape=False, element_shape=t.shape)
+        for t in tensor_leaves(element)
+    ]
+    sizes = [tf.TensorArray(tf.int64, 0, dynamic_size=True, element_shape=())] if is_grouped(element) else []
+    return (*found, *sizes)
+
+
+def _written(arrays, i: tf.Tensor, parts: list[tf.Tensor], element: Type) -> tuple[tf.TensorArray, ...]:
+    if is_grouped(element):
+        sizes = [tf.shape(p, out_type=tf.int64)[0] for p in parts]
+        equal = [tf.debugging.Assert(tf.equal(n, sizes[0]), [_UNEQUAL, n, sizes[0]]) for n in sizes[1:]]
+        with tf.control_dependencies([e for e in equal if e is not None]):
+            parts = [*parts, tf.identity(sizes[0])]
+    return tuple(a.write(tf.cast(i, tf.int32), p) for a, p in zip(arrays, parts, strict=True))
+
+
+_UNEQUAL = "the leaves of an element have unequal first dimensions"
+
+
+def _columns(arrays, element: Type) -> list[tf.Tensor]:
     types = tensor_leaves(element)
-    columns = [tf.zeros([0, *_known(t)], spec(t).dtype) for t in types]
     if not is_grouped(element):
-        # One batch of all elements: a state of columns would be copied with each element.
-        together = dataset.batch(np.iinfo(np.int64).max)
-        shapes = [(None, *t.sizes) for t in types]
-        columns = _last(together, element, columns, shapes, lambda state, batch: batch)
-        return Sequence(
-            tf.shape(columns[0], tf.int64)[0], lambda i: unflatten([tf.gather(c, i) for c in columns], element)
-        )
-    columns = [tf.zeros([0, *_known(t)[1:]], spec(t).dtype) for t in types]
-
-    def appended(state, group):
-        *joined, splits = state
-        end = splits[-1:] + tf.shape(group[0], tf.int64)[:1]
-        return [*(tf.concat([a, b], 0) for a, b in zip(joined, group, strict=True)), tf.concat([splits, end], 0)]
-
-    shapes = [t.sizes for t in types] + [(None,)]
-    *columns, splits = _last(dataset, element, [*columns, tf.zeros([1], tf.int64)], shapes, appended)
-    return groups(columns, splits, element)
-
-
-def _last(dataset: tf.data.Dataset, type_: Type, state: list[tf.Tensor], shapes, step) -> list[tf.Tensor]:
-    """The state after the last element; its shapes change on the way."""
-    out = dataset.reduce(tuple(state), lambda s, x: tuple(step(list(s), leaves_of(x, type_))))
-    return [tf.ensure_shape(t, shape) for t, shape in zip(out, shapes, strict=True)]
-
-
-def _known(type_: TensorType) -> tuple[int, ...]:
-    return tuple(0 if size is None else size for size in type_.sizes)
+        return [tf.ensure_shape(a.stack(), (None, *t.sizes)) for a, t in zip(arrays, types, strict=True)]
+    *joined, sizes = arrays
+    splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(sizes.stack())], 0)
+    return [*(tf.ensure_shape(a.concat(), t.shape) for a, t in zip(joined, types, strict=True)), splits]
 
 
 def groups(columns: list[tf.Tensor], splits: tf.Tensor, element: Type) -> Sequence:

@@ -84,7 +84,7 @@ def sequence_from_groups(value, splits):
     `splits` begins with 0, never falls, and ends with the number of rows.
 
     Example:
-        >>> batches = fc.sequence_from_groups(matrix, [0, 2])
+        >>> batches = fc.sequence_from_groups(matrix, np.array([0, 2]))
     """
     return [leafwise(lambda x, a=a, b=b: x[a:b], value) for a, b in itertools.pairwise(splits)]
 
