@@ -223,9 +223,11 @@ def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -
     control_flow._tf_while_stmt(test, step, whole_state, set_whole_state, ("<index>", *symbol_names), opts)
 
 
-def _next(iterator: LookAlikeIterator, default):
-    """AutoGraph's `next`."""
-    return next(iterator) if default is py_builtins.UNSPECIFIED else iterator.next_or(default)
+def _next(iterator, *default):
+    """`next` of converted code: ours for our iterators, Python's for all others."""
+    if isinstance(iterator, LookAlikeIterator) and default:
+        return iterator.next_or(*default)
+    return next(iterator, *default)
 
 
 def _enumerated(sequence: LookAlike, start=0):
@@ -234,6 +236,9 @@ def _enumerated(sequence: LookAlike, start=0):
 
 control_flow.for_loop_registry.register(LookAlike, _for)
 control_flow.for_loop_registry.register(LookAlikeIterator, _for)
-py_builtins.next_registry.register(LookAlikeIterator, _next)
 py_builtins.enumerate_registry.register(LookAlike, _enumerated)
 py_builtins.len_registry.register(LookAlike, LookAlike.cardinality)
+# TensorFlow has a registry for `next`, and does not convert the call that would look there.
+if next not in py_builtins.SUPPORTED_BUILTINS:
+    py_builtins.SUPPORTED_BUILTINS += (next,)
+    py_builtins.BUILTIN_FUNCTIONS_MAP["next"] = _next
