@@ -208,6 +208,15 @@ def recursive(graph_def):
     call.input[:] = [a.name for a in functions[0].signature.input_arg]
 
 
+def old_variable(graph_def):
+    """A variable of TensorFlow 1, whose result is a reference."""
+    made = graph_def.node.add(name="old", op="VariableV2")
+    made.attr["dtype"].type = 1
+    made.attr["shape"].shape.SetInParent()
+    made.attr["container"].s = b""
+    made.attr["shared_name"].s = b""
+
+
 CHANGES = {
     "bytes that are none": (lambda g: b"\xff\xff\xff", "its bytes are no GraphDef"),
     "nothing in it": (lambda g: b"\n\x00", "malformed"),
@@ -235,6 +244,19 @@ CHANGES = {
     "a placeholder more": (
         lambda g: g.node.add(name="arg1", op="Placeholder").attr["dtype"].__setattr__("type", 1),
         "the placeholder 'arg1' is no argument",
+    ),
+    "an argument too few": (
+        lambda g: g.node.remove(node(g, "Placeholder")),
+        "it lacks the argument 'arg0'|is not there",
+    ),
+    "gradients": (lambda g: g.library.gradient.add(function_name="f", gradient_func="g"), "registers gradients"),
+    "a function of open types": (
+        lambda g: setattr(g.library.function[0].signature.input_arg[0], "type_attr", "T"),
+        "is not of fixed types",
+    ),
+    "an operation over references": (
+        old_variable,
+        "it passes references, which functions cannot",
     ),
     "a function that is not there": (lambda g: g.library.ClearField("function"), "which its library lacks"),
     "a function that calls itself": (recursive, "calls itself"),
