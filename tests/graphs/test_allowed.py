@@ -208,6 +208,17 @@ def recursive(graph_def):
     call.input[:] = [a.name for a in functions[0].signature.input_arg]
 
 
+def without_argument(graph_def):
+    """A constant in the place of the argument."""
+    placeholder = node(graph_def, "Placeholder")
+    constant = graph_def.node.add(name="one", op="Const")
+    constant.attr["dtype"].type = 1
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0))
+    for other in graph_def.node:
+        other.input[:] = ["one" if i == placeholder.name else i for i in other.input]
+    graph_def.node.remove(placeholder)
+
+
 def old_variable(graph_def):
     """A variable of TensorFlow 1, whose result is a reference."""
     made = graph_def.node.add(name="old", op="VariableV2")
@@ -245,10 +256,7 @@ CHANGES = {
         lambda g: g.node.add(name="arg1", op="Placeholder").attr["dtype"].__setattr__("type", 1),
         "the placeholder 'arg1' is no argument",
     ),
-    "an argument too few": (
-        lambda g: g.node.remove(node(g, "Placeholder")),
-        "it lacks the argument 'arg0'|is not there",
-    ),
+    "an argument too few": (without_argument, "it lacks the argument 'arg0'"),
     "gradients": (lambda g: g.library.gradient.add(function_name="f", gradient_func="g"), "registers gradients"),
     "a function of open types": (
         lambda g: setattr(g.library.function[0].signature.input_arg[0], "type_attr", "T"),
