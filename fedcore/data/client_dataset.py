@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs.columns import INFINITE, Columns, Step
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
-from fedcore.graphs.values import elements_of, to_python, unflatten
-from fedcore.types import StructType, TensorType, Type, map_tensors, tensor_leaves, to_type
+from fedcore.graphs.values import leaves_of, to_python, unflatten
+from fedcore.ir.values import describe
+from fedcore.types import TensorType, Type, map_tensors, tensor_leaves, to_type
 
 
 class ClientDataset(tf.data.Dataset):
@@ -51,7 +52,7 @@ class ClientDataset(tf.data.Dataset):
         if len(sizes) != 1 or None in sizes:
             raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
         element = _without_rows(rows)
-        return cls(Columns(element, _leaves(arrays, rows)))
+        return cls(Columns(element, leaves_of(arrays, rows)))
 
     @property
     def columns(self) -> Columns:
@@ -154,12 +155,6 @@ def _as_column(x) -> np.ndarray | tf.Tensor:
     return array
 
 
-def _leaves(value, type_: Type) -> list:
-    if not isinstance(type_, StructType):
-        return [value]
-    return [leaf for part, t in zip(elements_of(value, type_), type_.types, strict=True) for leaf in _leaves(part, t)]
-
-
 def _without_rows(rows: Type) -> Type:
     return map_tensors(lambda t: TensorType(t.dtype, t.sizes[1:]), rows)
 
@@ -175,7 +170,10 @@ def traced_map(fn: Callable, element: Type) -> TracedGraph:
     """The graph of a map's function for one type of element, traced once while the function lives."""
     known = _traced_maps.setdefault(fn, {})
     if element not in known:
-        known[element] = trace_function(fn, element, spread_tuples=True)
+        traced = trace_function(fn, element, spread_tuples=True)
+        if traced.returns is not None:
+            raise TracingError(f"{describe(fn)} makes {traced.returns} of an element; it returns tensors")
+        known[element] = traced
     return known[element]
 
 
@@ -219,7 +217,7 @@ def _real_map(dataset, step: Step, *, filters: bool = False):
 
     def mapped(*parts):
         value = parts if len(parts) > 1 else parts[0]
-        return to_python(call(unflatten(_leaves(value, element), element)), result)
+        return to_python(call(unflatten(leaves_of(value, element), element)), result)
 
     return dataset.filter(mapped) if filters else dataset.map(mapped)
 

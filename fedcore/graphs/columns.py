@@ -1,8 +1,8 @@
 """A client's sequence outside of graphs: columns, steps over them, and the rows that the steps draw.
 
 Which rows a pipeline of `repeat`, `shuffle`, `batch`, `take` and `skip` draws, and in which order, is worked out
-here, in numpy, before the client's work begins. A graph then only gathers: its layout knows nothing of sizes,
-counts and seeds.
+here, in numpy, before the client's work begins; all runtimes draw with it. A graph then only gathers: its layout knows
+nothing of sizes, counts and seeds.
 """
 
 import functools
@@ -13,9 +13,10 @@ import numpy as np
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.sequences import Layout
-from fedcore.graphs.trace import TracedGraph
+from fedcore.graphs.trace import TracedGraph, eager_callable
+from fedcore.graphs.values import flatten, unflatten
 from fedcore.seeds import fold_in, permutation
-from fedcore.types import Type
+from fedcore.types import TensorType, Type, tensor_leaves
 
 INFINITE = -1
 """The count of `repeat()` without a number; only a `take` after it ends the sequence."""
@@ -128,6 +129,25 @@ class Columns:
             self._rows = rows
         return rows
 
+    def elements(self, seed: int) -> list:
+        """The elements that a client of that seed sees, as nested tuples of numpy arrays, outside of any graph."""
+        drawn = self.draw(seed)
+        columns = [np.asarray(array) for array in self.arrays]
+        before, after = _chain(self.layout.before), _chain(self.layout.after)
+        sizes = drawn.sizes
+        if sizes is None:
+            return [before(unflatten([c[row] for c in columns], self.element)) for row in drawn.rows]
+        batches = [rows[:size] for rows, size in zip(drawn.rows, sizes, strict=True)]
+        if not self.layout.before:
+            return [after(unflatten([c[rows] for c in columns], self.element)) for rows in batches]
+        made = tensor_leaves(self.layout.before[-1].type.result)
+        found = []
+        for rows in batches:
+            mapped = [flatten(before(unflatten([c[row] for c in columns], self.element))) for row in rows]
+            stacked = [np.stack([m[i] for m in mapped]) if mapped else _no_rows(t) for i, t in enumerate(made)]
+            found.append(after(unflatten(stacked, self.layout.before[-1].type.result)))
+        return found
+
     def _stored(self) -> Rows:
         if self.groups is None:
             return Rows(np.arange(len(self.arrays[0]) if self.arrays else 0, dtype=np.int64))
@@ -150,6 +170,27 @@ def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
             (after if batched else before).append(step.traced)
         batched = batched or step.kind == "batch"
     return _shared(Layout(element, tuple(before), batched, tuple(after), grouped))
+
+
+def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:
+    """The maps one after the other, over nested tuples of numpy arrays."""
+    steps = [_eager(graph) for graph in graphs]
+
+    def applied(value):
+        for step in steps:
+            value = step(value)
+        return value
+
+    return applied
+
+
+@functools.lru_cache(maxsize=256)
+def _eager(graph: TracedGraph) -> Callable:
+    return eager_callable(graph.named("map"), graph.data)
+
+
+def _no_rows(type_: TensorType) -> np.ndarray:
+    return np.zeros((0, *(size or 0 for size in type_.sizes)), type_.dtype.numpy)
 
 
 def _batches(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None = None) -> Rows:

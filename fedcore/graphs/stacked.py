@@ -124,7 +124,7 @@ class _Stage:
 
         return call
 
-    def _evaluate(self, op: Operation, types, values):
+    def _evaluate(self, op: Operation, types, values, seed):
         if op.kind not in STACKABLE:
             raise NoRule(op.kind, "the operation stands outside of graphs")
         if op.kind == "sequence_map":

@@ -35,11 +35,13 @@ class TracedGraph:
     Args:
         traits: what passes and runtimes must know: `seeded` (it takes a seed beside its arguments), `stateful` (its
             variables start fresh in every call), `effects` (it prints or asserts).
+        returns: what the user's function returns, where that holds sequences: the graph's result has their columns.
     """
 
     type: FunctionType
     data: bytes = attrs.field(repr=False)
     traits: tuple[str, ...] = ()
+    returns: Type | None = None
 
     @property
     def digest(self) -> str:

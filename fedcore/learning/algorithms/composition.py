@@ -7,7 +7,14 @@ import tensorflow as tf
 from fedcore.aggregators import MeanFactory, WeightedAggregationFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_value, federated_zip
+from fedcore.intrinsics import (
+    federated_broadcast,
+    federated_eval,
+    federated_map,
+    federated_random_seed,
+    federated_value,
+    federated_zip,
+)
 from fedcore.learning.algorithms.client_work import ClientWork
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import ModelWeights, PureModel
@@ -81,7 +88,7 @@ def first_state(weights, optimizer_state, *, distributor=None, client_work=None,
             aggregator=nothing if aggregator is None else aggregator,
             finalizer=optimizer_state,
             round=federated_eval(zero, SERVER),
-            seed=federated_eval(zero, SERVER),
+            seed=federated_random_seed(SERVER),
         )
     )
 

@@ -7,6 +7,7 @@ from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
     federated_map,
+    federated_random_seed,
     federated_value,
     federated_zip,
     generic_plus,
@@ -54,7 +55,7 @@ def build_fed_eval(model_fn) -> LearningProcess:
                 aggregator=nothing,
                 finalizer=nothing,
                 round=federated_eval(start, SERVER),
-                seed=federated_eval(start, SERVER),
+                seed=federated_random_seed(SERVER),
             )
         )
 
