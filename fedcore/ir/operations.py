@@ -30,6 +30,7 @@ from fedcore.types import (
 )
 
 _registry: dict[str, "Intrinsic"] = {}
+_redeclared: list[str] = []
 
 PLACED, LOCAL, PLAN = "placed", "local", "plan"
 
@@ -84,6 +85,11 @@ def lookup(kind: str) -> "Intrinsic":
 
 def registered() -> dict[str, "Intrinsic"]:
     return dict(_registry)
+
+
+def redeclarations() -> int:
+    """How often an operation has taken the place of one of its name: what was compiled before is out of date."""
+    return len(_redeclared)
 
 
 class Intrinsic:
@@ -337,6 +343,8 @@ def _declare(op: Intrinsic) -> Intrinsic:
     known = _registry.get(op.name)
     if known is not None and _written_at(known) != _written_at(op):
         raise FedcoreError(f"an operation called {op.name!r} is declared already")
+    if known is not None:
+        _redeclared.append(op.name)
     _registry[op.name] = op
     return op
 
