@@ -2,8 +2,9 @@
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -14,7 +15,7 @@ from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.values import leaves_of, to_python, unflatten
 from fedcore.ir.values import describe
-from fedcore.types import TensorType, Type, map_tensors, tensor_leaves, to_type
+from fedcore.types import TensorType, Type, tensor_leaves, to_type
 
 
 class ClientDataset(tf.data.Dataset):
@@ -47,12 +48,11 @@ class ClientDataset(tf.data.Dataset):
             FedcoreError: the arrays differ in length.
         """
         arrays = tf.nest.map_structure(_as_column, columns)
-        rows = to_type(arrays)
-        sizes = {t.shape[0] if t.shape else None for t in tensor_leaves(rows)}
-        if len(sizes) != 1 or None in sizes:
-            raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
-        element = _without_rows(rows)
-        return cls(Columns(element, leaves_of(arrays, rows)))
+        element = _element_of(_form(arrays))
+        leaves = leaves_of(arrays, element) if element is not None else []
+        if element is None or len({len(leaf) for leaf in leaves}) != 1:
+            raise FedcoreError(f"columns have one row per example, all equally many; these are {to_type(arrays)}")
+        return cls(Columns(element, leaves))
 
     @property
     def columns(self) -> Columns:
@@ -155,8 +155,32 @@ def _as_column(x) -> np.ndarray | tf.Tensor:
     return array
 
 
-def _without_rows(rows: Type) -> Type:
-    return map_tensors(lambda t: TensorType(t.dtype, t.sizes[1:]), rows)
+def _form(columns) -> tuple:
+    """What of nested columns decides the type of a row: containers, dtypes and shapes, hashable."""
+    if isinstance(columns, Mapping):
+        return type(columns), tuple(columns), tuple(map(_form, columns.values()))
+    if isinstance(columns, tuple | list):
+        return type(columns), getattr(columns, "_fields", None), tuple(map(_form, columns))
+    if attrs.has(type(columns)):
+        names = tuple(field.name for field in attrs.fields(type(columns)))
+        return type(columns), names, tuple(_form(getattr(columns, n)) for n in names)
+    return columns.dtype, tuple(columns.shape)[1:] if columns.shape else None
+
+
+@functools.lru_cache(maxsize=256)
+def _element_of(form: tuple) -> Type | None:
+    """The type of a row; None where a column has no rows."""
+    if len(form) == 2:
+        dtype, shape = form
+        return None if shape is None else TensorType("str" if getattr(dtype, "hasobject", False) else dtype, shape)
+    container, names, parts = form
+    types = [_element_of(part) for part in parts]
+    if any(t is None for t in types):
+        return None
+    if names is None:
+        return to_type(container(types))
+    named = zip(names, types, strict=True)
+    return to_type(container(named) if issubclass(container, Mapping) else container(**dict(named)))
 
 
 def _nested_spec(type_: Type):

@@ -117,17 +117,13 @@ class Columns:
         """The rows that a client of that seed sees; kept where no seed matters."""
         if self._rows is not None:
             return self._rows
-        stored = self._stored()
-
-        def drawn(epoch: int) -> Rows:
-            return stored
-
-        for position, step in enumerate(self.steps):
-            drawn = _DRAWN[step.kind](drawn, step, fold_in(seed, position), self.steps[position + 1 :])
-        rows = drawn(0)
-        if not self.is_random:
-            self._rows = rows
-        return rows
+        if self.is_random:
+            return _drawn(self._stored(), self.steps, seed)
+        if self.groups is None and not any(step.kind == "filter" for step in self.steps):
+            self._rows = _drawn_of(len(self.arrays[0]) if self.arrays else 0, self.steps)
+        else:
+            self._rows = _drawn(self._stored(), self.steps, seed)
+        return self._rows
 
     def elements(self, seed: int) -> list:
         """The elements that a client of that seed sees, as nested tuples of numpy arrays, outside of any graph."""
@@ -155,13 +151,24 @@ class Columns:
         return _batches(starts, sizes)
 
 
+def _drawn(stored: Rows, steps: tuple[Step, ...], seed: int) -> Rows:
+    def drawn(epoch: int) -> Rows:
+        return stored
+
+    for position, step in enumerate(steps):
+        drawn = _DRAWN[step.kind](drawn, step, fold_in(seed, position), steps[position + 1 :])
+    return drawn(0)
+
+
 @functools.lru_cache(maxsize=1024)
-def _shared(layout: Layout) -> Layout:
-    """One object for equal layouts, so that comparing those of a cohort is comparing identities."""
-    return layout
+def _drawn_of(count: int, steps: tuple[Step, ...]) -> Rows:
+    """What steps without chance draw from so many rows: the same for all clients of that size."""
+    return _drawn(Rows(np.arange(count, dtype=np.int64)), steps, 0)
 
 
+@functools.lru_cache(maxsize=1024)
 def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
+    """One object for what is laid out alike, so that comparing a cohort's layouts is comparing identities."""
     before: list[TracedGraph] = []
     after: list[TracedGraph] = []
     batched = grouped
@@ -169,7 +176,7 @@ def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
         if step.kind == "map":
             (after if batched else before).append(step.traced)
         batched = batched or step.kind == "batch"
-    return _shared(Layout(element, tuple(before), batched, tuple(after), grouped))
+    return Layout(element, tuple(before), batched, tuple(after), grouped)
 
 
 def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:

@@ -10,7 +10,7 @@ from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
-WORKING_SET_BYTES = 4 << 20  # what the clients of one width should stay within, to be kept near a core
+WORKING_SET_BYTES = 5 << 20  # what the clients of one width should stay within, to be kept near a core
 ROWS = 32  # assumed for a batch, whose size is not known before the data is
 WIDEST = 32
 GROUPS = 8  # of a call: enough to put clients of like sizes together
