@@ -11,7 +11,7 @@ from fedcore.errors import FedcoreError
 from fedcore.ir import Module, verify
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
-DEFAULT_PIPELINE = f"{LOWERING},partition,fuse,plan"
+DEFAULT_PIPELINE = f"{LOWERING},partition,trim,fuse,plan"
 
 
 def pipeline_with(plan_options: Mapping[str, object]) -> str:
@@ -32,6 +32,7 @@ BUILT_IN = (
     "cse",
     "dce",
     "partition",
+    "trim",
     "fuse",
     "grappler",
     "plan",

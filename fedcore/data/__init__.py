@@ -2,6 +2,6 @@
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.cohort import Cohort
-from fedcore.data.sequence_values import columns_of, elements_of_sequence
+from fedcore.data.sequence_values import columns_of, dataset_of
 
-__all__ = ["ClientDataset", "Cohort", "columns_of", "elements_of_sequence"]
+__all__ = ["ClientDataset", "Cohort", "columns_of", "dataset_of"]

@@ -72,7 +72,13 @@ class PackedColumns:
 
 
 def pack_clients(
-    clients: list[tuple], seeds: np.ndarray, *, width: int, places: int, kept: PackedColumns
+    clients: list[tuple],
+    seeds: np.ndarray,
+    numbers: SequenceOf[int],
+    *,
+    width: int,
+    places: int,
+    kept: PackedColumns,
 ) -> tuple[CallShape, list]:
     """The flat tensors of a call: the lanes' seeds, each client's place, then those of the arguments' leaves.
 
@@ -80,13 +86,14 @@ def pack_clients(
     and sizes of every lane's elements.
 
     Args:
+        numbers: of each leaf of a client, among the leaves of the call's arguments; see `pack`.
         width: clients of a group; the lanes are a multiple of it.
         places: clients of a call that is not the last.
     """
     leaves_of = [flatten(client) for client in clients]
     sequences = [i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns)]
     steady = len(sequences) == 1 and not any(leaf[sequences[0]].is_random for leaf in leaves_of)
-    pack = functools.partial(_lanes, leaves_of, sequences, seeds, width)
+    pack = functools.partial(_lanes, leaves_of, {i: numbers[i] for i in sequences}, seeds, width)
     if steady:  # nothing of the rows depends on a seed
         lanes, *rest = kept.get("rows", [leaf[sequences[0]] for leaf in leaves_of], pack)
     else:
@@ -111,11 +118,12 @@ def pack_clients(
     return CallShape(tuple(layouts), tuple(widths)), tensors
 
 
-def _lanes(leaves_of: list[list], sequences: list[int], seeds: np.ndarray, width: int) -> tuple:
+def _lanes(leaves_of: list[list], numbers: dict[int, int], seeds: np.ndarray, width: int) -> tuple:
     """The client of each lane (ABSENT for none); then rows, sizes and padded size of a batch for each sequence."""
     count = len(leaves_of)
     drawn = {
-        i: [leaves[i].draw(fold_in(int(s), i)) for leaves, s in zip(leaves_of, seeds, strict=True)] for i in sequences
+        i: [leaves[i].draw(fold_in(int(s), number)) for leaves, s in zip(leaves_of, seeds, strict=True)]
+        for i, number in numbers.items()
     }
     steps = np.zeros(count, np.int64)
     for of_clients in drawn.values():

@@ -53,6 +53,7 @@ _KINDS = {
     "keeps": (lambda x: type(x) is bool, "true or false"),
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and _SALT.fullmatch(x), "a path such as 3.0.2"),
+    "program": (lambda x: isinstance(x, str) and _DIGEST.fullmatch(x) is not None, "the digest of a program"),
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),
     "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
@@ -61,8 +62,9 @@ _KINDS = {
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
 _OF_STAGES = frozenset({"strategy", "width", "block", "call", "xla"})
+_OF_PLANS = frozenset({"program"})
 _OF_CROSSINGS = frozenset({"bits"})
-_GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients"})
+_GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "seed"})
 
 
 def verify(module: Module) -> Module:
@@ -110,8 +112,10 @@ class _Verifier:
             if self.module.stage != "planned":
                 yield f"{where}: a stage stands in a {self.module.stage} module"
             yield from _attribute_problems(where, "a stage", function.attributes, _OF_STAGES)
+            yield from _strategy_problems(where, function.attributes)
         else:
-            yield from _attribute_problems(where, "a function", function.attributes, frozenset())
+            known = _OF_PLANS if is_main and self.module.stage == "planned" else frozenset()
+            yield from _attribute_problems(where, "a function", function.attributes, known)
         bound: dict[str, Type] = {}
         for parameter in function.parameters:
             if parameter.name in bound:
@@ -246,6 +250,17 @@ def _attribute_problems(at: str, what: str, attributes: Mapping, known: frozense
             yield f"{at}: no text can hold the attribute {key}, {value!r}"
 
 
+def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
+    block, call = attributes.get("block", 1), attributes.get("call")
+    if attributes.get("strategy") == "vectorised" and "width" not in attributes:
+        yield f"{where}: a vectorised stage has a width"
+    if type(block) is not int or type(call) is not int:
+        return
+    blocks = call // block if block > 0 else 0
+    if blocks < 1 or call % block or blocks & (blocks - 1):  # the tree of partials goes on inside of a call
+        yield f"{where}: a call is 1, 2, 4, 8 … blocks of {block}, not {call} clients"
+
+
 def _shown(value) -> str:
     from fedcore.ir.printer import print_value
 
@@ -302,6 +317,8 @@ def _form_problems(at: str, op: Operation, declared: Intrinsic) -> Iterator[str]
     for name in form.required:
         if name not in op.attributes:
             yield f"{at}: {op.kind} lacks the attribute {name}"
+    if declared.draws and "salt" not in op.attributes:
+        yield f'{at}: {op.kind} draws random numbers, so it has a salt that tells it from others, such as {{salt="0"}}'
     if op.kind == "literal" and "value" in op.attributes:
         yield from _literal_problems(at, op.attributes["value"])
     count = len(op.operands)

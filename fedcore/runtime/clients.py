@@ -22,7 +22,7 @@ from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers, dispatch
-from fedcore.seeds import fold_in, fold_in_each
+from fedcore.seeds import fold_in_each
 
 
 @attrs.frozen
@@ -33,6 +33,7 @@ class ClientWork:
         zero, join: stages that make and merge partials; None where the stage only keeps client values.
         broadcasts: nested tuples of tensors that every client gets.
         cohorts: the client values, one cohort for each further parameter.
+        numbers: for each cohort the numbers of a value's leaves, among the leaves of the call's arguments.
         counted: where the stage takes no client value, one of the call's: it says how many clients there are.
         keeps: the stage returns a value per client beside the partial.
     """
@@ -44,6 +45,7 @@ class ClientWork:
     join: str | None
     broadcasts: tuple
     cohorts: tuple
+    numbers: tuple[range, ...]
     keeps: bool
     seed: int
     counted: ClientValues | None = None
@@ -200,7 +202,7 @@ class _Run:
     def _looped(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray) -> tuple[Realized, list]:
         work = self.work
         packed = [
-            [pack(value, fold_in(int(seed), i)) for i, value in enumerate(client)]
+            [pack(value, int(seed), n.start) for n, value in zip(work.numbers, client, strict=True)]
             for client, seed in zip(call.clients, seeds, strict=True)
         ]
         layouts = tuple(tuple(given for given, _ in client) for client in packed)
@@ -214,7 +216,10 @@ class _Run:
         work, zero, join = self.work, self.work.zero, self.work.join
         if zero is None or join is None:
             raise FedcoreError(f"@{work.stage} keeps client values only: it cannot be vectorised")
-        shape, tensors = pack_clients(call.clients, seeds, width=self.width, places=self.size, kept=device.packed)
+        numbers = [n for of_value in work.numbers for n in of_value]
+        shape, tensors = pack_clients(
+            call.clients, seeds, numbers, width=self.width, places=self.size, kept=device.packed
+        )
         function = device.functions.get(
             ("stacked", work.digest, work.stage, shape, self.size),
             lambda: realize_stacked(

@@ -10,14 +10,13 @@ from fedcore.graphs.realize import pack, realize_stage
 from fedcore.graphs.values import flatten
 from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Module, Operation, Ref
-from fedcore.runtime.arguments import ClientValues
+from fedcore.runtime.arguments import ClientValues, leaf_numbers
 from fedcore.runtime.clients import ClientsExecutor, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
-from fedcore.seeds import fold_in
-from fedcore.types import FederatedType
+from fedcore.types import FederatedType, leaves, member_of
 
 
 class PlanExecutor:
@@ -41,16 +40,18 @@ class PlanExecutor:
         _check_readings(module, arguments)
         known: dict[str, object] = dict(zip((p.name for p in main.parameters), arguments, strict=True))
         types = main.types()
-        joins = _joins(module)
+        joins, numbers = _joins(module), leaf_numbers(main)
         for op in main.operations:
             seed = report.seed  # what draws tells itself apart by the salt of its operation
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
+            firsts = [numbers[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
-                    known[op.name] = self._run(module, digest, op.operands[0].name, operands, seed, report, stop)
+                    name = op.operands[0].name
+                    known[op.name] = self._run(module, digest, name, operands, firsts, seed, report, stop)
             elif op.kind in ("fold", "collect"):
                 operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
-                work = _client_work(module, digest, op, operands, operand_types, joins.get(op.name), seed)
+                work = _client_work(module, digest, op, operands, firsts, operand_types, joins.get(op.name), seed)
                 work = work if work.cohorts else attrs.evolve(work, counted=_any_cohort(arguments))
                 with report.span("clients", work.stage):
                     known[op.name] = self._stage(op, work, report, stop)
@@ -58,8 +59,8 @@ class PlanExecutor:
                 known[op.name] = _bookkeeping(op, operands, types)
         return known[main.result.name]
 
-    def _run(self, module: Module, digest: str, stage: str, arguments: list, seed: int, report: Report, stop: Stop):
-        packed = [pack(a, fold_in(seed, i)) for i, a in enumerate(arguments)]
+    def _run(self, module: Module, digest: str, stage: str, arguments: list, firsts, seed: int, report, stop: Stop):
+        packed = [pack(a, seed, first) for a, first in zip(arguments, firsts, strict=True)]
         layouts = tuple(given for given, _ in packed)
         function = self._server.functions.get(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)
@@ -132,8 +133,9 @@ def _joins(module: Module) -> dict[str, str]:
     return found
 
 
-def _client_work(module, digest, op: Operation, operands, types, join: str | None, seed: int) -> ClientWork:
+def _client_work(module, digest, op: Operation, operands, firsts, types, join: str | None, seed: int) -> ClientWork:
     broadcasts = split_operands(types)
+    counts = [len(leaves(member_of(t))) for t in types]
     stages = [o.name for o in op.operands if not isinstance(o, Ref)]
     return ClientWork(
         module=module,
@@ -143,6 +145,7 @@ def _client_work(module, digest, op: Operation, operands, types, join: str | Non
         join=join,
         broadcasts=tuple(operands[:broadcasts]),
         cohorts=tuple(operands[broadcasts:]),
+        numbers=tuple(range(n, n + c) for n, c in zip(firsts[broadcasts:], counts[broadcasts:], strict=True)),
         keeps=bool(op.attributes.get("keeps")),
         seed=seed,
     )

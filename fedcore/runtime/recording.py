@@ -94,6 +94,7 @@ class Recording:
             "began": self.began,
             "seconds": report.seconds,
             "seed": report.seed,
+            "plan": report.plan,
             "clients": report.clients,
             "graph_calls": report.graph_calls,
             "broadcast_bits": report.broadcast_bits,
@@ -148,12 +149,12 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
     content = {
         "fedcore": VERSION,
         "name": name,
-        "digest": module.digest(),
+        "digest": module.source_digest(),
         "plan_digest": after.digest(),
         "stages": stages,
         "sources": sources_of(str(module) + str(after)),
     }
-    _write(directory / f"module-{module.digest()[:16]}.json", content)
+    _write(directory / f"module-{module.source_digest()[:16]}.json", content)
     return after
 
 

@@ -19,6 +19,7 @@ class Report:
 
     Args:
         seed: the call's seed, given or drawn.
+        plan: the digest of the plan that ran; empty where the runtime runs programs as they are.
         clients: how many clients took part in the largest stage.
         graph_calls: by kind: server stages, blocks of clients, merges of partials.
         broadcast_bits, aggregate_bits: what crossed from and to the server, over all clients.
@@ -29,6 +30,7 @@ class Report:
     """
 
     seed: int = 0
+    plan: str = ""
     clients: int = 0
     graph_calls: dict[str, int] = attrs.field(factory=lambda: {"server": 0, "blocks": 0, "merges": 0})
     broadcast_bits: int = 0

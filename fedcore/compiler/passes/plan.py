@@ -1,4 +1,5 @@
 import math
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -7,6 +8,9 @@ from fedcore.errors import FedcoreError
 from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.types import TensorType, Type, is_static, leaves, member_of
+
+if TYPE_CHECKING:
+    from fedcore.graphs.stacking import Stacking
 
 
 @compiler_pass("plan")
@@ -56,22 +60,32 @@ def _number(option: str, given: str, least: int, *words: str) -> int | None:
 
 
 def _strategy(module: Module, op: Operation, width: int | None, block: int | None) -> dict[str, object]:
-    loop: dict[str, object] = {"strategy": "loop", "block": block or 1}
+    found = None if width == 0 else _stacking(module, op, width, block)
+    if found is None or isinstance(found, str):
+        return {"strategy": "loop", "block": block or 1}
+    return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call}
+
+
+def why_not_stacked(module: Module, op: Operation) -> str | None:
+    """Why the clients of a fold or a collect are not stacked; None where they can be."""
+    found = _stacking(module, op, None, None)
+    return found if isinstance(found, str) else None
+
+
+def _stacking(module: Module, op: Operation, width: int | None, block: int | None) -> "Stacking | str":
     joins = [o for o in module.main.operations if o.kind == "merge" and o.operands[1] == Ref(op.name)]
-    if width == 0 or op.kind != "fold" or op.attributes.get("keeps") or not joins:
-        return loop
+    if op.kind != "fold" or op.attributes.get("keeps") or not joins:
+        return "values of single clients are kept"
     types = module.main.types()
     given = [types[o.name] for o in op.operands if isinstance(o, Ref)]
     broadcasts = split_operands(given)
     if broadcasts == len(given):
-        return loop
+        return "it takes no value of a client's own"
     from fedcore.graphs.stacking import Stacking, stacking
 
     zero, stage = (o.name for o in op.operands[:2])
     found = stacking(module, zero, stage, joins[0].operands[0].name, broadcasts, block or BLOCK, width)
-    if not isinstance(found, Stacking):
-        return loop
-    return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call}
+    return found if isinstance(found, Stacking) else str(found)
 
 
 def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, Function]) -> Operation:
