@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.graphs.realize import pack
 from fedcore.graphs.packing import PackedColumns, pack_clients
+from fedcore.graphs.realize import pack
 
 RUNTIMES = {"local": fc.runtime.local(workers_per_device=2), "reference": fc.runtime.reference()}
 FLOATS = fc.SequenceType("float32")
