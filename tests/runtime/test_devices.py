@@ -30,6 +30,7 @@ clients = [client(i) for i in range(10)]
 """
 
 
+@pytest.mark.slow
 def test_at_default_settings_the_clients_of_an_image_model_run_on_all_devices():
     (placements,) = in_process(
         CNN
@@ -46,6 +47,7 @@ tell(context.last_report().placements)
     assert ran == list(range(10))
 
 
+@pytest.mark.slow
 def test_neither_devices_nor_workers_nor_the_order_of_completion_show_in_the_bits():
     bits, orders = in_process(
         """
@@ -94,6 +96,7 @@ for vectorize in ("auto", False):
     assert orders == 1
 
 
+@pytest.mark.slow
 def test_stacked_clients_are_dealt_to_all_devices_where_their_number_is_known():
     known, drawn = in_process(
         """
@@ -114,6 +117,7 @@ for cohort in ([1.0] * 64, (1.0 for _ in range(64))):
     assert sum(last - first + 1 for ranges in drawn.values() for first, last in ranges) == 64
 
 
+@pytest.mark.slow
 def test_a_device_may_be_named_as_in_tensorflow():
     seen = in_process(
         """

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -140,6 +139,7 @@ WAITING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WAITING)
 def test_ctrl_c_comes_back_soon_and_the_stack_goes_on(where):
     body = INTERRUPTED + (
@@ -167,7 +167,7 @@ def test_ctrl_c_comes_back_soon_and_the_stack_goes_on(where):
     assert took < 2
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WAITING)
 def test_ctrl_c_ends_a_program_that_does_not_catch_it(where):
     process = subprocess.Popen(
