@@ -9,9 +9,10 @@ from fedcore.graphs.vectorise import NoRule, can_vectorise
 from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
-WORKING_SET_BYTES = 16 << 20  # what the clients of one width should stay within, to be kept near the cores
+WORKING_SET_BYTES = 4 << 20  # what the clients of one width should stay within, to be kept near a core
 ROWS = 32  # assumed for a batch, whose size is not known before the data is
-WIDEST = 128
+WIDEST = 32
+GROUPS = 8  # of a call: enough to put clients of like sizes together
 WIDEST_OF_IMAGES = 4  # what a convolution makes of a batch is far larger than the batch
 
 
@@ -45,7 +46,7 @@ def stacking(module: Module, zero: str, stage: str, join: str, broadcasts: int, 
     width = _width(function, broadcasts)
     if any(b"Conv2D" in module.blob(g.digest) for g in module.graphs):
         width = min(width, WIDEST_OF_IMAGES)
-    return Stacking(width, max(block, width))
+    return Stacking(width, max(block, width * GROUPS))
 
 
 def _check_types(function: Function, broadcasts: int) -> None:

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from fedcore.errors import ClientError, FedcoreError, TypeMismatch
 from fedcore.graphs.columns import Columns
+from fedcore.graphs.packing import pack_clients
 from fedcore.graphs.realize import Realized, pack, realize_block, realize_stage
-from fedcore.graphs.stacked import pack_clients, realize_stacked
+from fedcore.graphs.stacked import realize_stacked
 from fedcore.graphs.values import flatten
 from fedcore.graphs.vectorise import NoRule
 from fedcore.ir import Module
@@ -172,17 +173,19 @@ class _Run:
         """One graph call in which clients follow one another."""
         work = self.work
         seeds = fold_in_each(work.seed, call.first, len(call.clients))
-        out = self._run(device, call, seeds, *self._looped(device, call, seeds))
+        function, tensors = self._looped(device, call, seeds)
+        out = self._run(device, call, function, [tf.constant(seeds), *self._shared(device), *tensors])
         return _split(out, folds=work.zero is not None, keeps=work.keeps)
 
     def _stacked_clients(self, device: DeviceExecutor, call: _Call) -> tuple:
         """One graph call in which clients stand side by side."""
         seeds = fold_in_each(self.work.seed, call.first, len(call.clients))
-        return self._run(device, call, seeds, *self._stacked(device, call, seeds)), ()
+        function, tensors = self._stacked(device, call, seeds)
+        return self._run(device, call, function, [*self._shared(device), *tensors]), ()
 
-    def _run(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray, function: Realized, tensors: list) -> tuple:
+    def _run(self, device: DeviceExecutor, call: _Call, function: Realized, tensors: list) -> tuple:
         try:
-            out = device.call(function, [tf.constant(seeds), *self._shared(device), *tensors])
+            out = device.call(function, tensors)
         except tf.errors.OpError as error:
             last = call.first + len(call.clients) - 1
             who = f"client {last}" if last == call.first else f"one of the clients {call.first} to {last}"
@@ -209,12 +212,20 @@ class _Run:
             raise FedcoreError(f"@{work.stage} keeps client values only: it cannot be vectorised")
         numbers = [n for of_value in work.numbers for n in of_value]
         shape, tensors = pack_clients(
-            call.clients, seeds, numbers, block=self.block, call=self.size, kept=device.packed
+            call.clients, seeds, numbers, width=self.width, places=self.size, kept=device.packed
         )
         function = device.function(
             ("stacked", work.digest, work.stage, shape),
             lambda: realize_stacked(
-                work.module, zero, work.stage, join, len(work.broadcasts), shape, width=self.width, block=self.block
+                work.module,
+                zero,
+                work.stage,
+                join,
+                len(work.broadcasts),
+                shape,
+                width=self.width,
+                block=self.block,
+                blocks=self.size // self.block,
             ),
         )
         return function, [tf.convert_to_tensor(t) for t in tensors]

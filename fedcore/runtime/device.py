@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 
 import tensorflow as tf
 
+from fedcore.graphs.packing import PackedColumns
 from fedcore.graphs.realize import Realized
-from fedcore.graphs.stacked import PackedColumns
 
 MAX_PACKED_BYTES = 512 << 20
 """Packed client data that a device keeps for clients that come again."""

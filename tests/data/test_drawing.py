@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
+from fedcore.graphs.packing import PackedColumns, pack_clients
 from fedcore.graphs.realize import pack
-from fedcore.graphs.stacked import PackedColumns, pack_clients
 
 RUNTIMES = {"local": fc.runtime.local(workers_per_device=2), "reference": fc.runtime.reference()}
 FLOATS = fc.SequenceType("float32")
@@ -114,11 +114,10 @@ def test_two_stages_see_the_same_shuffle():
 def test_clients_side_by_side_draw_what_they_draw_one_by_one():
     values = [(client().shuffle(9).columns, client().shuffle(9).columns) for _ in range(2)]
     seeds = np.array([5, 6])
-    shape, stacked = pack_clients(values, seeds, [3, 7], block=2, call=2, kept=PackedColumns(1 << 20))
+    shape, stacked = pack_clients(values, seeds, [3, 7], width=2, places=2, kept=PackedColumns(1 << 20))
     assert [layout is not None for layout in shape.layouts] == [True, True]
-    place, _, _, first_rows, _, _, second_rows, _ = map(np.asarray, stacked)
+    _, place, _, first_rows, _, _, second_rows, _ = map(np.asarray, stacked)
     for k, value in enumerate(values):
-        (_, alone) = pack(value[0], int(seeds[k]), 3)
-        np.testing.assert_array_equal(first_rows[place[k]] - 6 * k, alone[-1])
-        (_, alone) = pack(value[1], int(seeds[k]), 7)
-        np.testing.assert_array_equal(second_rows[place[k]] - 6 * k, alone[-1])
+        for sequence, number, rows in zip(value, (3, 7), (first_rows, second_rows), strict=True):
+            (_, alone) = pack(sequence, int(seeds[k]), number)
+            np.testing.assert_array_equal(rows[place[k]] - 6 * k, alone[-1])

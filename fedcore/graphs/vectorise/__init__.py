@@ -15,6 +15,7 @@ from fedcore.graphs.vectorise import (
     rules_shapes,
 )
 from fedcore.graphs.vectorise.call import Call
+from fedcore.graphs.vectorise.choosing import chosen, selected
 from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule, shared, stacked
 from fedcore.graphs.vectorise.nodes import body_of
 from fedcore.ir.module import Graph
@@ -83,4 +84,4 @@ def can_vectorise(
     return None
 
 
-__all__ = ["Lane", "NoRule", "can_vectorise", "rule", "shared", "stacked", "vectorised_call"]
+__all__ = ["Lane", "NoRule", "can_vectorise", "chosen", "rule", "selected", "shared", "stacked", "vectorised_call"]

@@ -1,5 +1,6 @@
 """The nodes of a canonical graph, and how one is put into the graph being built."""
 
+import collections
 import functools
 import inspect
 from collections import OrderedDict
@@ -13,13 +14,17 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 
 @attrs.frozen(eq=False)
 class Node:
-    """One operation: the tensors that it reads are (node name, output index)."""
+    """One operation: the tensors that it reads are (node name, output index).
+
+    Args:
+        sole: for each input whether nothing else reads it.
+    """
 
     name: str
     op: str
     inputs: tuple[tuple[str, int], ...]
     attributes: dict
-    function: str | None = None
+    sole: tuple[bool, ...] = ()
 
     def __getitem__(self, attribute: str):
         return self.attributes[attribute]
@@ -94,8 +99,10 @@ def body_of(digest: str, data: bytes) -> Body:
 
 def _body(nodes, arguments, results, functions) -> Body:
     taken = set(arguments)
-    parsed = tuple(_node(n) for n in nodes if n.name not in taken)
-    return Body(arguments, parsed, results, functions)
+    parsed = [_node(n) for n in nodes if n.name not in taken]
+    reads = collections.Counter(i for n in parsed for i in n.inputs) + collections.Counter(results)
+    whole = tuple(attrs.evolve(n, sole=tuple(reads[i] == 1 for i in n.inputs)) for n in parsed)
+    return Body(arguments, whole, results, functions)
 
 
 def _port(name: str) -> tuple[str, int]:

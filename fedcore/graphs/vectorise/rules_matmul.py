@@ -6,6 +6,9 @@ from fedcore.graphs.vectorise.call import Call
 from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 
+WORTH_SCALING = 4
+"""How many times smaller than a product its operand is, for it to be scaled in the product's place."""
+
 
 def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, transpose_y: bool) -> Lane:
     """x @ y over the last two axes, both with the same number of them.
@@ -42,6 +45,23 @@ def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, tran
         a = tf.expand_dims(a, 0)
     tensor = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_x, adj_y=transpose_y)
     return Lane(tensor, stacked, ragged, times)
+
+
+def scaled_product(tensor: tf.Tensor, factor: tf.Tensor) -> tf.Tensor | None:
+    """A product of stacked matrices times a number for each client, where an operand is far smaller than the product.
+
+    The operand is scaled instead: a step of gradient descent, rate times gradient, then reads its gradient once.
+    """
+    if tensor.op.type != "BatchMatMulV2" or tensor.shape.rank != 3 or not tensor.shape.is_fully_defined():
+        return None
+    a, b = tensor.op.inputs
+    sizes = [t.shape.num_elements() for t in (a, b)]
+    if None in sizes or min(sizes) * WORTH_SCALING > tensor.shape.num_elements() or a.shape[0] != b.shape[0]:
+        return None
+    each = tf.reshape(factor, [-1, 1, 1])
+    a, b = (a * each, b) if sizes[0] < sizes[1] else (a, b * each)
+    adjoint = {f"adj_{i}": tensor.op.get_attr(f"adj_{i}") for i in "xy"}
+    return tf.raw_ops.BatchMatMulV2(x=a, y=b, **adjoint)
 
 
 @rule("MatMul")
