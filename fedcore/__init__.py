@@ -7,7 +7,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-# public name -> the module that holds it; a module's own name maps to itself.
+# public name -> the module that holds it; the intrinsics are asked of their folder.
 _PLACES = {
     **dict.fromkeys(
         (
@@ -26,52 +26,12 @@ _PLACES = {
         "fedcore.types",
     ),
     **dict.fromkeys(
-        (
-            "cast",
-            "equal",
-            "federated_aggregate",
-            "federated_apply",
-            "federated_broadcast",
-            "federated_collect",
-            "federated_count",
-            "federated_eval",
-            "federated_map",
-            "federated_max",
-            "federated_mean",
-            "federated_min",
-            "federated_random_seed",
-            "federated_secure_modular_sum",
-            "federated_secure_select",
-            "federated_secure_sum",
-            "federated_secure_sum_bitwidth",
-            "federated_select",
-            "federated_sum",
-            "federated_value",
-            "federated_zip",
-            "generic_divide",
-            "generic_minus",
-            "generic_multiply",
-            "generic_plus",
-            "generic_zero",
-            "intrinsic",
-            "less",
-            "maximum",
-            "minimum",
-            "modulo",
-            "sequence_from_groups",
-            "sequence_from_rows",
-            "sequence_map",
-            "sequence_reduce",
-            "sequence_sum",
-            "where",
-        ),
-        "fedcore.intrinsics",
-    ),
-    **dict.fromkeys(
         ("Computation", "federated_computation", "invoke_async", "load", "save", "tf_computation"),
         "fedcore.computation",
     ),
     **dict.fromkeys(("invoke", "set_runtime", "use"), "fedcore.context"),
+    "Cohort": "fedcore.data",
+    "intrinsic": "fedcore.ir",
 }
 _MODULES = (
     "aggregators",
@@ -89,18 +49,25 @@ _MODULES = (
 # TFF's names for modules.
 _ALIASES = {"tensorflow": "fedcore.compat.tensorflow"}
 
-__all__ = sorted((*_PLACES, *_MODULES, *_ALIASES))
+
+def _language() -> tuple[str, ...]:
+    """The names of the intrinsics; none while these are being imported."""
+    return getattr(importlib.import_module("fedcore.intrinsics"), "NAMES", ())
 
 
 def __getattr__(name):
+    if name == "__all__":
+        return sorted((*_PLACES, *_MODULES, *_ALIASES, *_language()))
     if name in _MODULES:
         return importlib.import_module(f"fedcore.{name}")
     if name in _ALIASES:
         return importlib.import_module(_ALIASES[name])
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
+    if not name.startswith("_") and name in _language():
+        return getattr(importlib.import_module("fedcore.intrinsics"), name)
     raise AttributeError(f"module 'fedcore' has no attribute {name!r}")
 
 
 def __dir__():
-    return [*__all__, "__version__"]
+    return [*__getattr__("__all__"), "__version__"]

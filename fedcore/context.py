@@ -2,15 +2,18 @@
 
 import contextlib
 import contextvars
+import functools
+import os
 import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from fedcore.compiler import LOWERING, compile_module, run_passes
+from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, pipeline_with, run_passes
+from fedcore.compiler.pinned_plans import PinnedPlans
 from fedcore.compiler.stored_plans import stored_plans
 from fedcore.ir import Module, verify
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
@@ -24,53 +27,76 @@ class Runtime(Protocol):
 
     compiles: bool
 
+    @property
+    def plan_options(self) -> Mapping[str, object]:
+        """Options of the pass `plan`, for the plans that it is given."""
+
     def run(self, module: Module, arguments: list, report: Report): ...
 
     def close(self) -> None: ...
 
 
 class PlanCache:
-    """The plans of the `max_entries` traced modules used last, by digest.
+    """The plans of the `max_entries` traced modules used last, by their source digest and pipeline.
 
     Guarantees:
+      - Equal programs of different lines have plans of their own: errors and reports name the right ones.
       - One compilation a module, however many threads ask at once.
     """
 
     def __init__(self, max_entries: int = MAX_PLANS):
-        self._plans: OrderedDict[str, Module] = OrderedDict()
+        self._plans: OrderedDict[tuple[str, str], Module] = OrderedDict()
         self._max_entries = max_entries
         self._lock = threading.RLock()
-        self._recorded: set[tuple[str, Path]] = set()
+        self._recorded: set[tuple[str, str, Path]] = set()
 
-    def get(self, digest: str, module: Module, *, recorded_in: Path | None = None) -> Module:
-        """The plan, compiled now if it is new; with `recorded_in`, what each pass did is written there."""
+    def get(
+        self,
+        module: Module,
+        pipeline: str = DEFAULT_PIPELINE,
+        *,
+        given: Module | None = None,
+        recorded_in: Path | None = None,
+    ) -> Module:
+        """The plan, compiled now if it is new.
+
+        Args:
+            given: a plan that stands for the compiler's: a pinned one, or the module itself.
+            recorded_in: what each pass did is written there.
+        """
+        key = (module.source_digest(), pipeline if given is None else f"given {given.digest()}")
         with self._lock:
-            if recorded_in is not None and (digest, recorded_in) not in self._recorded:
-                self._recorded.add((digest, recorded_in))
-                self._plans[digest] = _compile_recorded(module, recorded_in)
-            if digest in self._plans:
-                self._plans.move_to_end(digest)
-                return self._plans[digest]
-            self._plans[digest] = plan = _compiled(digest, module)
+            if recorded_in is not None and (*key, recorded_in) not in self._recorded:
+                self._recorded.add((*key, recorded_in))
+                self._plans[key] = _compile_recorded(module, pipeline, given, recorded_in)
+            if key in self._plans:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+            self._plans[key] = plan = given or _compiled(module, pipeline)
             while len(self._plans) > self._max_entries:
                 self._plans.popitem(last=False)
             return plan
 
 
-def _compiled(digest: str, module: Module) -> Module:
+def _compiled(module: Module, pipeline: str) -> Module:
     """The plan, from the directory that FEDCORE_CACHE names where it is there."""
     stored = stored_plans()
     if stored is None:
-        return verify(compile_module(module))
-    plan = stored.get(digest)
+        return verify(compile_module(module, pipeline))
+    digest = module.source_digest()
+    plan = stored.get(digest, pipeline)
     if plan is None:
-        plan = verify(compile_module(module))
-        stored.put(digest, plan)
+        plan = verify(compile_module(module, pipeline))
+        stored.put(digest, plan, pipeline)
     return plan
 
 
-def _compile_recorded(module: Module, directory: Path) -> Module:
-    passes = ((one.name, after) for one, after in run_passes(module))
+def _compile_recorded(module: Module, pipeline: str, given: Module | None, directory: Path) -> Module:
+    passes: Iterator[tuple[str, Module]]
+    if given is None:
+        passes = ((one.name, after) for one, after in run_passes(module, pipeline))
+    else:
+        passes = iter([] if given is module else [("pinned", given)])
     return verify(record_compilation(directory, module.main.name, module, passes))
 
 
@@ -80,6 +106,7 @@ _default_lock = threading.Lock()
 _used: contextvars.ContextVar[tuple[Runtime, int | None] | None] = contextvars.ContextVar(
     "fedcore_runtime", default=None
 )
+_pinned: contextvars.ContextVar[PinnedPlans | None] = contextvars.ContextVar("fedcore_pinned_plans", default=None)
 _last_report: contextvars.ContextVar[Report | None] = contextvars.ContextVar("fedcore_report", default=None)
 
 
@@ -105,18 +132,30 @@ def current_runtime() -> Runtime:
 
 
 @contextlib.contextmanager
-def use(runtime: Runtime | None = None, *, seed: int | None = None) -> Iterator[Runtime]:
+def use(
+    runtime: Runtime | None = None, *, seed: int | None = None, plans: str | os.PathLike | None = None
+) -> Iterator[Runtime]:
     """Runs what is called inside with `runtime` (or the current one), and with `seed` where it is given.
 
+    Args:
+        plans: a file that `fedcore tune` wrote, or a directory of such: programs that these were made for run by
+            them, other programs as always. Default: what FEDCORE_PLANS names, if it is set.
+    Raises:
+        FedcoreError: `plans` names what is no pinned plan.
     Example:
         >>> with fc.use(fc.runtime.reference(), seed=7):
         ...     total = add_up([1, 2, 3])
+        >>> with fc.use(plans='pinned.fed'):
+        ...     state, metrics = process.next(state, clients)
     """
+    pins = None if plans is None else PinnedPlans.read(plans)
     chosen = runtime or current_runtime()
     token = _used.set((chosen, seed))
+    pinned_token = _pinned.set(pins or _pinned.get())
     try:
         yield chosen
     finally:
+        _pinned.reset(pinned_token)
         _used.reset(token)
 
 
@@ -130,9 +169,32 @@ def note_report(report: Report | None) -> None:
     _last_report.set(report)
 
 
-def plan_of(module: Module, digest: str | None = None) -> Module:
-    """The plan of a traced module, from the cache where it is there."""
-    return _plans.get(digest or module.digest(), module)
+def plan_of(module: Module) -> Module:
+    """The plan of a module for the runtime in use: a plan itself, the pinned one, or the compiler's."""
+    used = _used.get()
+    runtime = used[0] if used is not None else _default
+    return _plan_for(module, runtime.plan_options if runtime else {})
+
+
+def _plan_for(
+    module: Module, options: Mapping[str, object], report: Report | None = None, recorded_in: Path | None = None
+) -> Module:
+    """As `plan_of`; the report is told which plan it is."""
+    pins = _pinned.get() or _named_plans(os.environ.get("FEDCORE_PLANS", ""))
+    given = module if module.stage == "planned" else None if pins is None else pins.get(module)
+    plan = _plans.get(module, pipeline_with(options), given=given, recorded_in=recorded_in)
+    if report is not None:
+        report.plan = plan.digest()
+        note = None if pins is None else pins.note(module)
+        if note is not None:
+            report.note(note)
+    return plan
+
+
+@functools.lru_cache(maxsize=8)
+def _named_plans(path: str) -> PinnedPlans | None:
+    """The plans that FEDCORE_PLANS names."""
+    return PinnedPlans.read(path) if path else None
 
 
 def lowered(module: Module) -> Module:
@@ -140,7 +202,7 @@ def lowered(module: Module) -> Module:
     return compile_module(module, LOWERING)
 
 
-def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = None):
+def invoke(module: Module, arguments: list, *, seed: int | None = None):
     """Runs a traced module on arguments in the order of its parameters.
 
     Args:
@@ -153,9 +215,9 @@ def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = N
     report = Report(seed=seed)
     directory = trace_directory()
     if directory is not None:
-        return _recorded(directory, runtime, module, digest, arguments, report)
+        return _recorded(directory, runtime, module, arguments, report)
     began = time.perf_counter()
-    to_run = plan_of(module, digest) if runtime.compiles else module
+    to_run = _plan_for(module, runtime.plan_options, report) if runtime.compiles else module
     try:
         return runtime.run(to_run, arguments, report)
     finally:
@@ -163,16 +225,16 @@ def invoke(module: Module, digest: str, arguments: list, *, seed: int | None = N
         _last_report.set(report)
 
 
-def _recorded(directory: Path, runtime: Runtime, module: Module, digest: str, arguments: list, report: Report):
+def _recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report):
     """`invoke` under FEDCORE_TRACE: the same call, with its files written when it ends."""
-    recording = report.recording = Recording(directory, module.main.name, digest)
+    recording = report.recording = Recording(directory, module.main.name, module.source_digest())
     plan, error = None, None
     began = time.perf_counter()
     try:
         with recording.sampling():
             if runtime.compiles:
                 with recording.span("compile", module.main.name):
-                    plan = _plans.get(digest, module, recorded_in=directory)
+                    plan = _plan_for(module, runtime.plan_options, report, directory)
             return runtime.run(plan or module, arguments, report)
     except BaseException as raised:
         error = raised

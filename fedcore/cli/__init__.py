@@ -11,6 +11,7 @@ from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
 from fedcore.cli.opt import opt
 from fedcore.cli.report import report
 from fedcore.cli.run import run
+from fedcore.cli.tune import tune
 from fedcore.cli.verify import verify
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meaning in EXIT_CODES.items())
@@ -22,10 +23,18 @@ def main():
     """Runs federated computations, looks inside them, and runs a demonstration.
 
     \b
-    Example:
-      fedcore dump my_module:next_round --stage planned
+    Examples:
+      fedcore dump my_module:next_round --stage planned   # what runs where, and what crosses
+      fedcore opt round.fed -p 'inline,lower-intrinsics' --print-after-change   # which pass did what
+      FEDCORE_TRACE=trace python train.py   # records a program: what ran when, on which device,
+      fedcore report trace                  # and one page that shows it
+    \b
+    Settings, in the environment:
+      FEDCORE_TRACE   the directory in which programs are recorded
+      FEDCORE_CACHE   a directory that keeps compiled plans between processes
+      FEDCORE_PLANS   a pinned plan, or a directory of them (see fedcore tune)
     """
 
 
-for verb in (dump, opt, diff, verify, run, report, doctor, demo):
+for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo):
     main.add_command(verb)

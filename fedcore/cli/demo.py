@@ -13,7 +13,7 @@ _NEEDS = {"scikit-learn": "sklearn", "matplotlib": "matplotlib"}
 EVALUATIONS = 12  # points of the curve of the central test data
 
 
-@click.command()
+@click.command(short_help="Trains a digit classifier here, and shows what ran.")
 @click.option("--rounds", type=click.IntRange(min=1), default=100, show_default=True, help="How many rounds to train.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="demo-out", show_default=True,
               help="Where the curve and the compiled round are written.")  # fmt: skip

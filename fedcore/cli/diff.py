@@ -7,7 +7,7 @@ from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
-@click.command()
+@click.command(short_help="Says what two computations do differently.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option("--stage", type=click.Choice(["traced", "lowered", "planned"]), help="Compile both to this stage first.")

@@ -3,7 +3,7 @@
 import click
 
 
-@click.command()
+@click.command(short_help="Prints versions, devices, limits and settings.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def doctor(format_):
     """Prints versions, devices, limits and settings, and what is missing.

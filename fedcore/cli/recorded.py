@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FIGURES = (
     "name", "process", "number", "seconds", "clients", "graph_calls", "broadcast_bits", "aggregate_bits", "seed",
-    "error",
+    "plan", "error",
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ class Recorded:
     timelines: list[Path]
 
     def figures(self) -> list[dict]:
-        return [{key: call[key] for key in _FIGURES} for call in self.calls]
+        return [{key: call.get(key) for key in _FIGURES} for call in self.calls]
 
 
 def read_recorded(directory: Path) -> Recorded:
@@ -81,7 +81,7 @@ def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> 
     from fedcore.runtime.recording import sources_of, stages_of
 
     stages, after = stages_of(module, passes)
-    return Computation(module.main.name, module.digest(), stages, sources_of(str(module) + str(after)), [])
+    return Computation(module.main.name, module.source_digest(), stages, sources_of(str(module) + str(after)), [])
 
 
 def _read(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -6,17 +6,17 @@ from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
-@click.command()
+@click.command(short_help="Calls a computation, prints its result.")
 @click.argument("target", metavar="FILE.fed|MODULE:NAME")
 @click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
               help="JSON, or @FILE of JSON, .npy or .npz; once a parameter. Clients are a JSON list.")  # fmt: skip
 @click.option("--seed", type=int, help="Of the call. Default: drawn, and told by --format json.")
 @click.option("--format", "format_", type=click.Choice(["value", "json"]), default="value", show_default=True,
-              help="json adds the report: clients, graph calls, bits, seconds, seed.")  # fmt: skip
+              help="json adds the report: plan, clients, graph calls, bits, seconds, seed.")  # fmt: skip
 @trusted_option
 @click.pass_obj
 def run(work: Work, target, arguments, seed, format_, trusted):
-    """Calls a computation and prints its result as JSON.
+    """Calls a computation and prints its result as JSON; a plan runs as it is.
 
     Structs are JSON objects or lists, client values and sequences lists, strings stand for bytes in UTF-8. A first
     axis of an .npy file is the clients of a client value; an .npz file is a struct of its arrays.
@@ -33,13 +33,13 @@ def run(work: Work, target, arguments, seed, format_, trusted):
     from fedcore.cli.loading import quiet_start, read_target
 
     module = read_target(target, work, trusted=trusted)
-    if module.stage != "traced":
-        raise click.BadParameter(f"{target} is {module.stage}; a traced program is run")
+    if module.stage == "lowered":
+        raise click.BadParameter(f"{target} is lowered; a traced program or a plan is run")
     given = bound([read_argument(text) for text in arguments], module.main.parameters)
     with quiet_start():
         from fedcore import context
 
-        result = context.invoke(module, module.digest(), given, seed=seed)
+        result = context.invoke(module, given, seed=seed)
     value = as_json(result)
     if format_ == "value":
         click.echo(json.dumps(value))
@@ -48,6 +48,6 @@ def run(work: Work, target, arguments, seed, format_, trusted):
     assert report is not None
     figures = {
         name: getattr(report, name)
-        for name in ("seed", "clients", "graph_calls", "broadcast_bits", "aggregate_bits", "seconds", "notes")
+        for name in ("seed", "plan", "clients", "graph_calls", "broadcast_bits", "aggregate_bits", "seconds", "notes")
     }
     click.echo(json.dumps({"result": value, "report": figures}, indent=2))

@@ -8,6 +8,7 @@ from fedcore.compiler.pipeline import (
     compiler_pass,
     get_pass,
     parse_pipeline,
+    pipeline_with,
     run_passes,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "compiler_pass",
     "get_pass",
     "parse_pipeline",
+    "pipeline_with",
     "run_passes",
 ]

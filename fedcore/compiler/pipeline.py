@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
@@ -11,7 +11,16 @@ from fedcore.errors import FedcoreError
 from fedcore.ir import Module, verify
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
-DEFAULT_PIPELINE = f"{LOWERING},partition,fuse,plan"
+DEFAULT_PIPELINE = f"{LOWERING},partition,trim,fuse,plan"
+
+
+def pipeline_with(plan_options: Mapping[str, object]) -> str:
+    """The default pipeline with options of its last pass, `plan`."""
+    if not plan_options:
+        return DEFAULT_PIPELINE
+    written = ",".join(f"{key}={str(value).lower()}" for key, value in sorted(plan_options.items()))
+    return f"{DEFAULT_PIPELINE}{{{written}}}"
+
 
 # Our own passes are imported when named; passes from elsewhere register when their module is imported.
 BUILT_IN = (
@@ -23,6 +32,7 @@ BUILT_IN = (
     "cse",
     "dce",
     "partition",
+    "trim",
     "fuse",
     "grappler",
     "plan",

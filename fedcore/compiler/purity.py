@@ -1,4 +1,4 @@
-"""Which symbols give the same result each time they are called, and do nothing else."""
+"""Which symbols give the same result each time they are called, and which do something else besides."""
 
 import re
 
@@ -18,6 +18,15 @@ def pure_symbols(module: Module) -> frozenset[str]:
     found: set[str] = {g.name for g in module.graphs if _is_pure(module, g)}
     for function in module.functions:
         if symbols_of(function) <= found:
+            found.add(function.name)
+    return frozenset(found)
+
+
+def effectful_symbols(module: Module) -> frozenset[str]:
+    """The graphs that print or assert, and the functions that name one."""
+    found = {g.name for g in module.graphs if g.attributes.get("effects")}
+    for function in module.functions:
+        if not found.isdisjoint(symbols_of(function)):
             found.add(function.name)
     return frozenset(found)
 

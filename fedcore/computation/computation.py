@@ -10,6 +10,7 @@ from fedcore import context
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
 from fedcore.graphs.calling import call_in_graph, inside_graph
 from fedcore.ir import Builder, Module, Symbol, Value
+from fedcore.ir.module import STAGES
 from fedcore.ir.values import active_builder, is_placed, user_location
 from fedcore.types import FunctionType, StructType, Type, contains, explain, fits, member_of, strip_placement, to_type
 
@@ -43,14 +44,18 @@ class Computation:
         return str(self.to_module(stage))
 
     def to_module(self, stage: str = "traced") -> Module:
-        """The module at a stage of compilation."""
-        if stage == "traced":
+        """The module at a stage of compilation.
+
+        Raises:
+            FedcoreError: the computation was read from a file that holds a later stage.
+        """
+        if stage not in STAGES:
+            raise FedcoreError(f"{stage!r} is no stage; there are {', '.join(STAGES[:-1])} and {STAGES[-1]}")
+        if STAGES.index(stage) < STAGES.index(self.module.stage):
+            raise FedcoreError(f"{self.__name__} is {self.module.stage}: what was {stage} is not in it")
+        if stage == self.module.stage:
             return self.module
-        if stage == "planned":
-            return context.plan_of(self.module, self.digest)
-        if stage != "lowered":
-            raise FedcoreError(f"{stage!r} is no stage; there are traced, lowered and planned")
-        return context.lowered(self.module)
+        return context.plan_of(self.module) if stage == "planned" else context.lowered(self.module)
 
     def __call__(self, *args, **kwargs):
         builder = active_builder()
@@ -71,7 +76,7 @@ class Computation:
                     f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
                     "Python: call this in another computation and give it there"
                 )
-        return context.invoke(self.module, self.digest, self._bound(args, kwargs), seed=seed)
+        return context.invoke(self.module, self._bound(args, kwargs), seed=seed)
 
     def _bound(self, args: tuple, kwargs: dict) -> list:
         """The arguments in the order of the parameters; one struct may stand for all of them."""
@@ -89,6 +94,8 @@ class Computation:
 
     def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:
         """This computation as a function value of the one being traced."""
+        if self.module.stage != "traced":
+            raise TracingError(f"{self.__name__} is {self.module.stage}: call it from Python, not in a computation")
         name = builder.module.link(self.module)
         return Value(builder, Symbol(name), builder.module.type_of(name))
 

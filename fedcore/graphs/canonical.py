@@ -48,8 +48,10 @@ def canonical_graph(
     names = {name: f"arg{i}" for i, name in enumerate(arguments)}
     for name in arguments:
         _copy_node(out.node.add(), nodes[name], names, library)
-    order = _order(nodes, [r.split(":")[0] for r, _ in results] + effects, {*arguments, *([seed] if seed else [])})
-    if seed is not None and any(_node_of(i) == seed for name in order for i in nodes[name].input):
+    order = inputs_first(
+        nodes, [r.split(":")[0] for r, _ in results] + effects, {*arguments, *([seed] if seed else [])}
+    )
+    if seed is not None and any(node_of(i) == seed for name in order for i in nodes[name].input):
         names[seed] = "seed"
         _copy_node(out.node.add(), nodes[seed], names, library)
     for i, name in enumerate(order):
@@ -63,7 +65,7 @@ def canonical_graph(
     return out.SerializeToString(deterministic=True)
 
 
-def _order(nodes, roots: list[str], known: set[str]) -> list[str]:
+def inputs_first(nodes, roots: list[str], known: set[str]) -> list[str]:
     """The nodes that the roots need, inputs first: a depth-first walk in the order of the inputs."""
     order: list[str] = []
     seen = set(known)
@@ -78,11 +80,11 @@ def _order(nodes, roots: list[str], known: set[str]) -> list[str]:
                 continue
             seen.add(name)
             stack.append((name, True))
-            stack.extend((_node_of(i), False) for i in reversed(nodes[name].input) if _node_of(i) not in seen)
+            stack.extend((node_of(i), False) for i in reversed(nodes[name].input) if node_of(i) not in seen)
     return order
 
 
-def _node_of(input_name: str) -> str:
+def node_of(input_name: str) -> str:
     return input_name.lstrip("^").split(":")[0]
 
 
@@ -159,7 +161,7 @@ class _Library:
         out.signature.is_stateful = source.signature.is_stateful
         roots = [source.ret[o.name].split(":")[0] for o in source.signature.output_arg]
         roots += [source.control_ret[c] for c in source.signature.control_output]
-        order = [n for n in _order(nodes, [r for r in roots if r in nodes], set(names))]
+        order = [n for n in inputs_first(nodes, [r for r in roots if r in nodes], set(names))]
         names.update((name, f"n{i}") for i, name in enumerate(order))
         for name in order:
             self._copy_function_node(out.node_def.add(), nodes[name], names)

@@ -143,7 +143,7 @@ def _summed(handed: Handed, place: tf.Tensor) -> tf.Tensor:
 
 def _sums(fold: Callable, zeros: Tensors, handed: list[Handed]) -> dict[int, int]:
     """The leaves of the partial that a fold only adds to -> the leaf that it adds. Found in a graph thrown away."""
-    found = {}
+    found: dict[int, int] = {}
 
     def scratch():
         before = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in zeros]

@@ -6,6 +6,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.cancelling import Cancellation
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.kernels import interpreter
 from fedcore.graphs.leaving import arrived, leaving
@@ -27,13 +28,15 @@ class Realized:
 
     Args:
         call: takes the flat tensors of all arguments; returns flat tensors.
+        optimised: made of optimised graphs, and so large that optimising it again would take a second.
     """
 
     call: tf.types.experimental.ConcreteFunction
     result: Type
+    optimised: bool = False
 
-    def __call__(self, tensors: SequenceOf) -> tuple:
-        return arrived(list(self.call(*tensors)), self.result)
+    def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
+        return arrived(list(cancellation.call(self.call, tensors, optimised=self.optimised)), self.result)
 
 
 def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:

@@ -14,11 +14,12 @@ from fedcore.graphs.folding import by_group, fold_blocks
 from fedcore.graphs.kernels import kernels
 from fedcore.graphs.packing import CallShape
 from fedcore.graphs.realize import Realized
+from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, spec
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.vectorise import Lane, NoRule, chosen, shared, stacked, vectorised_call
-from fedcore.ir.interpret import Interpreter
+from fedcore.ir.interpret import Callee, Interpreter
 from fedcore.ir.module import Function, Module, Operation, Ref
 from fedcore.ir.operations import lookup
 from fedcore.types import SequenceType, Type, leaves, tensor_leaves
@@ -59,8 +60,12 @@ class StackedSequence:
     sizes: tf.Tensor
     maps: tuple[Callable, ...] = ()
 
+    def batch_sizes(self, step: tf.Tensor) -> tf.Tensor | None:
+        """How many rows each client's batch of a step has; None where elements are no batches."""
+        return self.sizes[:, step] if self.layout.batched else None
+
     def element(self, step: tf.Tensor):
-        """Lanes of the elements of one step, and their sizes where they are batches."""
+        """Lanes of the elements of one step."""
         picked = self.rows[:, step]
         leaves_ = [tf.gather(c, picked) for c in self.columns]
         layout = self.layout
@@ -69,14 +74,18 @@ class StackedSequence:
         ragged = 0 if layout.batched else None
         lanes = [stacked(t, ragged) for t in leaves_]
         value_type = layout.element if not layout.before else layout.before[-1].type.result
-        sizes = self.sizes[:, step] if ragged is not None else None
         for graph in layout.after:
-            lanes = vectorised_call(graph.named("map"), graph.data, lanes, sizes)
+            lanes = vectorised_call(graph.named("map"), graph.data, lanes, self.batch_sizes(step))
             value_type = graph.type.result
         value = unflatten(lanes, value_type)
         for fn in self.maps:
-            value = fn(value)
-        return value, sizes
+            value = _at_element(fn, step)(value)
+        return value
+
+
+def _at_element(fn: Callable, index: tf.Tensor) -> Callable:
+    """An element draws by its index."""
+    return fn.for_element(index) if isinstance(fn, Callee) else fn
 
 
 def _mapped(graphs: tuple[TracedGraph, ...], leaves_: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -108,10 +117,10 @@ class _Stage:
         self.run = Interpreter(module, self._evaluate, self._graph)
 
     def _graph(self, graph, data: bytes) -> Callable:
-        def call(*arguments):
+        def call(*arguments, seed=None):
             lanes = flatten(arguments)
             sizes = self.sizes if any(lane.ragged is not None for lane in lanes) else None
-            return unflatten(vectorised_call(graph, data, lanes, sizes), graph.type.result)
+            return unflatten(vectorised_call(graph, data, lanes, sizes, seed), graph.type.result)
 
         return call
 
@@ -136,8 +145,9 @@ class _Stage:
         last = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
 
         def step(s, *carry):
-            value, self.sizes = sequence.element(s)
-            after = flatten(function(unflatten([stacked(t) for t in carry], type_), value))
+            self.sizes = sequence.batch_sizes(s)
+            value = sequence.element(s)
+            after = flatten(_at_element(function, s)(unflatten([stacked(t) for t in carry], type_), value))
             self.sizes = None
             return s + 1, *chosen(sequence.sizes[:, s] > 0, [_stack(lane, clients) for lane in after], list(carry))
 
@@ -209,7 +219,7 @@ def realize_stacked(
 
         def group(begin: tf.Tensor) -> list[tf.Tensor]:
             scope = {**known, **{p.name: _sliced(v, begin, width) for p, v in zip(mine, values, strict=True)}}
-            evaluator.run.operations(own, scope, dict(types))
+            evaluator.run.operations(own, scope, dict(types), tensor_seed(_window(seeds, begin, width)))
             return [_stack(lane, width) for name in sent for lane in flatten(scope[name])]
 
         def fold(mine: list[tf.Tensor], before: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -231,7 +241,7 @@ def realize_stacked(
 
     body.__name__ = stage
     traced = tf.function(body, autograph=False, input_signature=specs)
-    return Realized(traced.get_concrete_function(), partial_type)
+    return Realized(traced.get_concrete_function(), partial_type, optimised=True)
 
 
 def _client_values(parameters, shape: CallShape, tensors: list) -> list:

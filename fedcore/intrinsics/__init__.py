@@ -1,4 +1,7 @@
-"""The intrinsics of the language, one file each: signature, meaning, documentation, lowering."""
+"""The intrinsics of the language, one file each: signature, meaning, documentation, lowering.
+
+The import of one is the one line that makes it part of `fc`.
+"""
 
 from fedcore.intrinsics import planned  # the operations of a plan
 from fedcore.intrinsics.cast import cast
@@ -13,7 +16,7 @@ from fedcore.intrinsics.federated_map import federated_map
 from fedcore.intrinsics.federated_max import federated_max
 from fedcore.intrinsics.federated_mean import federated_mean
 from fedcore.intrinsics.federated_min import federated_min
-from fedcore.intrinsics.federated_random_seed import federated_random_seed, random_seed
+from fedcore.intrinsics.federated_random_seed import federated_random_seed
 from fedcore.intrinsics.federated_secure_modular_sum import federated_secure_modular_sum
 from fedcore.intrinsics.federated_secure_select import federated_secure_select
 from fedcore.intrinsics.federated_secure_sum import federated_secure_sum
@@ -36,52 +39,6 @@ from fedcore.intrinsics.sequence_map import sequence_map
 from fedcore.intrinsics.sequence_reduce import sequence_reduce
 from fedcore.intrinsics.sequence_sum import sequence_sum
 from fedcore.intrinsics.where import where
-from fedcore.ir.operations import LOCAL, PLACED, Intrinsic, intrinsic, lookup, operation, registered
 
-__all__ = [
-    "LOCAL",
-    "PLACED",
-    "Intrinsic",
-    "cast",
-    "equal",
-    "federated_aggregate",
-    "federated_apply",
-    "federated_broadcast",
-    "federated_collect",
-    "federated_count",
-    "federated_eval",
-    "federated_map",
-    "federated_max",
-    "federated_mean",
-    "federated_min",
-    "federated_random_seed",
-    "federated_secure_modular_sum",
-    "federated_secure_select",
-    "federated_secure_sum",
-    "federated_secure_sum_bitwidth",
-    "federated_select",
-    "federated_sum",
-    "federated_value",
-    "federated_zip",
-    "generic_divide",
-    "generic_minus",
-    "generic_multiply",
-    "generic_plus",
-    "generic_zero",
-    "intrinsic",
-    "less",
-    "lookup",
-    "maximum",
-    "minimum",
-    "modulo",
-    "operation",
-    "planned",
-    "random_seed",
-    "registered",
-    "sequence_from_groups",
-    "sequence_from_rows",
-    "sequence_map",
-    "sequence_reduce",
-    "sequence_sum",
-    "where",
-]
+NAMES = tuple(sorted(name for name, value in globals().items() if callable(value) and not name.startswith("_")))
+"""The language: what stands in `fc` under these names."""

@@ -182,7 +182,9 @@ class Module:
         factory=dict, eq=False, repr=False, converter=lambda b: MappingProxyType(dict(b))
     )
 
-    _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)  # worked out when first asked for
+    # Worked out when first asked for.
+    _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
+    _source_digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
 
     @property
     def main(self) -> Function:
@@ -242,3 +244,13 @@ class Module:
         digest = digest_of(print_module(with_arrays_apart(self)[0], locations=False).encode())
         object.__setattr__(self, "_digest", digest)
         return digest
+
+    def source_digest(self) -> str:
+        """Names the program and the user's lines that it comes from: what tells plans with other lines apart."""
+        if self._source_digest is None:
+            places = [at for f in self.functions for at in (f.location, *(op.location for op in f.operations))]
+            lines = [f"{at.file}:{at.line}" if at else "" for at in places]
+            text = "\n".join([self.digest(), *lines])
+            object.__setattr__(self, "_source_digest", digest_of(text.encode(errors="replace")))
+        assert self._source_digest is not None
+        return self._source_digest

@@ -52,6 +52,16 @@ def active_builder() -> "Builder | None":
     return _active.get()
 
 
+@contextlib.contextmanager
+def no_builder() -> Iterator[None]:
+    """Inside, no function is being traced: the body of a graph takes part in nothing around it."""
+    token = _active.set(None)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
 def user_location() -> Location | None:
     """The file and line of the innermost frame that is the user's own."""
     frame: FrameType | None = sys._getframe(1)

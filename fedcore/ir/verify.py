@@ -53,6 +53,7 @@ _KINDS = {
     "keeps": (lambda x: type(x) is bool, "true or false"),
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and _SALT.fullmatch(x), "a path such as 3.0.2"),
+    "program": (lambda x: isinstance(x, str) and _DIGEST.fullmatch(x) is not None, "the digest of a program"),
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),
     "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
@@ -61,6 +62,7 @@ _KINDS = {
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
 _OF_STAGES = frozenset({"strategy", "width", "block", "call", "xla"})
+_OF_PLANS = frozenset({"program"})
 _OF_CROSSINGS = frozenset({"bits"})
 _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "seed"})
 
@@ -110,8 +112,10 @@ class _Verifier:
             if self.module.stage != "planned":
                 yield f"{where}: a stage stands in a {self.module.stage} module"
             yield from _attribute_problems(where, "a stage", function.attributes, _OF_STAGES)
+            yield from _strategy_problems(where, function.attributes)
         else:
-            yield from _attribute_problems(where, "a function", function.attributes, frozenset())
+            known = _OF_PLANS if is_main and self.module.stage == "planned" else frozenset()
+            yield from _attribute_problems(where, "a function", function.attributes, known)
         bound: dict[str, Type] = {}
         for parameter in function.parameters:
             if parameter.name in bound:
@@ -244,6 +248,17 @@ def _attribute_problems(at: str, what: str, attributes: Mapping, known: frozense
             yield f"{at}: the attribute {key} is {_KINDS[key][1]}, not {_shown(value)}"
         elif not _is_writable(value):
             yield f"{at}: no text can hold the attribute {key}, {value!r}"
+
+
+def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
+    block, call = attributes.get("block", 1), attributes.get("call")
+    if attributes.get("strategy") == "vectorised" and "width" not in attributes:
+        yield f"{where}: a vectorised stage has a width"
+    if type(block) is not int or type(call) is not int:
+        return
+    blocks = call // block if block > 0 else 0
+    if blocks < 1 or call % block or blocks & (blocks - 1):  # the tree of partials goes on inside of a call
+        yield f"{where}: a call is 1, 2, 4, 8 … blocks of {block}, not {call} clients"
 
 
 def _shown(value) -> str:

@@ -1,6 +1,6 @@
 """A user's arguments as nested tuples by type, checked before any work is done."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 
 import attrs
 
@@ -21,25 +21,43 @@ from fedcore.types import (
 )
 
 
-@attrs.define
-class Cohort:
-    """The values of the clients of one argument, drawn in order and converted when drawn.
+@attrs.frozen
+class ClientValues:
+    """The values of the clients of one argument, as given; each is converted where its client's work is prepared.
 
     Guarantees:
       - A generator is read once, and only as far as blocks are taken.
     """
 
-    values: Iterable
+    given: Iterable
     convert: Callable[[object, str], object]
     path: str
 
+    def converted(self, index: int, value) -> object:
+        """A client's value as the runtime takes it."""
+        return self.convert(value, f"{self.path}[{index}]")
+
     def __iter__(self) -> Iterator:
-        for index, value in enumerate(self.values):
-            yield self.convert(value, f"{self.path}[{index}]")
+        for index, value in enumerate(self.given):
+            yield self.converted(index, value)
+
+    @property
+    def size(self) -> int | None:
+        """How many clients there are, where that is known before they are drawn."""
+        return len(self.given) if isinstance(self.given, Sized) else None
+
+    @property
+    def is_read_once(self) -> bool:
+        """Whether a second reading finds nothing: a generator or another iterator."""
+        return isinstance(self.given, Iterator)
+
+    def part(self, index: int) -> "ClientValues":
+        """One element of every client's value."""
+        return attrs.evolve(self, convert=lambda value, path: self.convert(value, path)[index])  # type: ignore[index]
 
 
 def prepare(value, type_: Type, path: str, sequence: Callable):
-    """`value` as the runtime takes it: structs as tuples, client values as a `Cohort`.
+    """`value` as the runtime takes it: structs as tuples, client values as `ClientValues`.
 
     Args:
         sequence: turns a value for a sequence type into what the runtime takes.
@@ -48,7 +66,7 @@ def prepare(value, type_: Type, path: str, sequence: Callable):
     """
     if isinstance(type_, FederatedType):
         if type_.placement.name == "CLIENTS" and not type_.all_equal:
-            return _cohort(value, type_, path, sequence)
+            return _client_values(value, type_, path, sequence)
         return prepare(value, type_.member, path, sequence)
     if isinstance(type_, StructType):
         parts = elements_of(value, type_, path)
@@ -69,13 +87,14 @@ def _element_path(path: str, index: int, name: str | None) -> str:
     return f"{path}[{index}]" if name is None else f"{path}.{name}"
 
 
-def _cohort(value, type_: FederatedType, path: str, sequence) -> Cohort:
-    if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or hasattr(value, "element_spec"):
+def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientValues:
+    no_list = isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0
+    if no_list or hasattr(value, "element_spec"):
         raise TypeMismatch(
             f"{path} is a client value of type {type_}: give a list with one element per client, "
             f"not {type(value).__name__}"
         )
-    return Cohort(value, lambda x, p: prepare(x, type_.member, p, sequence), path)
+    return ClientValues(value, lambda x, p: prepare(x, type_.member, p, sequence), path)
 
 
 def leaf_numbers(main: Function) -> dict[str, int]:

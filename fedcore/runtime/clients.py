@@ -1,9 +1,8 @@
 """Blocks of clients over the devices, with a fixed number of workers."""
 
-import concurrent.futures
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -17,10 +16,12 @@ from fedcore.graphs.stacked import realize_stacked
 from fedcore.graphs.values import flatten
 from fedcore.graphs.vectorise import NoRule
 from fedcore.ir import Module
-from fedcore.runtime.arguments import Cohort
+from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.report import Report
+from fedcore.runtime.stopping import Stop
+from fedcore.runtime.workers import Workers, dispatch
 from fedcore.seeds import fold_in_each
 
 
@@ -47,11 +48,17 @@ class ClientWork:
     numbers: tuple[range, ...]
     keeps: bool
     seed: int
-    counted: Cohort | None = None
+    counted: ClientValues | None = None
 
 
 @attrs.frozen
 class _Call:
+    """The clients of one graph call.
+
+    Args:
+        clients: one tuple a client, of its values as they were given.
+    """
+
     index: int
     first: int
     clients: list[tuple]
@@ -61,34 +68,35 @@ class ClientsExecutor:
     """Runs the blocks of a client stage.
 
     Guarantees:
-      - Threads: `workers` in all, made when first needed and never more, whatever the cohort.
-      - Memory: as many blocks in flight as there are workers; clients are drawn when a worker is free.
+      - Threads: `workers_per_device` for each device, made when first needed and never more, whatever the cohort.
+      - Memory: as many calls in flight as there are workers; clients are drawn in the calling thread, when one is free.
       - Bits: a block folds its clients in order and partials merge in the tree of block indices, so neither the
-        number of workers nor the order of completion shows in the result.
-      - A failure stops the drawing of clients; the calls in flight end, and the first failure is raised.
+        number of workers, nor that of the devices, nor the order of completion shows in the result.
+      - Devices: call i goes to device i modulo their number, or if that is busy to the next one that is free; where the
+        size of the cohort is known, calls are small enough that every device gets one.
+      - A failure stops the drawing of clients and the calls in flight, and the first failure is raised.
     """
 
     def __init__(self, devices: Sequence[DeviceExecutor], workers_per_device: int):
         self.devices = list(devices)
-        self.workers = workers_per_device * len(self.devices)
-        self._pool = concurrent.futures.ThreadPoolExecutor(self.workers, thread_name_prefix="fedcore-worker")
+        self._workers = Workers(len(self.devices), workers_per_device)
 
-    def run(self, work: ClientWork, report: Report) -> tuple:
+    def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple:
         """The merged partial (None without a fold) and the kept values by client (empty without any)."""
-        return _Run(self, work, report).result(self._pool)
+        return _Run(self.devices, work, report, stop).result(self._workers)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._workers.close()
 
 
 class _Run:
     """One client stage in progress."""
 
-    def __init__(self, executor: ClientsExecutor, work: ClientWork, report: Report):
-        self.devices = executor.devices
-        self.workers = executor.workers
+    def __init__(self, devices: Sequence[DeviceExecutor], work: ClientWork, report: Report, stop: Stop):
+        self.devices = devices
         self.work = work
         self.report = report
+        self.stop = stop
         self.tree = MergeTree(self._merge)
         self.kept: dict[int, object] = {}
         self.drawn = 0
@@ -96,31 +104,35 @@ class _Run:
         self.stacked = plan.get("strategy") == "vectorised"
         self.block = int(plan.get("block", 1))
         self.width = int(plan.get("width", 1))
-        self.size = int(plan.get("call", self.block))
-        self.calls = self._calls()
-        self.drawing = threading.Lock()
-        self.failed = threading.Event()
+        self.size = self._call_size(int(plan.get("call", self.block)))
         self.shared: dict[str, list[tf.Tensor]] = {}
         self.sharing = threading.Lock()
 
-    def result(self, pool: concurrent.futures.Executor) -> tuple:
-        loops = [pool.submit(self._worker, self.devices[i % len(self.devices)]) for i in range(self.workers)]
-        try:
-            for loop in concurrent.futures.as_completed(loops):
-                loop.result()
-        finally:
-            self.failed.set()
-            concurrent.futures.wait(loops)
+    def _call_size(self, planned: int) -> int:
+        """The clients of a call: at most as planned, and few enough that every device gets a call."""
+        clients = next((s for c in (*self.work.cohorts, self.work.counted) if c and (s := c.size) is not None), None)
+        if len(self.devices) == 1 or clients is None:
+            return planned
+        blocks = -(-clients // self.block)
+        share = -(-blocks // len(self.devices))
+        return min(planned, self.block << max(0, share - 1).bit_length())
+
+    def result(self, workers: Workers) -> tuple:
+        dispatch(self._calls(), lambda lane, call: self._perform(self.devices[lane], call), workers, self.stop)
         self.report.clients = max(self.report.clients, self.drawn)
         partial = None
         if self.work.zero is not None:
-            partial = self.tree.result() if self.drawn else self._call(self.devices[0], _Call(0, 0, []))[0]
+            partial = workers.call(self._partial, self.stop)
+        self.report.kept += len(self.kept)
         return partial, [self.kept[i] for i in range(len(self.kept))]
+
+    def _partial(self) -> tuple:
+        return self.tree.result() if self.drawn else self._call(self.devices[0], _Call(0, 0, []))[0]
 
     def _calls(self) -> Iterator[_Call]:
         """The clients of one graph call after the other; the client values of all arguments are drawn side by side."""
         work = self.work
-        clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in (work.counted or ()))
+        clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in _counted(work.counted))
         for index in itertools.count():
             call = _Call(index, index * self.size, list(itertools.islice(clients, self.size)))
             if not call.clients:
@@ -128,27 +140,21 @@ class _Run:
             self.drawn += len(call.clients)
             yield call
 
-    def _worker(self, device: DeviceExecutor) -> None:
-        while not self.failed.is_set():
-            with self.drawing:
-                try:
-                    call = next(self.calls, None)
-                except BaseException:
-                    self.failed.set()
-                    raise
-            if call is None:
-                return
-            try:
-                last = call.first + len(call.clients) - 1
-                where = {"device": device.device, "block": call.index, "clients": [call.first, last]}
-                with self.report.span("block", self.work.stage, **where):
-                    partial, kept = self._call(device, call)
-                if self.work.zero is not None:
-                    self.tree.add(call.index, partial)
-                self.kept.update((call.first + i, v) for i, v in enumerate(kept))
-            except BaseException:
-                self.failed.set()
-                raise
+    def _perform(self, device: DeviceExecutor, call: _Call) -> None:
+        last = call.first + len(call.clients) - 1
+        where = {"device": device.device, "block": call.index, "clients": [call.first, last]}
+        with self.report.span("block", self.work.stage, **where):
+            partial, kept = self._call(device, attrs.evolve(call, clients=self._converted(call)))
+        if self.work.zero is not None:
+            self.tree.add(call.index, partial)
+        self.kept.update((call.first + i, v) for i, v in enumerate(kept))
+        self.report.ran(self.work.stage, device.device, call.first, last)
+
+    def _converted(self, call: _Call) -> list[tuple]:
+        return [
+            tuple(c.converted(call.first + i, v) for c, v in zip(self.work.cohorts, client, strict=True))
+            for i, client in enumerate(call.clients)
+        ]
 
     def _call(self, device: DeviceExecutor, call: _Call) -> tuple:
         """The partial of a call's clients and what is kept of each: one graph call, where they can be stacked.
@@ -185,7 +191,7 @@ class _Run:
 
     def _run(self, device: DeviceExecutor, call: _Call, function: Realized, tensors: list) -> tuple:
         try:
-            out = device.call(function, tensors)
+            out = device.call(function, tensors, self.stop)
         except tf.errors.OpError as error:
             last = call.first + len(call.clients) - 1
             who = f"client {last}" if last == call.first else f"one of the clients {call.first} to {last}"
@@ -200,7 +206,7 @@ class _Run:
             for client, seed in zip(call.clients, seeds, strict=True)
         ]
         layouts = tuple(tuple(given for given, _ in client) for client in packed)
-        function = device.function(
+        function = device.functions.get(
             ("loop", work.digest, work.stage, layouts),
             lambda: realize_block(work.module, work.zero, work.stage, len(work.broadcasts), layouts, keeps=work.keeps),
         )
@@ -214,8 +220,8 @@ class _Run:
         shape, tensors = pack_clients(
             call.clients, seeds, numbers, width=self.width, places=self.size, kept=device.packed
         )
-        function = device.function(
-            ("stacked", work.digest, work.stage, shape),
+        function = device.functions.get(
+            ("stacked", work.digest, work.stage, shape, self.size),
             lambda: realize_stacked(
                 work.module,
                 zero,
@@ -242,10 +248,10 @@ class _Run:
         if join is None:
             raise FedcoreError(f"@{work.stage} keeps client values only: it has no partials to merge")
         layouts = tuple((None,) * len(flatten(side)) for side in (left, right))
-        function = device.function(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
+        function = device.functions.get(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
         self.report.count("merges")
         with self.report.span("merge", join, device=device.device):
-            return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)])
+            return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)], self.stop)
 
 
 def _alike(clients: list[tuple]) -> bool:
@@ -264,12 +270,19 @@ def _split(out: tuple, *, folds: bool, keeps: bool) -> tuple:
     return out[0], out[1] if keeps else ()
 
 
-def _side_by_side(cohorts: Sequence[Cohort]) -> Iterator[tuple]:
+def _counted(values: ClientValues | None) -> Iterable:
+    """As many things as there are clients."""
+    if values is None:
+        return ()
+    return values.given if values.size is None else range(values.size)
+
+
+def _side_by_side(cohorts: Sequence[ClientValues]) -> Iterator[tuple]:
     """One tuple a client; the cohorts of one call have equally many clients."""
     if not cohorts:
         return
     missing = object()
-    for index, values in enumerate(itertools.zip_longest(*cohorts, fillvalue=missing)):
+    for index, values in enumerate(itertools.zip_longest(*(c.given for c in cohorts), fillvalue=missing)):
         if any(v is missing for v in values):
             raise TypeMismatch(
                 f"the client values of one call are of equally many clients; client {index} is missing in some of them"

@@ -1,13 +1,14 @@
-"""One device: the functions realized for it, and values put on it once."""
+"""One device: values put on it, and functions run there."""
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
+from fedcore.errors import FedcoreError
 from fedcore.graphs.packing import PackedColumns
 from fedcore.graphs.realize import Realized
+from fedcore.runtime.functions import Functions
+from fedcore.runtime.stopping import Stop
 
 MAX_PACKED_BYTES = 512 << 20
 """Packed client data that a device keeps for clients that come again."""
@@ -16,50 +17,49 @@ MAX_PACKED_BYTES = 512 << 20
 class DeviceExecutor:
     """Runs realized functions on one device.
 
-    Guarantees:
-      - One function for a stage, a layout and a number of clients of a block: the size of the cohort is in no
-        key, so a new cohort size makes nothing new.
-      - At most `max_functions` functions are kept, those used last.
-      - A function asked for by several threads at once is built once.
+    Args:
+        device: as TensorFlow names it.
+        functions: those of the whole stack.
     """
 
-    def __init__(self, device: str, max_functions: int = 128):
+    def __init__(self, device: str, functions: Functions | None = None):
         self.device = device
+        self.functions = functions or Functions()
         self.packed = PackedColumns(MAX_PACKED_BYTES)
-        self._max_functions = max_functions
-        self._functions: OrderedDict[Hashable, Realized] = OrderedDict()
-        self._lock = threading.Lock()
-        self._building: dict[Hashable, threading.Lock] = {}
-
-    def function(self, key: Hashable, build: Callable[[], Realized]) -> Realized:
-        """The function of that key, built (traced) now if it is new."""
-        with self._lock:
-            if key in self._functions:
-                self._functions.move_to_end(key)
-                return self._functions[key]
-            building = self._building.setdefault(key, threading.Lock())
-        with building:
-            with self._lock:
-                if key in self._functions:
-                    return self._functions[key]
-            with tf.device(self.device):
-                made = build()
-            with self._lock:
-                self._functions[key] = made
-                self._building.pop(key, None)
-                while len(self._functions) > self._max_functions:
-                    self._functions.popitem(last=False)
-            return made
 
     def put(self, tensors: Sequence) -> list[tf.Tensor]:
         """The tensors on this device; those that are here already are not copied."""
         with tf.device(self.device):
             return [tf.identity(t) if _elsewhere(t, self.device) else tf.convert_to_tensor(t) for t in tensors]
 
-    def call(self, function: Realized, tensors: Sequence) -> tuple:
-        with tf.device(self.device):
-            return function(tensors)
+    def call(self, function: Realized, tensors: Sequence, stop: Stop) -> tuple:
+        """The function's result; ended early when `stop` says so."""
+        with tf.device(self.device), stop.running() as cancellation:
+            return function(tensors, cancellation)
 
 
 def _elsewhere(tensor, device: str) -> bool:
     return isinstance(tensor, tf.Tensor) and not tensor.device.endswith(device.removeprefix("/"))
+
+
+def default_devices() -> list[str]:
+    """All logical devices of the kind that clients run on by default: GPUs where there are any, else CPUs."""
+    return [d.name for d in tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")]
+
+
+def device_name(asked, parameter: str) -> str:
+    """The whole name of a device that there is, such as `/device:CPU:0` for `CPU:0` and for a LogicalDevice.
+
+    Raises:
+        FedcoreError: there is none of that name; the message lists those that there are.
+    """
+    there = [d.name for d in tf.config.list_logical_devices()]
+    name = asked if isinstance(asked, str) else getattr(asked, "name", None)
+    try:
+        spec = tf.DeviceSpec.from_string(f"/{name.removeprefix('/')}") if isinstance(name, str) else None
+    except ValueError:
+        spec = None
+    found = f"/device:{spec.device_type}:{spec.device_index or 0}" if spec is not None and spec.device_type else None
+    if found is None or found not in there:
+        raise FedcoreError(f"{parameter}: there is no device {asked!r}; there are {', '.join(there)}")
+    return found

@@ -2,20 +2,23 @@
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from fedcore.data import columns_of
 from fedcore.errors import FedcoreError
+from fedcore.graphs.threads import set_intra_op_threads
 from fedcore.ir import Module
-from fedcore.runtime.arguments import prepare, restore
+from fedcore.runtime.arguments import ClientValues, prepare, restore
 from fedcore.runtime.clients import ClientsExecutor
-from fedcore.runtime.device import DeviceExecutor
+from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
+from fedcore.runtime.functions import Functions
 from fedcore.runtime.metering import meter
 from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.returned import returned
+from fedcore.runtime.stopping import current_stop
 from fedcore.types import FederatedType, StructType, Type
 
 
@@ -23,64 +26,108 @@ class LocalRuntime:
     """Runs plans on the devices of this machine.
 
     Guarantees:
-      - Threads are fixed when the runtime is made: `workers_per_device` for each client device.
+      - Threads are fixed when the runtime is made: `workers_per_device` for each client device, one for the server.
       - Same plan, arguments and seed: same bits, for any number of workers and devices of one kind.
+
+    Args:
+        server: the name of a device.
+        clients: the names of devices.
+        plan_options: of the pass `plan`; they stand in the plans that are made for this runtime.
+        notes: what every report says.
     """
 
     compiles = True
 
     def __init__(
         self,
-        server_device: str | None = None,
-        client_devices: Sequence[str] | None = None,
-        workers_per_device: int | None = None,
+        server: str,
+        clients: Sequence[str],
+        workers_per_device: int,
+        plan_options: Mapping[str, object],
+        notes: Sequence[str] = (),
     ):
-        devices = list(client_devices) if client_devices else [_default_device()]
-        if workers_per_device is not None and workers_per_device < 1:
-            raise FedcoreError(f"workers_per_device is at least 1, not {workers_per_device}")
-        workers = workers_per_device or max(1, (os.cpu_count() or 1) // len(devices))
-        server = DeviceExecutor(server_device or _default_device())
-        self._clients = ClientsExecutor([DeviceExecutor(d) for d in devices], workers)
-        self._plans = PlanExecutor(server, self._clients)
+        self.plan_options = dict(plan_options)
+        self._notes = tuple(notes)
+        functions = Functions()
+        devices = [DeviceExecutor(device, functions) for device in clients]
+        self._clients = ClientsExecutor(devices, workers_per_device)
+        self._plans = PlanExecutor(DeviceExecutor(server, functions), self._clients)
 
     def run(self, module: Module, arguments: list, report: Report):
         """The result of a planned module as the user sees it."""
+        for note in self._notes:
+            report.note(note)
         main = module.main
         sequence = functools.partial(columns_of, note=report.note)
         values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
-        result = self._plans.run(module, module.digest(), values, report)
+        with current_stop() as stop:
+            result = self._plans.run(module, module.digest(), values, report, stop)
         meter(module, report)
         return restore(_to_numpy(result, main.result_type), main.result_type)
 
     def close(self) -> None:
         """Ends the worker threads."""
         self._clients.close()
+        self._plans.close()
 
 
 def local(
-    server_device: str | None = None,
-    client_devices: Sequence[str] | None = None,
+    server_device=None,
+    client_devices: Sequence | None = None,
     workers_per_device: int | None = None,
+    *,
+    block_size: int | str = "auto",
+    vectorize: int | bool | str = "auto",
+    intra_op_threads: int | None = None,
+    deterministic: bool = False,
 ) -> LocalRuntime:
     """The runtime over this machine's devices.
 
     Args:
-        server_device: where the server's stages run. Default: the first GPU, else the CPU.
-        client_devices: where clients run. Default: the server's.
+        server_device: where the server's stages run, such as `"GPU:0"` or a `tf.config.LogicalDevice`. Default: the
+            first GPU, else the first CPU.
+        client_devices: where clients run. Default: every logical device of the kind of which the first is the default.
         workers_per_device: calls in flight on each client device. Default: the machine's cores, shared out.
+        block_size: clients of a block, which are added in order: it fixes the bits. Default: 8 where clients are
+            stacked, else 1.
+        vectorize: how many clients stand side by side in one graph, 2 or more; False for none. Default: by shapes.
+        intra_op_threads: threads of one operation, in the whole process; they decide bits. Default:
+            FEDCORE_INTRA_OP_THREADS, else 1. What was set before fedcore was imported stands, and so does what
+            TensorFlow started with: the report says so.
+        deterministic: asks TensorFlow for operations that give the same bits on a GPU in every run, slower ones; this
+            holds for the whole process.
+    Raises:
+        FedcoreError: a setting that cannot be; the message says what can.
     Example:
         >>> with fc.use(fc.runtime.local(workers_per_device=4)): ...
     """
-    return LocalRuntime(server_device, client_devices, workers_per_device)
+    if workers_per_device is not None and workers_per_device < 1:
+        raise FedcoreError(f"workers_per_device is at least 1, not {workers_per_device}")
+    if client_devices is not None and (isinstance(client_devices, str) or not list(client_devices)):
+        raise FedcoreError(f"client_devices is a list of one device or more, not {client_devices!r}")
+    options = _plan_options(block_size, vectorize)
+    note = set_intra_op_threads(intra_op_threads)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    server = device_name(server_device, "server_device") if server_device is not None else default_devices()[0]
+    clients = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
+    workers = workers_per_device or max(1, (os.cpu_count() or 1) // len(clients))
+    return LocalRuntime(server, clients, workers, options, [note] if note else [])
 
 
-def _default_device() -> str:
-    gpus = tf.config.list_logical_devices("GPU")
-    return gpus[0].name if gpus else "/device:CPU:0"
+def _plan_options(block_size: int | str, vectorize: int | bool | str) -> dict[str, object]:
+    """What the user asked of the plan; nothing where all is left to it."""
+    if block_size != "auto" and (not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1):
+        raise FedcoreError(f"block_size is 'auto' or a number of clients, 1 or more, not {block_size!r}")
+    wide = isinstance(vectorize, int) and not isinstance(vectorize, bool) and vectorize >= 2
+    if vectorize != "auto" and vectorize is not False and not wide:
+        raise FedcoreError(f"vectorize is 'auto', False or a number of clients, 2 or more, not {vectorize!r}")
+    options = {"block_size": block_size, "vectorize": vectorize}
+    return {name: value for name, value in options.items() if value != "auto"}
 
 
 def _to_numpy(value, type_: Type):
-    if isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal:
+    if isinstance(value, ClientValues) and isinstance(type_, FederatedType):
         return [_to_numpy(v, type_.member) for v in value]
     if isinstance(type_, FederatedType):
         return _to_numpy(value, type_.member)

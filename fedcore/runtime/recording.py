@@ -94,10 +94,13 @@ class Recording:
             "began": self.began,
             "seconds": report.seconds,
             "seed": report.seed,
+            "plan": report.plan,
             "clients": report.clients,
             "graph_calls": report.graph_calls,
             "broadcast_bits": report.broadcast_bits,
             "aggregate_bits": report.aggregate_bits,
+            "kept": report.kept,
+            "placements": report.placements,
             "notes": report.notes,
             "error": None if error is None else f"{type(error).__name__}: {error}",
             "crossings": [] if plan is None else crossings(plan),
@@ -146,12 +149,12 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
     content = {
         "fedcore": VERSION,
         "name": name,
-        "digest": module.digest(),
+        "digest": module.source_digest(),
         "plan_digest": after.digest(),
         "stages": stages,
         "sources": sources_of(str(module) + str(after)),
     }
-    _write(directory / f"module-{module.digest()[:16]}.json", content)
+    _write(directory / f"module-{module.source_digest()[:16]}.json", content)
     return after
 
 

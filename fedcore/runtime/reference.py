@@ -1,7 +1,8 @@
 """The reference runtime: the meanings of the operations, run in numpy over the module as it stands."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +13,7 @@ from fedcore.graphs.columns import Columns
 from fedcore.graphs.trace import eager_callable
 from fedcore.ir import Module, Operation, lookup
 from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
-from fedcore.runtime.arguments import Cohort, leaf_numbers, prepare, restore
+from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
 from fedcore.runtime.report import Report
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, StructType, Type, leaves, strip_placement
@@ -27,6 +28,7 @@ class ReferenceRuntime:
     """
 
     compiles = False
+    plan_options: Mapping[str, object] = MappingProxyType({})
 
     def run(self, module: Module, arguments: list, report: Report):
         main = module.main
@@ -91,7 +93,7 @@ def _of_clients(type_: Type) -> bool:
 def _materialized(value, type_: Type, seed: int, number: int):
     """Client values as lists, tensors as arrays, and sequences as the elements that they draw by seed and number."""
     if isinstance(type_, FederatedType):
-        if isinstance(value, Cohort):
+        if isinstance(value, ClientValues):
             return [_materialized(v, type_.member, fold_in(seed, k), number) for k, v in enumerate(value)]
         return _materialized(value, type_.member, seed, number)
     if isinstance(type_, StructType):

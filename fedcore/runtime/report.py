@@ -1,5 +1,6 @@
 """What one call of a computation did."""
 
+import bisect
 import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
@@ -18,19 +19,25 @@ class Report:
 
     Args:
         seed: the call's seed, given or drawn.
+        plan: the digest of the plan that ran; empty where the runtime runs programs as they are.
         clients: how many clients took part in the largest stage.
         graph_calls: by kind: server stages, blocks of clients, merges of partials.
         broadcast_bits, aggregate_bits: what crossed from and to the server, over all clients.
         recording: where spans go; None unless FEDCORE_TRACE is set.
+        kept: client values that were held in memory, for a later stage or for the result.
+        placements: for each client stage and device the clients that ran there, as ranges (first, last).
         notes: what the user should know, such as a setting that came too late.
     """
 
     seed: int = 0
+    plan: str = ""
     clients: int = 0
     graph_calls: dict[str, int] = attrs.field(factory=lambda: {"server": 0, "blocks": 0, "merges": 0})
     broadcast_bits: int = 0
     aggregate_bits: int = 0
+    kept: int = 0
     seconds: float = 0.0
+    placements: dict[str, dict[str, list[tuple[int, int]]]] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
@@ -48,6 +55,18 @@ class Report:
         with self._lock:
             if text not in self.notes:
                 self.notes.append(text)
+
+    def ran(self, stage: str, device: str, first: int, last: int) -> None:
+        """Notes where clients ran; ranges that touch become one."""
+        with self._lock:
+            ranges = self.placements.setdefault(stage, {}).setdefault(device, [])
+            at = bisect.bisect(ranges, (first, last))
+            if at < len(ranges) and ranges[at][0] == last + 1:
+                last = ranges.pop(at)[1]
+            if at and ranges[at - 1][1] == first - 1:
+                at -= 1
+                first = ranges.pop(at)[0]
+            ranges.insert(at, (first, last))
 
     @property
     def total_graph_calls(self) -> int:

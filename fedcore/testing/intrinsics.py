@@ -228,7 +228,7 @@ def _local(module: Module, inputs: list):
     runtime = fc.runtime.local(workers_per_device=1)
     try:
         with fc.use(runtime):
-            return fc.invoke(module, module.digest(), inputs, seed=0)
+            return fc.invoke(module, inputs, seed=0)
     finally:
         runtime.close()
 

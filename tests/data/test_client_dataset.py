@@ -357,7 +357,7 @@ def realized_ops(computation, clients) -> set[str]:
         with fc.use(runtime):
             computation(clients)
         found = set()
-        for function in runtime._clients.devices[0]._functions.values():
+        for function in runtime._clients.devices[0].functions.values():
             graph_def = function.call.graph.as_graph_def()
             found |= {n.op for n in graph_def.node} | {n.op for f in graph_def.library.function for n in f.node_def}
         return found

@@ -58,9 +58,15 @@ def fed_eval():
     return fc.learning.algorithms.build_fed_eval(model_fn()).next
 
 
+def fed_prox():
+    sgd = fc.learning.optimizers.build_sgdm
+    return fc.learning.algorithms.build_weighted_fed_prox(model_fn(), 0.5, sgd(0.1), sgd(1.0)).next
+
+
 PROGRAMS = {
     "fed_avg": fed_avg,
     "fed_eval": fed_eval,
+    "fed_prox": fed_prox,
     "mean_and_variance": lambda: mean_and_variance,
     "selected": lambda: selected,
 }

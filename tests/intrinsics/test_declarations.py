@@ -1,8 +1,9 @@
 import pytest
 
 import fedcore as fc
+from fedcore import intrinsics
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
-from fedcore.intrinsics import registered
+from fedcore.ir import registered
 
 INTS = fc.FederatedType("int32", fc.CLIENTS)
 
@@ -88,3 +89,10 @@ def test_a_tuple_of_client_values_is_zipped_when_mapped():
     computation = traced(lambda x, y: fc.federated_map(lambda a, b: a + b, (x, y)), INTS, INTS)
     assert "federated_zip" in [op.kind for op in computation.module.main.operations]
     assert computation([1, 2], [10, 20]) == [11, 22]
+
+
+def test_the_import_of_an_intrinsic_in_its_folder_makes_it_a_name_of_fc():
+    assert "federated_zip" in intrinsics.NAMES
+    assert set(intrinsics.NAMES) <= set(dir(fc))
+    for name in intrinsics.NAMES:
+        assert getattr(fc, name) is getattr(intrinsics, name)

@@ -110,9 +110,11 @@ def test_dropout_differs_by_round_and_seed_and_is_reproducible(seed):
 
 def test_steps_and_clients_drop_other_units():
     model = fc.learning.models.trace_model(with_dropout())
-    forward = fc.tf_computation(
-        lambda: model.forward_pass(model.initial_weights(), (tf.ones([1, 4]), tf.ones([1, 1])), training=True)[0].loss
-    )
+
+    @fc.tf_computation
+    def forward():
+        batch = tf.ones([1, 4]), tf.ones([1, 1])
+        return model.step(model.initial_weights(), model.initial_metrics(), batch, training=True)[0].loss
 
     @fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
     def losses(x):

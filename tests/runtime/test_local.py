@@ -15,6 +15,7 @@ from fedcore.runtime.arguments import prepare
 from fedcore.runtime.clients import ClientsExecutor
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.plan_executor import PlanExecutor
+from fedcore.runtime.stopping import Stop
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 SEQUENCES = fc.FederatedType(fc.SequenceType({"x": fc.TensorType("float32", (None, 3))}), fc.CLIENTS)
@@ -110,10 +111,10 @@ class HeldDevice(DeviceExecutor):
         self.opened = threading.Event()
         self.arrived = threading.Semaphore(0)
 
-    def call(self, function, tensors):
+    def call(self, function, tensors, stop):
         self.arrived.release()
         assert self.opened.wait(60)
-        return super().call(function, tensors)
+        return super().call(function, tensors, stop)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -132,7 +133,12 @@ def test_no_more_clients_are_drawn_than_the_workers_hold(workers):
     arguments = [prepare(cohort(), FLOATS, "xs", columns_of)]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(
-            PlanExecutor(DeviceExecutor("/device:CPU:0"), clients).run, plan, "digest", arguments, Report(seed=0)
+            PlanExecutor(DeviceExecutor("/device:CPU:0"), clients).run,
+            plan,
+            "digest",
+            arguments,
+            Report(seed=0),
+            Stop(),
         )
         for _ in range(workers):
             assert device.arrived.acquire(timeout=60)
@@ -309,11 +315,11 @@ def test_the_threads_of_round_3_are_enough_for_every_cohort(in_use):
 
 
 def test_the_size_of_the_cohort_makes_no_new_function(in_use):
-    device = in_use._clients.devices[0]
+    functions = in_use._clients.devices[0].functions
     clients = [client(5) for _ in range(300)]
     average_of_data(clients)  # several calls, whose partials are joined
-    before = set(device._functions)
+    before = functions.keys()
     for size in (1, 2, 8, 9, 33, 77, 129, 200, 256, 300):
         average_of_data(clients[:size])
     assert before
-    assert set(device._functions) == before
+    assert functions.keys() == before

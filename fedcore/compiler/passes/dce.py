@@ -1,6 +1,7 @@
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.purity import effectful_symbols
 from fedcore.compiler.reachable import reachable
 from fedcore.ir import Function, Module, Ref, Symbol
 
@@ -11,17 +12,11 @@ def dce(module: Module) -> Module:
 
     Calls of graphs with effects (a print, an assertion) stay.
     """
-    effects = {g.name for g in module.graphs if g.attributes.get("effects")}
-    functions = []
-    for function in module.functions:
-        trimmed = _trim(function, effects)
-        functions.append(trimmed)
-        if any(isinstance(o, Symbol) and o.name in effects for op in trimmed.operations for o in op.operands):
-            effects.add(function.name)
-    return reachable(module, tuple(functions))
+    effects = effectful_symbols(module)
+    return reachable(module, tuple(_trim(f, effects) for f in module.functions))
 
 
-def _trim(function: Function, effects: set[str]) -> Function:
+def _trim(function: Function, effects: frozenset[str]) -> Function:
     used = {function.result.name} if isinstance(function.result, Ref) else set()
     kept = []
     for op in reversed(function.operations):

@@ -44,13 +44,36 @@ def _runs(function: Function) -> list[list[Operation]]:
         if _in_graph(op) and not _pairs_kept(function, op):
             runs.setdefault(levels[op.name], []).append(op)
     found = [runs[key] for key in sorted(runs)]
-    return [_without_bookkeeping(run) for run in found if any(op.kind not in _FREE for op in run)]
+    return [_without_bookkeeping(function, run) for run in found if any(op.kind not in _FREE for op in run)]
 
 
-def _without_bookkeeping(run: list[Operation]) -> list[Operation]:
-    """A run whose work is one call already is that call; else a second `fuse` would wrap it again."""
+def _without_bookkeeping(function: Function, run: list[Operation]) -> list[Operation]:
+    """A run whose work is one call already is that call, unless a graph of its own would take or return less."""
     work = [op for op in run if op.kind not in _FREE]
-    return work if len(work) == 1 and work[0].kind == "call" else run
+    if len(work) != 1 or work[0].kind != "call":
+        return run
+    return run if _takes_constants(run, work[0]) or _returns_too_much(function, work[0]) else work
+
+
+def _takes_constants(run: list[Operation], call_: Operation) -> bool:
+    made_by = {op.name: op for op in run}
+    stack, seen = [call_], {call_.name}
+    while stack:
+        op = stack.pop()
+        if op.kind in ("literal", "generic_zero"):
+            return True
+        names = {o.name for o in op.operands if isinstance(o, Ref) and o.name in made_by}
+        stack += [made_by[n] for n in names - seen]
+        seen |= names
+    return False
+
+
+def _returns_too_much(function: Function, call_: Operation) -> bool:
+    """Whether all that is used of a call's result is some of its elements."""
+    users = [op for op in function.operations if Ref(call_.name) in op.operands]
+    if function.result == Ref(call_.name) or any(op.kind != "item" for op in users):
+        return False
+    return isinstance(call_.type, StructType) and len({op.attributes["index"] for op in users}) < len(call_.type)
 
 
 def _in_graph(op: Operation) -> bool:
@@ -151,8 +174,11 @@ class _Fusion:
             with builder.at(op.location):
                 known[op.name] = builder.append("call", operands, op.type, op.attributes)
             return
+        work = [op for op in run if op.kind not in _FREE]
         dependent, _ = _levels(function)[run[0].name]
         name = f"{function.name}_{'fold' if dependent else 'work'}"
+        if len(work) == 1 and work[0].kind == "call":
+            name = work[0].operands[0].name  # that graph, without what is not needed of it
         graph, used = self._graph(name, function, run, inputs, outputs, {n: known[n].type for n in inputs})
         with builder.at(next((op.location for op in reversed(run) if op.location), None)):
             callee = builder.symbol(self.target.add(graph))

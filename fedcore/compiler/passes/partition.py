@@ -5,7 +5,7 @@ from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError, Location
-from fedcore.intrinsics import random_seed
+from fedcore.intrinsics.federated_random_seed import random_seed
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
 from fedcore.intrinsics.rows import why_no_columns
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value

@@ -1,26 +1,36 @@
 import math
+from typing import TYPE_CHECKING
 
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.errors import FedcoreError
 from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.types import TensorType, Type, is_static, leaves, member_of
 
+if TYPE_CHECKING:
+    from fedcore.graphs.stacking import Stacking
+
 
 @compiler_pass("plan")
-def plan(module: Module, *, vectorize: bool = True) -> Module:
+def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto") -> Module:
     """Writes down how each client stage runs and what each crossing costs, by shape rules only.
 
     Strategy `vectorised`: clients are stacked, `width` of them side by side and `call` of them in one graph call; a
     block of 8 folds in order. It is taken where every graph of the stage has rules for it. Strategy `loop`: one
     client a call, which loops over its tensors; the workers are the parallelism.
+
+    Args:
+        vectorize: `auto`, `false`, or the width; stages without rules for it loop all the same.
+        block_size: `auto`, or the clients of a block.
     """
+    width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
     if module.stage != "planned":
         return module
     main = module.main
     attributes = {
-        op.operands[0 if op.kind == "collect" else 1].name: _strategy(module, op, vectorize=vectorize)
+        op.operands[0 if op.kind == "collect" else 1].name: _strategy(module, op, width, block)
         for op in main.operations
         if op.kind in ("fold", "collect")
     }
@@ -39,23 +49,43 @@ BLOCK = 8
 """Clients of a block where they are stacked; it fixes the order of the sums, and so the bits."""
 
 
-def _strategy(module: Module, op: Operation, *, vectorize: bool) -> dict[str, object]:
-    loop: dict[str, object] = {"strategy": "loop", "block": 1}
+def _number(option: str, given: str, least: int, *words: str) -> int | None:
+    """The number that an option gives; None for `auto`, 0 for another of its words."""
+    if given in ("auto", *words):
+        return None if given == "auto" else 0
+    if not given.isdecimal() or int(given) < least:
+        words_ = ", ".join(("auto", *words))
+        raise FedcoreError(f"the option {option} of plan is {words_} or a number, {least} or more, not {given!r}")
+    return int(given)
+
+
+def _strategy(module: Module, op: Operation, width: int | None, block: int | None) -> dict[str, object]:
+    found = None if width == 0 else _stacking(module, op, width, block)
+    if found is None or isinstance(found, str):
+        return {"strategy": "loop", "block": block or 1}
+    return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call}
+
+
+def why_not_stacked(module: Module, op: Operation) -> str | None:
+    """Why the clients of a fold or a collect are not stacked; None where they can be."""
+    found = _stacking(module, op, None, None)
+    return found if isinstance(found, str) else None
+
+
+def _stacking(module: Module, op: Operation, width: int | None, block: int | None) -> "Stacking | str":
     joins = [o for o in module.main.operations if o.kind == "merge" and o.operands[1] == Ref(op.name)]
-    if not vectorize or op.kind != "fold" or op.attributes.get("keeps") or not joins:
-        return loop
+    if op.kind != "fold" or op.attributes.get("keeps") or not joins:
+        return "values of single clients are kept"
     types = module.main.types()
     given = [types[o.name] for o in op.operands if isinstance(o, Ref)]
     broadcasts = split_operands(given)
     if broadcasts == len(given):
-        return loop
+        return "it takes no value of a client's own"
     from fedcore.graphs.stacking import Stacking, stacking
 
     zero, stage = (o.name for o in op.operands[:2])
-    found = stacking(module, zero, stage, joins[0].operands[0].name, broadcasts, BLOCK)
-    if not isinstance(found, Stacking):
-        return loop
-    return {"strategy": "vectorised", "width": found.width, "block": BLOCK, "call": found.call}
+    found = stacking(module, zero, stage, joins[0].operands[0].name, broadcasts, block or BLOCK, width)
+    return found if isinstance(found, Stacking) else str(found)
 
 
 def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, Function]) -> Operation:

@@ -69,8 +69,9 @@ def _(call: Call, node: Node, x: Lane) -> Lane:
 
 @rule("Bitcast")
 def _(call: Call, node: Node, x: Lane) -> Lane:
-    if node["T"].size != node["type"].size:
-        raise NoRule("Bitcast", "the sizes of the dtypes differ")
+    """To a smaller dtype an axis is added at the end, to a larger one the last axis goes."""
+    if node["T"].size < node["type"].size and x.ragged == call.rank(x) - 1:
+        raise NoRule("Bitcast", "the batch is the axis that goes")
     return x.like(*emit("Bitcast", [call.tensor(x)], node.attributes))
 
 

@@ -37,7 +37,7 @@ def build_fed_eval(model_fn) -> LearningProcess:
     """
     model = trace_model(model_fn)
     initial_weights = tf_computation(lambda: model.initial_weights())
-    initial_metrics = tf_computation(lambda: model.initial_metrics())
+    initial_metrics = tf_computation(lambda: model.report_metrics(model.initial_metrics()))
     evaluate = build_evaluation(model, initial_weights.type_signature.result)
     aggregate_metrics = sum_then_finalize(model)
     finalize = tf_computation(lambda state: model.finalize_metrics(state))

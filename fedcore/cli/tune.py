@@ -1,0 +1,161 @@
+"""`fedcore tune`: measures the strategies of each client stage, and writes a plan that takes the fastest."""
+
+import math
+
+import click
+
+from fedcore.cli.loading import trusted_option
+from fedcore.cli.reproducer import Work
+
+
+@click.command(short_help="Measures strategies, writes a pinned plan.")
+@click.argument("target", metavar="MODULE:NAME|FILE.fed")
+@click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
+              help="As for run. Default: values made up from the types.")  # fmt: skip
+@click.option("--clients", type=click.IntRange(min=1), default=100, show_default=True, help="Made up: how many.")
+@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Made up: elements a sequence.")
+@click.option("--rows", type=click.IntRange(min=1), default=20, show_default=True,
+              help="Made up: the size of open dimensions, such as a batch's.")  # fmt: skip
+@click.option("--width", "widths", type=click.IntRange(min=2), multiple=True,
+              help="Clients side by side to try. Default: powers of two up to the number of clients.")  # fmt: skip
+@click.option("--block", "blocks", type=click.IntRange(min=1), multiple=True,
+              help="Clients of a block to try; other blocks add in another order, which gives other bits.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), default="pinned.fed", show_default=True,
+              help="Where the plan is written.")  # fmt: skip
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@trusted_option
+@click.pass_obj
+def tune(work: Work, target, arguments, clients, steps, rows, widths, blocks, rounds, output, format_, trusted):
+    """Measures how each client stage runs fastest here, and writes a pinned plan.
+
+    A plan is otherwise decided by shapes alone, so that the same program gives the same bits everywhere. Nothing that
+    was measured changes it unless you say so: a pinned plan is used where it is named, and stands in the report by
+    its digest.
+
+    \b
+    Examples:
+      fedcore tune train:process.next --clients 100 -o pinned.fed
+      FEDCORE_PLANS=pinned.fed python train.py      # or in Python: with fc.use(plans="pinned.fed"):
+      fedcore run pinned.fed --arg '[1.0, 2.0]'     # the plan as it is
+      fedcore tune mean.fed --arg @readings.json --width 4 --width 16 --format json
+    """
+    from fedcore.cli.json_values import bound, read_argument
+    from fedcore.cli.loading import quiet_start, read_target
+
+    module = read_target(target, work, trusted=trusted)
+    if module.stage != "traced":
+        raise click.BadParameter(f"{target} is {module.stage}; a traced program is tuned")
+    parameters = module.main.parameters
+    given = bound([read_argument(text) for text in arguments], parameters) if arguments else None
+    with quiet_start():
+        import numpy as np
+
+        from fedcore.cli.made_up import Amounts, made_up
+        from fedcore.cli.tuning import tune as measured
+        from fedcore.compiler.pinned_plans import pinned
+
+        rng = np.random.default_rng(0)
+        values = given or [made_up(p.type, Amounts(clients, steps, rows), rng) for p in parameters]
+        counts = [len(v) for v, p in zip(values, parameters, strict=True) if _by_client(p.type)]
+        tuned = measured(
+            module,
+            values,
+            clients=counts[0] if counts else clients,
+            rounds=rounds,
+            widths=widths,
+            blocks=blocks,
+            say=_progress(),
+        )
+        plan = pinned(tuned.plan, module.digest())
+    _write(plan, output)
+    (_print_json if format_ == "json" else _print)(tuned, plan, output)
+
+
+def _by_client(type_) -> bool:
+    from fedcore.types import FederatedType
+
+    return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
+
+
+def _progress():
+    """Says on a terminal what is measured now; stderr is held back while TensorFlow starts, so it is kept open."""
+    import os
+    import sys
+
+    if not sys.stderr.isatty():
+        return lambda text: None
+    terminal = os.fdopen(os.dup(2), "w")
+
+    def say(text: str) -> None:
+        terminal.write(f"\r\x1b[K{text}")
+        terminal.flush()
+
+    return say
+
+
+def _write(plan, output: str) -> None:
+    from fedcore.ir import bundle
+
+    try:
+        bundle.write(plan, output)
+    except OSError as error:
+        raise click.BadParameter(f"cannot write {output}: {error.strerror}", param_hint="-o") from None
+
+
+_NUMBERS = ("width", "block", "first call", "a round")
+
+
+def _print(tuned, plan, output: str) -> None:
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", err=True, nl=False)
+    for stage, trials in tuned.trials.items():
+        table = Table(title=f"@{stage}", title_justify="left", box=None, header_style="bold", pad_edge=False)
+        for column in ("", "strategy", "width", "block", "first call", "a round", "of the plan's", "bits", "note"):
+            table.add_column(
+                column, justify="right" if column in ("width", "block", "first call", "a round") else "left"
+            )
+        for trial in trials:
+            table.add_row(*_row(trial, trials[0]), style="bold green" if trial.chosen else None)
+        console.print(table)
+    console.print(f"{output}: plan {plan.digest()[:16]}…", soft_wrap=True)
+    console.print(
+        f"to run by it: FEDCORE_PLANS={output}, or fc.use(plans={output!r}), or fedcore run {output}", soft_wrap=True
+    )
+
+
+def _row(trial, first) -> list[str]:
+    shown = trial.attributes
+    named = [str(shown.get("strategy", "")), str(shown.get("width", "")), str(shown.get("block", ""))]
+    if trial.failed:
+        return ["", *named, "", "", "", "", trial.note]
+    share = f"{trial.median_s / first.median_s:.2f}" + (" (the plan's)" if trial is first else "")
+    times = [f"{trial.first_s:.2f} s", f"{trial.median_s * 1e3:.1f} ms"]
+    return ["*" if trial.chosen else "", *named, *times, share, "same" if trial.same_bits else "other", trial.note]
+
+
+def _print_json(tuned, plan, output: str) -> None:
+    import json
+
+    stages = {
+        stage: [
+            {
+                **trial.attributes,
+                "first_s": trial.first_s,
+                "rounds_s": trial.rounds_s,
+                "median_s": trial.median_s if math.isfinite(trial.median_s) else None,
+                "same_bits": trial.same_bits and not trial.failed,
+                "chosen": trial.chosen,
+                "note": trial.note,
+            }
+            for trial in trials
+        ]
+        for stage, trials in tuned.trials.items()
+    }
+    click.echo(json.dumps({"stages": stages, "plan": {"file": output, "digest": plan.digest()}}, indent=2))

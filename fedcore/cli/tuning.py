@@ -1,0 +1,164 @@
+"""Measures the strategies of each client stage of a plan, one stage after the other."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+
+from fedcore import context
+from fedcore.cli.json_values import as_json
+from fedcore.compiler import DEFAULT_PIPELINE, compile_module
+from fedcore.compiler.passes.plan import why_not_stacked
+from fedcore.errors import FedcoreError
+from fedcore.ir import Module, Operation, verify
+from fedcore.runtime import Report
+
+WORTH_IT = 0.97
+"""A strategy takes the place of the compiler's where it needs at most this share of its time."""
+
+LOOP_BLOCKS = (1, 2, 4)
+WIDEST = 128
+
+
+@attrs.define
+class Trial:
+    """One strategy of a stage, as it was measured.
+
+    Args:
+        attributes: what the stage says of it in the plan.
+        first_s: the first call, which traces and optimises graphs.
+        rounds_s: the calls after it.
+        same_bits: whether its result is bit for bit that of the compiler's plan.
+        note: what its report or its error said.
+    """
+
+    attributes: dict[str, object]
+    first_s: float = 0.0
+    rounds_s: list[float] = attrs.field(factory=list)
+    same_bits: bool = True
+    note: str = ""
+    chosen: bool = False
+    failed: bool = False
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.rounds_s) if self.rounds_s else float("inf")
+
+
+@attrs.frozen
+class Tuned:
+    """The strategies that were tried, by stage, and the plan that takes the best of each."""
+
+    trials: dict[str, list[Trial]]
+    plan: Module
+
+
+def tune(
+    module: Module,
+    arguments: list,
+    *,
+    clients: int,
+    rounds: int,
+    widths: Sequence[int] = (),
+    blocks: Sequence[int] = (),
+    seed: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> Tuned:
+    """Measures a traced module on arguments that can be read again and again.
+
+    Args:
+        rounds: timed calls of each strategy; the strategies take turns.
+        widths, blocks: what is tried. Default: powers of two up to the number of clients; the compiler's block.
+    Raises:
+        FedcoreError: the program has no client stage.
+    """
+    before = DEFAULT_PIPELINE.removesuffix(",plan")
+    unplanned = compile_module(module, before)
+    plan = verify(compile_module(unplanned, "plan"))
+    works = [op for op in plan.main.operations if op.kind in ("fold", "collect")]
+    if not works:
+        raise FedcoreError(f"@{module.main.name} has no client stage: there is nothing to tune")
+    trials: dict[str, list[Trial]] = {}
+    for work in works:
+        stage = _stage_of(work)
+        if stage in trials:
+            continue
+        offered = list(_offered(unplanned, work, clients, widths, blocks))
+        first = dict(plan.function(stage).attributes)
+        tried = [Trial(a) for a in [first, *(a for a in offered if a != first)]]
+        _measure(plan, stage, tried, arguments, rounds, seed, say)
+        best = min((t for t in tried if not t.failed), key=lambda t: t.median_s, default=tried[0])
+        if best.median_s > tried[0].median_s * WORTH_IT:
+            best = tried[0]
+        best.chosen = True
+        reason = why_not_stacked(unplanned, work)
+        if reason is not None and not tried[0].note:
+            tried[0].note = f"not stacked: {reason}"
+        trials[stage] = tried
+        plan = _with(plan, stage, best.attributes)
+    return Tuned(trials, plan)
+
+
+def _stage_of(work: Operation) -> str:
+    return work.operands[work.kind == "fold"].name
+
+
+def _offered(
+    unplanned: Module, work: Operation, clients: int, widths: Sequence[int], blocks: Sequence[int]
+) -> Iterator[dict[str, object]]:
+    """What the pass `plan` makes of its options, without what it makes twice."""
+    seen = []
+    most = min(WIDEST, max(2, 1 << (max(clients, 1) - 1).bit_length()))
+    wide = widths or [1 << i for i in range(1, most.bit_length())]
+    asked = [("false", str(b)) for b in (blocks or LOOP_BLOCKS)]
+    asked += [(str(w), str(b)) for w in wide for b in (blocks or ("auto",))]
+    for vectorize, block in asked:
+        planned = compile_module(unplanned, f"plan{{vectorize={vectorize},block_size={block}}}")
+        attributes = dict(planned.function(_stage_of(work)).attributes)
+        if attributes not in seen:
+            seen.append(attributes)
+            yield attributes
+
+
+def _with(plan: Module, stage: str, attributes: dict[str, object]) -> Module:
+    functions = tuple(attrs.evolve(f, attributes=attributes) if f.name == stage else f for f in plan.functions)
+    return verify(attrs.evolve(plan, functions=functions))
+
+
+def _measure(plan: Module, stage: str, trials: list[Trial], arguments: list, rounds: int, seed: int, say) -> None:
+    """Each strategy once to be traced; then they take turns, so that what else the machine does meets all of them."""
+    runtime = context.current_runtime()
+    plans = [_with(plan, stage, t.attributes) for t in trials]
+    expected = None
+    for trial, one in zip(trials, plans, strict=True):
+        say(f"@{stage} {written(trial.attributes)}")
+        report = Report(seed=seed)
+        try:
+            trial.first_s, result = _timed(runtime, one, arguments, report)
+        except Exception as error:
+            if trial is trials[0]:
+                raise  # the program itself fails
+            trial.failed, trial.note = True, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            continue
+        shown = as_json(result)
+        expected = shown if expected is None else expected
+        trial.same_bits = shown == expected
+        trial.note = "; ".join(n for n in report.notes if f"@{stage}" in n)
+    for number in range(rounds):
+        say(f"@{stage} round {number + 1} of {rounds}")
+        for trial, one in zip(trials, plans, strict=True):
+            if not trial.failed:
+                trial.rounds_s.append(_timed(runtime, one, arguments, Report(seed=seed))[0])
+
+
+def _timed(runtime, plan: Module, arguments: list, report: Report) -> tuple[float, object]:
+    began = time.perf_counter()
+    result = runtime.run(plan, arguments, report)
+    return time.perf_counter() - began, result
+
+
+def written(attributes: dict[str, object]) -> str:
+    """`vectorised, width=4, block=8, call=8`."""
+    rest = [f"{key}={value}" for key, value in attributes.items() if key != "strategy"]
+    return ", ".join([str(attributes.get("strategy", "loop")), *rest])

@@ -1,0 +1,209 @@
+"""Which leaves of each value of a plan are needed for what the program returns."""
+
+import functools
+from collections.abc import Callable
+
+from fedcore.compiler.parts import (
+    NOTHING,
+    Leaves,
+    can_stand_in,
+    count,
+    elements_of,
+    everything,
+    flat,
+    start_of,
+    with_empty,
+    within,
+)
+from fedcore.compiler.purity import effectful_symbols
+from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.types import SequenceType, TensorType, Type, contains
+
+LEAFWISE = (
+    "append_rows",
+    "as_row",
+    "cast",
+    "equal",
+    "generic_divide",
+    "generic_minus",
+    "generic_multiply",
+    "generic_plus",
+    "generic_zero",
+    "less",
+    "maximum",
+    "minimum",
+    "modulo",
+    "where",
+)
+"""Operations that make each leaf of the leaves in the same place, and of operands that are a single leaf."""
+
+Live = dict[str, Leaves]
+"""By the name of a binding or a parameter, the leaves that are needed; what is not named is not needed."""
+
+
+class Liveness:
+    """Follows needs from results back to parameters, leaf by leaf."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.symbols = module.symbols()
+        self.effects = effectful_symbols(module)
+        self._reads: dict[str, list[Leaves]] = {}
+        self._known: dict[tuple[str, Leaves], Live] = {}
+
+    def has_effect(self, op: Operation) -> bool:
+        return any(isinstance(o, Symbol) and o.name in self.effects for o in op.operands)
+
+    def of(self, function: Function, wanted: Leaves) -> Live:
+        """What is needed inside a function (a stage, or what a loop of one calls) for some leaves of its result."""
+        key = (function.name, wanted)
+        if key not in self._known:
+            self._known[key] = self._of(function, wanted)
+        return self._known[key]
+
+    def _of(self, function: Function, wanted: Leaves) -> Live:
+        live: Live = {}
+        types = function.types()
+
+        def need(operand, leaves: Leaves) -> None:
+            if isinstance(operand, Ref):
+                live[operand.name] = with_empty(types[operand.name], live.get(operand.name, NOTHING) | leaves)
+
+        need(function.result, wanted)
+        for op in reversed(function.operations):
+            mine = everything(op.type) if self.has_effect(op) else live.get(op.name, NOTHING)
+            if mine:
+                for operand, leaves in zip(op.operands, self.needs(op, mine, types), strict=True):
+                    need(operand, leaves)
+        return live
+
+    def needs(self, op: Operation, wanted: Leaves, types: dict[str, Type]) -> list[Leaves]:
+        """For each operand the leaves that some leaves of a local operation's result need; none for a symbol."""
+        given = [types[o.name] if isinstance(o, Ref) else None for o in op.operands]
+        if op.kind == "struct":
+            return [within(wanted, start_of(op.type, i), t) for i, t in enumerate(elements_of(op.type))]
+        if op.kind == "item" and given[0] is not None:
+            start = start_of(given[0], op.attributes["index"])
+            return [frozenset(start + i for i in wanted)]
+        if op.kind in LEAFWISE:
+            return [wanted if count(t) == count(op.type) else everything(t) for t in given if t is not None]
+        if op.kind == "call" and not self.has_effect(op):
+            return [NOTHING, *self._of_call(op, wanted, given[1:])]
+        if op.kind == "bind" and isinstance(op.operands[0], Symbol):
+            return [NOTHING, *self._of_captures(op.operands[0].name, given[1:])]
+        return [NOTHING if t is None else everything(t) for t in given]
+
+    def _of_call(self, op: Operation, wanted: Leaves, given: list) -> list[Leaves]:
+        whole = [NOTHING if t is None else everything(t) for t in given]
+        callee = self.symbols.get(op.operands[0].name)
+        if not isinstance(callee, Graph) or any(t is None for t in given):
+            return whole
+        reads = self._reads_of(callee)
+        if reads is None:
+            return whole
+        read = NOTHING.union(*(reads[i] for i in wanted))
+        found, start = [], 0
+        for type_ in given:
+            solid = {i for i, leaf in enumerate(flat(type_)) if not can_stand_in(leaf)}
+            found.append(within(read, start, type_) | solid)
+            start += count(type_)
+        return found
+
+    def _reads_of(self, graph: Graph) -> list[Leaves] | None:
+        """For each leaf of a graph's result the leaves of its parameter; None where all of them are needed."""
+        if graph.digest not in self.module.blobs or graph.attributes.get("stateful") or graph.type.parameter is None:
+            return None
+        if contains(graph.type, lambda t: isinstance(t, SequenceType)):
+            return None
+        if graph.name not in self._reads:
+            from fedcore.graphs.reads import reads_of
+
+            results, arguments = _tensor_positions(graph.type.result), _tensor_positions(graph.type.parameter)
+            leaf_of = {tensor: i for i, tensor in enumerate(arguments) if tensor is not None}
+            read = reads_of(self.module.blobs[graph.digest])
+            self._reads[graph.name] = [
+                NOTHING if tensor is None else frozenset(leaf_of[i] for i in read[tensor]) for tensor in results
+            ]
+        return self._reads[graph.name]
+
+    def _of_captures(self, name: str, given: list) -> list[Leaves]:
+        """What a function needs of what it captured; of the rest of its arguments it gets all."""
+        callee = self.symbols[name]
+        if not isinstance(callee, Function) or len(given) > len(callee.parameters):
+            return [everything(t) for t in given]
+        return self._of_parameters(callee, everything(callee.result_type))[: len(given)]
+
+    # The top level of a plan.
+
+    def of_plan(self) -> Live:
+        """What is needed of each value at the top level for all that the plan returns.
+
+        A partial needs what its own accumulation reads, so this goes round until nothing is added.
+        """
+        main = self.module.main
+        types = main.types()
+        needed: Live = dict.fromkeys(types, NOTHING)
+
+        def need(name: str, leaves: Leaves) -> None:
+            needed[name] = with_empty(types[name], needed[name] | leaves)
+
+        need(main.result.name, everything(main.result_type))
+        while True:
+            before = dict(needed)
+            for op in reversed(main.operations):
+                if self.has_effect(op) and not needed[op.name]:
+                    need(op.name, everything(op.type))
+                if needed[op.name]:
+                    self._add_needs(op, needed, types, need)
+            if needed == before:
+                return needed
+
+    def _add_needs(self, op: Operation, needed: Live, types: dict[str, Type], need: Callable) -> None:
+        operands = [o.name for o in op.operands if isinstance(o, Ref)]
+        stages = [self.module.function(o.name) for o in op.operands if isinstance(o, Symbol)]
+        if op.kind == "item":  # of a fold, perhaps: its partial is merged whole
+            start = start_of(types[operands[0]], op.attributes["index"])
+            need(op.name, within(needed[operands[0]], start, op.type))
+        if op.kind in ("struct", "item"):
+            for name, leaves in zip(operands, self.needs(op, needed[op.name], types), strict=True):
+                need(name, leaves)
+        elif op.kind == "broadcast":
+            need(operands[0], needed[op.name])
+        elif op.kind == "merge":
+            wanted = needed[op.name] | needed[operands[0]]
+            for name in (op.name, operands[0]):  # a merge gives what it takes
+                need(name, wanted.union(*self._of_parameters(stages[0], wanted)))
+        elif op.kind == "fold":
+            self._add_needs_of_fold(op, operands, stages, needed, need)
+        else:
+            for name, leaves in zip(operands, self._of_parameters(stages[0], needed[op.name]), strict=True):
+                need(name, leaves)
+
+    def _add_needs_of_fold(self, op: Operation, operands: list, stages: list, needed: Live, need: Callable) -> None:
+        zero, stage = stages
+        partial, *kept = elements_of(stage.result_type) if op.attributes.get("keeps") else (stage.result_type,)
+        for start, type_ in zip((0, count(partial)), (partial, *kept), strict=False):
+            if not within(needed[op.name], start, type_):  # where both stand, one is not taken without the other
+                need(op.name, frozenset(range(start, start + count(type_))))
+        read, *of_operands = self._of_parameters(stage, needed[op.name])
+        need(op.name, read)
+        for name, leaves in zip(operands, of_operands, strict=True):
+            need(name, leaves)
+        started = self._of_parameters(zero, within(needed[op.name], 0, partial))
+        for name, leaves in zip(operands, started, strict=False):  # what is broadcast comes first
+            need(name, leaves)
+
+    def _of_parameters(self, stage: Function, wanted: Leaves) -> list[Leaves]:
+        live = self.of(stage, wanted)
+        return [live.get(p.name, NOTHING) for p in stage.parameters]
+
+
+@functools.lru_cache(maxsize=1024)
+def _tensor_positions(type_: Type) -> list[int | None]:
+    """For each leaf its position among the tensors; None for a struct without elements."""
+    found: list[int | None] = []
+    tensors = 0
+    for leaf in flat(type_):
+        found.append(tensors if isinstance(leaf, TensorType) else None)
+        tensors += isinstance(leaf, TensorType)
+    return found

@@ -1,0 +1,96 @@
+"""Ending a call of a computation early."""
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.cancelling import Cancellation
+
+GRACE_S = 1.5
+"""How long a call that is ended waits for its graph calls; a kernel that takes longer ends on its own."""
+
+
+class Stopped(FedcoreError):
+    """The call was stopped before it was through."""
+
+
+class Stop:
+    """What ends one call of a computation.
+
+    Guarantees:
+      - After `cancel`, from any thread, the graph calls that run are cancelled and no further one begins.
+      - Other calls on the same runtime go on.
+    """
+
+    def __init__(self) -> None:
+        self._running: set[Cancellation | Stop] = set()
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._stopped = True
+            running = list(self._running)
+        for one in running:
+            one.cancel()
+
+    @contextlib.contextmanager
+    def inner(self) -> Iterator["Stop"]:
+        """A call within this one: it can be stopped alone, and stops with this one."""
+        within = Stop()
+        with self._lock:
+            within._stopped = self._stopped
+            self._running.add(within)
+        try:
+            yield within
+        finally:
+            with self._lock:
+                self._running.discard(within)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Cancellation]:
+        """The cancellation of a graph call that runs inside.
+
+        Raises:
+            Stopped: the call was stopped before, or is while it runs.
+        """
+        cancellation = Cancellation()
+        with self._lock:
+            if self._stopped:
+                raise Stopped("the call was stopped")
+            self._running.add(cancellation)
+        try:
+            yield cancellation
+        except tf.errors.CancelledError:
+            if self._stopped:
+                raise Stopped("the call was stopped") from None
+            raise
+        finally:
+            with self._lock:
+                self._running.discard(cancellation)
+
+
+_of_task: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("fedcore_stop", default=None)
+
+
+@contextlib.contextmanager
+def stopped_by(stop: Stop) -> Iterator[None]:
+    """The calls made inside, in this thread or task, end when `stop` says so."""
+    token = _of_task.set(stop)
+    try:
+        yield
+    finally:
+        _of_task.reset(token)
+
+
+def current_stop() -> contextlib.AbstractContextManager[Stop]:
+    """The stop of a call that begins now."""
+    return (_of_task.get() or Stop()).inner()

@@ -1,0 +1,109 @@
+import json
+
+import pytest
+
+pytestmark = pytest.mark.slow  # compiles each strategy
+
+SENSORS = """\
+import fedcore as fc
+
+
+@fc.tf_computation("float32")
+def to_celsius(fahrenheit):
+    return (fahrenheit - 32.0) / 2.0
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+def mean(readings):
+    return fc.federated_mean(fc.federated_map(to_celsius, readings))
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.SERVER))
+def no_clients(x):
+    return fc.federated_map(to_celsius, x)
+"""
+
+
+@pytest.fixture
+def sensors(tmp_path):
+    (tmp_path / "sensors.py").write_text(SENSORS)
+
+
+@pytest.mark.usefixtures("sensors")
+def test_tune_measures_each_strategy_and_writes_a_plan_that_runs(fedcore):
+    tuned = fedcore(
+        "tune", "sensors:mean", "--clients", "6", "--rounds", "2", "--width", "2", "--width", "4", "--format", "json"
+    )
+    assert tuned.code == 0, tuned.err
+    told = json.loads(tuned.out)
+    trials = told["stages"]["clients"]
+    assert [(t["strategy"], t.get("width")) for t in trials] == [
+        ("vectorised", 128), ("loop", None), ("loop", None), ("loop", None), ("vectorised", 2), ("vectorised", 4),
+    ]  # fmt: skip
+    assert all(len(t["rounds_s"]) == 2 and min(t["rounds_s"]) > 0 for t in trials)
+    (chosen,) = [t for t in trials if t["chosen"]]
+    fastest = min(trials, key=lambda t: t["median_s"])
+    assert chosen in (fastest, trials[0])
+
+    readings = ("--arg", "[68.0, 66.0, 72.0]", "--format", "json")
+    direct = json.loads(fedcore("run", "pinned.fed", *readings).out)
+    named = json.loads(fedcore("run", "sensors:mean", *readings, FEDCORE_PLANS="pinned.fed").out)
+    own = json.loads(fedcore("run", "sensors:mean", *readings).out)
+    assert direct["report"]["plan"] == named["report"]["plan"] == told["plan"]["digest"] != own["report"]["plan"]
+    assert direct["result"] == named["result"] == own["result"]
+
+    text = fedcore("dump", "pinned.fed", "--stage", "planned").out
+    assert f"strategy={chosen['strategy']}" in text
+    assert "program=" in text
+
+
+@pytest.mark.usefixtures("sensors")
+def test_tune_prints_a_table_of_plain_text_in_a_pipe(fedcore):
+    ran = fedcore("tune", "sensors:mean", "--arg", "[68.0, 66.0]", "--rounds", "1", "--width", "2", "-o", "here.fed")
+    assert ran.code == 0, ran.err
+    assert "@clients" in ran.out
+    assert "first call" in ran.out
+    assert "1.00 (the plan's)" in ran.out
+    assert ran.out.rstrip().endswith("or fedcore run here.fed")
+    assert "\x1b" not in ran.out
+
+
+@pytest.mark.usefixtures("sensors")
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("sensors:no_clients",), 1, "@no_clients has no client stage: there is nothing to tune"),
+        (("sensors:mean", "--arg", "[1.0]", "-o", "no/such/place.fed", "--rounds", "1", "--width", "2"), 2, "cannot"),
+        (("sensors:mean", "--width", "1"), 2, "is not in the range"),
+    ],
+)
+def test_what_cannot_be_tuned_says_why(fedcore, arguments, code, says):
+    ran = fedcore("tune", *arguments)
+    assert ran.code == code
+    assert says in ran.err
+
+
+def test_what_is_compiled_already_is_not_tuned(fedcore, mean_fed):
+    planned = fedcore("opt", "mean.fed", "-p", "inline,lower-intrinsics,inline,dce,partition,plan", "-o", "plan.fed")
+    assert planned.code == 0, planned.err
+    ran = fedcore("tune", "plan.fed")
+    assert ran.code == 2
+    assert "plan.fed is planned; a traced program is tuned" in ran.err
+    assert fedcore("run", "plan.fed", "--arg", "[1.0, 2.0]").out == "[1.5, 3.0]\n"
+
+
+def test_values_are_made_up_for_every_kind_of_type():
+    import numpy as np
+
+    import fedcore as fc
+    from fedcore.cli.made_up import Amounts, made_up
+
+    element = fc.StructType([("x", fc.TensorType("float32", (None, 3))), ("y", fc.TensorType("int32", (None,)))])
+    amounts, rng = Amounts(clients=2, steps=3, rows=4), np.random.default_rng(0)
+    clients = made_up(fc.FederatedType(fc.SequenceType(element), fc.CLIENTS), amounts, rng)
+    batches = [batch["x"].shape for batch in clients[0]]
+    assert (len(clients), batches) == (2, [(4, 3)] * 3)
+    assert made_up(fc.SequenceType("float32"), amounts, rng).element_type == fc.to_type("float32")
+    assert made_up(fc.to_type(("str", "bool")), amounts, rng)[0] == b""
+    with pytest.raises(fc.errors.FedcoreError, match="give it with --arg"):
+        made_up(fc.TensorType("float32", None), amounts, rng)
