@@ -4,10 +4,13 @@ import keras
 from keras import layers
 
 import fedcore as fc
-from benchmarks.workloads import BATCH, CLIENT_RATE, Workload, first_weights
+from benchmarks.workloads import BATCH, CLIENT_RATE, LETTERS, LINE, Workload, first_weights
 
 
 def keras_model(kind: str) -> keras.Model:
+    if kind == "lstm":
+        text = [layers.Embedding(LETTERS, 8), layers.LSTM(128, return_sequences=True), layers.Dense(LETTERS)]
+        return keras.Sequential([keras.Input((LINE,), dtype="int32"), *text])
     stack = {
         "logistic": lambda: [layers.Flatten(), layers.Dense(10)],
         "mlp": lambda: [layers.Flatten(), layers.Dense(200, activation="relu"), layers.Dense(10)],

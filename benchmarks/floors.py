@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.workloads import BATCH, CLIENT_RATE, Workload
+from benchmarks.workloads import BATCH, CLIENT_RATE, LETTERS, LINE, Workload
 
 THREADS = 2
 
@@ -28,6 +28,8 @@ def floors(workload: Workload) -> list[Floor]:
         return [_evaluation(workload, chunk) for chunk in (100, 200)]
     if workload.model == "cnn":
         return [_unrolled(workload)]
+    if workload.model == "lstm":
+        return [_stacked_text(workload, width) for width in (5, 10)]
     widths = (10, 20) if workload.model == "mlp" else (100, 250)
     return [_stacked(workload, width) for width in widths]
 
@@ -107,6 +109,65 @@ def _stacked(workload: Workload, width: int) -> Floor:
 
     def pack(clients):
         return [tf.constant(part) for part in _padded([clients[i] for i in order], steps)]
+
+    return Floor(f"stacked in {width}s", pack, lambda ws, packed: run(ws, *packed))
+
+
+def _lstm(ws, x):
+    """Logits [clients, batch, LINE, LETTERS] of clients side by side; the steps through a line are unrolled."""
+    table, kernel, recurrent, bias, out, last = ws
+    units = recurrent.shape[1]
+    # All letters through the input kernel at once, rather than all places of all lines.
+    inputs = tf.gather(tf.matmul(table, kernel) + bias[:, None], x, axis=1, batch_dims=1)
+    h = c = tf.zeros([x.shape[0], BATCH, units])
+    found = []
+    for each in tf.unstack(inputs, axis=2):
+        i, f, g, o = tf.split(each + tf.matmul(h, recurrent), 4, axis=-1)
+        c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+        h = tf.sigmoid(o) * tf.tanh(c)
+        found.append(h)
+    hidden = tf.reshape(tf.stack(found, 2), [x.shape[0], BATCH * LINE, units])
+    return tf.reshape(tf.matmul(hidden, out) + last[:, None], [x.shape[0], BATCH, LINE, LETTERS])
+
+
+def _stacked_text(workload: Workload, width: int) -> Floor:
+    """Clients of like size stacked in groups; groups in one graph, which runs them side by side."""
+    steps = -(-max(workload.sizes) // BATCH)
+    order = np.argsort([-(-n // BATCH) for n in workload.sizes], kind="stable")
+    count = len(workload.sizes)
+    group_steps = [-(-workload.sizes[order[min(i + width, count) - 1]] // BATCH) for i in range(0, count, width)]
+
+    def step(ws, x, y, m):
+        with tf.GradientTape() as tape:
+            tape.watch(ws)
+            each, hit = _scores(_lstm(ws, x), y)
+            each, hit = tf.reduce_mean(each, -1) * m, tf.reduce_mean(hit, -1) * m
+            loss = tf.reduce_sum(tf.math.divide_no_nan(tf.reduce_sum(each, 1), tf.reduce_sum(m, 1)))
+        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, ws)]
+        after = [w - CLIENT_RATE * g for w, g in zip(ws, gradients, strict=True)]
+        return after, tf.reduce_sum(each), tf.reduce_sum(hit)
+
+    @tf.function
+    def run(ws, x, y, m):
+        acc, loss, hits = [tf.zeros_like(w) for w in ws], 0.0, 0.0
+        for g, begin in enumerate(range(0, count, width)):
+            gx, gy, gm = x[begin : begin + width], y[begin : begin + width], m[begin : begin + width]
+            local = [tf.tile(w[None], [gx.shape[0]] + [1] * len(w.shape)) for w in ws]
+            for s in range(group_steps[g]):
+                local, a, b = step(local, gx[:, s], gy[:, s], gm[:, s])
+                loss, hits = loss + a, hits + b
+            n = tf.reduce_sum(gm, [1, 2])
+            acc = [a + tf.tensordot(n, v - w[None], 1) for a, v, w in zip(acc, local, ws, strict=True)]
+        n = tf.reduce_sum(m)
+        return [w + a / n for w, a in zip(ws, acc, strict=True)], loss / n, hits / n
+
+    def pack(clients):
+        x, y = (np.zeros((count, steps * BATCH, LINE), np.int32) for _ in range(2))
+        m = np.zeros((count, steps * BATCH), np.float32)
+        for i, (a, b) in enumerate(clients[k] for k in order):
+            x[i, : len(b)], y[i, : len(b)], m[i, : len(b)] = a, b, 1
+        shape = (count, steps, BATCH)
+        return [tf.constant(v.reshape(*shape, *v.shape[2:])) for v in (x, y, m)]
 
     return Floor(f"stacked in {width}s", pack, lambda ws, packed: run(ws, *packed))
 

@@ -66,7 +66,7 @@ def _workload(workload: Workload, rounds: int) -> dict:
 
 def _shifted(clients, i: int):
     """Other arrays with the same sizes: nothing that was packed before helps."""
-    return [(x + np.float32(0), y) for x, y in clients]
+    return [(x + x.dtype.type(0), y) for x, y in clients]
 
 
 def _compare(floor, ours) -> dict:

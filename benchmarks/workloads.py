@@ -6,6 +6,7 @@ import numpy as np
 BATCH = 20
 CLIENT_RATE = 0.02
 SEED = 20261120
+LETTERS, LINE = 86, 40
 
 
 @attrs.frozen
@@ -13,7 +14,7 @@ class Workload:
     """One job.
 
     Args:
-        model: mlp, logistic or cnn.
+        model: mlp, logistic or cnn over images; lstm over lines of text.
         sizes: examples of each client of a round.
         trains: else it only evaluates.
         target: the ratio to the best floor that is aimed at.
@@ -36,14 +37,17 @@ WORKLOADS = {
         Workload("mlp", "mlp", _sizes(100, 80, 120), True, 1.10),
         Workload("cnn", "cnn", _sizes(10, 80, 120), True, 1.10),
         Workload("logistic", "logistic", (20,) * 1000, True, 1.25),
+        Workload("text", "lstm", _sizes(20, 30, 50), True, 1.10),
         Workload("evaluation", "cnn", (100,) * 100, False, 1.05),
     )
 }
 
 
 def make_clients(workload: Workload, seed: int = SEED) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Images 28 x 28 x 1 (float32) in ten classes (int32), skewed between clients."""
+    """Images 28 x 28 x 1 (float32) in ten classes (int32), skewed between clients; or lines and what follows."""
     rng = np.random.default_rng(seed)
+    if workload.model == "lstm":
+        return [_lines(rng, size) for size in workload.sizes]
     prototypes = np.kron(rng.uniform(0, 1, (10, 7, 7)), np.ones((4, 4))) * (rng.uniform(0, 1, (10, 28, 28)) > 0.5)
     clients = []
     for size in workload.sizes:
@@ -54,9 +58,21 @@ def make_clients(workload: Workload, seed: int = SEED) -> list[tuple[np.ndarray,
     return clients
 
 
+def _lines(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Letters that mostly follow their client's own cycle: int32 [size, LINE], and the same moved by one."""
+    cycle = rng.permutation(LETTERS)
+    letters = np.zeros((size, LINE + 1), np.int32)
+    letters[:, 0] = rng.integers(0, LETTERS, size)
+    for i in range(LINE):
+        stays = rng.uniform(size=size) < 0.8
+        letters[:, i + 1] = np.where(stays, cycle[letters[:, i]], rng.integers(0, LETTERS, size))
+    return np.ascontiguousarray(letters[:, :-1]), np.ascontiguousarray(letters[:, 1:])
+
+
 _SHAPES = {
     "logistic": [(784, 10), (10,)],
     "mlp": [(784, 200), (200,), (200, 10), (10,)],
+    "lstm": [(LETTERS, 8), (8, 512), (128, 512), (512,), (128, LETTERS), (LETTERS,)],
     "cnn": [(5, 5, 1, 32), (32,), (5, 5, 32, 64), (64,), (3136, 512), (512,), (512, 10), (10,)],
 }
 

@@ -30,6 +30,7 @@ _PLACES = {
         "fedcore.computation",
     ),
     **dict.fromkeys(("invoke", "set_runtime", "use"), "fedcore.context"),
+    "Cohort": "fedcore.data",
     "intrinsic": "fedcore.ir",
 }
 _MODULES = (

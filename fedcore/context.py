@@ -16,6 +16,7 @@ from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, pipelin
 from fedcore.compiler.pinned_plans import PinnedPlans
 from fedcore.compiler.stored_plans import stored_plans
 from fedcore.ir import Module, verify
+from fedcore.ir.operations import redeclarations
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.report import Report
 
@@ -41,14 +42,15 @@ class PlanCache:
 
     Guarantees:
       - Equal programs of different lines have plans of their own: errors and reports name the right ones.
+      - An intrinsic that is declared again, as in a notebook, is compiled again.
       - One compilation a module, however many threads ask at once.
     """
 
     def __init__(self, max_entries: int = MAX_PLANS):
-        self._plans: OrderedDict[tuple[str, str], Module] = OrderedDict()
+        self._plans: OrderedDict[tuple[str, str, int], Module] = OrderedDict()
         self._max_entries = max_entries
         self._lock = threading.RLock()
-        self._recorded: set[tuple[str, str, Path]] = set()
+        self._recorded: set[tuple[str, str, int, Path]] = set()
 
     def get(
         self,
@@ -64,7 +66,8 @@ class PlanCache:
             given: a plan that stands for the compiler's: a pinned one, or the module itself.
             recorded_in: what each pass did is written there.
         """
-        key = (module.source_digest(), pipeline if given is None else f"given {given.digest()}")
+        how = pipeline if given is None else f"given {given.digest()}"
+        key = (module.source_digest(), how, redeclarations())
         with self._lock:
             if recorded_in is not None and (*key, recorded_in) not in self._recorded:
                 self._recorded.add((*key, recorded_in))

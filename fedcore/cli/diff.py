@@ -3,6 +3,7 @@
 import click
 
 from fedcore.cli.exit_codes import OK, WRONG_PROGRAM
+from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
@@ -11,8 +12,9 @@ from fedcore.cli.reproducer import Work
 @click.argument("b", metavar="B")
 @click.option("--stage", type=click.Choice(["traced", "lowered", "planned"]), help="Compile both to this stage first.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@trusted_option
 @click.pass_context
-def diff(ctx, a, b, stage, format_):
+def diff(ctx, a, b, stage, format_, trusted):
     """Compares two computations, each a file or MODULE:NAME; exits with 0 if they are equal and with 1 if not.
 
     Names of bindings, parameters, functions and graphs do not count, nor do the user's lines; graphs are equal if
@@ -27,7 +29,7 @@ def diff(ctx, a, b, stage, format_):
 
     from fedcore.cli.comparing import comparison
 
-    left, right = (_module(path, stage) for path in (a, b))
+    left, right = (_module(path, stage, trusted) for path in (a, b))
     found = comparison(left, right)
     if format_ == "json":
         click.echo(json.dumps({"equal": found.equal, "changes": found.changes}, indent=2))
@@ -36,10 +38,10 @@ def diff(ctx, a, b, stage, format_):
     ctx.exit(OK if found.equal else WRONG_PROGRAM)
 
 
-def _module(path: str, stage: str | None):
+def _module(path: str, stage: str | None, trusted: bool):
     from fedcore.cli.loading import quiet_start, read_target
 
-    module = read_target(path, Work())
+    module = read_target(path, Work(), trusted=trusted)
     stages = ("traced", "lowered", "planned")
     if stage is None or module.stage == stage:
         return module

@@ -2,6 +2,7 @@
 
 import click
 
+from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 STAGES = ("traced", "lowered", "planned")
@@ -14,8 +15,9 @@ STAGES = ("traced", "lowered", "planned")
 @click.option(
     "--format", "format_", type=click.Choice(["text", "json", "dot", "html"]), default="text", show_default=True
 )
+@trusted_option
 @click.pass_obj
-def dump(work: Work, target, stage, after, format_):
+def dump(work: Work, target, stage, after, format_, trusted):
     """Prints a computation: as traced, lowered and planned.
 
     TARGET is a file, or a name in a Python module that the current directory can import. In a pipe the text of one
@@ -33,7 +35,7 @@ def dump(work: Work, target, stage, after, format_):
         raise click.UsageError("--stage and --after exclude each other")
     from fedcore.cli.loading import read_target
 
-    module = read_target(target, work)
+    module = read_target(target, work, trusted=trusted)
     if format_ == "html":
         _print_page(work, module, target)
         return

@@ -65,6 +65,8 @@ def as_json(value):
         return {name: as_json(getattr(value, name)) for name in value._fields}
     if attrs.has(type(value)):
         return {a.name: as_json(getattr(value, a.name)) for a in attrs.fields(type(value))}
+    if hasattr(value, "as_numpy_iterator"):  # a sequence
+        return [as_json(v) for v in value.as_numpy_iterator()]
     if isinstance(value, list | tuple):
         return [as_json(v) for v in value]
     if isinstance(value, bytes):

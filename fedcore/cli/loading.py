@@ -19,9 +19,18 @@ if TYPE_CHECKING:
     from fedcore.ir import Module
 
 
-def read_module(path: str, work: Work) -> "Module":
+trusted_option = click.option(
+    "--trusted", is_flag=True, help="Accept graphs with any operation, also those that read files or call Python."
+)
+
+
+def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
     """The valid module of a file, text or bundle; `-` is stdin.
 
+    A bundle's graphs hold what `fc.load` accepts; text has none that could run.
+
+    Args:
+        trusted: they may hold any operation.
     Raises:
         FedcoreError: the message shows each wrong line of the file with a caret.
     """
@@ -34,6 +43,11 @@ def read_module(path: str, work: Work) -> "Module":
     work.text = data.decode(errors="replace") if not data.startswith(b"PK") else ""
     try:
         module = verify(bundle.from_bytes(data))
+        if module.blobs:
+            with quiet_start():
+                from fedcore.graphs.allowed import check_graphs  # brings TensorFlow in
+
+            check_graphs(module, trusted=trusted, advice="add --trusted")
     except ParseError as error:
         source = "\n".join(str(error).split("\n")[1:])
         raise FedcoreError(f"{shown}:{error.line}:{error.column}: {error.problem}\n{source}") from None
@@ -45,9 +59,11 @@ def read_module(path: str, work: Work) -> "Module":
     return module
 
 
-def read_target(target: str, work: Work) -> "Module":
+def read_target(target: str, work: Work, *, trusted: bool = False) -> "Module":
     """The module of a file, or of a computation written MODULE:NAME.
 
+    Args:
+        trusted: as for `read_module`.
     Raises:
         click.BadParameter: it is neither.
     """
@@ -55,7 +71,7 @@ def read_target(target: str, work: Work) -> "Module":
         work.module = import_computation(target).to_module("traced")
         return work.module
     if os.path.isfile(target) or target == "-":
-        return read_module(target, work)
+        return read_module(target, work, trusted=trusted)
     raise click.BadParameter(f"no file {target!r}; a computation in a Python module is written MODULE:NAME")
 
 

@@ -3,6 +3,7 @@
 import click
 
 from fedcore.cli.exit_codes import InternalError
+from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
@@ -15,8 +16,11 @@ from fedcore.cli.reproducer import Work
 @click.option("--verify-each", is_flag=True, help="Check the module after every pass.")
 @click.option("--load", "extensions", metavar="MODULE", multiple=True, help="Import this Python module for its passes.")
 @click.option("--list", "list_", is_flag=True, help="Print the passes and their options.")
+@trusted_option
 @click.pass_obj
-def opt(work: Work, file, pipeline, output, print_after_all, print_after_change, verify_each, extensions, list_):
+def opt(
+    work: Work, file, pipeline, output, print_after_all, print_after_change, verify_each, extensions, list_, trusted
+):
     """Runs passes on FILE, text or bundle, and prints the module as text; - reads stdin.
 
     Text names graphs and leaves out their bytes; -o writes those too.
@@ -37,7 +41,7 @@ def opt(work: Work, file, pipeline, output, print_after_all, print_after_change,
     if file is None:
         raise click.UsageError("Missing argument 'FILE'.")
     passes = _parsed(pipeline)
-    module = read_module(file, work)
+    module = read_module(file, work, trusted=trusted)
     for i, (one, options) in enumerate(passes):
         work.pipeline = ",".join(_written(*p) for p in passes[i:])
         after = _run(one, options, module, verify_each)

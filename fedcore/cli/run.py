@@ -2,6 +2,7 @@
 
 import click
 
+from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
@@ -12,8 +13,9 @@ from fedcore.cli.reproducer import Work
 @click.option("--seed", type=int, help="Of the call. Default: drawn, and told by --format json.")
 @click.option("--format", "format_", type=click.Choice(["value", "json"]), default="value", show_default=True,
               help="json adds the report: plan, clients, graph calls, bits, seconds, seed.")  # fmt: skip
+@trusted_option
 @click.pass_obj
-def run(work: Work, target, arguments, seed, format_):
+def run(work: Work, target, arguments, seed, format_, trusted):
     """Calls a computation and prints its result as JSON; a plan runs as it is.
 
     Structs are JSON objects or lists, client values and sequences lists, strings stand for bytes in UTF-8. A first
@@ -30,7 +32,7 @@ def run(work: Work, target, arguments, seed, format_):
     from fedcore.cli.json_values import as_json, bound, read_argument
     from fedcore.cli.loading import quiet_start, read_target
 
-    module = read_target(target, work)
+    module = read_target(target, work, trusted=trusted)
     if module.stage == "lowered":
         raise click.BadParameter(f"{target} is lowered; a traced program or a plan is run")
     given = bound([read_argument(text) for text in arguments], module.main.parameters)

@@ -3,17 +3,20 @@
 import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM
+from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
 @click.command(short_help="Checks that files hold valid modules.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@trusted_option
 @click.pass_context
-def verify(ctx, files, format_):
+def verify(ctx, files, format_, trusted):
     """Checks each FILE, text or bundle: that it parses, that its types fit, that it keeps the rules of its stage.
 
-    A bundle's graphs must have the bytes that their digests name. The exit code is 1 if any file is wrong.
+    A bundle's graphs must have the bytes that their digests name, and operations that fc.load accepts. The exit code is
+    1 if any file is wrong.
 
     \b
     Examples:
@@ -29,7 +32,7 @@ def verify(ctx, files, format_):
     results = []
     for file in files:
         try:
-            module = read_module(file, Work())
+            module = read_module(file, Work(), trusted=trusted)
         except FedcoreError as error:
             results.append({"file": file, "valid": False, "problems": str(error)})
         except OSError as error:

@@ -8,6 +8,7 @@ import functools
 from fedcore import context
 from fedcore.errors import TracingError
 from fedcore.ir.values import active_builder
+from fedcore.runtime.stopping import Stop, stopped_by
 
 MAX_CALLS = 8
 """How many awaited calls run at once; further ones wait for their turn."""
@@ -22,7 +23,8 @@ async def invoke_async(computation, *args, seed: int | None = None, **kwargs):
     """Calls a computation without holding up the event loop; the result is what a call gives.
 
     Every call runs in the context of the task that awaits it: its `fc.use` holds, and `last_report()` afterwards is
-    that of the call. Cancelling the task ends the wait at once; a call that has begun runs to its end unseen.
+    that of the call. Cancelling the task, as `asyncio.wait_for` does at its deadline, ends the wait at once and the
+    call soon after.
 
     Args:
         seed: of this call. Default: as for a call.
@@ -35,10 +37,17 @@ async def invoke_async(computation, *args, seed: int | None = None, **kwargs):
         raise TracingError(f"invoke_async stands inside a computation; call {computation.__name__} there")
     call = computation if seed is None else functools.partial(computation.invoke, seed=seed)
 
+    stop = Stop()
+
     def run():
-        return call(*args, **kwargs), context.last_report()
+        with stopped_by(stop):
+            return call(*args, **kwargs), context.last_report()
 
     own = contextvars.copy_context()
-    result, report = await asyncio.get_running_loop().run_in_executor(_pool(), own.run, run)
+    try:
+        result, report = await asyncio.get_running_loop().run_in_executor(_pool(), own.run, run)
+    except asyncio.CancelledError:
+        stop.cancel()
+        raise
     context.note_report(report)
     return result

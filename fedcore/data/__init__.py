@@ -1,6 +1,7 @@
 """Client data: columns and steps that stay columns through a tutorial's pipeline."""
 
 from fedcore.data.client_dataset import ClientDataset
-from fedcore.data.sequence_values import columns_of, elements_of_sequence
+from fedcore.data.cohort import Cohort
+from fedcore.data.sequence_values import columns_of, dataset_of
 
-__all__ = ["ClientDataset", "columns_of", "elements_of_sequence"]
+__all__ = ["ClientDataset", "Cohort", "columns_of", "dataset_of"]

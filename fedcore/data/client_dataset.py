@@ -2,18 +2,20 @@
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs.columns import INFINITE, Columns, Step
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
-from fedcore.graphs.values import elements_of, to_python, unflatten
-from fedcore.types import StructType, TensorType, Type, map_tensors, tensor_leaves, to_type
+from fedcore.graphs.values import leaves_of, to_python, unflatten
+from fedcore.ir.values import describe
+from fedcore.types import TensorType, Type, tensor_leaves, to_type
 
 
 class ClientDataset(tf.data.Dataset):
@@ -46,12 +48,11 @@ class ClientDataset(tf.data.Dataset):
             FedcoreError: the arrays differ in length.
         """
         arrays = tf.nest.map_structure(_as_column, columns)
-        rows = to_type(arrays)
-        sizes = {t.shape[0] if t.shape else None for t in tensor_leaves(rows)}
-        if len(sizes) != 1 or None in sizes:
-            raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
-        element = _without_rows(rows)
-        return cls(Columns(element, _leaves(arrays, rows)))
+        element = _element_of(_form(arrays))
+        leaves = leaves_of(arrays, element) if element is not None else []
+        if element is None or len({len(leaf) for leaf in leaves}) != 1:
+            raise FedcoreError(f"columns have one row per example, all equally many; these are {to_type(arrays)}")
+        return cls(Columns(element, leaves))
 
     @property
     def columns(self) -> Columns:
@@ -154,14 +155,32 @@ def _as_column(x) -> np.ndarray | tf.Tensor:
     return array
 
 
-def _leaves(value, type_: Type) -> list:
-    if not isinstance(type_, StructType):
-        return [value]
-    return [leaf for part, t in zip(elements_of(value, type_), type_.types, strict=True) for leaf in _leaves(part, t)]
+def _form(columns) -> tuple:
+    """What of nested columns decides the type of a row: containers, dtypes and shapes, hashable."""
+    if isinstance(columns, Mapping):
+        return type(columns), tuple(columns), tuple(map(_form, columns.values()))
+    if isinstance(columns, tuple | list):
+        return type(columns), getattr(columns, "_fields", None), tuple(map(_form, columns))
+    if attrs.has(type(columns)):
+        names = tuple(field.name for field in attrs.fields(type(columns)))
+        return type(columns), names, tuple(_form(getattr(columns, n)) for n in names)
+    return columns.dtype, tuple(columns.shape)[1:] if columns.shape else None
 
 
-def _without_rows(rows: Type) -> Type:
-    return map_tensors(lambda t: TensorType(t.dtype, t.sizes[1:]), rows)
+@functools.lru_cache(maxsize=256)
+def _element_of(form: tuple) -> Type | None:
+    """The type of a row; None where a column has no rows."""
+    if len(form) == 2:
+        dtype, shape = form
+        return None if shape is None else TensorType("str" if getattr(dtype, "hasobject", False) else dtype, shape)
+    container, names, parts = form
+    types = [_element_of(part) for part in parts]
+    if any(t is None for t in types):
+        return None
+    if names is None:
+        return to_type(container(types))
+    named = zip(names, types, strict=True)
+    return to_type(container(named) if issubclass(container, Mapping) else container(**dict(named)))
 
 
 def _nested_spec(type_: Type):
@@ -175,7 +194,10 @@ def traced_map(fn: Callable, element: Type) -> TracedGraph:
     """The graph of a map's function for one type of element, traced once while the function lives."""
     known = _traced_maps.setdefault(fn, {})
     if element not in known:
-        known[element] = trace_function(fn, element, spread_tuples=True)
+        traced = trace_function(fn, element, spread_tuples=True)
+        if traced.returns is not None:
+            raise TracingError(f"{describe(fn)} makes {traced.returns} of an element; it returns tensors")
+        known[element] = traced
     return known[element]
 
 
@@ -219,7 +241,7 @@ def _real_map(dataset, step: Step, *, filters: bool = False):
 
     def mapped(*parts):
         value = parts if len(parts) > 1 else parts[0]
-        return to_python(call(unflatten(_leaves(value, element), element)), result)
+        return to_python(call(unflatten(leaves_of(value, element), element)), result)
 
     return dataset.filter(mapped) if filters else dataset.map(mapped)
 

@@ -59,14 +59,9 @@ def columns_of(
     raise _no_sequence(value, type_, path)
 
 
-def elements_of_sequence(value, type_: SequenceType, path: str = "value") -> list:
-    """A sequence as a list of nested tuples of numpy arrays: what the meanings take."""
-    if isinstance(value, tf.data.Dataset):
-        _check_element(to_type(value.element_spec), type_, path)
-        return [_element(x, type_.element, path) for x in value]
-    if not hasattr(value, "__iter__") or isinstance(value, str | bytes | dict):
-        raise _no_sequence(value, type_, path)
-    return [_element(x, type_.element, path) for x in value]
+def dataset_of(value: Columns | list, type_: SequenceType) -> ClientDataset:
+    """A sequence that a computation returns, for the user: columns, or elements as nested tuples of numpy arrays."""
+    return ClientDataset(value if isinstance(value, Columns) else _from_elements(value, type_.element, "the result"))
 
 
 def _drawn(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientDataset | None:

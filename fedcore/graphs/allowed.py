@@ -15,11 +15,12 @@ _ANONYMOUS = (b"", b"cd2c89b7-88b7-44c8-ad83-06c2a9158347")  # the second is Ten
 _LOCAL_DEVICE = re.compile(r"(/device:)?(CPU|GPU):[0-9]+|", re.IGNORECASE)
 
 
-def check_graphs(module: Module, *, trusted: bool) -> None:
+def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with trusted=True") -> None:
     """Checks the graphs of a module that comes from elsewhere, functions inside them included.
 
     Args:
         trusted: any operation may stand in them; they are checked for holding together only.
+        advice: how to be trusted, for the error.
     Raises:
         FedcoreError: a graph is malformed, or holds what is not allowed; it names the operations and where they are.
     """
@@ -31,7 +32,7 @@ def check_graphs(module: Module, *, trusted: bool) -> None:
             more = f"\n  and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
             raise FedcoreError(
                 f"graph @{graph.name} holds operations that a file from elsewhere may not:\n{shown}{more}\n"
-                "  if you trust whoever wrote the file, load it with trusted=True"
+                f"  if you trust whoever wrote the file, {advice}"
             )
 
 

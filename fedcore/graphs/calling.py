@@ -5,11 +5,12 @@ import tensorflow as tf
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.kernels import interpreter
 from fedcore.graphs.seeding import tensor_seed
-from fedcore.graphs.tracing import structure
-from fedcore.graphs.values import to_python, unflatten
+from fedcore.graphs.tracing import as_user_sees, structure
+from fedcore.graphs.values import flatten, to_python, unflatten
 from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Module
 from fedcore.types import explain, fits
+from fedcore.types import leaves as leaves_of
 
 
 def inside_graph() -> bool:
@@ -33,4 +34,7 @@ def call_in_graph(module: Module, name: str, arguments: list):
     draws = bool(seeded_symbols(module))
     drawn = tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64) if draws else None
     seed = None if drawn is None else tensor_seed(drawn)
-    return to_python(interpreter(module).run(module.main, *values, seed=seed), module.main.result_type)
+    type_ = module.main.result_type
+    out = flatten(interpreter(module).run(module.main, *values, seed=seed))
+    seen = [as_user_sees(x, leaf) for x, (_, leaf) in zip(out, leaves_of(type_), strict=True)]
+    return to_python(unflatten(seen, type_), type_)

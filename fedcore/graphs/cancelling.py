@@ -1,10 +1,23 @@
 """Calls of graphs that can be ended from another thread: the one wrapper over TensorFlow's CancellationManager."""
 
+import functools
 import itertools
 from collections.abc import Sequence
 
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import cancellation, context, execute
+
+
+@functools.cache
+def _as_traced() -> tuple:
+    config = config_pb2.ConfigProto(allow_soft_placement=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return _attributes(context.FunctionCallOptions(config_proto=config))
+
+
+def _attributes(options: context.FunctionCallOptions) -> tuple:
+    return tuple(itertools.chain(*options.as_attrs().items()))
 
 
 class Cancellation:
@@ -27,21 +40,24 @@ class Cancellation:
     def is_cancelled(self) -> bool:
         return self._manager.is_cancelled
 
-    def call(self, function: tf.types.experimental.ConcreteFunction, tensors: Sequence) -> list[tf.Tensor]:
+    def call(
+        self, function: tf.types.experimental.ConcreteFunction, tensors: Sequence, *, optimised: bool
+    ) -> list[tf.Tensor]:
         """The flat results of a traced function.
 
         TensorFlow keeps the manager of a call in a global that all threads share, so the function is executed here.
 
+        Args:
+            optimised: the function is run as it was traced; else TensorFlow optimises it when it runs first.
         Raises:
             tf.errors.CancelledError: it was cancelled.
         """
         eager = context.context()
-        attributes = tuple(itertools.chain(*eager.function_call_options.as_attrs().items()))
         return execute.execute_with_cancellation(
             function.name.decode() if isinstance(function.name, bytes) else function.name,
             num_outputs=len(function.outputs),
             inputs=[*map(tf.convert_to_tensor, tensors), *function.captured_inputs],
-            attrs=attributes,
+            attrs=_as_traced() if optimised else _attributes(eager.function_call_options),
             ctx=eager,
             cancellation_manager=self._manager,
         )

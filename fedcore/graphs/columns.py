@@ -1,8 +1,8 @@
 """A client's sequence outside of graphs: columns, steps over them, and the rows that the steps draw.
 
 Which rows a pipeline of `repeat`, `shuffle`, `batch`, `take` and `skip` draws, and in which order, is worked out
-here, in numpy, before the client's work begins. A graph then only gathers: its layout knows nothing of sizes,
-counts and seeds.
+here, in numpy, before the client's work begins; all runtimes draw with it. A graph then only gathers: its layout knows
+nothing of sizes, counts and seeds.
 """
 
 import functools
@@ -13,9 +13,10 @@ import numpy as np
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.sequences import Layout
-from fedcore.graphs.trace import TracedGraph
+from fedcore.graphs.trace import TracedGraph, eager_callable
+from fedcore.graphs.values import flatten, unflatten
 from fedcore.seeds import fold_in, permutation
-from fedcore.types import Type
+from fedcore.types import TensorType, Type, tensor_leaves
 
 INFINITE = -1
 """The count of `repeat()` without a number; only a `take` after it ends the sequence."""
@@ -116,17 +117,32 @@ class Columns:
         """The rows that a client of that seed sees; kept where no seed matters."""
         if self._rows is not None:
             return self._rows
-        stored = self._stored()
+        if self.is_random:
+            return _drawn(self._stored(), self.steps, seed)
+        if self.groups is None and not any(step.kind == "filter" for step in self.steps):
+            self._rows = _drawn_of(len(self.arrays[0]) if self.arrays else 0, self.steps)
+        else:
+            self._rows = _drawn(self._stored(), self.steps, seed)
+        return self._rows
 
-        def drawn(epoch: int) -> Rows:
-            return stored
-
-        for position, step in enumerate(self.steps):
-            drawn = _DRAWN[step.kind](drawn, step, fold_in(seed, position), self.steps[position + 1 :])
-        rows = drawn(0)
-        if not self.is_random:
-            self._rows = rows
-        return rows
+    def elements(self, seed: int) -> list:
+        """The elements that a client of that seed sees, as nested tuples of numpy arrays, outside of any graph."""
+        drawn = self.draw(seed)
+        columns = [np.asarray(array) for array in self.arrays]
+        before, after = _chain(self.layout.before), _chain(self.layout.after)
+        sizes = drawn.sizes
+        if sizes is None:
+            return [before(unflatten([c[row] for c in columns], self.element)) for row in drawn.rows]
+        batches = [rows[:size] for rows, size in zip(drawn.rows, sizes, strict=True)]
+        if not self.layout.before:
+            return [after(unflatten([c[rows] for c in columns], self.element)) for rows in batches]
+        made = tensor_leaves(self.layout.before[-1].type.result)
+        found = []
+        for rows in batches:
+            mapped = [flatten(before(unflatten([c[row] for c in columns], self.element))) for row in rows]
+            stacked = [np.stack([m[i] for m in mapped]) if mapped else _no_rows(t) for i, t in enumerate(made)]
+            found.append(after(unflatten(stacked, self.layout.before[-1].type.result)))
+        return found
 
     def _stored(self) -> Rows:
         if self.groups is None:
@@ -135,13 +151,24 @@ class Columns:
         return _batches(starts, sizes)
 
 
+def _drawn(stored: Rows, steps: tuple[Step, ...], seed: int) -> Rows:
+    def drawn(epoch: int) -> Rows:
+        return stored
+
+    for position, step in enumerate(steps):
+        drawn = _DRAWN[step.kind](drawn, step, fold_in(seed, position), steps[position + 1 :])
+    return drawn(0)
+
+
 @functools.lru_cache(maxsize=1024)
-def _shared(layout: Layout) -> Layout:
-    """One object for equal layouts, so that comparing those of a cohort is comparing identities."""
-    return layout
+def _drawn_of(count: int, steps: tuple[Step, ...]) -> Rows:
+    """What steps without chance draw from so many rows: the same for all clients of that size."""
+    return _drawn(Rows(np.arange(count, dtype=np.int64)), steps, 0)
 
 
+@functools.lru_cache(maxsize=1024)
 def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
+    """One object for what is laid out alike, so that comparing a cohort's layouts is comparing identities."""
     before: list[TracedGraph] = []
     after: list[TracedGraph] = []
     batched = grouped
@@ -149,7 +176,28 @@ def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
         if step.kind == "map":
             (after if batched else before).append(step.traced)
         batched = batched or step.kind == "batch"
-    return _shared(Layout(element, tuple(before), batched, tuple(after), grouped))
+    return Layout(element, tuple(before), batched, tuple(after), grouped)
+
+
+def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:
+    """The maps one after the other, over nested tuples of numpy arrays."""
+    steps = [_eager(graph) for graph in graphs]
+
+    def applied(value):
+        for step in steps:
+            value = step(value)
+        return value
+
+    return applied
+
+
+@functools.lru_cache(maxsize=256)
+def _eager(graph: TracedGraph) -> Callable:
+    return eager_callable(graph.named("map"), graph.data)
+
+
+def _no_rows(type_: TensorType) -> np.ndarray:
+    return np.zeros((0, *(size or 0 for size in type_.sizes)), type_.dtype.numpy)
 
 
 def _batches(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None = None) -> Rows:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fedcore.graphs.leaving import groups
 from fedcore.graphs.sequences import Sequence, rows
 from fedcore.graphs.trace import graph_callable, spec
 from fedcore.graphs.values import flatten, unflatten
-from fedcore.ir.interpret import Callee, Interpreter
+from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.ir.module import Module, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import StructType, TensorType, tensor_leaves
@@ -30,11 +31,14 @@ def interpreter(module: Module) -> Interpreter:
     return Interpreter(module, _evaluate, graph_callable)
 
 
-def _evaluate(op: Operation, operand_types, operands):
+def _evaluate(op: Operation, operand_types, operands, seed: Seed | None):
     if op.kind in kernels:
         return kernels[op.kind](op, *operands)
     declared = lookup(op.kind)
-    return declared.meaning(*operands, **declared.variables(op, operand_types))
+    keywords = declared.variables(op, operand_types)
+    if "seed" in declared.meaning_keywords:
+        keywords["seed"] = needed(seed, op.kind)
+    return declared.meaning(*operands, **keywords)
 
 
 @kernel("literal")
@@ -115,6 +119,11 @@ def _(op, left, right):
 @kernel("sequence_from_rows")
 def _(op, value):
     return rows(op.type.element, flatten(value))
+
+
+@kernel("sequence_from_groups")
+def _(op, value, splits):
+    return groups(flatten(value), splits, op.type.element)
 
 
 @kernel("sequence_map")

@@ -12,7 +12,7 @@ from tensorflow.python.autograph.operators import control_flow, py_builtins  # w
 
 from fedcore.errors import TracingError
 from fedcore.graphs.values import to_python
-from fedcore.types import Type
+from fedcore.types import Type, to_type
 
 Convert = Callable[[Callable], Callable]
 
@@ -175,6 +175,24 @@ class LookAlikeIterator:
         self.place.assign_add(1)
         return self.sequence.at(index)
 
+    def next_or(self, default):
+        """The next element, or `default` after the last one, again and again."""
+        specs = self.sequence.element_spec
+        try:
+            tf.nest.assert_same_structure(specs, default, check_types=False)
+            leaves = zip(tf.nest.flatten(default), tf.nest.flatten(specs), strict=True)
+            other = tf.nest.pack_sequence_as(specs, [tf.convert_to_tensor(x, spec.dtype) for x, spec in leaves])
+        except (TypeError, ValueError) as error:
+            wanted = to_type(specs)
+            raise TracingError(
+                f"next(iterator, {default!r}): in a graph the default is of the type of the elements, {wanted}: {error}"
+            ) from None
+        index = self.place.read_value()
+        more = index < self.sequence.count
+        drawn = tf.cond(more, lambda: self.sequence.at(index), lambda: other)
+        self.place.assign_add(tf.cast(more, tf.int64))
+        return drawn
+
 
 def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -> None:
     """AutoGraph's `for` over a look-alike: a while loop whose first state is the index."""
@@ -205,6 +223,13 @@ def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -
     control_flow._tf_while_stmt(test, step, whole_state, set_whole_state, ("<index>", *symbol_names), opts)
 
 
+def _next(iterator, *default):
+    """`next` of converted code: ours for our iterators, Python's for all others."""
+    if isinstance(iterator, LookAlikeIterator) and default:
+        return iterator.next_or(*default)
+    return next(iterator, *default)
+
+
 def _enumerated(sequence: LookAlike, start=0):
     return sequence.enumerate(start)
 
@@ -213,3 +238,7 @@ control_flow.for_loop_registry.register(LookAlike, _for)
 control_flow.for_loop_registry.register(LookAlikeIterator, _for)
 py_builtins.enumerate_registry.register(LookAlike, _enumerated)
 py_builtins.len_registry.register(LookAlike, LookAlike.cardinality)
+# TensorFlow has a registry for `next`, and does not convert the call that would look there.
+if next not in py_builtins.SUPPORTED_BUILTINS:
+    py_builtins.SUPPORTED_BUILTINS += (next,)
+    py_builtins.BUILTIN_FUNCTIONS_MAP["next"] = _next

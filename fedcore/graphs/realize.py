@@ -9,6 +9,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.cancelling import Cancellation
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.kernels import interpreter
+from fedcore.graphs.leaving import arrived, leaving
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import spec
@@ -27,17 +28,24 @@ class Realized:
 
     Args:
         call: takes the flat tensors of all arguments; returns flat tensors.
+        optimised: made of optimised graphs, and so large that optimising it again would take a second.
     """
 
     call: tf.types.experimental.ConcreteFunction
     result: Type
+    optimised: bool = False
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
-        return unflatten(cancellation.call(self.call, tensors), self.result)
+        return arrived(list(cancellation.call(self.call, tensors, optimised=self.optimised)), self.result)
 
 
-def pack(value, seed: int) -> tuple[Layouts, list]:
-    """A nested tuple's layouts and its flat tensors: a sequence gives its columns and the rows that it draws."""
+def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
+    """A nested tuple's layouts and its flat tensors: a sequence gives its columns and the rows that it draws.
+
+    Args:
+        first: the number of its first leaf among those of the call's arguments. A sequence draws by its own, so it
+            draws the same in every stage, strategy and runtime.
+    """
     layouts: list[Layout | None] = []
     tensors: list = []
     for position, leaf in enumerate(flatten(value)):
@@ -45,7 +53,7 @@ def pack(value, seed: int) -> tuple[Layouts, list]:
             layouts.append(None)
             tensors.append(leaf)
             continue
-        drawn = leaf.draw(fold_in(seed, position))
+        drawn = leaf.draw(fold_in(seed, first + position))
         layouts.append(leaf.layout)
         tensors.extend([*leaf.arrays, drawn.rows, *([drawn.sizes] if leaf.layout.batched else [])])
     return tuple(layouts), tensors
@@ -81,7 +89,8 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
     def body(seed, *tensors):
         rest = list(tensors)
         arguments = [_unpack(t, given, rest) for t, given in zip(types, layouts, strict=True)]
-        return [tf.identity(t) for t in flatten(run.run(function, *arguments, seed=tensor_seed(seed)))]
+        out = run.run(function, *arguments, seed=tensor_seed(seed))
+        return [tf.identity(t) for t in leaving(out, function.result_type)]
 
     body.__name__ = name
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
@@ -116,6 +125,7 @@ def realize_block(
     for layouts in clients:
         specs.extend(s for t, given in zip(own, layouts, strict=True) for s in _specs(t, given))
     run = interpreter(module)
+    type_ = _block_type(module, zero, function, len(clients), keeps=keeps)
 
     def body(seeds, *tensors):
         rest = list(tensors)
@@ -132,14 +142,15 @@ def realize_block(
                 kept.append(out[1])
             else:
                 partial = out
-        return [tf.identity(t) for t in [*(flatten(partial) if zero is not None else []), *flatten(tuple(kept))]]
+        result = (*(() if zero is None else (partial,)), tuple(kept))
+        return [tf.identity(t) for t in leaving(result if len(result) == len(type_) else result[:1], type_)]
 
     body.__name__ = stage
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
-    return Realized(traced.get_concrete_function(), _block_type(module, zero, function, len(clients), keeps=keeps))
+    return Realized(traced.get_concrete_function(), type_)
 
 
-def _block_type(module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool) -> Type:
+def _block_type(module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool) -> StructType:
     if zero is None:
         return StructType([(None, StructType([(None, function.result_type)] * clients))])
     partial = module.function(zero).result_type

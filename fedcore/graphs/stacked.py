@@ -1,221 +1,45 @@
-"""A client stage for many clients at once: their values stacked, their folds in the order of their indices.
+"""A client stage for many clients at once: a group of lanes after the other, their folds in the order of their indices.
 
-Clients of one call are sorted by how many steps they take and run in groups of one width. What a client hands to the
-fold goes back into its place; then the blocks of the call fold side by side, client by client, and merge as a tree.
+What a client hands to the fold goes back into its place; then the blocks of the call fold side by side, client by
+client, and merge as a tree.
 """
 
-import functools
-import itertools
-import math
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 import attrs
-import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.columns import Columns, Rows
+from fedcore.graphs.folding import by_group, fold_blocks
 from fedcore.graphs.kernels import kernels
+from fedcore.graphs.packing import CallShape
 from fedcore.graphs.realize import Realized
+from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, spec
 from fedcore.graphs.values import flatten, unflatten
-from fedcore.graphs.vectorise import Lane, NoRule, shared, stacked, vectorised_call
-from fedcore.ir.interpret import Interpreter
+from fedcore.graphs.vectorise import Lane, NoRule, chosen, shared, stacked, vectorised_call
+from fedcore.ir.interpret import Callee, Interpreter
 from fedcore.ir.module import Function, Module, Operation, Ref
 from fedcore.ir.operations import lookup
-from fedcore.seeds import fold_in
 from fedcore.types import SequenceType, Type, leaves, tensor_leaves
 
 STACKABLE = ("struct", "item", "call", "bind", "literal", "generic_zero", "sequence_reduce", "sequence_map")
 """The operations that a stacked stage may hold; fusing leaves no others."""
 
 
-@attrs.frozen
-class CallShape:
-    """What of a call decides its graph.
-
-    Args:
-        clients: how many, absent ones at the end included; a multiple of the block.
-        layouts: of each leaf of a client's arguments; None for a tensor.
-        rows: the padded size of batches, for each leaf; 0 where a leaf is no batched sequence.
-        full: every place holds a client.
-        first_full: every client's first batches are whole, so that the first step needs no mask.
-    """
-
-    clients: int
-    layouts: tuple[Layout | None, ...]
-    rows: tuple[int, ...]
-    full: bool
-    first_full: bool
-
-
-class PackedColumns:
-    """What was packed for the same columns before, up to `max_bytes`, those used last.
-
-    Guarantees:
-      - An entry holds the columns that it was made of, so their identities are not given to others meanwhile.
-      - Columns are not changed after they were given to a dataset, so an entry never goes stale.
-    """
-
-    def __init__(self, max_bytes: int):
-        self._max_bytes = max_bytes
-        self._entries: OrderedDict[tuple, tuple] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, kind: str, columns: SequenceOf[Columns], make: Callable[[], tuple]) -> tuple:
-        """The tensors that `make` gives (numpy arrays, and numbers beside them), kept as tensors."""
-        key = (kind, *map(id, columns))
-        with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key][1]
-        made = tuple(tf.convert_to_tensor(m) if isinstance(m, np.ndarray) else m for m in make())
-        size_bytes = sum(m.dtype.size * math.prod(m.shape) for m in made if isinstance(m, tf.Tensor))
-        with self._lock:
-            if size_bytes <= self._max_bytes and key not in self._entries:
-                self._entries[key] = (tuple(columns), made, size_bytes)
-                self._bytes += size_bytes
-                while self._bytes > self._max_bytes:
-                    _, (_, _, freed) = self._entries.popitem(last=False)
-                    self._bytes -= freed
-        return made
-
-
-def pack_clients(
-    clients: list[tuple], seeds: np.ndarray, *, block: int, call: int, kept: PackedColumns
-) -> tuple[CallShape, list]:
-    """The flat tensors of a call: stacked values, and for sequences joined columns and the rows that each client draws.
-
-    The first tensors are the order in which the clients run (those with fewer steps first) and how many there are.
-
-    Args:
-        block, call: clients of a block, and of a call that is not the last.
-    """
-    leaves_of = [flatten(client) for client in clients]
-    count = len(clients)
-    places = _places(count, block)
-    full = count == call
-    first = [leaf for leaf in leaves_of[0] if isinstance(leaf, Columns)]
-    steady = len(first) == 1 and not any(c.is_random for leaf in leaves_of for c in leaf if isinstance(c, Columns))
-    if steady:  # nothing of the rows depends on a seed
-        position = next(i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns))
-        columns = [leaf[position] for leaf in leaves_of]
-        order, place, *rest = kept.get("rows", columns, lambda: _rows(leaves_of, seeds, places))
-        rows = {position: tuple(rest)}
-    else:
-        order, place, *rest = _rows(leaves_of, seeds, places)
-        positions = [i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns)]
-        rows = {p: tuple(rest[4 * i : 4 * i + 4]) for i, p in enumerate(positions)}
-    tensors: list = [place, np.int64(count)]
-    layouts: list[Layout | None] = []
-    widths: list[int] = []
-    first_full = full
-    for position in range(len(leaves_of[0])):
-        values = [leaf[position] for leaf in leaves_of]
-        if position not in rows:
-            layouts.append(None)
-            widths.append(0)
-            stack = np.stack([np.asarray(v) for v in values] + [np.asarray(values[0])] * (places - count))
-            tensors.append(stack[np.asarray(order)])
-            continue
-        drawn, sizes, width, whole = rows[position]
-        columns = [values[i] for i in range(count)]
-        joined = kept.get("columns", columns, functools.partial(_all_together, columns))
-        layouts.append(values[0].layout)
-        widths.append(width)
-        first_full = first_full and whole
-        tensors.extend([*joined, drawn, sizes])
-    return CallShape(places, tuple(layouts), tuple(widths), full, first_full), tensors
-
-
-def _rows(leaves_of: list[list], seeds: np.ndarray, places: int) -> tuple:
-    """The clients' order and its inverse; for each sequence: rows, sizes, width, whether first steps are whole."""
-    count = len(leaves_of)
-    drawn = _drawn(leaves_of, seeds)
-    steps = np.zeros(places, np.int64)
-    for of_clients in drawn.values():
-        steps[:count] = np.maximum(steps[:count], [len(r) for r in of_clients])
-    order = np.argsort(steps, kind="stable")
-    place = np.argsort(order).astype(np.int64)
-    found: list = [order, place]
-    for position, of_clients in drawn.items():
-        found.extend(_joined([leaf[position] for leaf in leaves_of], of_clients, place))
-    return tuple(found)
-
-
-def _places(count: int, block: int) -> int:
-    blocks = 1
-    while blocks * block < max(count, 2):
-        blocks *= 2
-    return blocks * block
-
-
-def _drawn(clients: list[list], seeds: np.ndarray) -> dict[int, list[Rows]]:
-    found: dict[int, list[Rows]] = {}
-    for position, leaf in enumerate(clients[0]):
-        if isinstance(leaf, Columns):
-            found[position] = [c[position].draw(fold_in(int(s), position)) for c, s in zip(clients, seeds, strict=True)]
-    return found
-
-
-def _joined(values: list[Columns], drawn: list[Rows], place: np.ndarray) -> tuple:
-    """int64 rows [places, steps, width] into the columns of all clients one after the other; their sizes."""
-    lengths = np.array([len(c.arrays[0]) for c in values])
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    batched = values[0].layout.batched
-    steps = max(map(len, drawn))
-    width = _width(drawn, values) if batched else 0
-    rows = np.zeros((len(place), steps, width) if batched else (len(place), steps), np.int64)
-    sizes = np.zeros((len(place), steps), np.int64)
-    last = max(int(lengths.sum()) - 1, 0)
-    for k, (start, one) in enumerate(zip(starts.tolist(), drawn, strict=True)):
-        at, count = place[k], len(one)
-        if count < steps:
-            rows[at] = min(start, last)
-        if count:
-            rows[at, :count] = _widened(one.rows, width) + start if batched else one.rows + start
-            sizes[at, :count] = one.sizes if one.sizes is not None else 1
-    whole = bool(steps and (sizes[:, 0] == (width if batched else 1)).all())
-    return rows, sizes, width, whole
-
-
-def _widened(rows: np.ndarray, width: int) -> np.ndarray:
-    missing = width - rows.shape[1]
-    return rows[:, :width] if missing <= 0 else np.concatenate([rows, np.repeat(rows[:, -1:], missing, axis=1)], axis=1)
-
-
-def _width(drawn: list[Rows], columns: list[Columns]) -> int:
-    """The padded size of a batch: few different ones, so that few graphs are made."""
-    longest = max((int(r.sizes.max()) for r in drawn if r.sizes is not None and len(r.sizes)), default=1)
-    asked = max(next((s.number for s in c.steps if s.kind == "batch"), longest) for c in columns)
-    return min(asked, 1 << (max(longest, 1) - 1).bit_length())
-
-
-def _all_together(columns: list[Columns]) -> tuple:
-    """The columns of all clients, one client after the other."""
-    return tuple(_together([c.arrays[i] for c in columns]) for i in range(len(columns[0].arrays)))
-
-
-def _together(arrays: list):
-    joined = np.concatenate([np.asarray(a) for a in arrays]) if len(arrays) > 1 else np.asarray(arrays[0])
-    return joined if len(joined) else np.zeros((1, *joined.shape[1:]), joined.dtype)
-
-
 def call_specs(types: SequenceOf[Type], shape: CallShape) -> list[tf.TensorSpec]:
-    found = [tf.TensorSpec([shape.clients], tf.int64), tf.TensorSpec([], tf.int64)]
+    """Of the tensors that `pack_clients` gives."""
+    found = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)]
     flat = [leaf for t in types for _, leaf in leaves(t)]
     for leaf, layout, width in zip(flat, shape.layouts, shape.rows, strict=True):
         if layout is None:
             (one,) = [spec(t) for t in tensor_leaves(leaf)]
-            found.append(tf.TensorSpec([shape.clients, *one.shape], one.dtype))
+            found.append(tf.TensorSpec([None, *one.shape], one.dtype))
             continue
-        rows = [shape.clients, None, width] if layout.batched else [shape.clients, None]
+        rows = [None, None, width] if layout.batched else [None, None]
         found.extend(layout.column_specs())
-        found.extend([tf.TensorSpec(rows, tf.int64), tf.TensorSpec([shape.clients, None], tf.int64)])
+        found.extend([tf.TensorSpec(rows, tf.int64), tf.TensorSpec([None, None], tf.int64)])
     return found
 
 
@@ -236,24 +60,32 @@ class StackedSequence:
     sizes: tf.Tensor
     maps: tuple[Callable, ...] = ()
 
-    def element(self, step: tf.Tensor, *, masked: bool):
+    def batch_sizes(self, step: tf.Tensor) -> tf.Tensor | None:
+        """How many rows each client's batch of a step has; None where elements are no batches."""
+        return self.sizes[:, step] if self.layout.batched else None
+
+    def element(self, step: tf.Tensor):
         """Lanes of the elements of one step."""
         picked = self.rows[:, step]
         leaves_ = [tf.gather(c, picked) for c in self.columns]
         layout = self.layout
         if layout.before:
             leaves_ = _mapped_rows(layout, leaves_) if layout.batched else _mapped(layout.before, leaves_)
-        ragged = 0 if layout.batched and masked else None
+        ragged = 0 if layout.batched else None
         lanes = [stacked(t, ragged) for t in leaves_]
         value_type = layout.element if not layout.before else layout.before[-1].type.result
-        sizes = self.sizes[:, step] if ragged is not None else None
         for graph in layout.after:
-            lanes = vectorised_call(graph.named("map"), graph.data, lanes, sizes)
+            lanes = vectorised_call(graph.named("map"), graph.data, lanes, self.batch_sizes(step))
             value_type = graph.type.result
         value = unflatten(lanes, value_type)
         for fn in self.maps:
-            value = fn(value)
-        return value, sizes
+            value = _at_element(fn, step)(value)
+        return value
+
+
+def _at_element(fn: Callable, index: tf.Tensor) -> Callable:
+    """An element draws by its index."""
+    return fn.for_element(index) if isinstance(fn, Callee) else fn
 
 
 def _mapped(graphs: tuple[TracedGraph, ...], leaves_: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -283,17 +115,16 @@ class _Stage:
     def __init__(self, module: Module):
         self.sizes: tf.Tensor | None = None
         self.run = Interpreter(module, self._evaluate, self._graph)
-        self.first_full = False
 
     def _graph(self, graph, data: bytes) -> Callable:
-        def call(*arguments):
+        def call(*arguments, seed=None):
             lanes = flatten(arguments)
             sizes = self.sizes if any(lane.ragged is not None for lane in lanes) else None
-            return unflatten(vectorised_call(graph, data, lanes, sizes), graph.type.result)
+            return unflatten(vectorised_call(graph, data, lanes, sizes, seed), graph.type.result)
 
         return call
 
-    def _evaluate(self, op: Operation, types, values):
+    def _evaluate(self, op: Operation, types, values, seed):
         if op.kind not in STACKABLE:
             raise NoRule(op.kind, "the operation stands outside of graphs")
         if op.kind == "sequence_map":
@@ -308,44 +139,26 @@ class _Stage:
         return declared.meaning(*values, **declared.variables(op, types))
 
     def _reduce(self, sequence: StackedSequence, zero, function: Callable, type_: Type):
-        """Whole steps without a mask while all clients have them, then masked ones until all have ended."""
+        """Steps until all clients have ended; one that has keeps what it had."""
         clients = int(sequence.rows.shape[0])
         specs = [tf.TensorShape([clients, *t.sizes]) for t in tensor_leaves(type_)]
-        width = int(sequence.rows.shape[2]) if sequence.layout.batched else 1
-        whole = tf.cast(tf.reduce_all(sequence.sizes == width, axis=0), tf.int64)
-        full = tf.reduce_sum(tf.math.cumprod(whole))
         last = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
 
-        def step(carry: list[Lane], s, *, masked: bool) -> list[tf.Tensor]:
-            value, self.sizes = sequence.element(s, masked=masked)
-            after = flatten(function(unflatten(carry, type_), value))
+        def step(s, *carry):
+            self.sizes = sequence.batch_sizes(s)
+            value = sequence.element(s)
+            after = flatten(_at_element(function, s)(unflatten([stacked(t) for t in carry], type_), value))
             self.sizes = None
-            return [_stack(lane, clients) for lane in after]
+            return s + 1, *chosen(sequence.sizes[:, s] > 0, [_stack(lane, clients) for lane in after], list(carry))
 
-        def whole_step(s, *carry):
-            return (s + 1, *step([stacked(t) for t in carry], s, masked=False))
-
-        def masked_step(s, *carry):
-            after = step([stacked(t) for t in carry], s, masked=True)
-            active = sequence.sizes[:, s] > 0
-            kept = [_where(active, new, old) for new, old in zip(after, carry, strict=True)]
-            return (s + 1, *kept)
-
-        start = tf.constant(0, tf.int64)
-        lanes = flatten(zero)
-        if self.first_full:
-            tensors = step(lanes, start, masked=False)
-            start = tf.constant(1, tf.int64)
-        else:
-            tensors = [_stack(lane, clients) for lane in lanes]
-        shapes = (tf.TensorShape([]), *specs)
-        state = tf.while_loop(lambda s, *_: s < full, whole_step, (start, *tensors), shape_invariants=shapes)
-        state = tf.while_loop(lambda s, *_: s < last, masked_step, tuple(state), shape_invariants=shapes)
+        start = [_stack(lane, clients) for lane in flatten(zero)]
+        state = tf.while_loop(
+            lambda s, *_: s < last,
+            step,
+            (tf.constant(0, tf.int64), *start),
+            shape_invariants=(tf.TensorShape([]), *specs),
+        )
         return unflatten([stacked(t) for t in state[1:]], type_)
-
-
-def _where(condition: tf.Tensor, yes: tf.Tensor, no: tf.Tensor) -> tf.Tensor:
-    return tf.where(tf.reshape(condition, [-1] + [1] * (yes.shape.rank - 1)), yes, no)
 
 
 def split(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]:
@@ -366,10 +179,23 @@ def split(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]
 
 
 def realize_stacked(
-    module: Module, zero: str, stage: str, join: str, broadcasts: int, shape: CallShape, *, width: int, block: int
+    module: Module,
+    zero: str,
+    stage: str,
+    join: str,
+    broadcasts: int,
+    shape: CallShape,
+    *,
+    width: int,
+    block: int,
+    blocks: int,
 ) -> Realized:
-    """A call of several blocks: takes seeds [clients], the broadcasts, then the tensors of `pack_clients`.
+    """A call of several blocks: takes the broadcasts, then the tensors of `pack_clients`.
 
+    Args:
+        width: clients that run side by side.
+        block: clients that are folded one after the other.
+        blocks: of a call, a power of two; those without clients add nothing.
     Returns:
         A function whose result is the one partial of all its blocks.
     """
@@ -381,55 +207,41 @@ def realize_stacked(
     specs += call_specs([p.type for p in mine], shape)
     partial_type = module.function(zero).result_type
     types = function.types()
+    sent_types = [t for name in sent for t in tensor_leaves(types[name])]
 
-    def body(seeds, *tensors):
+    def body(*tensors):
         rest = list(tensors)
         broadcast = [unflatten([shared(rest.pop(0)) for _ in leaves(p.type)], p.type) for p in common]
-        place, count = rest.pop(0), rest.pop(0)
-        groups = _groups(shape, width)
+        seeds, place = rest.pop(0), tf.reshape(rest.pop(0), [blocks, block])
         values = _client_values(mine, shape, rest)
         evaluator = _Stage(module)
-        evaluator.first_full = shape.first_full
         known = dict(zip([p.name for p in common], broadcast, strict=True))
-        handed = []
-        for begin, end in groups:
-            group = {**known, **{p.name: _sliced(v, begin, end) for p, v in zip(mine, values, strict=True)}}
-            evaluator.run.operations(own, group, dict(types))
-            handed.append([_stack(lane, end - begin) for name in sent for lane in flatten(group[name])])
-        evaluator.first_full = False
-        together = [tf.gather(tf.concat(parts, 0), place) for parts in zip(*handed, strict=True)]
-        blocks = shape.clients // block
-        by_block = [tf.reshape(t, [blocks, block, *t.shape[1:]]) for t in together]
-        here = tf.reshape(tf.range(shape.clients, dtype=tf.int64) < count, [blocks, block])
-        zeros = evaluator.run.run(module.function(zero), *broadcast)
-        partial = [_stack(lane, blocks) for lane in flatten(zeros)]
-        for b in range(block):
-            scope = {**known, function.parameters[0].name: unflatten([stacked(t) for t in partial], partial_type)}
-            mine_now = iter([stacked(t[:, b]) for t in by_block])
+
+        def group(begin: tf.Tensor) -> list[tf.Tensor]:
+            scope = {**known, **{p.name: _sliced(v, begin, width) for p, v in zip(mine, values, strict=True)}}
+            evaluator.run.operations(own, scope, dict(types), tensor_seed(_window(seeds, begin, width)))
+            return [_stack(lane, width) for name in sent for lane in flatten(scope[name])]
+
+        def fold(mine: list[tf.Tensor], before: list[tf.Tensor]) -> list[tf.Tensor]:
+            scope = {**known, function.parameters[0].name: unflatten([stacked(t) for t in before], partial_type)}
+            parts = iter([stacked(t) for t in mine])
             for name in sent:
-                scope[name] = unflatten([next(mine_now) for _ in tensor_leaves(types[name])], types[name])
+                scope[name] = unflatten([next(parts) for _ in tensor_leaves(types[name])], types[name])
             evaluator.run.operations(folding, scope, dict(types))
-            after = [_stack(lane, blocks) for lane in flatten(scope[function.result.name])]
-            partial = after if shape.full else [_where(here[:, b], a, p) for a, p in zip(after, partial, strict=True)]
-        present = here[:, 0]
-        while blocks > 1:
-            partial, present = _merged(
-                evaluator.run, module.function(join), partial, present, partial_type, full=shape.full
-            )
-            blocks //= 2
-        return [tf.identity(t[0]) for t in partial]
+            return [_stack(lane, int(before[0].shape[0])) for lane in flatten(scope[function.result.name])]
+
+        def merge(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
+            pair = [unflatten([stacked(t) for t in side], partial_type) for side in (left, right)]
+            joined = evaluator.run.run(module.function(join), *pair)
+            return [_stack(lane, int(left[0].shape[0])) for lane in flatten(joined)]
+
+        handed = by_group(group, tf.size(seeds, tf.int64), width, [spec(t) for t in sent_types])
+        zeros = [_stack(lane, blocks) for lane in flatten(evaluator.run.run(module.function(zero), *broadcast))]
+        return [tf.identity(t[0]) for t in fold_blocks(fold, merge, zeros, handed, place)]
 
     body.__name__ = stage
-    signature = [tf.TensorSpec([None], tf.int64), *specs]
-    traced = tf.function(body, autograph=False, input_signature=signature)
-    return Realized(traced.get_concrete_function(), partial_type)
-
-
-def _groups(shape: CallShape, width: int) -> list[tuple[int, int]]:
-    """Runs of at most `width` clients, as even as can be: none is of one client alone, which takes other kernels."""
-    count = -(-shape.clients // width)
-    ends = [shape.clients * i // count for i in range(count + 1)]
-    return list(itertools.pairwise(ends))
+    traced = tf.function(body, autograph=False, input_signature=specs)
+    return Realized(traced.get_concrete_function(), partial_type, optimised=True)
 
 
 def _client_values(parameters, shape: CallShape, tensors: list) -> list:
@@ -450,20 +262,13 @@ def _client_values(parameters, shape: CallShape, tensors: list) -> list:
     return values
 
 
-def _sliced(value, begin: int, end: int):
+def _sliced(value, begin: tf.Tensor, width: int):
     if isinstance(value, tuple):
-        return tuple(_sliced(part, begin, end) for part in value)
+        return tuple(_sliced(part, begin, width) for part in value)
     if isinstance(value, StackedSequence):
-        return attrs.evolve(value, rows=value.rows[begin:end], sizes=value.sizes[begin:end])
-    return stacked(value.tensor[begin:end])
+        return attrs.evolve(value, rows=_window(value.rows, begin, width), sizes=_window(value.sizes, begin, width))
+    return stacked(_window(value.tensor, begin, width))
 
 
-def _merged(run: Interpreter, join: Function, partial: list, present: tf.Tensor, type_: Type, *, full: bool):
-    """Neighbouring blocks joined; where the second of a pair is absent, the first goes on as it is."""
-    left, right = [t[0::2] for t in partial], [t[1::2] for t in partial]
-    pairs = [unflatten([stacked(t) for t in side], type_) for side in (left, right)]
-    count = int(left[0].shape[0]) if left else 0
-    joined = [_stack(lane, count) for lane in flatten(run.run(join, *pairs))]
-    if not full:
-        joined = [_where(present[1::2], j, first) for j, first in zip(joined, left, strict=True)]
-    return joined, present[0::2]
+def _window(tensor: tf.Tensor, begin: tf.Tensor, width: int) -> tf.Tensor:
+    return tf.ensure_shape(tensor[begin : begin + width], [width, *tensor.shape[1:]])

@@ -6,12 +6,14 @@ import attrs
 
 from fedcore.graphs.stacked import STACKABLE, split
 from fedcore.graphs.vectorise import NoRule, can_vectorise
+from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
-WORKING_SET_BYTES = 16 << 20  # what the clients of one width should stay within, to be kept near the cores
+WORKING_SET_BYTES = 5 << 20  # what the clients of one width should stay within, to be kept near a core
 ROWS = 32  # assumed for a batch, whose size is not known before the data is
-WIDEST = 128
+WIDEST = 32
+GROUPS = 8  # of a call: enough to put clients of like sizes together
 WIDEST_OF_IMAGES = 4  # what a convolution makes of a batch is far larger than the batch
 
 
@@ -42,6 +44,7 @@ def stacking(
         own, folding, _ = split(function)
         stacked = {p.name for p in function.parameters[1 + broadcasts :]}
         _check_operations(module, function, own, stacked)
+        _check_draws(module, [*folding, *(op for name in (join, zero) for op in module.function(name).operations)])
         _check_operations(module, function, folding, {function.parameters[0].name, *(op.name for op in own)})
         joined = module.function(join)
         _check_operations(module, joined, list(joined.operations), {p.name for p in joined.parameters})
@@ -51,7 +54,7 @@ def stacking(
     width = asked or _width(function, broadcasts)
     if asked is None and any(b"Conv2D" in module.blob(g.digest) for g in module.graphs):
         width = min(width, WIDEST_OF_IMAGES)
-    blocks = -(-width // block)
+    blocks = -(-width * GROUPS // block)
     return Stacking(width, block << (blocks - 1).bit_length())
 
 
@@ -81,6 +84,15 @@ def _check_element(name: str, sequence: SequenceType) -> None:
         raise NoRule("stack", f"%{name} holds elements {sequence.element}, of which only a part is batched")
 
 
+def _check_draws(module: Module, operations: list[Operation]) -> None:
+    """Only what a client does by itself has a seed of its own here."""
+    drawing = seeded_symbols(module)
+    for op in operations:
+        for operand in op.operands:
+            if isinstance(operand, Symbol) and operand.name in drawing:
+                raise NoRule(operand.name, "it draws where clients' values are joined")
+
+
 def _check_operations(module: Module, function: Function, operations: list[Operation], stacked: set[str]) -> None:
     """Builds every graph once for two clients, in a graph thrown away.
 
@@ -89,6 +101,7 @@ def _check_operations(module: Module, function: Function, operations: list[Opera
     """
     types = function.types()
     bound: dict[str, tuple[str, list[bool], list[Type]]] = {}
+    drawing = seeded_symbols(module)
     for op in operations:
         if op.kind not in STACKABLE:
             raise NoRule(op.kind, "the operation stands outside of graphs")
@@ -105,13 +118,13 @@ def _check_operations(module: Module, function: Function, operations: list[Opera
             drawn = [op.type, sequence.element] if op.kind == "sequence_reduce" else [sequence.element]
             _check_callee(module, symbol or name, [*captured, *(True for _ in drawn)], [*captured_types, *drawn])
             flags.append(True)
-        if any(flags):
+        if any(flags) or symbol in drawing:
             stacked.add(op.name)
 
 
 def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type]) -> None:
     """A graph or function applied to arguments that are stacked or not."""
-    if not any(flags):
+    if not any(flags) and name not in seeded_symbols(module):
         return
     callee = module[name]
     if isinstance(callee, Function):
@@ -128,8 +141,8 @@ def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type
 
 
 def _check_graph(module: Module, graph: Graph, stacked: set[int], ragged: dict[int, int]) -> None:
-    if graph.attributes.get("stateful") or graph.attributes.get("effects") or graph.attributes.get("seeded"):
-        raise NoRule(graph.name, "the graph has state, effects or draws of its own")
+    if graph.attributes.get("stateful") or graph.attributes.get("effects"):
+        raise NoRule(graph.name, "the graph has state or effects of its own")
     error = can_vectorise(graph, module.blob(graph.digest), stacked, ragged)
     if error is not None:
         raise error

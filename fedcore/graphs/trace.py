@@ -17,6 +17,7 @@ from fedcore.graphs.traits import refuse, stateful_nodes, traits_of
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.variables import OwnVariables, assign_first, make_fresh, own_variables
 from fedcore.ir.module import Graph, digest_of
+from fedcore.ir.values import no_builder
 from fedcore.types import (
     FunctionType,
     SequenceType,
@@ -34,11 +35,13 @@ class TracedGraph:
     Args:
         traits: what passes and runtimes must know: `seeded` (it takes a seed beside its arguments), `stateful` (its
             variables start fresh in every call), `effects` (it prints or asserts).
+        returns: what the user's function returns, where that holds sequences: the graph's result has their columns.
     """
 
     type: FunctionType
     data: bytes = attrs.field(repr=False)
     traits: tuple[str, ...] = ()
+    returns: Type | None = None
 
     @property
     def digest(self) -> str:
@@ -122,7 +125,7 @@ def trace_leaves(
         result.append(type_)
         return [tf.identity(t) for t in out]
 
-    with own_variables() as own, default_seeds():
+    with no_builder(), own_variables() as own, default_seeds():
         concrete = tf.function(main, autograph=False).get_concrete_function(*specs)
     graph = concrete.graph
     graph_def = graph.as_graph_def()
@@ -185,7 +188,7 @@ def _make_constant(node, value) -> None:
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
 
 
-def _define(functions) -> None:
+def define(functions) -> None:
     """Makes library functions (branches, loop bodies) known to the process.
 
     Importing a GraphDef into a function being built adds its library to that graph only, and the call then fails with
@@ -244,7 +247,7 @@ def call_leaves(graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | N
             tensors.append(value)
     if operands:
         graph_def = bind(graph_def, operands)
-    _define(graph_def.library.function)
+    define(graph_def.library.function)
     feed = {f"arg{i}:0": current.capture(t) for i, t in enumerate(tensors) if f"arg{i}" in used}
     if graph.attributes.get("seeded"):
         if seed is None:

@@ -7,12 +7,15 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs.leaving import from_dataset, leaving
 from fedcore.graphs.look_alike import LookAlike
+from fedcore.graphs.sequences import Sequence
 from fedcore.graphs.trace import TracedGraph, spec, tensor_type, trace_leaves
 from fedcore.graphs.values import to_python, unflatten
+from fedcore.intrinsics.rows import in_columns, why_no_columns
 from fedcore.ir.structural import struct_type
 from fedcore.ir.values import describe
-from fedcore.types import SequenceType, StructType, Type, leaves, tensor_leaves
+from fedcore.types import SequenceType, StructType, Type, contains, leaves, tensor_leaves, to_type
 
 
 def trace_function(
@@ -21,18 +24,24 @@ def trace_function(
     """The graph of `fn` for one type of parameter.
 
     Args:
-        fn: takes tensors in the containers that the type names, and returns tensors in containers.
+        fn: takes tensors in the containers that the type names, and returns tensors and sequences in containers.
         spread: the parameter is a struct of fn's several parameters.
         spread_tuples: unnamed structs are spread, as `tf.data` does for tuples.
     Raises:
         TracingError: fn returns None, or uses what cannot leave Python.
     """
     called = _converted(fn)
+    returned: list[Type] = []
+
+    def out(result) -> tuple[Type, list]:
+        type_, found = structure(result, fn)
+        returned.append(type_)
+        return in_columns(type_), leaving(unflatten(found, type_), type_)
 
     def body(given, seed):
         if parameter is None:
-            return structure(called(), fn)
-        seen = [_as_user_sees(x, leaf) for x, (_, leaf) in zip(given, leaves(parameter), strict=True)]
+            return out(called())
+        seen = [as_user_sees(x, leaf) for x, (_, leaf) in zip(given, leaves(parameter), strict=True)]
         value = to_python(unflatten(seen, parameter), parameter)
         if spread:
             result = called(*(value.values() if isinstance(value, dict) else value))
@@ -40,13 +49,16 @@ def trace_function(
             result = called(*value)
         else:
             result = called(value)
-        return structure(result, fn)
+        return out(result)
 
     name = getattr(fn, "__name__", "graph")
-    return trace_leaves(body, parameter, name=name, describe=describe(fn))
+    traced = trace_leaves(body, parameter, name=name, describe=describe(fn))
+    has_sequence = contains(returned[-1], lambda t: isinstance(t, SequenceType))
+    return attrs.evolve(traced, returns=returned[-1]) if has_sequence else traced
 
 
-def _as_user_sees(value, type_: Type):
+def as_user_sees(value, type_: Type):
+    """A leaf inside a graph as the user's function has it: a sequence as its look-alike."""
     if not isinstance(type_, SequenceType):
         return value
     element = type_.element
@@ -67,9 +79,9 @@ def _converted(fn: Callable) -> Callable:
 
 
 def structure(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
-    """The type and the leaves of nested tensors."""
-    if isinstance(value, LookAlike):
-        raise TracingError(f"{describe(fn)} returns a sequence; a tf_computation returns tensors")
+    """The type and the leaves of nested tensors; a sequence among them is a `Sequence`."""
+    if isinstance(value, LookAlike | tf.data.Dataset):
+        return _sequence(value, fn)
     if value is None:
         raise TracingError(f"{describe(fn)} returns None; a computation returns a value")
     if isinstance(value, Mapping):
@@ -86,6 +98,18 @@ def structure(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     except (TypeError, ValueError) as error:
         raise TracingError(f"{describe(fn)} returns {value!r}, which is no tensor: {error}") from None
     return tensor_type(tensor), [tensor]
+
+
+def _sequence(value, fn: Callable) -> tuple[Type, list]:
+    element = to_type(value.element_spec)
+    problem = why_no_columns(element)
+    if problem is not None:
+        raise TracingError(f"{describe(fn)} returns a sequence, which goes out in columns: {problem}")
+    if isinstance(value, LookAlike):
+        sequence = Sequence(value.count, lambda i: unflatten(structure(value.at(i), fn)[1], element))
+    else:
+        sequence = from_dataset(value, element)
+    return SequenceType(element), [sequence]
 
 
 def _struct(pairs, container, fn) -> tuple[StructType, list[tf.Tensor]]:

@@ -54,6 +54,14 @@ def elements_of(value, type_: StructType, path: str = "") -> list:
     raise TypeMismatch(f"{type(value).__name__}{where} is no struct of type {type_}")
 
 
+def leaves_of(value, type_: Type) -> list:
+    """The leaves of a Python struct in the order of the type."""
+    if not isinstance(type_, StructType):
+        return [value]
+    parts = zip(elements_of(value, type_), type_.types, strict=True)
+    return [leaf for part, t in parts for leaf in leaves_of(part, t)]
+
+
 def to_python(value, type_: Type):
     """A nested tuple as the user sees it: with the containers that the type names."""
     if not isinstance(type_, StructType):

@@ -16,6 +16,7 @@ from fedcore.intrinsics.federated_map import federated_map
 from fedcore.intrinsics.federated_max import federated_max
 from fedcore.intrinsics.federated_mean import federated_mean
 from fedcore.intrinsics.federated_min import federated_min
+from fedcore.intrinsics.federated_random_seed import federated_random_seed
 from fedcore.intrinsics.federated_secure_modular_sum import federated_secure_modular_sum
 from fedcore.intrinsics.federated_secure_select import federated_secure_select
 from fedcore.intrinsics.federated_secure_sum import federated_secure_sum
@@ -33,7 +34,7 @@ from fedcore.intrinsics.less import less
 from fedcore.intrinsics.maximum import maximum
 from fedcore.intrinsics.minimum import minimum
 from fedcore.intrinsics.modulo import modulo
-from fedcore.intrinsics.rows import sequence_from_rows
+from fedcore.intrinsics.rows import sequence_from_groups, sequence_from_rows
 from fedcore.intrinsics.sequence_map import sequence_map
 from fedcore.intrinsics.sequence_reduce import sequence_reduce
 from fedcore.intrinsics.sequence_sum import sequence_sum

@@ -1,11 +1,13 @@
 """The local operations on tensors whose first axis counts rows: what is collected, and sequences made of it."""
 
+import itertools
+
 import numpy as np
 
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics.numerics import leafwise
 from fedcore.ir.operations import operation
-from fedcore.types import SequenceType, StructType, TensorType, Type, leaves, map_tensors
+from fedcore.types import SequenceType, StructType, TensorType, Type, leaves, map_tensors, tensor_leaves
 
 
 def _rows_of(type_: Type, name: str) -> int | None:
@@ -64,6 +66,63 @@ def sequence_from_rows(value):
     return [row(value, i) for i in range(count(value))]
 
 
+def _groups_typing(types, attributes) -> Type:
+    value, splits = types
+    _rows_of(value, "sequence_from_groups")
+    if (
+        splits != TensorType("int64", splits.shape if isinstance(splits, TensorType) else None)
+        or len(splits.sizes) != 1
+    ):
+        raise TypeMismatch(f"sequence_from_groups: `splits` is an int64 vector, not {splits}")
+    return SequenceType(map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), value))
+
+
+@operation(_groups_typing)
+def sequence_from_groups(value, splits):
+    """Groups of rows as the elements of a sequence: group i is what lies between `splits[i]` and `splits[i + 1]`.
+
+    `splits` begins with 0, never falls, and ends with the number of rows.
+
+    Example:
+        >>> batches = fc.sequence_from_groups(matrix, np.array([0, 2]))
+    """
+    return [leafwise(lambda x, a=a, b=b: x[a:b], value) for a, b in itertools.pairwise(splits)]
+
+
 def no_rows(type_: Type) -> StructType | Type:
     """The type of the leaves with a first axis of no rows."""
     return map_tensors(lambda t: TensorType(t.dtype, (0, *t.sizes)), type_)
+
+
+# Sequences as columns.
+
+
+def why_no_columns(element: Type) -> str | None:
+    """Why elements of the type do not lie in columns; None where they do."""
+    found = [leaf for _, leaf in leaves(element)]
+    if not found or not all(isinstance(t, TensorType) for t in found):
+        return f"an element of type {element} holds no tensors, or more than tensors"
+    for t in tensor_leaves(element):
+        if t.shape is None or None in t.shape[1:]:
+            return f"elements of {t} may differ in more than their first dimension; pad them"
+    if len({bool(t.shape) and t.sizes[0] is None for t in tensor_leaves(element)}) > 1:
+        return f"in {element} only some of the leaves have a first dimension that is unknown; pad those"
+    return None
+
+
+def in_columns(type_: Type) -> Type:
+    """The type with the columns' for each sequence in it."""
+    if isinstance(type_, SequenceType):
+        return columns_type(type_.element)
+    return type_.map_children(in_columns) if isinstance(type_, StructType) else type_
+
+
+def is_grouped(element: Type) -> bool:
+    return any(bool(t.shape) and t.sizes[0] is None for t in tensor_leaves(element))
+
+
+def columns_type(element: Type) -> Type:
+    """The type of the columns, and of `<columns,splits>` for groups."""
+    if not is_grouped(element):
+        return map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes)), element)
+    return StructType([(None, element), (None, TensorType("int64", (None,)))])

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from fedcore.errors import FedcoreError
-from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
+from fedcore.ir.module import Function, Module, Operation, Symbol
+from fedcore.ir.operations import lookup
 from fedcore.ir.structural import spread
 from fedcore.seeds import fold_in
 from fedcore.types import Type
@@ -84,7 +85,7 @@ class Interpreter:
     """Runs functions of a module over values of any kind.
 
     Args:
-        evaluate: (operation, operand types, operand values) -> the result's value.
+        evaluate: (operation, operand types, operand values, the operation's seed or None) -> the result's value.
         graph: turns a graph and its bytes into a Python function over nested tuples; that of a seeded graph takes the
             keyword `seed`.
     """
@@ -109,7 +110,7 @@ class Interpreter:
         graph = self._graphs[name]
         if name not in self._drawing:
             return graph
-        return Callee(lambda seed, *arguments: graph(*arguments, seed=_needed(seed, node)), seed)
+        return Callee(lambda seed, *arguments: graph(*arguments, seed=needed(seed, f"@{node.name}").number()), seed)
 
     def run(self, function: Function, *arguments, seed: Seed | None = None):
         arguments = spread(arguments, len(function.parameters)) if function.parameters else ()
@@ -133,14 +134,15 @@ class Interpreter:
                 else:
                     operand_types.append(types[operand.name])
                     values.append(_at(known[operand.name], at))
-            known[op.name] = self.evaluate(op, operand_types, values)
+            known[op.name] = self.evaluate(op, operand_types, values, None if seed is None else seed.at(op, 0))
             types[op.name] = op.type
 
 
-def _needed(seed: Seed | None, graph: Graph):
+def needed(seed: Seed | None, what: str) -> Seed:
+    """The seed of what draws; an error where a caller gives none."""
     if seed is None:
-        raise FedcoreError(f"@{graph.name} draws random numbers, and is called without a seed")
-    return seed.number()
+        raise FedcoreError(f"{what} draws random numbers, and is called without a seed")
+    return seed
 
 
 def _at(value, seed: Seed | None):
@@ -154,10 +156,11 @@ def _at(value, seed: Seed | None):
 
 
 def seeded_symbols(module: Module) -> frozenset[str]:
-    """The graphs that draw, and the functions that call one that does."""
+    """The graphs that draw, and the functions that draw or name a symbol that does."""
     found = {g.name for g in module.graphs if g.attributes.get("seeded")}
     for function in module.functions:
         operands = [function.result, *(o for op in function.operations for o in op.operands)]
-        if any(isinstance(o, Symbol) and o.name in found for o in operands):
+        named = any(isinstance(o, Symbol) and o.name in found for o in operands)
+        if named or any(lookup(op.kind).draws for op in function.operations):
             found.add(function.name)
     return frozenset(found)

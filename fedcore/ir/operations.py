@@ -30,6 +30,7 @@ from fedcore.types import (
 )
 
 _registry: dict[str, "Intrinsic"] = {}
+_redeclared: list[str] = []
 
 PLACED, LOCAL, PLAN = "placed", "local", "plan"
 
@@ -86,6 +87,11 @@ def registered() -> dict[str, "Intrinsic"]:
     return dict(_registry)
 
 
+def redeclarations() -> int:
+    """How often an operation has taken the place of one of its name: what was compiled before is out of date."""
+    return len(_redeclared)
+
+
 class Intrinsic:
     """One operation of the language: signature, meaning, and a lowering where it is derived.
 
@@ -106,6 +112,7 @@ class Intrinsic:
         rule: Callable | None = None,
         constants: Mapping[str, str] | None = None,
         widens: Mapping[str, str] | None = None,
+        draws: bool = False,
     ):
         self.name = name or meaning.__name__
         self.meaning = meaning
@@ -117,6 +124,7 @@ class Intrinsic:
         self._constants = dict(constants or {})
         self._widens = dict(widens or {})
         self.attributes = tuple(attributes)
+        self.draws = draws
         self.lowered_by: Callable | None = None
         self.__doc__ = meaning.__doc__
         self.__name__ = self.name
@@ -221,7 +229,7 @@ class Intrinsic:
         """Appends the operation on operands that are Values already."""
         builder = builder or active_builder() or operands[0].builder
         type_ = self.result_type([v.type for v in operands], attributes)
-        return builder.append(self.name, operands, type_, attributes)
+        return builder.append(self.name, operands, type_, attributes, draws=self.draws)
 
     def _attribute(self, name, value):
         if name == "dtype":
@@ -335,6 +343,8 @@ def _declare(op: Intrinsic) -> Intrinsic:
     known = _registry.get(op.name)
     if known is not None and _written_at(known) != _written_at(op):
         raise FedcoreError(f"an operation called {op.name!r} is declared already")
+    if known is not None:
+        _redeclared.append(op.name)
     _registry[op.name] = op
     return op
 
@@ -352,6 +362,7 @@ def intrinsic(
     rule: Callable | None = None,
     constants: Mapping[str, str] | None = None,
     widens: Mapping[str, str] | None = None,
+    draws: bool = False,
 ):
     """Declares an operation by its signature in the type notation; decorates its meaning.
 
@@ -362,6 +373,8 @@ def intrinsic(
         rule: `rule(name, operand_types, attributes)` raises `TypeMismatch` for what the signature cannot say.
         constants: by parameter, the parameter whose dtypes its Python constants take, as 1 does in `x + 1`.
         widens: by type variable, the variable that it starts as while functions are traced; it may become wider.
+        draws: it draws random numbers itself, or its lowering does; its meaning may take the keyword `seed`, a
+            `fedcore.ir.interpret.Seed`.
     """
     return lambda meaning: _declare(
         Intrinsic(
@@ -373,6 +386,7 @@ def intrinsic(
             rule=rule,
             constants=constants,
             widens=widens,
+            draws=draws,
         )
     )
 
@@ -384,12 +398,13 @@ def operation(
     name: str | None = None,
     attributes: Sequence[str] = (),
     constants: Mapping[str, str] | None = None,
+    draws: bool = False,
 ):
     """Declares an operation whose result type `typing(operand_types, attributes)` computes.
 
     Args:
         name: of the operation. Default: the name of the meaning.
-        attributes, constants: as for `intrinsic`.
+        attributes, constants, draws: as for `intrinsic`.
     """
     return lambda meaning: _declare(
         Intrinsic(
@@ -400,6 +415,7 @@ def operation(
             attributes=attributes,
             name=name,
             constants=constants,
+            draws=draws,
         )
     )
 

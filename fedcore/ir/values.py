@@ -52,6 +52,16 @@ def active_builder() -> "Builder | None":
     return _active.get()
 
 
+@contextlib.contextmanager
+def no_builder() -> Iterator[None]:
+    """Inside, no function is being traced: the body of a graph takes part in nothing around it."""
+    token = _active.set(None)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
 def user_location() -> Location | None:
     """The file and line of the innermost frame that is the user's own."""
     frame: FrameType | None = sys._getframe(1)
@@ -303,8 +313,8 @@ class Builder:
     """Builds one function. Use as a context manager to make it the one that traced calls append to.
 
     Args:
-        salted: what the salts of new operations start with, which have a function that draws random numbers; None
-            gives no salts: a pass keeps those that are there.
+        salted: what the salts of new operations start with, which draw random numbers or have a function that does;
+            None gives no salts: a pass keeps those that are there.
     """
 
     def __init__(
@@ -344,12 +354,17 @@ class Builder:
         self.parameters.append(Parameter(name, type_))
         return Value(self, Ref(name), type_)
 
-    def append(self, kind: str, operands: Sequence[Value], type_: Type, attributes=None) -> Value:
-        """Appends an operation whose result type is already known."""
+    def append(self, kind: str, operands: Sequence[Value], type_: Type, attributes=None, *, draws=False) -> Value:
+        """Appends an operation whose result type is already known.
+
+        Args:
+            draws: the operation draws random numbers, whatever its operands are.
+        """
         own = tuple(self.own(v).operand for v in operands)  # may append literals, so it comes before the name
         name = str(len(self.operations))
         attributes = dict(attributes or {})
-        if self.salted is not None and "salt" not in attributes and any(map(self._may_draw, operands)):
+        salted = self.salted is not None and "salt" not in attributes
+        if salted and (draws or any(map(self._may_draw, operands))):
             attributes["salt"] = f"{self.salted}{name}"
         self.operations.append(Operation(name, kind, own, type_, attributes, self.locate()))
         return Value(self, Ref(name), type_)

@@ -64,7 +64,7 @@ _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
 _OF_STAGES = frozenset({"strategy", "width", "block", "call", "xla"})
 _OF_PLANS = frozenset({"program"})
 _OF_CROSSINGS = frozenset({"bits"})
-_GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients"})
+_GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "seed"})
 
 
 def verify(module: Module) -> Module:
@@ -317,6 +317,8 @@ def _form_problems(at: str, op: Operation, declared: Intrinsic) -> Iterator[str]
     for name in form.required:
         if name not in op.attributes:
             yield f"{at}: {op.kind} lacks the attribute {name}"
+    if declared.draws and "salt" not in op.attributes:
+        yield f'{at}: {op.kind} draws random numbers, so it has a salt that tells it from others, such as {{salt="0"}}'
     if op.kind == "literal" and "value" in op.attributes:
         yield from _literal_problems(at, op.attributes["value"])
     count = len(op.operands)

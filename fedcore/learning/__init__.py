@@ -4,6 +4,7 @@ import importlib
 
 from fedcore.learning import algorithms, metrics, models, optimizers
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
+from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.weighting import ClientWeighting
 
@@ -16,6 +17,7 @@ __all__ = [
     "LearningAlgorithmState",
     "LearningProcess",
     "LearningProcessOutput",
+    "Model",
     "ModelWeights",
     "algorithms",
     "from_keras_model",

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import attrs
 import numpy as np
 
-from fedcore import context
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError
 from fedcore.ir.values import active_builder
@@ -53,17 +52,6 @@ class LearningProcessOutput(NamedTuple):
     metrics: object
 
 
-class _Initialize(Computation):
-    """Called from Python, the state takes the call's seed for all its rounds."""
-
-    def __call__(self, *args, **kwargs):
-        state = super().__call__(*args, **kwargs)
-        report = context.last_report()
-        if active_builder() is not None or report is None:
-            return state
-        return state.replace(seed=np.int64(report.seed))
-
-
 class _Next(Computation):
     """Called from Python, a round draws from the state's seed and its number."""
 
@@ -91,9 +79,7 @@ class LearningProcess(IterativeProcess):
         next_fn: Computation,
         hyperparameters: Mapping[str, Sequence[str]] | None = None,
     ):
-        super().__init__(
-            _Initialize(initialize_fn.module, initialize_fn.__name__), _Next(next_fn.module, next_fn.__name__)
-        )
+        super().__init__(initialize_fn, _Next(next_fn.module, next_fn.__name__))
         self._hyperparameters = {part: tuple(names) for part, names in (hyperparameters or {}).items()}
 
     @property

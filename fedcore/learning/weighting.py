@@ -4,6 +4,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from fedcore.learning.models import PureModel
+
 
 class ClientWeighting(enum.Enum):
     """How much a client's change counts: by its examples, or as much as every other's."""
@@ -13,16 +15,20 @@ class ClientWeighting(enum.Enum):
 
 
 Weighting: TypeAlias = ClientWeighting | Callable
-"""A `ClientWeighting`, or a function in a graph from a client's metric states (a dict of tuples) to a scalar."""
+"""A `ClientWeighting`, or a function in a graph from what a client reports (a dict of tuples) to a scalar."""
 
 
-def weight_of(weighting: Weighting, metrics: dict) -> tf.Tensor:
-    """A client's weight as float32; without examples it is 0, whatever the weighting says."""
-    examples = tf.cast(metrics["num_examples"][0], tf.float32)
+def weight_and_report(model: PureModel, weighting: Weighting, metrics: dict) -> tuple[tf.Tensor, dict]:
+    """A client's weight as float32, and what it reports; without examples the weight is 0, whatever else is said."""
+    report = model.report_metrics(metrics)
+    return _weight_of(weighting, tf.cast(metrics["num_examples"][0], tf.float32), report), report
+
+
+def _weight_of(weighting: Weighting, examples: tf.Tensor, report: dict) -> tf.Tensor:
     if weighting is ClientWeighting.NUM_EXAMPLES:
         return examples
     if weighting is ClientWeighting.UNIFORM:
         return tf.minimum(examples, 1.0)
     if not callable(weighting):
         raise TypeError(f"client_weighting is a ClientWeighting or a function of the metrics, not {weighting!r}")
-    return tf.where(examples > 0, tf.cast(weighting(metrics), tf.float32), 0.0)
+    return tf.where(examples > 0, tf.cast(weighting(report), tf.float32), 0.0)

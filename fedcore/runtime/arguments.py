@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 
 import attrs
 
+from fedcore.data import dataset_of
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.values import container, elements_of, tensor_leaf
+from fedcore.ir import Function
 from fedcore.runtime.returned import returned
 from fedcore.types import (
     FederatedType,
@@ -14,6 +16,8 @@ from fedcore.types import (
     StructType,
     TensorType,
     Type,
+    leaves,
+    strip_placement,
 )
 
 
@@ -41,6 +45,11 @@ class ClientValues:
     def size(self) -> int | None:
         """How many clients there are, where that is known before they are drawn."""
         return len(self.given) if isinstance(self.given, Sized) else None
+
+    @property
+    def is_read_once(self) -> bool:
+        """Whether a second reading finds nothing: a generator or another iterator."""
+        return isinstance(self.given, Iterator)
 
     def part(self, index: int) -> "ClientValues":
         """One element of every client's value."""
@@ -88,12 +97,33 @@ def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientVa
     return ClientValues(value, lambda x, p: prepare(x, type_.member, p, sequence), path)
 
 
+def leaf_numbers(main: Function) -> dict[str, int]:
+    """For each argument and part of one the number of its first leaf among those of all arguments; 0 for the rest.
+
+    Sequences draw by these numbers.
+    """
+    found: dict[str, int] = {}
+    count = 0
+    for parameter in main.parameters:
+        found[parameter.name] = count
+        count += len(leaves(strip_placement(parameter.type)))
+    given, types = set(found), main.types()
+    for op in main.operations:
+        found[op.name] = 0
+        if op.kind == "item" and op.operands[0].name in given:
+            struct = strip_placement(types[op.operands[0].name])
+            before = struct.types[: op.attributes["index"]] if isinstance(struct, StructType) else ()
+            found[op.name] = found[op.operands[0].name] + sum(len(leaves(t)) for t in before)
+            given.add(op.name)
+    return found
+
+
 def restore(value, type_: Type):
-    """A result as the user sees it: with the containers its type names; client values are lists."""
+    """A result as the user sees it: with the containers its type names; client values are lists, sequences datasets."""
     if isinstance(type_, FederatedType):
         if type_.placement.name == "CLIENTS" and not type_.all_equal:
             return [restore(v, type_.member) for v in value]
         return restore(value, type_.member)
     if isinstance(type_, StructType):
         return container([restore(v, t) for v, t in zip(value, type_.types, strict=True)], type_)
-    return value
+    return dataset_of(value, type_) if isinstance(type_, SequenceType) else value

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from fedcore.errors import ClientError, FedcoreError, TypeMismatch
 from fedcore.graphs.columns import Columns
+from fedcore.graphs.packing import pack_clients
 from fedcore.graphs.realize import Realized, pack, realize_block, realize_stage
-from fedcore.graphs.stacked import pack_clients, realize_stacked
+from fedcore.graphs.stacked import realize_stacked
 from fedcore.graphs.values import flatten
 from fedcore.graphs.vectorise import NoRule
 from fedcore.ir import Module
@@ -21,7 +22,7 @@ from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers, dispatch
-from fedcore.seeds import fold_in, fold_in_each
+from fedcore.seeds import fold_in_each
 
 
 @attrs.frozen
@@ -32,6 +33,7 @@ class ClientWork:
         zero, join: stages that make and merge partials; None where the stage only keeps client values.
         broadcasts: nested tuples of tensors that every client gets.
         cohorts: the client values, one cohort for each further parameter.
+        numbers: for each cohort the numbers of a value's leaves, among the leaves of the call's arguments.
         counted: where the stage takes no client value, one of the call's: it says how many clients there are.
         keeps: the stage returns a value per client beside the partial.
     """
@@ -43,6 +45,7 @@ class ClientWork:
     join: str | None
     broadcasts: tuple
     cohorts: tuple
+    numbers: tuple[range, ...]
     keeps: bool
     seed: int
     counted: ClientValues | None = None
@@ -119,14 +122,17 @@ class _Run:
         self.report.clients = max(self.report.clients, self.drawn)
         partial = None
         if self.work.zero is not None:
-            partial = self.tree.result() if self.drawn else self._call(self.devices[0], _Call(0, 0, []))[0]
+            partial = workers.call(self._partial, self.stop)
+        self.report.kept += len(self.kept)
         return partial, [self.kept[i] for i in range(len(self.kept))]
+
+    def _partial(self) -> tuple:
+        return self.tree.result() if self.drawn else self._call(self.devices[0], _Call(0, 0, []))[0]
 
     def _calls(self) -> Iterator[_Call]:
         """The clients of one graph call after the other; the client values of all arguments are drawn side by side."""
         work = self.work
-        counted = work.counted.given if work.counted else ()
-        clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in counted)
+        clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in _counted(work.counted))
         for index in itertools.count():
             call = _Call(index, index * self.size, list(itertools.islice(clients, self.size)))
             if not call.clients:
@@ -173,17 +179,19 @@ class _Run:
         """One graph call in which clients follow one another."""
         work = self.work
         seeds = fold_in_each(work.seed, call.first, len(call.clients))
-        out = self._run(device, call, seeds, *self._looped(device, call, seeds))
+        function, tensors = self._looped(device, call, seeds)
+        out = self._run(device, call, function, [tf.constant(seeds), *self._shared(device), *tensors])
         return _split(out, folds=work.zero is not None, keeps=work.keeps)
 
     def _stacked_clients(self, device: DeviceExecutor, call: _Call) -> tuple:
         """One graph call in which clients stand side by side."""
         seeds = fold_in_each(self.work.seed, call.first, len(call.clients))
-        return self._run(device, call, seeds, *self._stacked(device, call, seeds)), ()
+        function, tensors = self._stacked(device, call, seeds)
+        return self._run(device, call, function, [*self._shared(device), *tensors]), ()
 
-    def _run(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray, function: Realized, tensors: list) -> tuple:
+    def _run(self, device: DeviceExecutor, call: _Call, function: Realized, tensors: list) -> tuple:
         try:
-            out = device.call(function, [tf.constant(seeds), *self._shared(device), *tensors], self.stop)
+            out = device.call(function, tensors, self.stop)
         except tf.errors.OpError as error:
             last = call.first + len(call.clients) - 1
             who = f"client {last}" if last == call.first else f"one of the clients {call.first} to {last}"
@@ -194,7 +202,7 @@ class _Run:
     def _looped(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray) -> tuple[Realized, list]:
         work = self.work
         packed = [
-            [pack(value, fold_in(int(seed), i)) for i, value in enumerate(client)]
+            [pack(value, int(seed), n.start) for n, value in zip(work.numbers, client, strict=True)]
             for client, seed in zip(call.clients, seeds, strict=True)
         ]
         layouts = tuple(tuple(given for given, _ in client) for client in packed)
@@ -208,11 +216,22 @@ class _Run:
         work, zero, join = self.work, self.work.zero, self.work.join
         if zero is None or join is None:
             raise FedcoreError(f"@{work.stage} keeps client values only: it cannot be vectorised")
-        shape, tensors = pack_clients(call.clients, seeds, block=self.block, call=self.size, kept=device.packed)
+        numbers = [n for of_value in work.numbers for n in of_value]
+        shape, tensors = pack_clients(
+            call.clients, seeds, numbers, width=self.width, places=self.size, kept=device.packed
+        )
         function = device.functions.get(
-            ("stacked", work.digest, work.stage, shape),
+            ("stacked", work.digest, work.stage, shape, self.size),
             lambda: realize_stacked(
-                work.module, zero, work.stage, join, len(work.broadcasts), shape, width=self.width, block=self.block
+                work.module,
+                zero,
+                work.stage,
+                join,
+                len(work.broadcasts),
+                shape,
+                width=self.width,
+                block=self.block,
+                blocks=self.size // self.block,
             ),
         )
         return function, [tf.convert_to_tensor(t) for t in tensors]
@@ -249,6 +268,13 @@ def _split(out: tuple, *, folds: bool, keeps: bool) -> tuple:
     if not folds:
         return None, out[0]
     return out[0], out[1] if keeps else ()
+
+
+def _counted(values: ClientValues | None) -> Iterable:
+    """As many things as there are clients."""
+    if values is None:
+        return ()
+    return values.given if values.size is None else range(values.size)
 
 
 def _side_by_side(cohorts: Sequence[ClientValues]) -> Iterator[tuple]:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.packing import PackedColumns
 from fedcore.graphs.realize import Realized
-from fedcore.graphs.stacked import PackedColumns
 from fedcore.runtime.functions import Functions
 from fedcore.runtime.stopping import Stop
 

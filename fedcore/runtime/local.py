@@ -18,7 +18,7 @@ from fedcore.runtime.metering import meter
 from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.returned import returned
-from fedcore.runtime.stopping import Stop
+from fedcore.runtime.stopping import current_stop
 from fedcore.types import FederatedType, StructType, Type
 
 
@@ -26,7 +26,7 @@ class LocalRuntime:
     """Runs plans on the devices of this machine.
 
     Guarantees:
-      - Threads are fixed when the runtime is made: `workers_per_device` for each client device.
+      - Threads are fixed when the runtime is made: `workers_per_device` for each client device, one for the server.
       - Same plan, arguments and seed: same bits, for any number of workers and devices of one kind.
 
     Args:
@@ -60,13 +60,15 @@ class LocalRuntime:
         main = module.main
         sequence = functools.partial(columns_of, note=report.note)
         values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
-        result = self._plans.run(module, module.digest(), values, report, Stop())
+        with current_stop() as stop:
+            result = self._plans.run(module, module.digest(), values, report, stop)
         meter(module, report)
         return restore(_to_numpy(result, main.result_type), main.result_type)
 
     def close(self) -> None:
         """Ends the worker threads."""
         self._clients.close()
+        self._plans.close()
 
 
 def local(

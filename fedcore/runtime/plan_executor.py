@@ -1,5 +1,7 @@
 """Walks a plan: server stages here, client stages through the `ClientsExecutor`."""
 
+import threading
+
 import attrs
 import tensorflow as tf
 
@@ -8,13 +10,13 @@ from fedcore.graphs.realize import pack, realize_stage
 from fedcore.graphs.values import flatten
 from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Module, Operation, Ref
-from fedcore.runtime.arguments import ClientValues
+from fedcore.runtime.arguments import ClientValues, leaf_numbers
 from fedcore.runtime.clients import ClientsExecutor, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
-from fedcore.seeds import fold_in
-from fedcore.types import FederatedType
+from fedcore.runtime.workers import Workers
+from fedcore.types import FederatedType, leaves, member_of
 
 
 class PlanExecutor:
@@ -23,27 +25,33 @@ class PlanExecutor:
     Guarantees:
       - Makes exactly the graph calls of the plan: one a server stage, one a block, one less than blocks a merge.
       - Server values stay on the server's device between stages.
+      - Where a call comes from the main thread, that thread runs no graph itself, so that Ctrl-C reaches it at once.
+      - A generator that several stages would read is refused before any work.
     """
 
     def __init__(self, server: DeviceExecutor, clients: ClientsExecutor):
         self._server = server
         self._clients = clients
+        self._aside = Workers(1, 1, name="fedcore-server")
 
     def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):
         """The nested tuple of the result; `arguments` as `prepare` makes them."""
         main = module.main
+        _check_readings(module, arguments)
         known: dict[str, object] = dict(zip((p.name for p in main.parameters), arguments, strict=True))
         types = main.types()
-        joins = _joins(module)
+        joins, numbers = _joins(module), leaf_numbers(main)
         for op in main.operations:
             seed = report.seed  # what draws tells itself apart by the salt of its operation
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
+            firsts = [numbers[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
-                    known[op.name] = self._run(module, digest, op.operands[0].name, operands, seed, report, stop)
+                    name = op.operands[0].name
+                    known[op.name] = self._run(module, digest, name, operands, firsts, seed, report, stop)
             elif op.kind in ("fold", "collect"):
                 operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
-                work = _client_work(module, digest, op, operands, operand_types, joins.get(op.name), seed)
+                work = _client_work(module, digest, op, operands, firsts, operand_types, joins.get(op.name), seed)
                 work = work if work.cohorts else attrs.evolve(work, counted=_any_cohort(arguments))
                 with report.span("clients", work.stage):
                     known[op.name] = self._stage(op, work, report, stop)
@@ -51,15 +59,20 @@ class PlanExecutor:
                 known[op.name] = _bookkeeping(op, operands, types)
         return known[main.result.name]
 
-    def _run(self, module: Module, digest: str, stage: str, arguments: list, seed: int, report: Report, stop: Stop):
-        packed = [pack(a, fold_in(seed, i)) for i, a in enumerate(arguments)]
+    def _run(self, module: Module, digest: str, stage: str, arguments: list, firsts, seed: int, report, stop: Stop):
+        packed = [pack(a, seed, first) for a, first in zip(arguments, firsts, strict=True)]
         layouts = tuple(given for given, _ in packed)
         function = self._server.functions.get(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)
         )
         report.count("server")
-        tensors = self._server.put([t for _, ts in packed for t in ts])
-        return self._server.call(function, [tf.constant(seed, tf.int64), *tensors], stop)
+        tensors = [tf.constant(seed, tf.int64), *self._server.put([t for _, ts in packed for t in ts])]
+        if threading.current_thread() is not threading.main_thread():
+            return self._server.call(function, tensors, stop)
+        return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
+
+    def close(self) -> None:
+        self._aside.close()
 
     def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop):
         before = report.clients
@@ -70,6 +83,38 @@ class PlanExecutor:
         if op.kind == "collect":
             return values
         return (merged, values) if work.keeps else merged
+
+
+def _check_readings(module: Module, arguments: list) -> None:
+    """Refuses what can be read only once where several client stages read it."""
+    known: dict[str, object] = dict(zip((p.name for p in module.main.parameters), arguments, strict=True))
+    readers: dict[int, list[str]] = {}
+    values: dict[int, ClientValues] = {}
+    for op in module.main.operations:
+        operands = [known.get(o.name) for o in op.operands if isinstance(o, Ref)]
+        if op.kind in ("fold", "collect"):
+            stage = [o.name for o in op.operands if not isinstance(o, Ref)][-1]
+            found = [v for v in operands if isinstance(v, ClientValues)]
+            unread = any(_of_clients(module.main.types()[o.name]) for o in op.operands if isinstance(o, Ref))
+            counted = None if unread else _any_cohort(arguments)
+            for value in [*found, *([counted] if counted else [])]:
+                values[id(value.given)] = value
+                readers.setdefault(id(value.given), []).append(f"@{stage}")
+        elif op.kind == "struct":
+            known[op.name] = tuple(operands)
+        elif op.kind == "item" and operands[0] is not None:
+            source = operands[0]
+            known[op.name] = source if isinstance(source, ClientValues) else source[op.attributes["index"]]  # type: ignore[index]
+    for key, stages in readers.items():
+        if len(stages) > 1 and values[key].is_read_once:
+            raise TypeMismatch(
+                f"{values[key].path} is a {type(values[key].given).__name__}, which can be read once, but the plan "
+                f"reads it {len(stages)} times, in {', '.join(stages)}: give a list, or an fc.Cohort"
+            )
+
+
+def _of_clients(type_) -> bool:
+    return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
 def _any_cohort(arguments: list) -> ClientValues | None:
@@ -88,8 +133,9 @@ def _joins(module: Module) -> dict[str, str]:
     return found
 
 
-def _client_work(module, digest, op: Operation, operands, types, join: str | None, seed: int) -> ClientWork:
+def _client_work(module, digest, op: Operation, operands, firsts, types, join: str | None, seed: int) -> ClientWork:
     broadcasts = split_operands(types)
+    counts = [len(leaves(member_of(t))) for t in types]
     stages = [o.name for o in op.operands if not isinstance(o, Ref)]
     return ClientWork(
         module=module,
@@ -99,6 +145,7 @@ def _client_work(module, digest, op: Operation, operands, types, join: str | Non
         join=join,
         broadcasts=tuple(operands[:broadcasts]),
         cohorts=tuple(operands[broadcasts:]),
+        numbers=tuple(range(n, n + c) for n, c in zip(firsts[broadcasts:], counts[broadcasts:], strict=True)),
         keeps=bool(op.attributes.get("keeps")),
         seed=seed,
     )
@@ -111,6 +158,4 @@ def _bookkeeping(op: Operation, operands: list, types):
     if op.kind == "broadcast" or op.kind == "merge":
         return operands[-1]
     index = op.attributes["index"]
-    source = types[op.operands[0].name]
-    of_clients = isinstance(source, FederatedType) and source.placement.name == "CLIENTS" and not source.all_equal
-    return operands[0].part(index) if of_clients else operands[0][index]
+    return operands[0].part(index) if _of_clients(types[op.operands[0].name]) else operands[0][index]

@@ -99,6 +99,7 @@ class Recording:
             "graph_calls": report.graph_calls,
             "broadcast_bits": report.broadcast_bits,
             "aggregate_bits": report.aggregate_bits,
+            "kept": report.kept,
             "placements": report.placements,
             "notes": report.notes,
             "error": None if error is None else f"{type(error).__name__}: {error}",

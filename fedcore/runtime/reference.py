@@ -7,14 +7,16 @@ from types import MappingProxyType
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data import elements_of_sequence
+from fedcore.data import columns_of
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.columns import Columns
 from fedcore.graphs.trace import eager_callable
 from fedcore.ir import Module, Operation, lookup
-from fedcore.ir.interpret import Callee, Interpreter, Seed
-from fedcore.runtime.arguments import ClientValues, prepare, restore
+from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
+from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
 from fedcore.runtime.report import Report
-from fedcore.types import FederatedType, StructType, Type
+from fedcore.seeds import fold_in
+from fedcore.types import FederatedType, StructType, Type, leaves, strip_placement
 
 
 class ReferenceRuntime:
@@ -30,8 +32,9 @@ class ReferenceRuntime:
 
     def run(self, module: Module, arguments: list, report: Report):
         main = module.main
+        numbers = leaf_numbers(main)
         values = [
-            _materialized(prepare(v, p.type, p.name, elements_of_sequence))
+            _materialized(prepare(v, p.type, p.name, columns_of), p.type, report.seed, numbers[p.name])
             for v, p in zip(arguments, main.parameters, strict=True)
         ]
         clients = _count(values, [p.type for p in main.parameters])
@@ -53,7 +56,7 @@ def reference() -> ReferenceRuntime:
 def evaluator(clients: int) -> Callable:
     """Evaluates operations by their meanings, for so many clients."""
 
-    def evaluate(op: Operation, types: list[Type], values: list):
+    def evaluate(op: Operation, types: list[Type], values: list, seed: Seed | None):
         if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
             return [v[op.attributes["index"]] for v in values[0]]
         values = [_per_member(op, i, v) if isinstance(v, Callee) else v for i, v in enumerate(values)]
@@ -61,6 +64,8 @@ def evaluator(clients: int) -> Callable:
         keywords = declared.variables(op, types)
         if "clients" in declared.meaning_keywords:
             keywords["clients"] = clients
+        if "seed" in declared.meaning_keywords:
+            keywords["seed"] = needed(seed, op.kind)
         return declared.meaning(*values, **keywords)
 
     return evaluate
@@ -85,11 +90,17 @@ def _of_clients(type_: Type) -> bool:
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
-def _materialized(value):
-    if isinstance(value, ClientValues):
-        return [_materialized(v) for v in value]
-    if isinstance(value, tuple):
-        return tuple(map(_materialized, value))
+def _materialized(value, type_: Type, seed: int, number: int):
+    """Client values as lists, tensors as arrays, and sequences as the elements that they draw by seed and number."""
+    if isinstance(type_, FederatedType):
+        if isinstance(value, ClientValues):
+            return [_materialized(v, type_.member, fold_in(seed, k), number) for k, v in enumerate(value)]
+        return _materialized(value, type_.member, seed, number)
+    if isinstance(type_, StructType):
+        starts = itertools.accumulate((len(leaves(strip_placement(t))) for t in type_.types), initial=number)
+        return tuple(_materialized(v, t, seed, n) for v, t, n in zip(value, type_.types, starts, strict=False))
+    if isinstance(value, Columns):
+        return value.elements(fold_in(seed, number))
     return value.numpy() if isinstance(value, tf.Tensor) else value
 
 

@@ -24,6 +24,7 @@ class Report:
         graph_calls: by kind: server stages, blocks of clients, merges of partials.
         broadcast_bits, aggregate_bits: what crossed from and to the server, over all clients.
         recording: where spans go; None unless FEDCORE_TRACE is set.
+        kept: client values that were held in memory, for a later stage or for the result.
         placements: for each client stage and device the clients that ran there, as ranges (first, last).
         notes: what the user should know, such as a setting that came too late.
     """
@@ -34,6 +35,7 @@ class Report:
     graph_calls: dict[str, int] = attrs.field(factory=lambda: {"server": 0, "blocks": 0, "merges": 0})
     broadcast_bits: int = 0
     aggregate_bits: int = 0
+    kept: int = 0
     seconds: float = 0.0
     placements: dict[str, dict[str, list[tuple[int, int]]]] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)

@@ -1,6 +1,7 @@
 """Ending a call of a computation early."""
 
 import contextlib
+import contextvars
 import threading
 from collections.abc import Iterator
 
@@ -21,12 +22,12 @@ class Stop:
     """What ends one call of a computation.
 
     Guarantees:
-      - After `stop`, from any thread, the graph calls that run are cancelled and no further one begins.
+      - After `cancel`, from any thread, the graph calls that run are cancelled and no further one begins.
       - Other calls on the same runtime go on.
     """
 
     def __init__(self) -> None:
-        self._running: set[Cancellation] = set()
+        self._running: set[Cancellation | Stop] = set()
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -34,12 +35,25 @@ class Stop:
     def is_stopped(self) -> bool:
         return self._stopped
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         with self._lock:
             self._stopped = True
             running = list(self._running)
-        for cancellation in running:
-            cancellation.cancel()
+        for one in running:
+            one.cancel()
+
+    @contextlib.contextmanager
+    def inner(self) -> Iterator["Stop"]:
+        """A call within this one: it can be stopped alone, and stops with this one."""
+        within = Stop()
+        with self._lock:
+            within._stopped = self._stopped
+            self._running.add(within)
+        try:
+            yield within
+        finally:
+            with self._lock:
+                self._running.discard(within)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Cancellation]:
@@ -62,3 +76,21 @@ class Stop:
         finally:
             with self._lock:
                 self._running.discard(cancellation)
+
+
+_of_task: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("fedcore_stop", default=None)
+
+
+@contextlib.contextmanager
+def stopped_by(stop: Stop) -> Iterator[None]:
+    """The calls made inside, in this thread or task, end when `stop` says so."""
+    token = _of_task.set(stop)
+    try:
+        yield
+    finally:
+        _of_task.reset(token)
+
+
+def current_stop() -> contextlib.AbstractContextManager[Stop]:
+    """The stop of a call that begins now."""
+    return (_of_task.get() or Stop()).inner()

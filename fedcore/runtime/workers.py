@@ -62,9 +62,9 @@ class Workers:
         answer: queue.SimpleQueue = queue.SimpleQueue()
         self.submit(lane, lambda: answer.put(_outcome(function)))
         try:
-            result, error = answer.get()
+            result, error = _next(answer)
         except BaseException:
-            stop.stop()
+            stop.cancel()
             _wait(answer, 1)
             raise
         if error is not None:
@@ -131,21 +131,30 @@ def dispatch(jobs: Iterator[Job], perform: Callable[[int, Job], None], workers: 
                     more = False
                     break
                 lane = next(k % workers.lanes for k in range(drawn, drawn + workers.lanes) if free[k % workers.lanes])
+                start(lane, job)
                 free[lane] -= 1
                 drawn, running = drawn + 1, running + 1
-                start(lane, job)
             if not running:
                 break
-            lane, error = done.get()
+            lane, error = _next(done)
             free[lane], running = free[lane] + 1, running - 1
             if error is not None:
                 raise error
     except BaseException:
-        stop.stop()
+        stop.cancel()
         _wait(done, running)
         raise
     if stop.is_stopped:
         raise Stopped("the call was stopped")
+
+
+def _next(answers: queue.SimpleQueue):
+    """The next answer; a signal that comes just before a wait begins, and does not end it, is seen at the next turn."""
+    while True:
+        try:
+            return answers.get(timeout=0.5)
+        except queue.Empty:
+            continue
 
 
 def _wait(done: queue.SimpleQueue, number: int) -> None:

@@ -68,7 +68,7 @@ class _Aggregation:
         for op in main.operations:
             if all(o.name in known for o in op.operands) and op.kind != "federated_aggregate":
                 known[op.name] = run.evaluate(
-                    op, [types[o.name] for o in op.operands], [known[o.name] for o in op.operands]
+                    op, [types[o.name] for o in op.operands], [known[o.name] for o in op.operands], None
                 )
         return known[name]
 

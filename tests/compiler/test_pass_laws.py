@@ -137,7 +137,7 @@ def work(module: Module, clients: int, given_arguments: list) -> collections.Cou
     """The local operations and graph calls that a run makes: each operation by its kind, each graph by digest."""
     counted: collections.Counter = collections.Counter()
 
-    def evaluate(op, types, values):
+    def evaluate(op, types, values, seed):
         declared = lookup(op.kind)
         if declared.level == "local" and op.kind not in FREE:
             counted[op.kind] += 1

@@ -1,8 +1,14 @@
 """Programs with one core intrinsic each, and what they give in plain numpy."""
 
+import hashlib
+
 import numpy as np
 
 import fedcore as fc
+from fedcore.seeds import fold_in
+
+SEED = 11
+"""Of every call."""
 
 CLIENTS, SERVER = fc.CLIENTS, fc.SERVER
 FLOATS = fc.FederatedType("float32", CLIENTS)
@@ -340,3 +346,26 @@ def maps_sequences(xs):
 )
 def reduces_sequences(xs):
     return fc.federated_map(lambda s: fc.sequence_reduce(s, (0, -1), lambda total, e: (total[0] + 1, e)), xs)
+
+
+# Seeds: folded from that of the call, that of a client from its index first; then from the place in the program.
+
+
+def drawn(position, *path):
+    """The seed of the operation at that position of the main function."""
+    base = SEED
+    for index in path:
+        base = fold_in(base, index)
+    return np.int64(fold_in(base, int.from_bytes(hashlib.sha256(str(position).encode()).digest()[:8], "big")))
+
+
+@case("federated_random_seed", INTS, inputs=lambda n: [ints(n)], expected=lambda xs: (drawn(0), drawn(1)))
+def draws_seeds_at_the_server(xs):
+    return fc.federated_random_seed(SERVER), fc.federated_random_seed(SERVER)
+
+
+@case(
+    "federated_random_seed", INTS, inputs=lambda n: [ints(n)], expected=lambda xs: [drawn(0, k) for k in range(len(xs))]
+)
+def draws_seeds_at_the_clients(xs):
+    return fc.federated_map(lambda seed, x: seed, (fc.federated_random_seed(CLIENTS), xs))

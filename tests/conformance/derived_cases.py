@@ -1,6 +1,7 @@
 """Programs with one derived intrinsic, or one local operation, each."""
 
 import numpy as np
+import tensorflow as tf
 from cases import (
     CLIENTS,
     FLOAT_SEQUENCES,
@@ -351,3 +352,20 @@ def maps_placed_sequences(xs):
 )
 def reduces_a_sequence_at_the_server(s, xs):
     return fc.sequence_reduce(s, 100, lambda total, e: total + e)
+
+
+@fc.tf_computation("float32", ("float32", [None]))
+def appended(total, group):
+    return total * 2.0 + tf.reduce_sum(group) * tf.cast(tf.size(group), tf.float32)
+
+
+@case(
+    "sequence_from_groups",
+    INTS,
+    fc.FederatedType(("float32", (6,)), SERVER),
+    inputs=lambda n: [ints(n), np.arange(6, dtype=np.float32)],
+    expected=lambda xs, rows: np.float32(4 * (0 + 1 + 2) * 3 + (3 + 4 + 5) * 3),
+)
+def groups_rows(xs, rows):
+    splits = fc.federated_value(np.array([0, 3, 3, 6]), SERVER)
+    return fc.sequence_reduce(fc.sequence_from_groups(rows, splits), 0.0, appended)

@@ -9,6 +9,7 @@ import pytest
 import fedcore as fc
 from fedcore import context
 from fedcore.errors import TracingError, TypeMismatch
+from fedcore.ir import operations
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 PATIENCE_S = 30
@@ -228,3 +229,23 @@ def test_awaiting_inside_a_computation_is_refused():
 
 def test_tensorflow_computation_is_tf_computation():
     assert fc.tensorflow.computation is fc.tf_computation
+
+
+def test_an_intrinsic_that_is_declared_again_is_compiled_again():
+    def declare(times):
+        @fc.intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: numeric")
+        def summed_times(values):
+            return sum(values) * times
+
+        summed_times.lowering(lambda value: fc.federated_sum(fc.federated_map(lambda x: x * times, value)))
+
+        @fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
+        def computed(xs):
+            return summed_times(xs)
+
+        return computed
+
+    try:
+        assert [declare(times)([1, 2]) for times in (1, 2, 3)] == [3, 6, 9]
+    finally:
+        operations._registry.pop("summed_times")

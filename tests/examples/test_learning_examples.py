@@ -27,6 +27,26 @@ def test_custom_aggregator_learns():
     assert losses[-1] < 0.7 * losses[0]
 
 
+def test_federated_averaging_by_hand_learns_and_a_block_of_it_is_replaced():
+    pytest.importorskip("sklearn")
+    found = load("federated_averaging").main(rounds=8)
+    assert found["mean"] > 0.85
+    assert found["trimmed mean, one client broken"] > 0.85 > found["mean, one client broken"]
+
+
+def test_bounds_that_tune_themselves_keep_a_broken_client_out():
+    pytest.importorskip("sklearn")
+    found = load("tuned_aggregators").main(rounds=10)
+    assert found["robust mean"] > found["plain mean"] + 0.2
+
+
+@pytest.mark.slow
+def test_text_generation_learns_to_write_words():
+    losses, written = load("text_generation").main(rounds=10)
+    assert losses[-1] < 0.5 * losses[0]
+    assert "the " in written[4:]
+
+
 @pytest.mark.slow
 def test_image_classification_learns():
     pytest.importorskip("sklearn")

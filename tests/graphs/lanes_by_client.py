@@ -17,7 +17,9 @@ def traced(fn, *shapes) -> TracedGraph:
     return trace_function(fn, StructType([(None, t) for t in types]), spread=True)
 
 
-def run_vectorised(graph: TracedGraph, values, per_client, *, ragged=None, sizes=None) -> list[tuple[np.ndarray, Lane]]:
+def run_vectorised(
+    graph: TracedGraph, values, per_client, *, ragged=None, sizes=None, seeds=None
+) -> list[tuple[np.ndarray, Lane]]:
     """The results with the lanes that they came in."""
     lanes_out: list[Lane] = []
     ragged = ragged or {}
@@ -26,7 +28,8 @@ def run_vectorised(graph: TracedGraph, values, per_client, *, ragged=None, sizes
         lanes = []
         for i, t in enumerate(tensors):
             lanes.append(Lane(t, i in per_client, ragged.get(i), copies=i in ragged))
-        lanes_out[:] = vectorised_call(graph, graph.data, lanes, None if sizes is None else lengths)
+        each = None if seeds is None else tf.constant(seeds)
+        lanes_out[:] = vectorised_call(graph, graph.data, lanes, None if sizes is None else lengths, each)
         return [x.tensor for x in lanes_out]
 
     lengths = np.zeros(1, np.int64) if sizes is None else np.asarray(sizes, np.int64)
@@ -34,8 +37,9 @@ def run_vectorised(graph: TracedGraph, values, per_client, *, ragged=None, sizes
     return [(r.numpy(), lane) for r, lane in zip(results, lanes_out, strict=True)]
 
 
-def run_plain(graph: TracedGraph, values) -> list[np.ndarray]:
-    plain = tf.function(lambda *t: call_leaves(graph.named("plain"), graph.data, t), autograph=False)
+def run_plain(graph: TracedGraph, values, seed: int = 0) -> list[np.ndarray]:
+    drawn = tf.constant(seed, tf.int64)
+    plain = tf.function(lambda *t: call_leaves(graph.named("plain"), graph.data, t, drawn), autograph=False)
     return [r.numpy() for r in plain(*(tf.constant(v) for v in values))]
 
 

@@ -208,6 +208,26 @@ def recursive(graph_def):
     call.input[:] = [a.name for a in functions[0].signature.input_arg]
 
 
+def without_argument(graph_def):
+    """A constant in the place of the argument."""
+    placeholder = node(graph_def, "Placeholder")
+    constant = graph_def.node.add(name="one", op="Const")
+    constant.attr["dtype"].type = 1
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0))
+    for other in graph_def.node:
+        other.input[:] = ["one" if i == placeholder.name else i for i in other.input]
+    graph_def.node.remove(placeholder)
+
+
+def old_variable(graph_def):
+    """A variable of TensorFlow 1, whose result is a reference."""
+    made = graph_def.node.add(name="old", op="VariableV2")
+    made.attr["dtype"].type = 1
+    made.attr["shape"].shape.SetInParent()
+    made.attr["container"].s = b""
+    made.attr["shared_name"].s = b""
+
+
 CHANGES = {
     "bytes that are none": (lambda g: b"\xff\xff\xff", "its bytes are no GraphDef"),
     "nothing in it": (lambda g: b"\n\x00", "malformed"),
@@ -235,6 +255,16 @@ CHANGES = {
     "a placeholder more": (
         lambda g: g.node.add(name="arg1", op="Placeholder").attr["dtype"].__setattr__("type", 1),
         "the placeholder 'arg1' is no argument",
+    ),
+    "an argument too few": (without_argument, "it lacks the argument 'arg0'"),
+    "gradients": (lambda g: g.library.gradient.add(function_name="f", gradient_func="g"), "registers gradients"),
+    "a function of open types": (
+        lambda g: setattr(g.library.function[0].signature.input_arg[0], "type_attr", "T"),
+        "is not of fixed types",
+    ),
+    "an operation over references": (
+        old_variable,
+        "it passes references, which functions cannot",
     ),
     "a function that is not there": (lambda g: g.library.ClearField("function"), "which its library lacks"),
     "a function that calls itself": (recursive, "calls itself"),

@@ -113,6 +113,35 @@ def test_next_in_a_loop_moves_the_iterator(runtime):
     assert alternate([1.0, 2.0, 3.0], 3) == 123.0
 
 
+@pytest.mark.parametrize("elements", [[], [1.0], [1.0, 2.0], [1.0, 2.0, 3.0]])
+def test_next_with_a_default_gives_it_after_the_end(runtime, elements):
+    @fc.tf_computation(FLOATS)
+    def first_three(xs):
+        it = iter(xs)
+        first = next(it, -1.0)
+        return first, next(it, -2), next(it, tf.constant(-3.0))
+
+    assert first_three(elements) == (*elements, -1.0, -2.0, -3.0)[: len(elements)] + (-1.0, -2.0, -3.0)[len(elements) :]
+
+
+def test_next_with_a_default_takes_the_elements_structure(runtime):
+    @fc.tf_computation(fc.SequenceType({"x": "float32", "n": "int32"}))
+    def first(xs):
+        return next(iter(xs), {"x": 0.5, "n": 7})
+
+    assert first([{"x": 1.0, "n": 2}]) == {"x": 1.0, "n": 2}
+    assert first([]) == {"x": 0.5, "n": 7}
+
+
+@pytest.mark.parametrize("default", [None, (1.0, 2.0), "none", 0.5])
+def test_a_default_of_another_type_is_refused(default):
+    def first(xs):
+        return next(iter(xs), default)
+
+    with pytest.raises(TracingError, match=r"the default is of the type of the elements, int32"):
+        fc.tf_computation(fc.SequenceType("int32"))(first)
+
+
 PIPELINES = {
     "map": lambda ds: ds.map(lambda x: x * 2.0),
     "take": lambda ds: ds.take(3),
@@ -267,11 +296,6 @@ def test_iterating_without_source_is_refused():
     exec("def hidden(xs):\n    total = 0.0\n    for x in xs:\n        total += x\n    return total", scope)
     with pytest.raises(TracingError, match=r"cannot become a part of the graph; use \.reduce\(\)"):
         fc.tf_computation(FLOATS)(scope["hidden"])
-
-
-def test_a_returned_sequence_is_refused():
-    with pytest.raises(TracingError, match="returns a sequence; a tf_computation returns tensors"):
-        fc.tf_computation(FLOATS)(lambda xs: xs.take(1))
 
 
 def test_a_state_may_change_its_size_in_a_reduce(runtime):

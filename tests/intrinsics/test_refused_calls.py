@@ -2,6 +2,7 @@
 
 import importlib.metadata
 
+import numpy as np
 import pytest
 
 import fedcore as fc
@@ -228,8 +229,8 @@ def test_a_declaration_that_is_run_again_takes_the_place_of_the_old_one(monkeypa
 
 
 def test_a_sequence_that_would_leave_its_stage_says_what_to_do():
-    computation = fc.federated_computation(
-        lambda xs: fc.sequence_map(lambda e: e + 1, xs), at_clients(fc.SequenceType("int32"))
-    )
-    with pytest.raises(FedcoreError, match=r"a value of type int32\* is needed outside of the stage that makes it"):
-        computation([[1, 2]])
+    images = fc.SequenceType(fc.TensorType("int32", [None, None]))
+    computation = fc.federated_computation(lambda xs: fc.sequence_map(lambda e: e + 1, xs), at_clients(images))
+    says = r"a value of type int32\[\?,\?\]\* is needed outside of the stage that makes it: .*; pad them"
+    with pytest.raises(FedcoreError, match=says):
+        computation([[np.zeros([2, 2], np.int32)]])

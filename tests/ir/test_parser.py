@@ -57,6 +57,10 @@ def test_a_quoted_name_is_read_in_a_line_and_in_words(quoted):
         ("fedcore " + "9" * 5000 + " traced", "this text has version 99999"),
         (HEAD + BODY.replace("{", '{ loc("a":9999999999)'), "further down than any file goes"),
         (HEAD + "type t = int32\n", "starts with a capital letter"),
+        (
+            HEAD + "fn @main() -> int32[?] {\n  %0 = literal() : int32[?] {value=[1]}\n  return %0\n}",
+            "a literal has a tensor type with known sizes, not int32[?]",
+        ),
         (HEAD + "\x00", "unexpected"),
         (with_attributes("a=" + "[" * 300 + "]" * 300), "brackets nest more than 250 deep"),
         (HEAD + f"fn @main(%x: {'{' * 300}", "brackets nest more than 250 deep"),

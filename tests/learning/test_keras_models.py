@@ -47,6 +47,13 @@ def functional():
     return keras.Model(x, L.Dense(3)(L.Concatenate()([h, x])))
 
 
+def attention():
+    x = keras.Input((5,), dtype="int32")
+    h = L.Embedding(9, 4)(x)
+    h = L.MultiHeadAttention(2, 3)(h, h)
+    return keras.Model(x, L.Dense(3)(L.GlobalAveragePooling1D()(h)))
+
+
 def mirrored():
     with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
         return sequential(L.Dense(4), L.Dense(3))
@@ -66,6 +73,28 @@ MODELS = {
         IMAGES,
     ),
     "mirrored": (mirrored, X),
+    "depthwise": (lambda: sequential(L.DepthwiseConv2D(3), L.Flatten(), L.Dense(3), shape=(6, 6, 1)), IMAGES),
+    "separable": (
+        lambda: sequential(L.SeparableConv2D(2, 3), L.GlobalAveragePooling2D(), L.Dense(3), shape=(6, 6, 1)),
+        IMAGES,
+    ),
+    "einsum": (
+        lambda: sequential(
+            *(L.Embedding(9, 4), L.EinsumDense("abc,cd->abd", (None, 3)), L.GlobalAveragePooling1D(), L.Dense(3)),
+            shape=(5,),
+            dtype="int32",
+        ),
+        WORDS,
+    ),
+    "attention": (attention, WORDS),
+    "images, batch normalization": (
+        lambda: sequential(L.Conv2D(2, 3), L.BatchNormalization(), L.Flatten(), L.Dense(3), shape=(6, 6, 1)),
+        IMAGES,
+    ),
+    "masked": (
+        lambda: sequential(L.Embedding(9, 4, mask_zero=True), L.LSTM(3), L.Dense(3), shape=(5,), dtype="int32"),
+        WORDS,
+    ),
 }
 
 
@@ -90,6 +119,22 @@ def test_a_round_of_one_client_is_what_keras_does(name):
     after = process.next(state, [data]).state.model
     want = fc.learning.ModelWeights.from_model(model)
     for a, b in zip((*after.trainable, *after.non_trainable), (*want.trainable, *want.non_trainable), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_with_dropout_runs_stacked_and_drops_the_same():
+    data = dataset(X, Y)
+    process = algorithms.build_weighted_fed_avg(
+        lambda: fc.learning.from_keras_model(sequential(L.Dropout(0.3), L.Dense(3)), CROSS, data.element_spec),
+        lambda: keras.optimizers.SGD(0.1),
+    )
+    assert process.next.to_module("planned").function("clients").attributes["strategy"] == "vectorised"
+    state = process.initialize.invoke(seed=2)
+    cohort = [dataset(X[:n], Y[:n]) for n in (4, 12, 7, 1)]
+    stacked = process.next(state, cohort).state.model.trainable
+    with fc.use(fc.runtime.reference()):
+        alone = process.next(state, cohort).state.model.trainable
+    for a, b in zip(stacked, alone, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -191,6 +236,45 @@ def test_integer_variables_stay_as_they_are_and_are_not_sent():
         lambda: keras.optimizers.SGD(0.1),
     )
     assert process.initialize().model.non_trainable == ()
+
+
+class Python(L.Layer):
+    def call(self, x):
+        return tf.ensure_shape(tf.numpy_function(lambda a: a, [x], tf.float32), x.shape)
+
+
+class Hidden(L.Layer):
+    def __init__(self):
+        super().__init__(name="hidden")
+        self.calls = {"n": tf.Variable(0.0)}
+
+    def call(self, x):
+        self.calls["n"].assign_add(1.0)
+        return x + self.calls["n"]
+
+
+class Table(L.Layer):
+    def __init__(self):
+        super().__init__(name="table")
+        entries = tf.lookup.KeyValueTensorInitializer(tf.constant([1, 2]), tf.constant([3, 4]))
+        self.held = [tf.lookup.StaticHashTable(entries, 0)]
+
+    def call(self, x):
+        return x + tf.cast(self.held[0].lookup(tf.cast(x, tf.int32)), tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [
+        (Python, r"the layer python \(Python\) of \w+ calls Python .* Write it with keras.ops"),
+        (Hidden, r"the layer hidden \(Hidden\) of \w+ keeps a tf.Variable .* self.add_weight"),
+        (Table, r"the layer table \(Table\) of \w+ looks up in a table.* dataset.map"),
+    ],
+)
+def test_a_layer_that_is_not_pure_is_named(layer, says):
+    keras.utils.clear_session()
+    with pytest.raises(TracingError, match=says):
+        fc.learning.from_keras_model(sequential(layer(), L.Dense(3)), CROSS, dataset(X, Y).element_spec)
 
 
 def bounded():

@@ -53,10 +53,48 @@ def test_default_initialisers_follow_the_seed_and_given_seeds_stay():
     assert same(states[0], states[2])
 
 
-def test_a_state_remembers_the_seed_it_was_made_with():
+def test_the_seed_of_a_state_follows_that_of_the_call():
     process = process_of(with_dropout())
+    first, other = (int(process.initialize.invoke(seed=s).seed) for s in (6, 7))
+    assert first != other
     with fc.use(seed=6):
-        assert process.initialize().seed == 6
+        assert process.initialize().seed == first
+    with fc.use(fc.runtime.reference(), seed=6):
+        assert process.initialize().seed == first
+
+
+def test_without_a_seed_every_state_has_another_and_the_report_tells_how_to_get_it_again():
+    process = process_of(with_dropout())
+    state = process.initialize()
+    report = fc.context.last_report()
+    assert process.initialize().seed != state.seed
+    again = process.initialize.invoke(seed=report.seed)
+    assert again.seed == state.seed
+    assert same(state, again)
+
+
+def test_a_state_made_inside_a_computation_or_from_a_file_has_a_seed_too(tmp_path):
+    process = process_of(with_dropout())
+    fc.save(process.initialize, tmp_path / "initialize.fed")
+    want = process.initialize.invoke(seed=6).seed
+    assert fc.load(tmp_path / "initialize.fed").invoke(seed=6).seed == want
+
+    @fc.federated_computation
+    def started():
+        return process.initialize()
+
+    assert started.invoke(seed=6).seed not in (0, want)
+
+
+def test_rounds_from_a_stored_state_are_those_of_an_unbroken_run():
+    process = process_of(with_dropout())
+    data = [client(0), client(1)]
+    unbroken = process.next(process.next(process.initialize.invoke(seed=1), data).state, data).state
+    kept = process.next(process.initialize.invoke(seed=1), data).state
+    rebuilt = tf.nest.map_structure(np.copy, [*weights_of(kept)])
+    weights = fc.learning.models.ModelWeights(tuple(rebuilt[:4]), tuple(rebuilt[4:]))
+    resumed = kept.replace(model=weights, seed=np.int64(int(kept.seed)), round=np.int64(int(kept.round)))
+    assert same(process_of(with_dropout()).next(resumed, data).state, unbroken)
 
 
 @pytest.mark.parametrize("seed", [None, 7])
@@ -72,9 +110,11 @@ def test_dropout_differs_by_round_and_seed_and_is_reproducible(seed):
 
 def test_steps_and_clients_drop_other_units():
     model = fc.learning.models.trace_model(with_dropout())
-    forward = fc.tf_computation(
-        lambda: model.forward_pass(model.initial_weights(), (tf.ones([1, 4]), tf.ones([1, 1])), training=True)[0].loss
-    )
+
+    @fc.tf_computation
+    def forward():
+        batch = tf.ones([1, 4]), tf.ones([1, 1])
+        return model.step(model.initial_weights(), model.initial_metrics(), batch, training=True)[0].loss
 
     @fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
     def losses(x):

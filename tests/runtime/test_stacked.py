@@ -43,3 +43,18 @@ def test_clients_of_one_call_may_have_batches_of_different_sizes(sizes):
 def test_an_empty_batch_is_a_step_and_ends_nothing():
     cohort = [[[1.0, 2.0], [], [3.0]], [[4.0], [5.0, 6.0]]]
     assert steps(cohort) == sum(map(by_hand, cohort))
+
+
+def test_a_map_over_batches_sees_the_rows_that_are_there():
+    @fc.tf_computation(("float32", [None]))
+    def mean(batch):
+        return tf.reduce_sum(batch) / tf.cast(tf.shape(batch)[0], tf.float32)
+
+    @fc.federated_computation(fc.FederatedType(BATCHES, fc.CLIENTS))
+    def means(clients):
+        return fc.federated_sum(fc.federated_map(lambda b: fc.sequence_sum(fc.sequence_map(mean, b)), clients))
+
+    assert means.to_module("planned").function("clients").attributes["strategy"] == "vectorised"
+    sizes = [(7, 2), (9, 5), (1, 3)]
+    want = sum(np.mean(list(range(n))[i : i + b]) for n, b in sizes for i in range(0, n, b))
+    np.testing.assert_allclose(means([client(n, b) for n, b in sizes]), want, rtol=1e-6)

@@ -92,7 +92,7 @@ def test_a_stop_from_elsewhere_ends_the_dispatch(workers):
 
     def jobs():
         yield 0
-        stop.stop()
+        stop.cancel()
         yield 1
 
     def perform(lane, job):

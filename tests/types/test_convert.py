@@ -132,3 +132,9 @@ def test_types_and_parse_errors_pickle():
     with pytest.raises(ParseError) as caught:
         parse_type("<")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize(("struct", "key"), [({1: "int32"}, "1"), ({"a": {None: "int32"}}, "None")])
+def test_a_key_that_is_no_text_is_refused(struct, key):
+    with pytest.raises(TypeMismatch, match=f"elements of a struct are named by str; the key {key} is not one"):
+        to_type(struct)

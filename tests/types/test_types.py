@@ -7,11 +7,14 @@ from fedcore.types import (
     FederatedType,
     Placement,
     PlacementVariable,
+    Signature,
     StructType,
+    StructWithPythonType,
     TensorType,
     contains,
     leaves,
     map_leaves,
+    parse_signature,
     parse_type,
     register_placement,
     strip_containers,
@@ -71,6 +74,17 @@ def test_elements_are_found_by_name_and_position():
         (lambda: TensorType("int32", [2**63]), "fits into 64 bits"),
         (lambda: FederatedType(int, Placement("NOWHERE")), "'NOWHERE' is no placement"),
         (lambda: PlacementVariable("CLIENT"), "no placement variable"),
+        (lambda: StructWithPythonType([("x", int)], ""), "a container is a name, not ''"),
+        (lambda: Signature([]), "a signature has an alternative"),
+        (
+            lambda: Signature(
+                [
+                    *parse_signature("(a: T -> T) where T: numeric").alternatives,
+                    *parse_signature("(a: T, b: T -> T) where T: integer").alternatives,
+                ]
+            ),
+            "give one variable different kinds",
+        ),
         (lambda: register_placement("P"), "cannot name a placement"),
         (lambda: register_placement("CLIENTS", default_all_equal=True), "is registered with"),
     ],

@@ -5,12 +5,14 @@ from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError, Location
+from fedcore.intrinsics.federated_random_seed import random_seed
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
+from fedcore.intrinsics.rows import why_no_columns
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
 from fedcore.ir.interpret import salt_of
 from fedcore.ir.module import Graph
 from fedcore.ir.structural import call, item
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, contains, member_of
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, Type, contains, leaves, member_of
 
 
 @compiler_pass("partition")
@@ -62,6 +64,7 @@ class _Partition:
                 self._client_stage(level, nodes)
             else:
                 self._server_stage(level, nodes)
+        self._draw_returned()
         with self.main.at(_line_of_result(module.main)):
             result = self._result(self.flow.result, module.main.result_type)
         self.main.finish(module.main.name, result, location=module.main.location)
@@ -74,6 +77,16 @@ class _Partition:
         for i, part in enumerate(tree):
             with self.main:
                 self._bind(item.emit([value], index=i), part)
+
+    def _draw_returned(self) -> None:
+        """A sequence that the program returns as it was given goes through a stage too: stages draw."""
+        for node in dict.fromkeys(nodes_of(self.flow.result)):
+            if node.is_input and contains(node.type, _is_sequence):
+                at_clients = node.where == AT_CLIENTS
+                local = _Local(self, node.where)
+                local.value(node)
+                kind = (collect, "clients", CLIENTS) if at_clients else (run, "server", SERVER)
+                self._finish(local, kind[1], kind[2], [node], kind[0])
 
     def _result(self, tree, type_) -> Value:
         if isinstance(tree, Node):
@@ -217,6 +230,10 @@ class _Partition:
                 self.placed[node] = out if len(wanted) == 1 else out[i]
 
 
+def _is_sequence(type_: Type) -> bool:
+    return isinstance(type_, SequenceType)
+
+
 def _line_of_result(function: Function) -> Location | None:
     return next((op.location for op in function.operations if op.name == function.result.name), function.location)
 
@@ -257,6 +274,12 @@ class _Local:
         for known, parameter in self._outer:
             if known is outer:
                 return parameter
+        sent = self.where == AT_CLIENTS and getattr(outer.type, "all_equal", False)
+        if sent and contains(outer.type, _is_sequence):
+            raise FedcoreError(
+                f"%{outer.operand.name} of type {outer.type} is the same for all clients, which a sequence cannot be: "
+                "send its rows as a tensor, and make the sequence at the clients (fc.sequence_from_rows)"
+            )
         parameter = self.builder.parameter(name or self._name(outer), member_of(outer.type))
         self._outer.append((outer, parameter))
         return parameter
@@ -305,6 +328,8 @@ class _Local:
                 self.known[node] = self.call(node.inputs[0], [self.tree(node.inputs[1])], node)
             elif op.kind == "federated_eval":
                 self.known[node] = self.call(node.inputs[0], [], node)
+            elif op.kind == "federated_random_seed":
+                self.known[node] = random_seed.emit([], builder=self.builder, salt=op.attributes["salt"])
             elif op.kind == "federated_value":
                 self.known[node] = self.tree(node.inputs[0])
             elif op.kind == "federated_zip":
@@ -332,16 +357,23 @@ class _Local:
         return [outer for outer, _ in self._order()]
 
     def finish(self, name: str, result: Value, where) -> Value:
-        if contains(result.type, lambda t: isinstance(t, SequenceType)):
-            raise FedcoreError(
-                f"a value of type {result.type} is needed outside of the stage that makes it; a sequence stays in its "
-                "stage: reduce it there (fc.sequence_reduce)"
-            )
+        self._check_leaves(result.type)
         first = [p for p in self.builder.parameters if p.name == "partial" and self.partial is not None]
         by_name = {p.name: p for p in self.builder.parameters}
         self.builder.parameters = first + [by_name[v.operand.name] for _, v in self._order()]
         symbol = self.builder.finish(name, result, placement=where)
         return self.owner.main.symbol(symbol)
+
+    def _check_leaves(self, type_: Type) -> None:
+        """Sequences that leave a stage are drawn into columns there; a partial is met again by every client."""
+        kept = type_.types[1] if isinstance(type_, StructType) and type_.names == ("partial", "kept") else type_
+        partial = None if self.partial is None else self.partial.type
+        if partial is not None and contains(partial, _is_sequence):
+            raise FedcoreError(f"an aggregation has an accumulator of type {partial}; it holds tensors, no sequences")
+        for _, leaf in leaves(kept):
+            problem = why_no_columns(leaf.element) if isinstance(leaf, SequenceType) else None
+            if problem is not None:
+                raise FedcoreError(f"a value of type {leaf} is needed outside of the stage that makes it: {problem}")
 
     def zero_stage(self, aggregations: list[_Aggregation]) -> Value:
         """The stage that makes the partial a block starts from; it takes what is broadcast."""

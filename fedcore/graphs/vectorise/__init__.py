@@ -11,10 +11,12 @@ from fedcore.graphs.vectorise import (
     rules_gathers,
     rules_lists,
     rules_matmul,
+    rules_randomness,
     rules_reductions,
     rules_shapes,
 )
 from fedcore.graphs.vectorise.call import Call
+from fedcore.graphs.vectorise.choosing import chosen, selected
 from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule, shared, stacked
 from fedcore.graphs.vectorise.nodes import body_of
 from fedcore.ir.module import Graph
@@ -22,7 +24,11 @@ from fedcore.types import tensor_leaves
 
 
 def vectorised_call(
-    graph: Graph | TracedGraph, data: bytes, lanes: list[Lane], sizes: tf.Tensor | None = None
+    graph: Graph | TracedGraph,
+    data: bytes,
+    lanes: list[Lane],
+    sizes: tf.Tensor | None = None,
+    seeds: tf.Tensor | None = None,
 ) -> list[Lane]:
     """Puts the graph into the one being built, for K clients at once.
 
@@ -30,11 +36,17 @@ def vectorised_call(
         lanes: the leaves of the graph's parameter: `shared` values and `stacked` ones.
         sizes: int64 [K], how many rows of its batch each client has; None where none is padded. A padded row of a
             `stacked` value with a batch axis holds a copy of a row of the client's own; zeros where it has none.
+        seeds: int64 [K], what each client draws from: the same as where it runs alone. For a seeded graph.
     Returns:
         The leaves of the result. Values that no client's data reaches come back as `shared`.
     Raises:
         NoRule: an operation cannot be run for several clients at once. What has been built then is of no use.
     """
+    body = body_of(graph.digest, data)
+    if body.seeded:
+        if seeds is None:
+            raise ValueError("a graph that draws needs the seeds of the clients")
+        lanes = [*lanes, stacked(seeds)]
     clients = {x.tensor.shape[0] for x in lanes if x.stacked}
     rows = {x.tensor.shape[1 + x.ragged] for x in lanes if x.ragged is not None}
     if len(clients) > 1 or None in clients:
@@ -44,7 +56,7 @@ def vectorised_call(
     if len(rows) > 1 or None in rows:
         raise ValueError(f"the padded batches have {rows} rows; the number has to be one, and static")
     call = Call(max(clients, default=1), max(rows, default=None), sizes if rows else None)
-    out = call.run(body_of(graph.digest, data), lanes)
+    out = call.run(body, lanes)
     return [Lane(call.tensor(x), x.stacked, x.ragged, x.times) for x in out]
 
 
@@ -58,9 +70,6 @@ def can_vectorise(
         ragged_args: for those with a padded batch, its axis.
     """
     ragged_args = ragged_args or {}
-    traits = graph.traits if isinstance(graph, TracedGraph) else graph.attributes
-    if "seeded" in traits:
-        return NoRule("seed", "the graph draws from a seed, which differs between clients")
     specs = [spec(t) for t in tensor_leaves(graph.type.parameter)]
 
     def scratch():
@@ -74,7 +83,8 @@ def can_vectorise(
             tensor = tf.compat.v1.placeholder(s.dtype, whole)
             lanes.append(Lane(tensor, i in stacked_args, axis, copies=axis is not None))
         sizes = tf.compat.v1.placeholder(tf.int64, [2]) if ragged_args else None
-        return [x.tensor for x in vectorised_call(graph, data, lanes, sizes)]
+        seeds = tf.compat.v1.placeholder(tf.int64, [2])
+        return [x.tensor for x in vectorised_call(graph, data, lanes, sizes, seeds)]
 
     try:
         tf.function(scratch, autograph=False).get_concrete_function()
@@ -83,4 +93,4 @@ def can_vectorise(
     return None
 
 
-__all__ = ["Lane", "NoRule", "can_vectorise", "rule", "shared", "stacked", "vectorised_call"]
+__all__ = ["Lane", "NoRule", "can_vectorise", "chosen", "rule", "selected", "shared", "stacked", "vectorised_call"]

@@ -16,7 +16,13 @@ _CONTROL_FLOW = frozenset(
     {"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If", "Assert"}
 )
 
-_LISTS = frozenset({"TensorListReserve", "EmptyTensorList", "TensorListFromTensor"})
+# What is known of a list's elements is known by these rules alone.
+_LISTS = frozenset(
+    {
+        *("TensorListReserve", "EmptyTensorList", "TensorListFromTensor"),
+        *("TensorListPushBack", "TensorListPopBack", "TensorListSetItem"),
+    }
+)
 
 
 class Call:

@@ -1,5 +1,6 @@
 """The nodes of a canonical graph, and how one is put into the graph being built."""
 
+import collections
 import functools
 import inspect
 from collections import OrderedDict
@@ -10,16 +11,22 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
+from fedcore.graphs.trace import define
+
 
 @attrs.frozen(eq=False)
 class Node:
-    """One operation: the tensors that it reads are (node name, output index)."""
+    """One operation: the tensors that it reads are (node name, output index).
+
+    Args:
+        sole: for each input whether nothing else reads it.
+    """
 
     name: str
     op: str
     inputs: tuple[tuple[str, int], ...]
     attributes: dict
-    function: str | None = None
+    sole: tuple[bool, ...] = ()
 
     def __getitem__(self, attribute: str):
         return self.attributes[attribute]
@@ -38,7 +45,8 @@ class Body:
     """Nodes in an order in which they can run, and what they take and give.
 
     Args:
-        arguments: the names of the nodes that stand for the arguments, in order.
+        arguments: the names of the nodes that stand for the arguments, in order; the seed of a graph that draws is
+            the last.
         results: the tensors returned, in order.
     """
 
@@ -46,11 +54,13 @@ class Body:
     nodes: tuple[Node, ...]
     results: tuple[tuple[str, int], ...]
     functions: dict[str, function_pb2.FunctionDef]
+    seeded: bool = False
 
     def called(self, name: str) -> "Body":
         """A function of the graph's library."""
         function = self.functions[name]
-        graph_def, ports = function_def_to_graph_def(function)
+        with tf.init_scope():  # the functions that it calls are looked for in the process, not in the graph being built
+            graph_def, ports = function_def_to_graph_def(function)
         results = []
         for output in function.signature.output_arg:
             results.append(_port(ports.get(function.ret[output.name], function.ret[output.name])))
@@ -71,13 +81,16 @@ class _Bodies:
             self._parsed.move_to_end(digest)
             return self._parsed[digest]
         graph_def = graph_pb2.GraphDef.FromString(data)
+        define(graph_def.library.function)  # `called` asks TensorFlow for them
         arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
         returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
+        seed = tuple(n.name for n in graph_def.node if n.op == "Placeholder" and n.name == "seed")
         body = _body(
             graph_def.node,
-            tuple(sorted(arguments, key=lambda n: int(n[3:]))),
+            (*sorted(arguments, key=lambda n: int(n[3:])), *seed),
             tuple((n, 0) for n in sorted(returned, key=lambda n: int(n[3:]))),
             {f.signature.name: f for f in graph_def.library.function},
+            seeded=bool(seed),
         )
         self._parsed[digest] = body
         if len(self._parsed) > self._max_entries:
@@ -92,10 +105,12 @@ def body_of(digest: str, data: bytes) -> Body:
     return _bodies.get(digest, data)
 
 
-def _body(nodes, arguments, results, functions) -> Body:
+def _body(nodes, arguments, results, functions, *, seeded: bool = False) -> Body:
     taken = set(arguments)
-    parsed = tuple(_node(n) for n in nodes if n.name not in taken)
-    return Body(arguments, parsed, results, functions)
+    parsed = [_node(n) for n in nodes if n.name not in taken]
+    reads = collections.Counter(i for n in parsed for i in n.inputs) + collections.Counter(results)
+    whole = tuple(attrs.evolve(n, sole=tuple(reads[i] == 1 for i in n.inputs)) for n in parsed)
+    return Body(arguments, whole, results, functions, seeded)
 
 
 def _port(name: str) -> tuple[str, int]:

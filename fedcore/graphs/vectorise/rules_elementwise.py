@@ -3,8 +3,10 @@
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
+from fedcore.graphs.vectorise.choosing import chosen
 from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
+from fedcore.graphs.vectorise.rules_matmul import scaled_product
 
 _EXACT_UNARY = (
     "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu IsFinite IsInf IsNan LogicalNot Invert Real Imag "
@@ -15,7 +17,7 @@ _INEXACT_UNARY = (
     "Asinh Acosh Atanh Erf Erfc Erfinv Ndtri Lgamma Digamma BesselI0e BesselI1e"
 )
 _EXACT_BINARY = (
-    "Add AddV2 Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv TruncateDiv TruncateMod Maximum Minimum "
+    "Add AddV2 Sub Div RealDiv DivNoNan MulNoNan FloorDiv TruncateDiv TruncateMod Maximum Minimum "
     "SquaredDifference Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr "
     "BitwiseXor LeftShift RightShift"
 )
@@ -67,8 +69,9 @@ def _(call: Call, node: Node, x: Lane) -> Lane:
 
 @rule("Bitcast")
 def _(call: Call, node: Node, x: Lane) -> Lane:
-    if node["T"].size != node["type"].size:
-        raise NoRule("Bitcast", "the sizes of the dtypes differ")
+    """To a smaller dtype an axis is added at the end, to a larger one the last axis goes."""
+    if node["T"].size < node["type"].size and x.ragged == call.rank(x) - 1:
+        raise NoRule("Bitcast", "the batch is the axis that goes")
     return x.like(*emit("Bitcast", [call.tensor(x)], node.attributes))
 
 
@@ -103,6 +106,17 @@ def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
     for _ in range(count):
         tensor = tf.expand_dims(tensor, 1)
     return tensor
+
+
+@rule("Mul")
+def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
+    for lane, factor, sole in ((x, y, node.sole[0]), (y, x, node.sole[1])):
+        if sole and lane.tensor is not None and not call.rank(factor):
+            scaled = scaled_product(lane.tensor, call.tensor(factor))
+            if scaled is not None:
+                return Lane(scaled, True, lane.ragged, lane.times)
+    tensors, axes = aligned(call, node, (x, y))
+    return axes.like(*emit("Mul", tensors, node.attributes))
 
 
 @rule(*_EXACT_BINARY.split())
@@ -148,6 +162,9 @@ def _(call: Call, node: Node, *lanes: Lane) -> Lane:
     tensors, axes = aligned(call, node, lanes)
     if node.op == "ClipByValue":
         return axes.like(tf.minimum(tf.maximum(tensors[0], tensors[1]), tensors[2]))
+    condition, yes, no = lanes
+    if condition.stacked and not call.rank(condition) and yes.stacked and call.rank(yes) >= call.rank(no):
+        return axes.like(*chosen(call.tensor(condition), [tensors[1]], [tensors[2]]))
     return axes.like(*emit("SelectV2", tensors, node.attributes))
 
 

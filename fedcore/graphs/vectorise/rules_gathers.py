@@ -100,25 +100,3 @@ def _(call: Call, node: Node, x: Lane, indices: Lane, updates: Lane) -> Lane:
     operands = [own(call, x), own(call, indices), own(call, updates, masked=True)]
     (tensor,) = client_by_client(call, node, operands)
     return Lane(tensor, True, x.ragged, x.times)
-
-
-@rule("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg")
-def _(call: Call, node: Node, seed: Lane) -> list[Lane]:
-    return [Lane(t, True) for t in client_by_client(call, node, [own(call, seed)])]
-
-
-@rule("StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2")
-def _(call: Call, node: Node, shape: Lane, *seeds: Lane) -> Lane:
-    """Each client's own draws. The leading rows of a padded batch are what the batch alone would draw."""
-    known = call.known(shape)
-    if known is None:
-        raise NoRule(node.op, "a shape is not known")
-    axis, times = call.batch_axis(node, known)
-    if axis not in (None, 0):
-        raise NoRule(node.op, "the batch is not the leading axis")
-    sizes = tf.constant(known.values[0])
-    if not any(s.stacked for s in seeds):
-        (tensor,) = emit(node.op, [sizes, *(call.tensor(s) for s in seeds)], node.attributes)
-        return Lane(tensor, False, axis, times)
-    (tensor,) = client_by_client(call, node, [sizes, *(own(call, s) for s in seeds)])
-    return Lane(tensor, True, axis, times)

@@ -6,6 +6,9 @@ from fedcore.graphs.vectorise.call import Call
 from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 
+WORTH_SCALING = 4
+"""How many times smaller than a product its operand is, for it to be scaled in the product's place."""
+
 
 def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, transpose_y: bool) -> Lane:
     """x @ y over the last two axes, both with the same number of them.
@@ -44,6 +47,23 @@ def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, tran
     return Lane(tensor, stacked, ragged, times)
 
 
+def scaled_product(tensor: tf.Tensor, factor: tf.Tensor) -> tf.Tensor | None:
+    """A product of stacked matrices times a number for each client, where an operand is far smaller than the product.
+
+    The operand is scaled instead: a step of gradient descent, rate times gradient, then reads its gradient once.
+    """
+    if tensor.op.type != "BatchMatMulV2" or tensor.shape.rank != 3 or not tensor.shape.is_fully_defined():
+        return None
+    a, b = tensor.op.inputs
+    sizes = [t.shape.num_elements() for t in (a, b)]
+    if None in sizes or min(sizes) * WORTH_SCALING > tensor.shape.num_elements() or a.shape[0] != b.shape[0]:
+        return None
+    each = tf.reshape(factor, [-1, 1, 1])
+    a, b = (a * each, b) if sizes[0] < sizes[1] else (a, b * each)
+    adjoint = {f"adj_{i}": tensor.op.get_attr(f"adj_{i}") for i in "xy"}
+    return tf.raw_ops.BatchMatMulV2(x=a, y=b, **adjoint)
+
+
 @rule("MatMul")
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
     transpose_x, transpose_y = node.get("transpose_a", False), node.get("transpose_b", False)
@@ -54,7 +74,43 @@ def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
 
 @rule("BatchMatMul", "BatchMatMulV2")
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
+    rank = max(call.rank(x), call.rank(y))
+    x, y = (_with_rank(call, lane, rank) for lane in (x, y))
     return product(call, node, x, y, transpose_x=node.get("adj_x", False), transpose_y=node.get("adj_y", False))
+
+
+def _with_rank(call: Call, lane: Lane, rank: int) -> Lane:
+    """With axes of size 1 in front, as broadcasting has them."""
+    missing = rank - call.rank(lane)
+    if not missing:
+        return lane
+    tensor = call.tensor(lane)
+    for _ in range(missing):
+        tensor = tf.expand_dims(tensor, 1 if lane.stacked else 0)
+    ragged = None if lane.ragged is None else lane.ragged + missing
+    return Lane(tensor, lane.stacked, ragged, lane.times, copies=lane.copies)
+
+
+@rule("Einsum")
+def _(call: Call, node: Node, *lanes: Lane) -> Lane:
+    """The axis of clients gets a letter of its own in every operand, so that each client has its own products."""
+    equation = node["equation"].decode()
+    inputs, output = equation.split("->")
+    terms = inputs.split(",")
+    if "." in equation or any(len(set(term)) < len(term) for term in terms):
+        raise NoRule("Einsum", f"its axes are not named one by one: {equation}")
+    batches = {(term[x.ragged], x.times) for term, x in zip(terms, lanes, strict=True) if x.ragged is not None}
+    if len(batches) > 1:
+        raise NoRule("Einsum", "two batches meet")
+    letter, times = next(iter(batches), ("", 1))
+    if letter and any(letter in term and x.ragged is None for term, x in zip(terms, lanes, strict=True)):
+        raise NoRule("Einsum", "a batch is multiplied with an axis of constant size")
+    whole = [Lane(call.stack(x), True, x.ragged, x.times) for x in lanes]
+    summed = bool(letter) and letter not in output
+    client = next(c for c in "zyxwvu" if c not in equation)
+    named = ",".join(client + term for term in terms) + "->" + client + output
+    tensor = tf.einsum(named, *(call.masked(x) if summed else call.tensor(x) for x in whole))
+    return Lane(tensor, True, output.index(letter) if letter and not summed else None, times)
 
 
 @rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")

@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
-from fedcore.learning.models import FunctionalModel, ModelWeights
+from fedcore.learning.models import ModelWeights, PureModel
+from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import Optimizer
-from fedcore.learning.weighting import Weighting, weight_of
+from fedcore.learning.weighting import Weighting, weight_and_report
 from fedcore.types import SequenceType, Type
 
 
@@ -61,15 +62,6 @@ def difference(after, before):
     )
 
 
-def gradients_of(model: FunctionalModel, weights, batch, training: bool = True):
-    """The gradients of a batch's mean loss, what the model gave, and its new non-trainable weights."""
-    with tf.GradientTape() as tape:
-        tape.watch(weights.trainable)
-        output, non_trainable = model.forward_pass(weights, batch, training=training)
-    gradients = tape.gradient(output.loss, weights.trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return tuple(tf.convert_to_tensor(g) for g in gradients), output, non_trainable
-
-
 def finite_or_nothing(update, weight, metrics) -> ClientResult:
     """A change that is not finite counts for nothing: zeros of weight 0, while its metrics are reported."""
     leaves = (*update.trainable, *update.non_trainable)
@@ -81,7 +73,7 @@ def finite_or_nothing(update, weight, metrics) -> ClientResult:
 
 
 def build_training(
-    model: FunctionalModel,
+    model: PureModel,
     optimizer: Optimizer,
     weighting: Weighting,
     weights_type: Type,
@@ -104,17 +96,17 @@ def build_training(
 
     @tf_computation
     def step(carry, batch, start):
-        gradients, output, non_trainable = gradients_of(model, carry.weights, batch)
+        gradients, _, non_trainable, metrics = gradients_of(model, carry.weights, carry.metrics, batch)
         if proximal_strength:
             pairs = zip(gradients, carry.weights.trainable, start.trainable, strict=True)
             gradients = tuple(g + proximal_strength * (w - s) for g, w, s in pairs)
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, gradients)
-        return _Carry(ModelWeights(trainable, non_trainable), state, model.update_metrics(carry.metrics, batch, output))
+        return _Carry(ModelWeights(trainable, non_trainable), state, metrics)
 
     @tf_computation
     def finish(before, carry):
         update = difference(carry.weights, before)
-        return finite_or_nothing(update, weight_of(weighting, carry.metrics), carry.metrics)
+        return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
 
     @federated_computation(weights_type, hparams_type, SequenceType(model.batch_type))
     def train(weights, hparams, batches):
@@ -125,7 +117,7 @@ def build_training(
 
 
 def build_client_work(
-    model: FunctionalModel,
+    model: PureModel,
     optimizer: Optimizer,
     weighting: Weighting,
     weights_type: Type,
@@ -160,8 +152,8 @@ def constant_work(initialize: Computation, build_train: Callable, hyperparameter
     return ClientWork(initialize, same, build_train(state_type), same, hyperparameters)
 
 
-def build_evaluation(model: FunctionalModel, weights_type: Type) -> Computation:
-    """The computation `(<W,B*> -> M)`: the metrics of a model over a client's batches."""
+def build_evaluation(model: PureModel, weights_type: Type) -> Computation:
+    """The computation `(<W,B*> -> M)`: what a client reports of a model's metrics over its batches."""
 
     @tf_computation
     def begin():
@@ -169,11 +161,14 @@ def build_evaluation(model: FunctionalModel, weights_type: Type) -> Computation:
 
     @tf_computation
     def step(metrics, batch, weights):
-        output, _ = model.forward_pass(weights, batch, training=False)
-        return model.update_metrics(metrics, batch, output)
+        return model.step(weights, metrics, batch, training=False)[2]
+
+    @tf_computation
+    def report(metrics):
+        return model.report_metrics(metrics)
 
     @federated_computation(weights_type, SequenceType(model.batch_type))
     def evaluate(weights, batches):
-        return sequence_reduce(batches, begin(), lambda metrics, batch: step(metrics, batch, weights))
+        return report(sequence_reduce(batches, begin(), lambda metrics, batch: step(metrics, batch, weights)))
 
     return evaluate

@@ -7,16 +7,23 @@ import tensorflow as tf
 from fedcore.aggregators import MeanFactory, WeightedAggregationFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_value, federated_zip
+from fedcore.intrinsics import (
+    federated_broadcast,
+    federated_eval,
+    federated_map,
+    federated_random_seed,
+    federated_value,
+    federated_zip,
+)
 from fedcore.learning.algorithms.client_work import ClientWork
 from fedcore.learning.metrics import sum_then_finalize
-from fedcore.learning.models import FunctionalModel, ModelWeights
+from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.optimizers import Optimizer
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
-def initial_weights_of(model: FunctionalModel) -> Computation:
+def initial_weights_of(model: PureModel) -> Computation:
     """`(-> W)`."""
     return tf_computation(lambda: model.initial_weights())
 
@@ -59,7 +66,7 @@ def build_update(optimizer: Optimizer) -> Any:
     return update
 
 
-def build_start(model: FunctionalModel, optimizer: Optimizer) -> Computation:
+def build_start(model: PureModel, optimizer: Optimizer) -> Computation:
     """`(-> <W,state of the server's optimizer>)`."""
 
     @tf_computation
@@ -81,7 +88,7 @@ def first_state(weights, optimizer_state, *, distributor=None, client_work=None,
             aggregator=nothing if aggregator is None else aggregator,
             finalizer=optimizer_state,
             round=federated_eval(zero, SERVER),
-            seed=federated_eval(zero, SERVER),
+            seed=federated_random_seed(SERVER),
         )
     )
 
@@ -108,7 +115,7 @@ def round_metrics(*, client_work, distributor=None, aggregator=None):
 
 
 def compose_learning_process(
-    model: FunctionalModel,
+    model: PureModel,
     work: ClientWork,
     server_optimizer: Optimizer,
     *,

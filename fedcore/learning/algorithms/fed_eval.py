@@ -7,6 +7,7 @@ from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
     federated_map,
+    federated_random_seed,
     federated_value,
     federated_zip,
     generic_plus,
@@ -36,7 +37,7 @@ def build_fed_eval(model_fn) -> LearningProcess:
     """
     model = trace_model(model_fn)
     initial_weights = tf_computation(lambda: model.initial_weights())
-    initial_metrics = tf_computation(lambda: model.initial_metrics())
+    initial_metrics = tf_computation(lambda: model.report_metrics(model.initial_metrics()))
     evaluate = build_evaluation(model, initial_weights.type_signature.result)
     aggregate_metrics = sum_then_finalize(model)
     finalize = tf_computation(lambda state: model.finalize_metrics(state))
@@ -54,7 +55,7 @@ def build_fed_eval(model_fn) -> LearningProcess:
                 aggregator=nothing,
                 finalizer=nothing,
                 round=federated_eval(start, SERVER),
-                seed=federated_eval(start, SERVER),
+                seed=federated_random_seed(SERVER),
             )
         )
 

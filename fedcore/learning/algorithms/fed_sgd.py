@@ -11,9 +11,10 @@ import tensorflow as tf
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
-from fedcore.learning.algorithms.client_work import constant_work, finite_or_nothing, gradients_of
+from fedcore.learning.algorithms.client_work import constant_work, finite_or_nothing
 from fedcore.learning.algorithms.composition import compose_learning_process, initial_weights_of, weighted
-from fedcore.learning.models import FunctionalModel, ModelWeights, trace_model
+from fedcore.learning.models import ModelWeights, PureModel, trace_model
+from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
 from fedcore.types import SequenceType, Type
@@ -28,7 +29,7 @@ class _Carry:
     metrics: Any
 
 
-def build_gradient(model: FunctionalModel, weights_type: Type):
+def build_gradient(model: PureModel, weights_type: Type):
     """The computation `(<W,B*> -> <gradients,non_trainable,metrics>)`: the mean gradient of a client's examples.
 
     The weights stay what they are; non-trainable ones move from batch to batch. No examples give zeros.
@@ -41,10 +42,11 @@ def build_gradient(model: FunctionalModel, weights_type: Type):
 
     @tf_computation
     def step(carry, batch, weights):
-        gradients, output, moved = gradients_of(model, ModelWeights(weights.trainable, carry.non_trainable), batch)
+        at = ModelWeights(weights.trainable, carry.non_trainable)
+        gradients, output, moved, metrics = gradients_of(model, at, carry.metrics, batch)
         pairs = zip(carry.gradients, gradients, strict=True)
         summed = tuple(total + g * tf.cast(output.num_examples, g.dtype) for total, g in pairs)
-        return _Carry(summed, moved, model.update_metrics(carry.metrics, batch, output))
+        return _Carry(summed, moved, metrics)
 
     @tf_computation
     def finish(carry):
@@ -88,7 +90,9 @@ def build_fed_sgd(
             tuple(-g for g in done.gradients),
             tuple(a - b for a, b in zip(done.non_trainable, before.non_trainable, strict=True)),
         )
-        return finite_or_nothing(update, tf.cast(done.metrics["num_examples"][0], tf.float32), done.metrics)
+        return finite_or_nothing(
+            update, tf.cast(done.metrics["num_examples"][0], tf.float32), model.report_metrics(done.metrics)
+        )
 
     def build_train(nothing: Type):
         @federated_computation(weights_type, nothing, SequenceType(model.batch_type))

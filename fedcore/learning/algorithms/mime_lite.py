@@ -19,7 +19,7 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.client_work import difference, finite_or_nothing, gradients_of
+from fedcore.learning.algorithms.client_work import difference, finite_or_nothing
 from fedcore.learning.algorithms.composition import (
     build_start,
     build_update,
@@ -31,10 +31,11 @@ from fedcore.learning.algorithms.composition import (
 )
 from fedcore.learning.algorithms.fed_sgd import build_gradient
 from fedcore.learning.metrics import sum_then_finalize
-from fedcore.learning.models import FunctionalModel, ModelWeights, trace_model
+from fedcore.learning.models import ModelWeights, PureModel, trace_model
+from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
-from fedcore.learning.weighting import ClientWeighting, Weighting, weight_of
+from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
@@ -53,9 +54,7 @@ class _Result:
     examples: Any
 
 
-def _build_training(
-    model: FunctionalModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, state_type: Type
-):
+def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, state_type: Type):
     """The computation `(<W,S,B*> -> _Result)`: local steps whose statistics S stay as they are."""
     gradient = build_gradient(model, weights_type)
 
@@ -65,17 +64,17 @@ def _build_training(
 
     @tf_computation
     def step(carry, batch, state):
-        gradients, output, non_trainable = gradients_of(model, carry.weights, batch)
+        gradients, _, non_trainable, metrics = gradients_of(model, carry.weights, carry.metrics, batch)
         _, trainable = optimizer.next(state, carry.weights.trainable, gradients)
-        return _Carry(ModelWeights(trainable, non_trainable), model.update_metrics(carry.metrics, batch, output))
+        return _Carry(ModelWeights(trainable, non_trainable), metrics)
 
     @tf_computation
     def finish(before, carry, full):
-        weight = weight_of(weighting, carry.metrics)
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in full.gradients])
         gradients = tuple(tf.where(finite, g, tf.zeros_like(g)) for g in full.gradients)
         examples = tf.where(finite, tf.cast(full.metrics["num_examples"][0], tf.float32), 0.0)
-        return _Result(finite_or_nothing(difference(carry.weights, before), weight, carry.metrics), gradients, examples)
+        weight, report = weight_and_report(model, weighting, carry.metrics)
+        return _Result(finite_or_nothing(difference(carry.weights, before), weight, report), gradients, examples)
 
     @federated_computation(weights_type, state_type, SequenceType(model.batch_type))
     def train(weights, state, batches):

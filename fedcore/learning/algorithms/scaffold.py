@@ -20,7 +20,7 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.client_work import difference, finite_or_nothing, gradients_of
+from fedcore.learning.algorithms.client_work import difference, finite_or_nothing
 from fedcore.learning.algorithms.composition import (
     build_start,
     build_update,
@@ -31,9 +31,10 @@ from fedcore.learning.algorithms.composition import (
 )
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import ModelWeights, trace_model
+from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.weighting import ClientWeighting, Weighting, weight_of
+from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
 
@@ -133,15 +134,15 @@ def build_scaffold(
 
     @tf_computation
     def step(carry, batch, work, own):
-        gradients, output, non_trainable = gradients_of(model, carry.weights, batch)
+        gradients, _, non_trainable, metrics = gradients_of(model, carry.weights, carry.metrics, batch)
         parts = zip(carry.weights.trainable, gradients, own, work["control"], strict=True)
         trainable = tuple(w - tf.cast(work["learning_rate"], w.dtype) * (g - ci + c) for w, g, ci, c in parts)
-        return _Carry(ModelWeights(trainable, non_trainable), model.update_metrics(carry.metrics, batch, output))
+        return _Carry(ModelWeights(trainable, non_trainable), metrics)
 
     @tf_computation
     def finish(before, carry, work, own):
         update = difference(carry.weights, before)
-        result = finite_or_nothing(update, weight_of(client_weighting, carry.metrics), carry.metrics)
+        result = finite_or_nothing(update, *weight_and_report(model, client_weighting, carry.metrics))
         steps = tf.cast(carry.metrics["num_batches"][0], tf.float32)
         learned = (steps > 0) & (result.weight > 0)
         parts = zip(own, work["control"], result.update.trainable, strict=True)

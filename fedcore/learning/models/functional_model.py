@@ -1,37 +1,111 @@
-"""A model as pure functions over weights and batches: what the algorithms are written on."""
+"""A model that the user writes as functions of its weights."""
 
 from collections.abc import Callable
+from typing import Any
 
-import attrs
+import numpy as np
+import tensorflow as tf
 
-from fedcore.types import Type
+from fedcore.errors import TracingError
+from fedcore.ir.values import describe
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.pure_model import COUNTED, BatchOutput, PureModel, counted, final_counts, initial_counts
+from fedcore.types import StructType, TensorType, Type, map_tensors, to_type
 
-
-@attrs.frozen
-class BatchOutput:
-    """What one forward pass gives: `<loss=float32,predictions=…,num_examples=int64>`; the loss is the batch's mean."""
-
-    loss: object
-    predictions: object
-    num_examples: object
+_NO_METRICS: tuple[Callable, Callable, Callable] = (dict, lambda state, batch, output: state, lambda state: {})
 
 
-@attrs.frozen
-class FunctionalModel:
-    """A model without variables. All functions take and return tensors, inside a graph.
+class FunctionalModel(PureModel):
+    """A model written as functions. All functions take and return tensors, inside a graph.
 
     Args:
-        initial_weights: () -> ModelWeights.
-        forward_pass: (ModelWeights, batch, training) -> (BatchOutput, new non-trainable weights).
-        initial_metrics: () -> the metrics' state, a dict of tuples.
-        update_metrics: (state, batch, BatchOutput) -> state.
-        finalize_metrics: state -> a dict of scalars.
-        batch_type: the type of a batch.
+        initial_weights: () -> ModelWeights; or the weights, as a `ModelWeights` of arrays.
+        forward_pass_fn: (ModelWeights, batch, training) -> BatchOutput; a model with non-trainable weights that move
+            returns (BatchOutput, their new values).
+        input_spec: the type of a batch, of TensorSpecs, or a sample batch of arrays.
+        predict_on_batch_fn: (ModelWeights, inputs, training) -> predictions. Default: there are none to be asked for.
+        metrics_fns: (() -> state, (state, batch, BatchOutput) -> state, state -> metrics); a state is a dict from
+            names to tuples, and those of clients are added. The loss and counts are always there.
+    Example:
+        >>> def forward_pass(weights, batch, training):
+        ...     (kernel,), (x, y) = weights.trainable, batch
+        ...     predictions = x @ kernel
+        ...     return fc.learning.BatchOutput(tf.reduce_mean((predictions - y) ** 2), predictions, tf.shape(y)[0])
+        >>> start = fc.learning.ModelWeights((np.zeros([5, 1], np.float32),), ())
+        >>> model = fc.learning.models.FunctionalModel(start, forward_pass, data.element_spec)
     """
 
-    initial_weights: Callable
-    forward_pass: Callable
-    initial_metrics: Callable
-    update_metrics: Callable
-    finalize_metrics: Callable
-    batch_type: Type
+    def __init__(
+        self,
+        initial_weights: Callable | ModelWeights,
+        forward_pass_fn: Callable,
+        input_spec,
+        predict_on_batch_fn: Callable | None = None,
+        metrics_fns: tuple[Callable, Callable, Callable] = _NO_METRICS,
+    ):
+        self._initial_weights = initial_weights
+        self._forward_pass = forward_pass_fn
+        self._predict = predict_on_batch_fn
+        self._start_metrics, self._update_metrics, self._finalize_metrics = metrics_fns
+        self.batch_type = batch_type(input_spec)
+
+    def initial_weights(self) -> ModelWeights:
+        given: Any = self._initial_weights
+        given = given() if callable(given) else given
+        return ModelWeights(
+            tuple(map(tf.convert_to_tensor, given.trainable)), tuple(map(tf.convert_to_tensor, given.non_trainable))
+        )
+
+    def initial_metrics(self) -> dict:
+        return {**self._start_metrics(), **initial_counts()}
+
+    def step(self, weights, metrics, batch, training):
+        given = self._forward_pass(weights, batch, training)
+        output, non_trainable = given if isinstance(given, tuple) else (given, weights.non_trainable)
+        output = checked_output(output, self._forward_pass)
+        mine = {name: state for name, state in metrics.items() if name not in COUNTED}
+        return output, tuple(non_trainable), {**self._update_metrics(mine, batch, output), **counted(metrics, output)}
+
+    def predict_on_batch(self, weights, x, training=False):
+        if self._predict is None:
+            raise TracingError("this functional model was made without predict_on_batch_fn")
+        return self._predict(weights, x, training)
+
+    def finalize_metrics(self, reported):
+        mine = {name: state for name, state in reported.items() if name not in COUNTED}
+        return {**self._finalize_metrics(mine), **final_counts(reported)}
+
+
+def batch_type(input_spec) -> StructType:
+    """The type of a batch from TensorSpecs, or from a sample batch, whose number of examples is left open."""
+    arrays = [leaf for leaf in tf.nest.flatten(input_spec) if isinstance(leaf, np.ndarray | tf.Tensor)]
+    type_ = to_type(input_spec)
+    return pair_type(map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), type_) if arrays else type_)
+
+
+def pair_type(type_: Type) -> StructType:
+    if not isinstance(type_, StructType) or len(type_) != 2:
+        raise TracingError(f"a batch is a pair of inputs and labels (x, y), not {type_}")
+    if set(type_.names) not in ({None}, {"x", "y"}) or type_.names == ("y", "x"):
+        names = ", ".join(map(str, type_.names))
+        raise TracingError(f"a batch that is a dict has the keys x and y, in that order, not {names}")
+    return type_
+
+
+def checked_output(output, who: Callable) -> BatchOutput:
+    """What a user's forward pass returned.
+
+    Raises:
+        TracingError: it is no BatchOutput with a scalar loss and a number of examples.
+    """
+    parts = ("loss", "predictions", "num_examples")
+    if not all(hasattr(output, name) for name in parts):
+        raise TracingError(f"{describe(who)} returns {type(output).__name__}; it returns a fc.learning.BatchOutput")
+    if output.loss is None or output.num_examples is None:
+        raise TracingError(f"{describe(who)} returns a BatchOutput without a loss or num_examples")
+    loss = tf.convert_to_tensor(output.loss)
+    if loss.shape.rank not in (0, None):
+        raise TracingError(
+            f"{describe(who)} returns a loss of shape {loss.shape}; it is the mean of the batch, a scalar"
+        )
+    return BatchOutput(loss, output.predictions, tf.cast(tf.reshape(output.num_examples, []), tf.int64))

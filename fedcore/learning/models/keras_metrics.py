@@ -1,4 +1,4 @@
-"""Keras metrics as pure functions of their states; the loss and the counts that every model has."""
+"""Keras metrics as pure functions of their states."""
 
 from typing import Any
 
@@ -7,9 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.learning.models.functional_model import BatchOutput
-
-_ALWAYS = ("loss", "num_examples", "num_batches")
+from fedcore.learning.models.pure_model import COUNTED
 
 
 class KerasMetrics:
@@ -31,7 +29,7 @@ class KerasMetrics:
             several = metrics if isinstance(metrics, tuple | list) else [metrics]
             for metric in map(_made, (m for m in several if m is not None)):
                 name = metric.name if len(outputs) == 1 else f"{outputs[i]}_{metric.name}"
-                if name in _ALWAYS or any(name == taken for taken, _, _ in self._metrics):
+                if name in COUNTED or any(name == taken for taken, _, _ in self._metrics):
                     raise TracingError(f"there are two metrics named {name}; give one of them another name=")
                 if not metric.variables:
                     metric.update_state(labels[i], parts[i])
@@ -43,32 +41,16 @@ class KerasMetrics:
                 raise TracingError(f"the metric {name} does not start from zeros, so states of clients cannot be added")
 
     def initial(self) -> dict:
-        start = {name: tuple(map(tf.constant, values)) for name, values in self._starts.items()}
-        zero = tf.constant(0, tf.int64)
-        return {**start, "loss": (tf.constant(0.0), tf.constant(0.0)), "num_examples": (zero,), "num_batches": (zero,)}
+        return {name: tuple(map(tf.constant, values)) for name, values in self._starts.items()}
 
-    def update(self, state: dict, labels: list, predictions: list, output: BatchOutput) -> dict:
-        after = {
+    def update(self, state: dict, labels: list, predictions: list) -> dict:
+        return {
             name: tuple(metric.stateless_update_state(list(state[name]), labels[i], predictions[i]))
             for name, i, metric in self._metrics
         }
-        weight = tf.cast(output.num_examples, tf.float32)
-        total, count = state["loss"]
-        after["loss"] = (total + tf.cast(output.loss, tf.float32) * weight, count + weight)
-        after["num_examples"] = (state["num_examples"][0] + output.num_examples,)
-        after["num_batches"] = (state["num_batches"][0] + 1,)
-        return after
 
     def finalize(self, state: dict) -> dict:
-        """No examples give a loss of NaN."""
-        done = {name: _result(metric, list(state[name])) for name, _, metric in self._metrics}
-        total, count = state["loss"]
-        return {
-            **done,
-            "loss": total / count,
-            "num_examples": state["num_examples"][0],
-            "num_batches": state["num_batches"][0],
-        }
+        return {name: _result(metric, list(state[name])) for name, _, metric in self._metrics}
 
 
 def _result(metric: keras.metrics.Metric, values: list):

@@ -1,20 +1,21 @@
-"""Keras 3 models as functional ones, by `stateless_call`."""
+"""Keras 3 models as pure ones, by `stateless_call`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.graphs.values import elements_of
-from fedcore.learning.models.functional_model import BatchOutput, FunctionalModel
+from fedcore.learning.models.functional_model import batch_type, pair_type
 from fedcore.learning.models.keras_metrics import KerasMetrics
 from fedcore.learning.models.keras_outputs import by_output, labels_type, output_names, structure_of
+from fedcore.learning.models.keras_purity import check_pure
 from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
+from fedcore.learning.models.pure_model import BatchOutput, PureModel, counted, final_counts, initial_counts
 from fedcore.learning.models.traced import active_initialisers
-from fedcore.types import StructType, TensorType, Type, map_tensors, to_type
+from fedcore.types import StructType, TensorType, Type, to_type
 
 _GUESSED_SIZE = 8  # of dimensions that a batch's type leaves open, where an unbuilt model has to be called once
 
@@ -25,7 +26,7 @@ def from_keras_model(
     input_spec=None,
     metrics: Sequence | Mapping | None = None,
     loss_weights: Sequence[float] | Mapping[str, float] | None = None,
-) -> FunctionalModel:
+) -> PureModel:
     """A Keras 3 model with a loss and metrics, as pure functions of its weights.
 
     Make the Keras model inside `model_fn`, so that its initialisers are traced; one that was made outside starts from
@@ -47,12 +48,12 @@ def from_keras_model(
     Example:
         >>> model = fc.learning.from_keras_model(keras_model, keras.losses.MeanSquaredError(), input_spec=spec)
     """
-    return _KerasModel(keras_model, loss, input_spec, metrics, loss_weights).functional()
+    return _KerasModel(keras_model, loss, input_spec, metrics, loss_weights)
 
 
 def functional_model_from_keras(
     keras_model: keras.Model, loss_fn, input_spec=None, metrics_constructor=None, loss_weights=None
-) -> FunctionalModel:
+) -> PureModel:
     """`from_keras_model` with the argument names that functional models have elsewhere.
 
     Args:
@@ -64,14 +65,15 @@ def functional_model_from_keras(
     return from_keras_model(keras_model, loss_fn, input_spec, metrics, loss_weights)
 
 
-class _KerasModel:
+class _KerasModel(PureModel):
     def __init__(self, model: keras.Model, loss, input_spec, metrics, loss_weights):
         if not isinstance(model, keras.Model):
             raise TracingError(f"from_keras_model takes a Keras 3 model, not {model!r}")
         self.model = model
-        self.batch_type = _pair_type(_batch_type(model, loss, input_spec))
+        self.batch_type = pair_type(_batch_type(model, loss, input_spec))
         x, y = (_zeros(t) for t in self.batch_type.types)
         predictions = self._called(x)
+        check_pure(model, lambda given: model(given, **self._training(True)), x)
         self.outputs = output_names(model, predictions)
         self.losses = [_loss(given) for given in by_output(loss, self.outputs, "loss")]
         self.loss_weights = [1.0 if w is None else w for w in by_output(loss_weights, self.outputs, "loss_weights")]
@@ -119,20 +121,13 @@ class _KerasModel:
         self.first_trainable = [initialisers.first_value(v.value) for v in self.trainable]
         self.first_non_trainable = [initialisers.first_value(v.value) for v in self.non_trainable]
 
-    def functional(self) -> FunctionalModel:
-        return FunctionalModel(
-            initial_weights=self.initial_weights,
-            forward_pass=self.forward_pass,
-            initial_metrics=self.metrics.initial,
-            update_metrics=self.update_metrics,
-            finalize_metrics=self.metrics.finalize,
-            batch_type=self.batch_type,
-        )
-
     def initial_weights(self) -> ModelWeights:
         return ModelWeights(
             tuple(first() for first in self.first_trainable), tuple(first() for first in self.first_non_trainable)
         )
+
+    def initial_metrics(self) -> dict:
+        return {**self.metrics.initial(), **initial_counts()}
 
     def pair(self, batch) -> tuple:
         if isinstance(batch, Mapping):
@@ -150,30 +145,37 @@ class _KerasModel:
         losses = [weight * tf.reduce_mean(loss(a, b)) for loss, weight, a, b in parts if loss is not None]
         return losses[0] if len(losses) == 1 else tf.add_n([tf.cast(v, losses[0].dtype) for v in losses])
 
-    def forward_pass(self, weights: ModelWeights, batch, training: bool) -> tuple[BatchOutput, tuple]:
+    def step(self, weights, metrics, batch, training):
         x, y = self.pair(batch)
+        predictions, after, losses = self._applied(weights, x, training)
+        loss = self._loss_of(y, predictions)
+        if losses:
+            loss += tf.add_n([tf.cast(v, loss.dtype) for v in losses])
+        output = BatchOutput(loss, predictions, tf.shape(tf.nest.flatten(y)[0], out_type=tf.int64)[0])
+        updated = self.metrics.update(metrics, self._labels(y), _in_order(predictions, self.outputs))
+        by_variable = dict(zip(map(id, self.model.non_trainable_variables), after, strict=True))
+        non_trainable = tuple(by_variable[id(v)] for v in self.non_trainable)
+        return output, non_trainable, {**updated, **counted(metrics, output)}
+
+    def predict_on_batch(self, weights, x, training=False):
+        return self._applied(weights, x, training)[0]
+
+    def _applied(self, weights: ModelWeights, x, training: bool) -> tuple:
+        """(predictions, the non-trainable variables' values, the layers' own losses)."""
         values = dict(zip(map(id, self.non_trainable), weights.non_trainable, strict=True))
         for variable, start in zip(self.fixed, self.fixed_starts, strict=True):
             draws = training and id(variable) in self.seed_states
             values[id(variable)] = _drawn_state(start) if draws else tf.constant(start)
-        variables = self.model.non_trainable_variables
-        predictions, after, losses = self.model.stateless_call(
+        return self.model.stateless_call(
             list(weights.trainable),
-            [values[id(v)] for v in variables],
+            [values[id(v)] for v in self.model.non_trainable_variables],
             x,
             return_losses=True,
             **self._training(training),
         )
-        loss = self._loss_of(y, predictions)
-        if losses:
-            loss += tf.add_n([tf.cast(v, loss.dtype) for v in losses])
-        examples = tf.shape(tf.nest.flatten(y)[0], out_type=tf.int64)[0]
-        by_variable = dict(zip(map(id, variables), after, strict=True))
-        return BatchOutput(loss, predictions, examples), tuple(by_variable[id(v)] for v in self.non_trainable)
 
-    def update_metrics(self, state: dict, batch, output: BatchOutput) -> dict:
-        labels = self._labels(self.pair(batch)[1])
-        return self.metrics.update(state, labels, _in_order(output.predictions, self.outputs), output)
+    def finalize_metrics(self, reported):
+        return {**self.metrics.finalize(reported), **final_counts(reported)}
 
 
 def _drawn_state(start) -> tf.Tensor:
@@ -200,24 +202,13 @@ def _loss(given):
 
 def _batch_type(model: keras.Model, loss, input_spec) -> Type:
     if input_spec is not None:
-        arrays = [leaf for leaf in tf.nest.flatten(input_spec) if isinstance(leaf, np.ndarray | tf.Tensor)]
-        type_ = to_type(input_spec)
-        return map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), type_) if arrays else type_
+        return batch_type(input_spec)
     if not getattr(model, "inputs", None):
         raise TracingError(
             f"from_keras_model: {model.name} does not tell its inputs; give input_spec, such as dataset.element_spec"
         )
     x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), structure_of(model, "inputs"))
     return to_type((x, labels_type(model, loss)))
-
-
-def _pair_type(type_: Type) -> StructType:
-    if not isinstance(type_, StructType) or len(type_) != 2:
-        raise TracingError(f"a batch is a pair of inputs and labels (x, y), not {type_}")
-    if set(type_.names) not in ({None}, {"x", "y"}) or type_.names == ("y", "x"):
-        names = ", ".join(map(str, type_.names))
-        raise TracingError(f"a batch that is a dict has the keys x and y, in that order, not {names}")
-    return type_
 
 
 def _zeros(type_: Type) -> Any:

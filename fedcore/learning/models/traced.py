@@ -12,7 +12,8 @@ import tensorflow as tf
 from fedcore.errors import TracingError
 from fedcore.graphs.keras_seeds import default_seeds
 from fedcore.ir.values import describe
-from fedcore.learning.models.functional_model import FunctionalModel
+from fedcore.learning.models.pure_model import PureModel
+from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
 
 _SEED = 20170228  # for what model_fn itself draws from Python's `random`
 
@@ -66,22 +67,24 @@ def reproducible() -> Iterator[Initialisers]:
         random.setstate(before)
 
 
-def trace_model(model_fn: Callable | FunctionalModel) -> FunctionalModel:
-    """The model that `model_fn` makes, called once.
+def trace_model(model_fn: Callable | PureModel) -> PureModel:
+    """The model that `model_fn` makes, as pure functions. One with variables of its own is made again in each graph.
 
     Raises:
-        TracingError: it is no function, or returns no model of fc.learning.
+        TracingError: it is no function, or returns no model of fc.learning, or one that it did not make itself.
     """
-    if isinstance(model_fn, FunctionalModel):
+    if isinstance(model_fn, PureModel):
         return model_fn
-    if not callable(model_fn) or isinstance(model_fn, keras.Model):
+    if not callable(model_fn) or isinstance(model_fn, keras.Model | VariableModel):
         raise TracingError(
             f"model_fn is a function that makes a model, not {type(model_fn).__name__}: "
             "lambda: fc.learning.from_keras_model(…)"
         )
-    with reproducible():
+    with reproducible() as found:
         model = model_fn()
-    if not isinstance(model, FunctionalModel):
+    if isinstance(model, VariableModel):
+        return TracedVariableModel(model_fn, model, [variable for variable, *_ in found.made.values()])
+    if not isinstance(model, PureModel):
         raise TracingError(
             f"{describe(model_fn)} returns {type(model).__name__}; it returns what fc.learning.from_keras_model makes"
         )

@@ -1,0 +1,49 @@
+"""Clients that are made when they are read."""
+
+import operator
+from collections.abc import Callable, Iterator
+
+from fedcore.errors import FedcoreError
+
+
+class Cohort:
+    """The clients of a round, each made when it is read, and made again when it is read again.
+
+    A list of a million clients holds a million; a generator can be read only once; this is neither.
+
+    Guarantees:
+      - Nothing is kept of a client that was read.
+      - Every reading calls `client` with 0, 1, … in order, in the thread that calls the computation.
+
+    Args:
+        size: how many clients.
+        client: gives the value of the client of an index; equal values for equal indices, or the stages of one call
+            see different clients.
+    Raises:
+        FedcoreError: the size is no number of clients.
+    Example:
+        >>> total(fc.Cohort(100_000, lambda i: np.float32(i % 7)))
+    """
+
+    def __init__(self, size: int, client: Callable[[int], object]):
+        if isinstance(size, bool) or not hasattr(size, "__index__") or operator.index(size) < 0:
+            raise FedcoreError(f"the size of a cohort is a number of clients, 0 or more, not {size!r}")
+        if not callable(client):
+            raise FedcoreError(f"a cohort takes a function from an index to a client's value, not {client!r}")
+        self._size = operator.index(size)
+        self._client = client
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator:
+        return map(self._client, range(self._size))
+
+    def __getitem__(self, index: int):
+        """The value of one client."""
+        if not 0 <= index < self._size:
+            raise IndexError(f"client {index} of a cohort of {self._size}")
+        return self._client(index)
+
+    def __repr__(self):
+        return f"fc.Cohort({self._size}, {getattr(self._client, '__qualname__', self._client)})"

@@ -1,0 +1,158 @@
+"""From groups of clients to one partial: what they hand over, the fold of each block, the tree over blocks.
+
+A fold is traced once to see what it does with each leaf. One that it only adds is read once, by a sum of a block's
+clients in the order of their indices; the others go through the fold client by client, all blocks side by side.
+"""
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.graphs.vectorise import selected
+
+Tensors = list[tf.Tensor]
+
+GROUPS_AT_ONCE = 4
+"""Groups of a call that TensorFlow may run side by side: its threads take over where a worker has no more calls."""
+
+SUMMED = (tf.float32, tf.float64, tf.int32, tf.int64)
+"""What is summed: the kernels add values of these one after the other, in their own precision."""
+
+LARGE = 1 << 14
+"""Entries of a client's leaf from which its groups are not joined to one tensor first."""
+
+
+@attrs.frozen
+class Handed:
+    """One leaf that clients hand to the fold.
+
+    Args:
+        groups: an array of tensors [width, …], the last of them zeros.
+        width: lanes of a group.
+        lanes: how many there are, those of the zeros not counted.
+        shape: of one client's value.
+    """
+
+    groups: tf.TensorArray
+    width: int
+    lanes: tf.Tensor
+    shape: tf.TensorShape
+
+    @property
+    def dtype(self) -> tf.DType:
+        return self.groups.dtype
+
+    @property
+    def is_large(self) -> bool:
+        return self.shape.num_elements() >= LARGE
+
+    def together(self) -> tf.Tensor:
+        """[lanes, …], zeros at the end."""
+        return tf.ensure_shape(self.groups.concat(), [None, *self.shape])
+
+    def each(self, lanes: tf.Tensor) -> Tensors:
+        """The values [1, …] of some lanes, which TensorFlow takes from their groups without a copy."""
+        groups = tf.unstack(tf.cast(lanes // self.width, tf.int32))
+        rank = self.shape.rank
+        begins = tf.unstack(tf.pad((lanes % self.width)[:, None], [[0, 0], [0, rank]]))
+        size = tf.constant([1, *self.shape], tf.int64)
+        return [
+            tf.ensure_shape(tf.raw_ops.Slice(input=self.groups.read(g), begin=b, size=size), [1, *self.shape])
+            for g, b in zip(groups, begins, strict=True)
+        ]
+
+
+def by_group(group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec]) -> list[Handed]:
+    """What all lanes hand over, a group after the other.
+
+    Args:
+        group: the first lane of a group -> its tensors [width, …].
+    """
+    groups = tf.cast(lanes // width, tf.int32)
+    arrays = [tf.TensorArray(s.dtype, size=groups + 1, element_shape=[width, *s.shape]) for s in specs]
+
+    def body(g, *before):
+        found = group(tf.cast(g, tf.int64) * width)
+        return g + 1, *(a.write(g, t) for a, t in zip(before, found, strict=True))
+
+    _, *after = tf.while_loop(
+        lambda g, *_: g < groups, body, (tf.constant(0), *arrays), parallel_iterations=GROUPS_AT_ONCE
+    )
+    after = [a.write(groups, tf.zeros([width, *s.shape], s.dtype)) for a, s in zip(after, specs, strict=True)]
+    return [Handed(a, width, lanes, s.shape) for a, s in zip(after, specs, strict=True)]
+
+
+def fold_blocks(fold: Callable, merge: Callable, zeros: Tensors, handed: list[Handed], place: tf.Tensor) -> Tensors:
+    """The one partial of all blocks, with a leading axis of size 1.
+
+    Args:
+        fold: (the values of one client of every block, the partials before) -> the partials after.
+        merge: (partials, those of the blocks next to them) -> their partials.
+        zeros: the first partials [blocks, …].
+        place: int64 [blocks, block]: the lane of every client, negative for one that is absent.
+    """
+    blocks = int(place.shape[0])
+    # The halves of this order are neighbours, half by half: taking a half copies nothing.
+    place = tf.gather(place, _bit_reversed(blocks))
+    partial = _folded(fold, zeros, handed, place)
+    present = tf.reduce_any(place >= 0, axis=1)
+    while blocks > 1:
+        blocks //= 2
+        left, right = [t[:blocks] for t in partial], [t[blocks:] for t in partial]
+        partial = selected(present[blocks:], merge(left, right), left)
+        present = present[:blocks] | present[blocks:]
+    return partial
+
+
+def _bit_reversed(count: int) -> np.ndarray:
+    order = np.zeros(1, np.int64)
+    while len(order) < count:
+        order = np.concatenate([2 * order, 2 * order + 1])
+    return order
+
+
+def _folded(fold: Callable, zeros: Tensors, handed: list[Handed], place: tf.Tensor) -> Tensors:
+    """The partial of each block: its present clients in the order of their indices."""
+    sums = _sums(fold, zeros, handed)
+    found = {i: zeros[i] + _summed(handed[j], place) for i, j in sums.items()}
+    if len(found) < len(zeros):
+        partial = zeros
+        joined = [h.together() for h in handed]
+        for b in range(int(place.shape[1])):
+            mine = [tf.gather(t, tf.maximum(place[:, b], 0)) for t in joined]
+            partial = selected(place[:, b] >= 0, fold(mine, partial), partial)
+        found = {**dict(enumerate(partial)), **found}
+    return [found[i] for i in range(len(zeros))]
+
+
+def _summed(handed: Handed, place: tf.Tensor) -> tf.Tensor:
+    """[blocks, …]: the sum of each block's present clients."""
+    blocks, block = place.shape
+    if handed.is_large:
+        values = handed.each(tf.reshape(tf.where(place >= 0, place, handed.lanes), [-1]))
+        return tf.concat([tf.add_n(values[i : i + block]) for i in range(0, blocks * block, block)], 0)
+    order = tf.reshape(place, [-1])
+    present = tf.where(order >= 0)[:, 0]
+    total = tf.raw_ops.SparseSegmentSumWithNumSegments(
+        data=handed.together(), indices=tf.gather(order, present), segment_ids=present // block, num_segments=blocks
+    )
+    return tf.ensure_shape(total, [blocks, *handed.shape])
+
+
+def _sums(fold: Callable, zeros: Tensors, handed: list[Handed]) -> dict[int, int]:
+    """The leaves of the partial that a fold only adds to -> the leaf that it adds. Found in a graph thrown away."""
+    found: dict[int, int] = {}
+
+    def scratch():
+        before = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in zeros]
+        mine = [tf.compat.v1.placeholder(h.dtype, [zeros[0].shape[0], *h.shape]) for h in handed]
+        for i, tensor in enumerate(fold(mine, before)):
+            if tensor.op.type not in ("AddV2", "Add") or tensor.dtype not in SUMMED:
+                continue
+            others = [t for t in tensor.op.inputs if t is not before[i]]
+            found.update((i, j) for j, t in enumerate(mine) if len(others) == 1 and others[0] is t)
+
+    tf.function(scratch, autograph=False).get_concrete_function()
+    return found

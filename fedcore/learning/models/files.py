@@ -1,0 +1,131 @@
+"""Models as directories of `.fed` files, which need none of the Python that made them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fedcore.computation import Computation, tf_computation
+from fedcore.computation import load as load_computation
+from fedcore.computation import save as save_computation
+from fedcore.errors import FedcoreError
+from fedcore.learning.models.functional_model import pair_type
+from fedcore.learning.models.gradients import gradients_of, with_gradients
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.pure_model import BatchOutput, PureModel
+from fedcore.learning.models.traced import trace_model
+
+_PARTS = (
+    "initial_weights",
+    "initial_metrics",
+    "train",
+    "evaluate",
+    "report",
+    "finalize",
+    "predict",
+    "predict_training",
+)
+
+
+def save(model, path: str | os.PathLike) -> None:
+    """Writes a model to a directory of `.fed` files: graphs, and nothing of Python.
+
+    Args:
+        model: a model of `fc.learning`, or a `model_fn` that makes one.
+        path: the directory; made where there is none.
+    Raises:
+        FedcoreError: the path is a file.
+    Example:
+        >>> fc.learning.models.save(model_fn, 'model')
+        >>> process = fc.learning.algorithms.build_fed_eval(fc.learning.models.load('model'))
+    """
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise FedcoreError(f"{folder} is a file; a model is saved to a directory")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, computation in _computations(trace_model(model)).items():
+        save_computation(computation, folder / f"{name}.fed")
+
+
+def _computations(model: PureModel) -> dict[str, Computation]:
+    batch = model.batch_type
+    weights_of = tf_computation(lambda: _parts_of(model.initial_weights()))
+    start = tf_computation(lambda: model.initial_metrics())
+    weights, metrics = weights_of.type_signature.result, start.type_signature.result
+
+    @tf_computation(weights, metrics, batch)
+    def train(weights, metrics, batch):
+        gradients, output, non_trainable, after = gradients_of(model, ModelWeights(*weights), metrics, batch)
+        return gradients, _told(output), non_trainable, after
+
+    @tf_computation(weights, metrics, batch)
+    def evaluate(weights, metrics, batch):
+        gradients, output, non_trainable, after = gradients_of(
+            model, ModelWeights(*weights), metrics, batch, training=False
+        )
+        return gradients, _told(output), non_trainable, after
+
+    report = tf_computation(metrics)(lambda state: model.report_metrics(state))
+    finalize = tf_computation(report.type_signature.result)(lambda reported: model.finalize_metrics(reported))
+    inputs = batch.types[0]
+
+    @tf_computation(weights, inputs)
+    def predict(weights, x):
+        return model.predict_on_batch(ModelWeights(*weights), x, training=False)
+
+    @tf_computation(weights, inputs)
+    def predict_training(weights, x):
+        return model.predict_on_batch(ModelWeights(*weights), x, training=True)
+
+    parts = (weights_of, start, train, evaluate, report, finalize, predict, predict_training)
+    return dict(zip(_PARTS, parts, strict=True))
+
+
+def _parts_of(weights: ModelWeights) -> tuple:
+    """A tuple, since a process that loads it may not know the class."""
+    return tuple(weights.trainable), tuple(weights.non_trainable)
+
+
+def _told(output: BatchOutput) -> tuple:
+    return output.loss, () if output.predictions is None else output.predictions, output.num_examples
+
+
+def load(path: str | os.PathLike, trusted: bool = False) -> PureModel:
+    """Reads a model back: usable wherever a `model_fn` is wanted.
+
+    Args:
+        trusted: as `fc.load`.
+    Raises:
+        FedcoreError: the directory holds no model; or as `fc.load`.
+    """
+    folder = Path(path)
+    missing = [name for name in _PARTS if not (folder / f"{name}.fed").is_file()]
+    if missing:
+        raise FedcoreError(f"{folder} holds no model: there is no {missing[0]}.fed")
+    return _LoadedModel({name: load_computation(folder / f"{name}.fed", trusted) for name in _PARTS})
+
+
+class _LoadedModel(PureModel):
+    def __init__(self, parts: dict[str, Computation]):
+        self._parts: dict[str, Any] = parts
+        self.batch_type = pair_type(parts["train"].module.main.parameters[2].type)
+
+    def initial_weights(self):
+        return ModelWeights(*self._parts["initial_weights"]())
+
+    def initial_metrics(self):
+        return self._parts["initial_metrics"]()
+
+    def step(self, weights, metrics, batch, training):
+        run = self._parts["train" if training else "evaluate"]
+        gradients, output, non_trainable, after = run(_parts_of(weights), metrics, batch)
+        loss, predictions, count = output
+        return BatchOutput(with_gradients(loss, gradients, weights.trainable), predictions, count), non_trainable, after
+
+    def predict_on_batch(self, weights, x, training=False):
+        return self._parts["predict_training" if training else "predict"](_parts_of(weights), x)
+
+    def report_metrics(self, metrics):
+        return self._parts["report"](metrics)
+
+    def finalize_metrics(self, reported):
+        return self._parts["finalize"](reported)

@@ -1,0 +1,55 @@
+"""What of a Keras model cannot be a pure function, by the name of the layer that it is in."""
+
+import re
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from fedcore.errors import TracingError
+
+_PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
+
+
+def check_pure(model: keras.Model, call: Callable, x) -> None:
+    """Traces the model and looks for what a pure graph has not.
+
+    Raises:
+        TracingError: a layer calls Python, looks up in a table, or keeps a variable that Keras does not know.
+    """
+    graph = tf.function(call, autograph=False).get_concrete_function(tf.nest.map_structure(_spec, x)).graph
+    for op in graph.get_operations():
+        if op.type in _PYTHON:
+            raise TracingError(
+                f"{_layer_of(model, op)} calls Python while it runs (op {op.type}); a graph runs where there is no "
+                "Python. Write it with keras.ops or TensorFlow's operations, or do it to the data before they come in"
+            )
+    known = {id(v.value.handle) for v in model.variables}
+    for outer, inner in graph.captures:
+        if outer.dtype != tf.resource or id(outer) in known:
+            continue
+        layer = _layer_of(model, inner.consumers()[0])
+        if outer._handle_data is not None and outer._handle_data.shape_and_type:
+            raise TracingError(
+                f"{layer} keeps a tf.Variable that Keras does not know, so clients would share it; make it with "
+                "self.add_weight(..., trainable=False)"
+            )
+        raise TracingError(
+            f"{layer} looks up in a table, which lives in one process. Look up before the data come in: "
+            "dataset.map(lambda x, y: (layer(x), y))"
+        )
+
+
+def _spec(tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def _layer_of(model: keras.Model, op: tf.Operation) -> str:
+    """The innermost layer in whose scope an operation is."""
+    layers = {layer.name: layer for layer in model._flatten_layers()}
+    for scope in reversed(op.name.split("/")):
+        # TensorFlow numbers a scope that it meets again.
+        layer = layers.get(scope) or layers.get(re.sub(r"_\d+$", "", scope))
+        if layer is not None and layer is not model:
+            return f"the layer {layer.name} ({type(layer).__name__}) of {model.name}"
+    return f"the Keras model {model.name}"

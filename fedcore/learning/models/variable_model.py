@@ -1,0 +1,214 @@
+"""Models that the user writes as a class with variables, and how they become pure functions."""
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fedcore.errors import TracingError
+from fedcore.ir.values import describe
+from fedcore.learning.models.functional_model import batch_type, checked_output
+from fedcore.learning.models.gradients import with_gradients
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.pure_model import BatchOutput, PureModel, counted, final_counts, initial_counts
+
+
+class VariableModel(abc.ABC):
+    """A model of one's own with `tf.Variable`s (or Keras layers), made in `__init__` and kept by the instance.
+
+    A `model_fn` returns one. It is called for every graph that needs the model: each has variables of its own there,
+    which take the round's weights and start fresh with every client. Since a graph with variables is never run for
+    several clients at once, `FunctionalModel` and `from_keras_model` are faster where either will do.
+
+    Example:
+        >>> class Line(fc.learning.Model):
+        ...     def __init__(self):
+        ...         self.kernel = tf.Variable(lambda: tf.zeros([3, 1]), name='kernel')
+        ...         self.error, self.count = (tf.Variable(0.0, trainable=False) for _ in range(2))
+        ...     trainable_variables = property(lambda self: [self.kernel])
+        ...     non_trainable_variables = property(lambda self: [])
+        ...     local_variables = property(lambda self: [self.error, self.count])
+        ...     input_spec = property(lambda self: SPEC)
+        ...     def predict_on_batch(self, x, training=True):
+        ...         return x @ self.kernel
+        ...     def forward_pass(self, batch_input, training=True):
+        ...         x, y = batch_input
+        ...         errors = (self.predict_on_batch(x) - y) ** 2
+        ...         count = tf.shape(y)[0]
+        ...         self.error.assign_add(tf.reduce_sum(errors))
+        ...         self.count.assign_add(tf.cast(count, tf.float32))
+        ...         return fc.learning.BatchOutput(tf.reduce_mean(errors), None, count)
+        ...     def report_local_unfinalized_metrics(self):
+        ...         return {'error': [self.error, self.count]}
+        ...     def metric_finalizers(self):
+        ...         return {'error': lambda values: values[0] / values[1]}
+        ...     def reset_metrics(self):
+        ...         for v in self.local_variables: v.assign(tf.zeros_like(v))
+    """
+
+    @property
+    @abc.abstractmethod
+    def trainable_variables(self) -> Sequence[tf.Variable]:
+        """What the optimizer moves."""
+
+    @property
+    @abc.abstractmethod
+    def non_trainable_variables(self) -> Sequence[tf.Variable]:
+        """What forward passes move; clients send its change with that of the trainable ones."""
+
+    @property
+    @abc.abstractmethod
+    def local_variables(self) -> Sequence[tf.Variable]:
+        """What metrics are counted in; it never leaves a client as it is."""
+
+    @property
+    @abc.abstractmethod
+    def input_spec(self):
+        """The type of a batch: TensorSpecs, as `dataset.element_spec`."""
+
+    @abc.abstractmethod
+    def predict_on_batch(self, x, training: bool = True):
+        """The predictions for the inputs of a batch."""
+
+    @abc.abstractmethod
+    def forward_pass(self, batch_input, training: bool = True) -> BatchOutput:
+        """The loss and predictions of a batch; counts it in the local variables."""
+
+    @abc.abstractmethod
+    def report_local_unfinalized_metrics(self) -> Mapping[str, Any]:
+        """By a metric's name one tensor or several, made of the local variables; those of clients are added."""
+
+    @abc.abstractmethod
+    def metric_finalizers(self) -> Mapping[str, Callable]:
+        """By a metric's name what computes it from its added tensors, and from nothing else."""
+
+    @abc.abstractmethod
+    def reset_metrics(self) -> None:
+        """Sets the local variables to what a client starts with."""
+
+
+class TracedVariableModel(PureModel):
+    """A `VariableModel` as pure functions: each makes an instance whose variables live in the graph being built.
+
+    Args:
+        model: what `model_fn` made outside of graphs; says what variables there are.
+        made: the variables that this call made, in order.
+    Raises:
+        TracingError: the model uses variables that `model_fn` did not make.
+    """
+
+    def __init__(self, model_fn: Callable, model: VariableModel, made: Sequence[tf.Variable]):
+        self._model_fn = model_fn
+        self._model = model
+        self._described = describe(model_fn)
+        self._shapes = [(v.shape, v.dtype) for v in made]
+        positions = {id(v): i for i, v in enumerate(made)}
+        groups = (model.trainable_variables, model.non_trainable_variables, model.local_variables)
+        self._places = [[self._place(positions, v) for v in group] for group in groups]
+        self.batch_type = batch_type(model.input_spec)
+
+    def _place(self, positions: dict[int, int], variable) -> int:
+        place = positions.get(id(_tensorflow(variable)))
+        if place is None:
+            raise TracingError(
+                f"{self._described} returns a model with the variable {variable.name}, which it did not make: make "
+                "models and their variables inside of it"
+            )
+        return place
+
+    def initial_weights(self) -> ModelWeights:
+        model = self._model_fn()
+        return ModelWeights(_values(model.trainable_variables), _values(model.non_trainable_variables))
+
+    def initial_metrics(self) -> dict:
+        with self._instance(self._zeros(0), self._zeros(1), ()) as model:
+            model.reset_metrics()
+            return {"local": _values(model.local_variables), **initial_counts()}
+
+    def step(self, weights, metrics, batch, training):
+        with self._instance(weights.trainable, weights.non_trainable, metrics["local"]) as model:
+            variables = [_tensorflow(v) for v in model.trainable_variables]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(variables)
+                output = checked_output(_converted(model.forward_pass)(batch, training=training), model.forward_pass)
+            gradients = tape.gradient(output.loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            after, local = _values(model.non_trainable_variables), _values(model.local_variables)
+        loss = with_gradients(output.loss, gradients, weights.trainable)
+        return (
+            BatchOutput(loss, output.predictions, output.num_examples),
+            after,
+            {"local": local, **counted(metrics, output)},
+        )
+
+    def predict_on_batch(self, weights, x, training=False):
+        with self._instance(weights.trainable, weights.non_trainable, self._zeros(2)) as model:
+            return _converted(model.predict_on_batch)(x, training=training)
+
+    def report_metrics(self, metrics):
+        counts = {name: state for name, state in metrics.items() if name != "local"}
+        with self._instance(self._zeros(0), self._zeros(1), metrics["local"]) as model:
+            found = model.report_local_unfinalized_metrics()
+            return {**counts, **{name: _tensors(value) for name, value in found.items()}}
+
+    def finalize_metrics(self, reported):
+        finalizers = self._model.metric_finalizers()
+        missing = set(self._model.report_local_unfinalized_metrics()) ^ set(finalizers)
+        if missing:
+            raise TracingError(
+                f"metric_finalizers() and report_local_unfinalized_metrics() of {type(self._model).__name__} name "
+                f"other metrics: {', '.join(sorted(missing))} is in one of them only"
+            )
+        single = {n for n, v in self._model.report_local_unfinalized_metrics().items() if not _several(v)}
+        given = {n: reported[n][0] if n in single else list(reported[n]) for n in finalizers}
+        return {**final_counts(reported), **{n: finalizers[n](given[n]) for n in finalizers}}
+
+    def _zeros(self, group: int) -> tuple:
+        return tuple(tf.zeros(*self._shapes[place]) for place in self._places[group])
+
+    @contextlib.contextmanager
+    def _instance(self, *groups: Sequence[tf.Tensor]) -> Iterator[VariableModel]:
+        """A model in the graph being built, whose variables have these values; what `__init__` assigns is undone."""
+        places = [place for group, values in zip(self._places, groups, strict=True) for place in group[: len(values)]]
+        given = dict(zip(places, (tf.convert_to_tensor(v) for values in groups for v in values), strict=True))
+        made: list[tf.Variable] = []
+
+        def creator(next_creator, **options):
+            if len(made) == len(self._shapes):
+                raise TracingError(
+                    f"the model of {self._described} makes the variable {options.get('name')} while it is used: make "
+                    "all variables in __init__ (call Keras layers once there, or build them)"
+                )
+            options["initial_value"] = given.get(len(made), options["initial_value"])
+            made.append(next_creator(**options))
+            return made[-1]
+
+        with tf.variable_creator_scope(creator):
+            model = self._model_fn()
+            for place, value in given.items():
+                made[place].assign(value)
+            yield model
+
+
+def _tensorflow(variable) -> tf.Variable:
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _values(variables) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.identity(_tensorflow(v)) for v in variables)
+
+
+def _several(value) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _tensors(value) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.identity(tf.convert_to_tensor(v)) for v in (value if _several(value) else [value]))
+
+
+def _converted(method: Callable) -> Callable:
+    """A method with Python control flow over tensors made part of the graph."""
+    autograph = tf.__internal__.autograph
+    return autograph.tf_convert(method, autograph.control_status_ctx())
