@@ -4,6 +4,7 @@ import math
 
 import click
 
+from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
@@ -23,8 +24,9 @@ from fedcore.cli.reproducer import Work
 @click.option("-o", "--output", type=click.Path(dir_okay=False), default="pinned.fed", show_default=True,
               help="Where the plan is written.")  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@trusted_option
 @click.pass_obj
-def tune(work: Work, target, arguments, clients, steps, rows, widths, blocks, rounds, output, format_):
+def tune(work: Work, target, arguments, clients, steps, rows, widths, blocks, rounds, output, format_, trusted):
     """Measures how each client stage runs fastest here, and writes a pinned plan.
 
     A plan is otherwise decided by shapes alone, so that the same program gives the same bits everywhere. Nothing that
@@ -41,7 +43,7 @@ def tune(work: Work, target, arguments, clients, steps, rows, widths, blocks, ro
     from fedcore.cli.json_values import bound, read_argument
     from fedcore.cli.loading import quiet_start, read_target
 
-    module = read_target(target, work)
+    module = read_target(target, work, trusted=trusted)
     if module.stage != "traced":
         raise click.BadParameter(f"{target} is {module.stage}; a traced program is tuned")
     parameters = module.main.parameters

@@ -72,13 +72,7 @@ class PackedColumns:
 
 
 def pack_clients(
-    clients: list[tuple],
-    seeds: np.ndarray,
-    numbers: SequenceOf[int],
-    *,
-    width: int,
-    places: int,
-    kept: PackedColumns,
+    clients: list[tuple], seeds: np.ndarray, numbers: SequenceOf[int], *, width: int, places: int, kept: PackedColumns
 ) -> tuple[CallShape, list]:
     """The flat tensors of a call: the lanes' seeds, each client's place, then those of the arguments' leaves.
 
@@ -86,7 +80,7 @@ def pack_clients(
     and sizes of every lane's elements.
 
     Args:
-        numbers: of each leaf of a client, among the leaves of the call's arguments; see `pack`.
+        numbers: of each leaf of a client, among the leaves of the call's arguments; see `realize.pack`.
         width: clients of a group; the lanes are a multiple of it.
         places: clients of a call that is not the last.
     """
@@ -118,12 +112,16 @@ def pack_clients(
     return CallShape(tuple(layouts), tuple(widths)), tensors
 
 
-def _lanes(leaves_of: list[list], numbers: dict[int, int], seeds: np.ndarray, width: int) -> tuple:
-    """The client of each lane (ABSENT for none); then rows, sizes and padded size of a batch for each sequence."""
+def _lanes(leaves_of: list[list], sequences: dict[int, int], seeds: np.ndarray, width: int) -> tuple:
+    """The client of each lane (ABSENT for none); then rows, sizes and padded size of a batch for each sequence.
+
+    Args:
+        sequences: which leaves are sequences, with the number of each.
+    """
     count = len(leaves_of)
     drawn = {
         i: [leaves[i].draw(fold_in(int(s), number)) for leaves, s in zip(leaves_of, seeds, strict=True)]
-        for i, number in numbers.items()
+        for i, number in sequences.items()
     }
     steps = np.zeros(count, np.int64)
     for of_clients in drawn.values():

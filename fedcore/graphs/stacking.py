@@ -141,8 +141,6 @@ def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type
 
 
 def _check_graph(module: Module, graph: Graph, stacked: set[int], ragged: dict[int, int]) -> None:
-    if graph.attributes.get("stateful") or graph.attributes.get("effects"):
-        raise NoRule(graph.name, "the graph has state or effects of its own")
     error = can_vectorise(graph, module.blob(graph.digest), stacked, ragged)
     if error is not None:
         raise error

@@ -47,8 +47,8 @@ class PlanExecutor:
             firsts = [numbers[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
-                    name = op.operands[0].name
-                    known[op.name] = self._run(module, digest, name, operands, firsts, seed, report, stop)
+                    stage = op.operands[0].name
+                    known[op.name] = self._run(module, digest, stage, operands, firsts, seed, report, stop)
             elif op.kind in ("fold", "collect"):
                 operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
                 work = _client_work(module, digest, op, operands, firsts, operand_types, joins.get(op.name), seed)

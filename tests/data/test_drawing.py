@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.graphs.realize import pack
 from fedcore.graphs.packing import PackedColumns, pack_clients
+from fedcore.graphs.realize import pack
 
 RUNTIMES = {"local": fc.runtime.local(workers_per_device=2), "reference": fc.runtime.reference()}
 FLOATS = fc.SequenceType("float32")
@@ -118,7 +118,6 @@ def test_clients_side_by_side_draw_what_they_draw_one_by_one():
     assert [layout is not None for layout in shape.layouts] == [True, True]
     _, place, _, first_rows, _, _, second_rows, _ = map(np.asarray, stacked)
     for k, value in enumerate(values):
-        (_, alone) = pack(value[0], int(seeds[k]), 3)
-        np.testing.assert_array_equal(first_rows[place[k]] - 6 * k, alone[-1])
-        (_, alone) = pack(value[1], int(seeds[k]), 7)
-        np.testing.assert_array_equal(second_rows[place[k]] - 6 * k, alone[-1])
+        for sequence, number, rows in zip(value, (3, 7), (first_rows, second_rows), strict=True):
+            (_, alone) = pack(sequence, int(seeds[k]), number)
+            np.testing.assert_array_equal(rows[place[k]] - 6 * k, alone[-1])
