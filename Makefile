@@ -17,7 +17,7 @@ demo: $(READY) ## the main job: train, look inside, compare
 	@$(BIN)/fedcore demo
 
 test: lint ## everything CI runs: linters, types, layers, the whole test suite
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 # The tests that tell most a second: those of the language, the plans and the runtime.
 QUICK := tests/types tests/ir tests/intrinsics tests/golden tests/templates tests/runtime tests/data
