@@ -41,7 +41,7 @@ class Cancellation:
         return self._manager.is_cancelled
 
     def call(
-        self, function: tf.types.experimental.ConcreteFunction, tensors: Sequence, *, optimised: bool
+        self, function: tf.types.experimental.ConcreteFunction, tensors: Sequence, *, optimised: bool = False
     ) -> list[tf.Tensor]:
         """The flat results of a traced function.
 
