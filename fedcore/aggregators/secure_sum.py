@@ -1,3 +1,5 @@
+import math
+
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
@@ -7,7 +9,7 @@ from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
     federated_map,
-    federated_sum,
+    federated_secure_sum,
     federated_value,
     federated_zip,
     generic_zero,
@@ -16,6 +18,7 @@ from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, TensorType, Type, tensor_leaves
 
 _LEVELS = 2**32 - 1
+_EXACT = 2**53  # integers up to here are exact in the float64 that bounds are in
 
 
 class SecureSumFactory(UnweightedAggregationFactory):
@@ -82,16 +85,12 @@ class SecureSumFactory(UnweightedAggregationFactory):
             over = tf.cast(tf.reduce_any([tf.reduce_any(x > high) for x in wide]), tf.int32)
             under = tf.cast(tf.reduce_any([tf.reduce_any(x < low) for x in wide]), tf.int32)
             largest = tf.reduce_max([tf.reduce_max(tf.abs(x)) for x in wide])
-            return {
-                "codes": tf.nest.pack_sequence_as(value, codes),
-                "over": over,
-                "under": under,
-                "count": tf.constant(1, tf.int64),
-            }, tf.cast(largest, tf.float32)
+            counts = {"over": over, "under": under, "clients": tf.constant(1, tf.int64)}
+            return tf.nest.pack_sequence_as(value, codes), counts, tf.cast(largest, tf.float32)
 
-        summed = encode.type_signature.result[0]
+        codes_type = encode.type_signature.result[0]
 
-        @tf_computation(summed["codes"], summed["count"], value_type, number, number)
+        @tf_computation(codes_type, TensorType("int64"), value_type, number, number)
         def decode(codes, count, like, low, high):
             n = tf.cast(count, tf.float64)
 
@@ -117,17 +116,27 @@ class SecureSumFactory(UnweightedAggregationFactory):
             encoded = federated_map(
                 lambda v, b: encode(v, b[0], b[1]), federated_zip((value, federated_broadcast(bounds)))
             )
-            total = federated_sum(encoded[0])
+            codes = federated_secure_sum(encoded[0], self._largest_code(value_type))
+            counts = federated_secure_sum(encoded[1], 1)
             result = federated_map(
-                lambda t, b: decode(t.codes, t.count, generic_zero(value_type), b[0], b[1]), (total, bounds)
+                lambda c, n, b: decode(c, n.clients, generic_zero(value_type), b[0], b[1]), (codes, counts, bounds)
             )
             measurements = {
-                "secure_upper_clipped_count": total.over,
-                "secure_lower_clipped_count": total.under,
+                "secure_upper_clipped_count": counts.over,
+                "secure_lower_clipped_count": counts.under,
                 "secure_upper_threshold": federated_map(narrow, bounds[1]),
                 "secure_lower_threshold": federated_map(narrow, bounds[0]),
             }
-            after = upper.next(state, encoded[1]) if adaptive else state
+            after = upper.next(state, encoded[2]) if adaptive else state
             return MeasuredProcessOutput(after, result, federated_zip(measurements))
 
         return aggregation_process(initialize, value_type, None, body)
+
+    def _largest_code(self, value_type: Type) -> int:
+        """What no element's code is greater than, whatever its leaf."""
+        if not any(t.dtype.is_integer for t in tensor_leaves(value_type)):
+            return _LEVELS
+        if self._adaptive:
+            return _EXACT
+        lower = -self._upper if self._lower is None else self._lower
+        return max(_LEVELS, math.floor(self._upper) - math.ceil(lower))

@@ -200,6 +200,12 @@ def test_integers_are_added_exactly_by_the_secure_sum():
     assert output.measurements["secure_upper_clipped_count"] == 0
 
 
+def test_the_secure_sum_goes_by_the_intrinsic_with_the_largest_code():
+    sums = [str(op) for op in agg.SecureSumFactory(3.0).create(NUMBER).next.module.main.operations]
+    assert sum("federated_secure_sum" in op for op in sums) == 2
+    assert not any("federated_sum(" in op for op in sums)
+
+
 def test_the_secure_sum_follows_an_estimated_bound():
     norm = agg.PrivateQuantileEstimationProcess.no_noise(1.0, 0.9, 1.0)
     output = run(agg.SecureSumFactory(norm), values(5), rounds=8)
@@ -222,6 +228,13 @@ def test_a_sample_holds_each_client_at_most_once_and_all_equally_often():
         counts[output.result] += 1
     assert output.measurements["num_clients"] == 10
     assert (abs(counts - 60) < 35).all()  # five standard deviations
+
+
+def test_a_sample_is_that_of_its_seed():
+    sample = agg.UnweightedReservoirSamplingFactory(3).create(fc.to_type("int32")).next
+    first, again, other = (sample.invoke((), [np.int32(i) for i in range(30)], seed=s).result for s in (4, 4, 5))
+    np.testing.assert_array_equal(first, again)
+    assert set(first) != set(other)
 
 
 def test_a_sample_of_few_clients_is_all_of_them():
