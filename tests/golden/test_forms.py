@@ -3,12 +3,9 @@
 import collections
 import functools
 import re
-import time
 from pathlib import Path
 
 import pytest
-
-from fedcore.compiler import compile_module
 
 from .programs import PROGRAMS
 
@@ -47,12 +44,3 @@ def test_a_program_has_the_form_that_its_file_shows(name, stage, update_goldens)
 def test_a_program_has_as_few_stages_as_it_needs(name):
     kinds = collections.Counter(op.kind for op in computation(name).to_module("planned").main.operations)
     assert {k: n for k, n in kinds.items() if k not in ("struct", "item")} == SHAPES[name]
-
-
-@pytest.mark.slow  # measures time
-def test_a_round_compiles_in_less_than_half_a_second():
-    module = computation("fed_avg").module
-    compile_module(module)
-    began = time.process_time()
-    compile_module(module)
-    assert time.process_time() - began < 0.5
