@@ -16,7 +16,7 @@ from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, pipelin
 from fedcore.compiler.pinned_plans import PinnedPlans
 from fedcore.compiler.stored_plans import stored_plans
 from fedcore.ir import Module, verify
-from fedcore.ir.operations import redeclarations
+from fedcore.ir.operations import declarations
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.report import Report
 
@@ -67,7 +67,7 @@ class PlanCache:
             recorded_in: what each pass did is written there.
         """
         how = pipeline if given is None else f"given {given.digest()}"
-        key = (module.source_digest(), how, redeclarations())
+        key = (module.source_digest(), how, declarations())
         with self._lock:
             if recorded_in is not None and (*key, recorded_in) not in self._recorded:
                 self._recorded.add((*key, recorded_in))

@@ -30,7 +30,7 @@ from fedcore.types import (
 )
 
 _registry: dict[str, "Intrinsic"] = {}
-_redeclared: list[str] = []
+_declared: list[str] = []
 
 PLACED, LOCAL, PLAN = "placed", "local", "plan"
 
@@ -87,9 +87,9 @@ def registered() -> dict[str, "Intrinsic"]:
     return dict(_registry)
 
 
-def redeclarations() -> int:
-    """How often an operation has taken the place of one of its name: what was compiled before is out of date."""
-    return len(_redeclared)
+def declarations() -> int:
+    """How many operations have been declared, again or anew: what was compiled before may be out of date."""
+    return len(_declared)
 
 
 class Intrinsic:
@@ -343,8 +343,7 @@ def _declare(op: Intrinsic) -> Intrinsic:
     known = _registry.get(op.name)
     if known is not None and _written_at(known) != _written_at(op):
         raise FedcoreError(f"an operation called {op.name!r} is declared already")
-    if known is not None:
-        _redeclared.append(op.name)
+    _declared.append(op.name)
     _registry[op.name] = op
     return op
 
