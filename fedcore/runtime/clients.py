@@ -118,7 +118,15 @@ class _Run:
         return min(planned, self.block << max(0, share - 1).bit_length())
 
     def result(self, workers: Workers) -> tuple:
-        dispatch(self._calls(), lambda lane, call: self._perform(self.devices[lane], call), workers, self.stop)
+        # Ahead of the workers only what is there already; of several devices, the first free one takes the next call.
+        ahead = int(len(self.devices) == 1 and all(c.size is not None for c in self.work.cohorts))
+        dispatch(
+            self._calls(),
+            lambda lane, call: self._perform(self.devices[lane], call),
+            workers,
+            self.stop,
+            ahead=ahead,
+        )
         self.report.clients = max(self.report.clients, self.drawn)
         partial = None
         if self.work.zero is not None:
