@@ -117,7 +117,7 @@ class Tolerance:
                     ) from error
                 tries -= not failed
                 for index, why in failed.items():
-                    self.failed(index, why)
+                    self._failed(index, why)
                 call = call.without(failed)
         return None
 
@@ -159,27 +159,25 @@ class Tolerance:
                 raise
             except Exception as error:
                 if not tries or once():
-                    self.failed(index, error)
+                    if not self.drops and isinstance(error, FedcoreError) and not isinstance(error, TooLate):
+                        raise  # it says where in the argument
+                    self._failed(index, error)
                     return None
                 tries -= 1
 
-    def failed(self, index: int, error: Exception) -> None:
+    def _failed(self, index: int, error: Exception) -> None:
         """Leaves a client out of this call.
 
         Raises:
-            ClientError: the policy is to raise; a fedcore error that names the client already is raised as it is.
+            ClientError: the policy is to raise.
         """
-        if self._policy is not None:
+        if self.drops:
             self._report.dropped[index] = reason(error)
             return
         message = f"client {index} failed: {reason(error)}"
         if isinstance(error, tf.errors.ResourceExhaustedError):
             raise ClientOutOfMemory(message) from error
-        if isinstance(error, tf.errors.OpError):
-            raise ClientError(message) from None
-        if isinstance(error, FedcoreError) and not isinstance(error, TooLate):
-            raise error
-        raise ClientError(message) from error
+        raise ClientError(message) from (None if isinstance(error, tf.errors.OpError) else error)
 
     def check_quorum(self, clients: int) -> None:
         """Raises ClientError where too few are left of so many clients."""
