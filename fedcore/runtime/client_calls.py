@@ -10,6 +10,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.packing import CallShape, pack_clients
 from fedcore.graphs.realize import Realized, pack, realize_block
+from fedcore.graphs.sequences import Layout
 from fedcore.graphs.stacked import realize_one_more, realize_stacked
 from fedcore.graphs.values import flatten
 from fedcore.ir import Module
@@ -167,11 +168,12 @@ def _packed(work: ClientWork, device: DeviceExecutor, call: Call, width: int) ->
     return shape, [tf.convert_to_tensor(t) for t in tensors]
 
 
-def alike(clients: Sequence[tuple]) -> bool:
-    """Whether the sequences of all clients are laid out as those of the first, and no batch of theirs is empty.
+def common_layouts(clients: Sequence[tuple]) -> tuple[Layout, ...] | None:
+    """How the sequences of all clients are laid out; None where they differ, or a batch of theirs is empty.
 
     A stacked step takes a batch without rows for the end of its client.
     """
     sequences = [[leaf for leaf in flatten(c) if isinstance(leaf, Columns)] for c in clients]
-    layouts = [[s.layout for s in of_client] for of_client in sequences]
-    return all(given == layouts[0] for given in layouts) and not any(s.has_empty_batch for c in sequences for s in c)
+    layouts = [tuple(s.layout for s in of_client) for of_client in sequences]
+    alike = all(given == layouts[0] for given in layouts) and not any(s.has_empty_batch for c in sequences for s in c)
+    return layouts[0] if alike else None

@@ -9,7 +9,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.realize import Realized, realize_stage
 from fedcore.graphs.values import flatten
 from fedcore.graphs.vectorise import NoRule
-from fedcore.runtime.client_calls import Call, ClientWork, alike, looped, one_more, stacked
+from fedcore.runtime.client_calls import Call, ClientWork, common_layouts, looped, one_more, stacked
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.drawing import Drawing, Drawn, converted, is_read_once
 from fedcore.runtime.faults import Drop, NotFinite, Tolerance, deadline
@@ -89,6 +89,7 @@ class _Run:
         self.block = int(plan.get("block", 1))
         self.width = int(plan.get("width", 1))
         self.size = self._call_size(int(plan.get("call", self.block)))
+        self.without_rule: set[tuple] = set()  # layouts of clients that cannot be stacked
         self.shared: dict[str, list[tf.Tensor]] = {}
         self.sharing = threading.Lock()
         self.drawing = Drawing(work, self.size, drops=tolerance.drops, timeout_s=timeout_s, stop=stop)
@@ -163,15 +164,16 @@ class _Run:
         Clients that a plan stacks but whose data has no rule for it (layouts that differ, a graph whose rules ask for
         more than is known before) go one by one, and their partials merge as a tree.
         """
-        if self.stacked and not (self.width and alike(call.values)):
+        layouts = common_layouts(call.values) if self.stacked else ()
+        if layouts is None or layouts in self.without_rule:
             return self._unlike(device, call)
         memory = self.memory[device.device]
         if memory.clients(self.work.key, call.places) == call.places:
             try:
                 return self._stacked(device, call) if self.stacked else self._clients(device, call)
             except NoRule as error:
-                self.width = 0
-                self.report.notes.append(f"@{self.work.stage} runs client by client: {error}")
+                self.without_rule.add(layouts)
+                self.report.note(f"@{self.work.stage} runs client by client: {error}")
                 return self._unlike(device, call)
             except tf.errors.ResourceExhaustedError:
                 if not self.stacked and len(call.present) == 1:
