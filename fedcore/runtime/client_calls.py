@@ -1,5 +1,6 @@
 """The graph calls of a client stage: which clients one takes, its function and its tensors."""
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -64,12 +65,12 @@ class Call:
     places: int
     clients: tuple[tuple | None, ...]
 
-    @property
+    @functools.cached_property
     def present(self) -> list[int]:
         """The indices of the clients that are not left out."""
         return [self.first + i for i, client in enumerate(self.clients) if client is not None]
 
-    @property
+    @functools.cached_property
     def values(self) -> list[tuple]:
         """Of those clients."""
         return [client for client in self.clients if client is not None]
@@ -91,14 +92,17 @@ class Call:
     def seeds(self, seed: int) -> np.ndarray:
         """Of the clients that are present."""
         every = fold_in_each(seed, self.first, len(self.clients))
-        return every[[i - self.first for i in self.present]]
+        return every if len(self.present) == len(every) else every[[i - self.first for i in self.present]]
 
 
-def looped(work: ClientWork, device: DeviceExecutor, call: Call, *, continues: bool = False) -> tuple[Realized, list]:
-    """The function in which a call's clients follow one another, and the clients' tensors."""
+def looped(
+    work: ClientWork, device: DeviceExecutor, call: Call, *, continues: bool = False
+) -> tuple[Realized, tf.Tensor, list]:
+    """The function in which a call's clients follow one another, the clients' seeds, and their tensors."""
+    seeds = call.seeds(work.seed)
     packed = [
         [pack(value, int(seed), n.start) for n, value in zip(work.numbers, client, strict=True)]
-        for client, seed in zip(call.values, call.seeds(work.seed), strict=True)
+        for client, seed in zip(call.values, seeds, strict=True)
     ]
     layouts = tuple(tuple(given for given, _ in client) for client in packed)
     function = device.functions.get(
@@ -113,7 +117,7 @@ def looped(work: ClientWork, device: DeviceExecutor, call: Call, *, continues: b
             continues=continues,
         ),
     )
-    return function, [tf.convert_to_tensor(t) for client in packed for _, ts in client for t in ts]
+    return function, tf.constant(seeds), [tf.convert_to_tensor(t) for client in packed for _, ts in client for t in ts]
 
 
 def stacked(work: ClientWork, device: DeviceExecutor, call: Call, width: int, block: int) -> tuple[Realized, list]:

@@ -1,5 +1,7 @@
 """Blocks of clients over the devices, with a fixed number of workers."""
 
+import functools
+import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,7 +19,7 @@ from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.reader import Reader
 from fedcore.runtime.report import Report
-from fedcore.runtime.stopping import Stop
+from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.runtime.workers import Workers, dispatch
 
 Outcome = tuple[object, Mapping[int, object]]
@@ -141,14 +143,20 @@ class _Run:
         """A client's values as the runtime takes them; None where it is left out."""
         if index in self.report.dropped:
             return None
+        for reads in itertools.count(1):
+            try:
+                if self.timeout_s is None:
+                    return self._convert(index, client)
+                return reader.call(functools.partial(self._convert, index, client), self.timeout_s, self.stop)
+            except Stopped:
+                raise
+            except Exception as error:
+                if self.tolerance.unreadable(index, error, reads=reads, once=is_read_once(client)):
+                    break
+        return None
 
-        def convert() -> tuple:
-            return tuple(converted(c, index, v) for c, v in zip(self.work.cohorts, client, strict=True))
-
-        def in_time() -> tuple:
-            return convert() if self.timeout_s is None else reader.call(convert, self.timeout_s, self.stop)
-
-        return self.tolerance.value(index, in_time, once=lambda: is_read_once(client))
+    def _convert(self, index: int, client: tuple) -> tuple:
+        return tuple([converted(c, index, v) for c, v in zip(self.work.cohorts, client, strict=True)])
 
     def _checked(self, device: DeviceExecutor, call: Call) -> Outcome:
         """As `_fitting`; where clients may be dropped, the floats of the outcome are finite."""
@@ -215,8 +223,7 @@ class _Run:
     def _clients(self, device: DeviceExecutor, call: Call, before: object = None) -> Outcome:
         """One graph call in which clients follow one another, after those of a partial where it is given."""
         work = self.work
-        function, tensors = looped(work, device, call, continues=before is not None)
-        seeds = tf.constant(call.seeds(work.seed))
+        function, seeds, tensors = looped(work, device, call, continues=before is not None)
         carried = [] if before is None else flatten(before)
         out = self._run(device, call, function, [seeds, *self._shared(device), *tensors, *carried])
         kept = out[0] if work.zero is None else out[1] if work.keeps else ()
@@ -243,13 +250,18 @@ class _Run:
         """
         memory = self.memory[device.device]
         while True:
-            with memory.share(self.stop) as allowed, deadline(self.stop, seconds) as stop:
-                try:
+            allowed = memory.begin(self.stop)
+            try:
+                if seconds is None:
+                    return device.call(function, tensors, self.stop)
+                with deadline(self.stop, seconds) as stop:
                     return device.call(function, tensors, stop)
-                except tf.errors.ResourceExhaustedError:
-                    fewer = memory.halve(allowed)
-                    if not fewer:
-                        raise
+            except tf.errors.ResourceExhaustedError:
+                fewer = memory.halve(allowed)
+                if not fewer:
+                    raise
+            finally:
+                memory.end()
             self.report.note(f"{device.device} ran out of memory: calls there at once: {fewer}")
 
     def _shared(self, device: DeviceExecutor) -> list[tf.Tensor]:
