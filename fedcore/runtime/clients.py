@@ -199,8 +199,9 @@ class _Run:
 
     def _unlike(self, device: DeviceExecutor, call: Call) -> Outcome:
         tree = MergeTree(self._merge)
-        for index in call.present:
-            tree.add(index - call.first, self._clients(device, call.with_only([index]))[0])
+        for i, client in enumerate(call.clients):
+            alone = call.with_only([call.first + i])
+            tree.add(i, ABSENT if client is None else self._clients(device, alone)[0])
         return tree.result(), {}
 
     def _one_by_one(self, device: DeviceExecutor, call: Call) -> Outcome:
