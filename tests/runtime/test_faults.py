@@ -264,6 +264,16 @@ def test_what_is_not_finite_is_a_value_like_others_by_default():
     assert context.last_report().dropped == {}
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_floats_of_every_size_are_looked_at(dtype):
+    sum_ = fc.federated_computation(lambda xs: fc.federated_sum(xs), fc.FederatedType((dtype, (2,)), fc.CLIENTS))
+    numpy = tf.as_dtype(dtype).as_numpy_dtype
+    clients = [np.array([1.0, x], numpy) for x in (1.0, np.inf, 2.0, np.nan)]
+    with runtime_of():
+        assert np.asarray(sum_(clients), np.float64).tolist() == [2.0, 3.0]
+    assert sorted(context.last_report().dropped) == [1, 3]
+
+
 def test_finite_values_whose_sum_is_not_are_kept():
     largest = np.finfo(np.float32).max
     with runtime_of():
