@@ -78,7 +78,14 @@ class PackedColumns:
 
 
 def pack_clients(
-    clients: list[tuple], seeds: np.ndarray, numbers: SequenceOf[int], *, width: int, places: int, kept: PackedColumns
+    clients: SequenceOf[tuple],
+    positions: SequenceOf[int],
+    seeds: np.ndarray,
+    numbers: SequenceOf[int],
+    *,
+    width: int,
+    places: int,
+    kept: PackedColumns,
 ) -> tuple[CallShape, list]:
     """The flat tensors of a call: the lanes' seeds, each client's place, then those of the arguments' leaves.
 
@@ -86,6 +93,7 @@ def pack_clients(
     and sizes of every lane's elements.
 
     Args:
+        positions: where each client stands among those of the call; the others are absent.
         numbers: of each leaf of a client, among the leaves of the call's arguments; see `realize.pack`.
         width: clients of a group; the lanes are a multiple of it.
         places: clients of a call that is not the last.
@@ -96,12 +104,13 @@ def pack_clients(
     in_slots = steady and all(leaf[sequences[0]].is_in_order for leaf in leaves_of)
     pack = functools.partial(_lanes, leaves_of, {i: numbers[i] for i in sequences}, seeds, width, in_slots)
     if steady:  # nothing of the rows depends on a seed
-        lanes, *rest = kept.get(f"rows by {width}", [leaf[sequences[0]] for leaf in leaves_of], pack)
+        columns = [leaf[sequences[0]] for leaf in leaves_of]
+        lanes, *rest = kept.get(f"rows by {width}", columns, pack)
     else:
         lanes, *rest = pack()
     client_of = np.asarray(lanes)
     place = np.full(places, ABSENT, np.int64)
-    place[client_of[client_of != ABSENT]] = np.flatnonzero(client_of != ABSENT)
+    place[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
     tensors: list = [np.where(client_of == ABSENT, 0, seeds[client_of]), place]
     layouts: list[Layout | None] = []
     widths: list[int] = []

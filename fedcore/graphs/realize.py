@@ -29,14 +29,26 @@ class Realized:
     Args:
         call: takes the flat tensors of all arguments; returns flat tensors.
         optimised: made of optimised graphs, and so large that optimising it again would take a second.
+        in_order: it adds clients one after the other, and TensorFlow is not to regroup the sums.
     """
 
     call: tf.types.experimental.ConcreteFunction
     result: Type
     optimised: bool = False
+    in_order: bool = False
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
-        return arrived(list(cancellation.call(self.call, tensors, optimised=self.optimised)), self.result)
+        out = cancellation.call(self.call, tensors, optimised=self.optimised, in_order=self.in_order)
+        return arrived(list(out), self.result)
+
+    def get_ready(self, tensors: SequenceOf) -> None:
+        """Has TensorFlow compile the function for the device of this scope, without running it."""
+        cancelled = Cancellation()
+        cancelled.cancel()
+        try:
+            self(tensors, cancelled)
+        except tf.errors.CancelledError:
+            pass
 
 
 def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
@@ -105,6 +117,7 @@ def realize_block(
     clients: SequenceOf[SequenceOf[Layouts]],
     *,
     keeps: bool,
+    continues: bool = False,
 ) -> Realized:
     """A block of clients: starts from `zero`, folds the clients in order, returns the partial.
 
@@ -114,6 +127,7 @@ def realize_block(
         zero: the stage that makes the first partial; None where nothing is folded.
         clients: for each client of the block the layouts of its arguments.
         keeps: the stage also returns a value per client.
+        continues: it starts from a partial, whose tensors come last, and not from `zero`.
     Returns:
         A function whose result is <partial,kept of each client>, without what the stage does not give.
     """
@@ -124,16 +138,22 @@ def realize_block(
     specs = [spec(t) for type_ in shared for t in tensor_leaves(type_)]
     for layouts in clients:
         specs.extend(s for t, given in zip(own, layouts, strict=True) for s in _specs(t, given))
+    before = module.function(zero).result_type if zero is not None and continues else None
+    if before is not None:
+        specs.extend(_specs(before, (None,) * len(leaves(before))))
     run = interpreter(module)
     type_ = _block_type(module, zero, function, len(clients), keeps=keeps)
 
     def body(seeds, *tensors):
         rest = list(tensors)
         common = [_unpack(t, (None,) * len(leaves(t)), rest) for t in shared]
-        partial = None if zero is None else run.run(module.function(zero), *common)
+        given_to = [[_unpack(t, given, rest) for t, given in zip(own, layouts, strict=True)] for layouts in clients]
+        if before is not None:
+            partial = _unpack(before, (None,) * len(leaves(before)), rest)
+        else:
+            partial = None if zero is None else run.run(module.function(zero), *common)
         kept = []
-        for k, layouts in enumerate(clients):
-            mine = [_unpack(t, given, rest) for t, given in zip(own, layouts, strict=True)]
+        for k, mine in enumerate(given_to):
             out = run.run(function, *([] if zero is None else [partial]), *common, *mine, seed=tensor_seed(seeds[k]))
             if zero is None:
                 kept.append(out)
@@ -147,7 +167,7 @@ def realize_block(
 
     body.__name__ = stage
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
-    return Realized(traced.get_concrete_function(), type_)
+    return Realized(traced.get_concrete_function(), type_, in_order=len(clients) > 1)
 
 
 def _block_type(module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool) -> StructType:

@@ -102,6 +102,7 @@ class Recording:
             "kept": report.kept,
             "placements": report.placements,
             "notes": report.notes,
+            "dropped": report.dropped,
             "error": None if error is None else f"{type(error).__name__}: {error}",
             "crossings": [] if plan is None else crossings(plan),
             "spans": sorted(self.spans, key=lambda s: s["start"]),
