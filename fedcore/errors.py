@@ -36,7 +36,11 @@ class TracingError(FedcoreError, TypeError):
     """A Python function did something that cannot be traced."""
 
 
-class ClientError(FedcoreError, RuntimeError):
+class ExecutionError(FedcoreError, RuntimeError):
+    """A graph failed while it ran."""
+
+
+class ClientError(ExecutionError):
     """The work of one client failed."""
 
 

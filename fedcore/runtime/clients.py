@@ -15,7 +15,7 @@ from fedcore.graphs.vectorise import NoRule
 from fedcore.runtime.client_calls import Call, ClientWork, common_layouts, looped, one_more, stacked
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.drawing import Drawing, Drawn, converted, is_read_once
-from fedcore.runtime.faults import Drop, NotFinite, Tolerance, deadline
+from fedcore.runtime.faults import Drop, NotFinite, Tolerance, deadline, failures_of
 from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.reader import Reader
@@ -287,7 +287,7 @@ class _Run:
         layouts = tuple((None,) * len(flatten(side)) for side in (left, right))
         function = device.functions.get(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
         self.report.count("merges")
-        with self.report.span("merge", join, device=device.device):
+        with self.report.span("merge", join, device=device.device), failures_of(work.module, join):
             tensors = [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)]
             return self._with_memory(device, function, tensors, None)
 

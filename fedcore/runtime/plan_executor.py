@@ -14,6 +14,7 @@ from fedcore.runtime.arguments import ClientValues, leaf_numbers
 from fedcore.runtime.client_calls import ClientWork
 from fedcore.runtime.clients import ClientsExecutor
 from fedcore.runtime.device import DeviceExecutor
+from fedcore.runtime.faults import failures_of
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
@@ -68,9 +69,10 @@ class PlanExecutor:
         )
         report.count("server")
         tensors = [tf.constant(seed, tf.int64), *self._server.put([t for _, ts in packed for t in ts])]
-        if threading.current_thread() is not threading.main_thread():
-            return self._server.call(function, tensors, stop)
-        return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
+        with failures_of(module, stage):
+            if threading.current_thread() is not threading.main_thread():
+                return self._server.call(function, tensors, stop)
+            return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
 
     def close(self) -> None:
         self._aside.close()

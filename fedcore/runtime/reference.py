@@ -8,12 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.data import columns_of
-from fedcore.errors import TypeMismatch
+from fedcore.errors import ExecutionError, TypeMismatch
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.trace import eager_callable
 from fedcore.ir import Module, Operation, lookup
 from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
+from fedcore.runtime.faults import reason
 from fedcore.runtime.report import Report
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, StructType, Type, leaves, strip_placement
@@ -66,7 +67,11 @@ def evaluator(clients: int) -> Callable:
             keywords["clients"] = clients
         if "seed" in declared.meaning_keywords:
             keywords["seed"] = needed(seed, op.kind)
-        return declared.meaning(*values, **keywords)
+        try:
+            return declared.meaning(*values, **keywords)
+        except tf.errors.OpError as error:
+            at = f"\n  at {op.location}" if op.location else ""
+            raise ExecutionError(f"{op.kind} failed: {reason(error)}{at}") from None
 
     return evaluate
 
