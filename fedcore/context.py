@@ -136,22 +136,27 @@ def current_runtime() -> Runtime:
 
 @contextlib.contextmanager
 def use(
-    runtime: Runtime | None = None, *, seed: int | None = None, plans: str | os.PathLike | None = None
+    runtime: Runtime | None = None,
+    *,
+    seed: int | None = None,
+    plans: str | os.PathLike | None = None,
+    trusted: bool = False,
 ) -> Iterator[Runtime]:
     """Runs what is called inside with `runtime` (or the current one), and with `seed` where it is given.
 
     Args:
         plans: a file that `fedcore tune` wrote, or a directory of such: programs that these were made for run by
             them, other programs as always. Default: what FEDCORE_PLANS names, if it is set.
+        trusted: the graphs of `plans` may hold any operation, as those of `fc.load(path, trusted=True)`.
     Raises:
-        FedcoreError: `plans` names what is no pinned plan.
+        FedcoreError: `plans` names what is no pinned plan, or a plan with operations that are not allowed.
     Example:
         >>> with fc.use(fc.runtime.reference(), seed=7):
         ...     total = add_up([1, 2, 3])
         >>> with fc.use(plans='pinned.fed'):
         ...     state, metrics = process.next(state, clients)
     """
-    pins = None if plans is None else PinnedPlans.read(plans)
+    pins = None if plans is None else PinnedPlans.read(plans, trusted=trusted)
     chosen = runtime or current_runtime()
     token = _used.set((chosen, seed))
     pinned_token = _pinned.set(pins or _pinned.get())

@@ -34,9 +34,11 @@ class PinnedPlans:
             self._plans[_program_of(source, plan)] = (source, plan)
 
     @classmethod
-    def read(cls, path: str | os.PathLike) -> "PinnedPlans":
+    def read(cls, path: str | os.PathLike, *, trusted: bool = False) -> "PinnedPlans":
         """The plans of a `.fed` file, or of all that a directory holds.
 
+        Args:
+            trusted: their graphs may hold any operation.
         Raises:
             FedcoreError: there is none, or a file is no pinned plan, or its graphs hold what a file may not.
         """
@@ -44,7 +46,7 @@ class PinnedPlans:
         files = sorted(path.glob("*.fed")) if path.is_dir() else [path]
         if not files:
             raise FedcoreError(f"{path} holds no .fed file; fedcore tune writes pinned plans")
-        return cls((str(file), _read(file)) for file in files)
+        return cls((str(file), _read(file, trusted=trusted)) for file in files)
 
     def get(self, module: Module) -> Module | None:
         """The plan for a traced module.
@@ -72,17 +74,17 @@ class PinnedPlans:
         return f"the plan of @{name} in {sources[0]} is for another program: run fedcore tune again"
 
 
-def _read(file: Path) -> Module:
+def _read(file: Path, *, trusted: bool) -> Module:
     try:
         module = verify(bundle.read(file))
+        if module.graphs:
+            from fedcore.graphs.allowed import check_graphs  # brings TensorFlow in
+
+            check_graphs(module, trusted=trusted, advice="name it by fc.use(plans=..., trusted=True)")
     except OSError as error:
         raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
     except FedcoreError as error:
         raise FedcoreError(f"{file}: {error}") from None
-    if module.graphs:
-        from fedcore.graphs.allowed import check_graphs  # brings TensorFlow in
-
-        check_graphs(module, trusted=False)
     return module
 
 

@@ -17,7 +17,8 @@ class StoredPlans:
 
     Guarantees:
       - A plan is found again only for the same module, pipeline and versions of fedcore and TensorFlow.
-      - A file that is damaged, or is no plan, is as if it were not there; the next plan is written over it.
+      - A file that is damaged, is no plan, or holds operations that `fc.load` refuses, is as if it were not there; the
+        next plan is written over it. So programs that print are compiled in every process.
       - A crash, or another process that writes the same plan, leaves a whole file.
       - A directory that cannot be written costs the cache, not the call.
     """
@@ -26,11 +27,14 @@ class StoredPlans:
         self.directory = Path(directory)
 
     def get(self, digest: str, pipeline: str = DEFAULT_PIPELINE) -> Module | None:
+        from fedcore.graphs.allowed import check_graphs  # brings TensorFlow in
+
         try:
             plan = verify(bundle.read(self._path(digest, pipeline)))
+            check_graphs(plan, trusted=False)
         except (OSError, FedcoreError):
             return None
-        return plan if plan.stage == "planned" and all(g.digest in plan.blobs for g in plan.graphs) else None
+        return plan if plan.stage == "planned" else None
 
     def put(self, digest: str, plan: Module, pipeline: str = DEFAULT_PIPELINE) -> None:
         path = self._path(digest, pipeline)

@@ -2,6 +2,8 @@
 
 import attrs
 import pytest
+import tensorflow as tf
+from elsewhere import module_of
 
 import fedcore as fc
 from fedcore import context
@@ -51,6 +53,14 @@ def test_a_damaged_file_is_ignored_and_written_again(store, damage):
 
 def test_a_module_that_is_no_plan_is_ignored(store):
     store.put(total_of_halves.digest, total_of_halves.module)
+    assert store.get(total_of_halves.digest) is None
+
+
+def test_a_plan_with_operations_that_a_file_may_not_hold_is_ignored(store):
+    def reads(x):
+        return tf.strings.length(tf.io.read_file("secret.txt")) + x
+
+    store.put(total_of_halves.digest, fc.Computation(module_of(reads)).to_module("planned"))
     assert store.get(total_of_halves.digest) is None
 
 

@@ -1,6 +1,8 @@
 """Pinned plans: which program runs by which plan, and what the report says of it."""
 
 import pytest
+import tensorflow as tf
+from elsewhere import module_of
 
 import fedcore as fc
 from fedcore import context
@@ -127,6 +129,44 @@ def test_what_is_no_pinned_plan_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FedcoreError, match=r"empty holds no \.fed file"), fc.use(plans=tmp_path / "empty"):
         pass
+
+
+def reads(x):
+    return tf.strings.to_number(tf.io.read_file("secret.txt")) + x
+
+
+@pytest.fixture
+def reading(tmp_path):
+    """A file that says to be the plan of `mean_of_tenths`, and reads a file at every client."""
+    leaf = fc.Computation(module_of(reads, "float32"))
+    stolen = fc.federated_computation(lambda xs: fc.federated_mean(fc.federated_map(leaf, xs)), FLOATS)
+    path = tmp_path / "reading.fed"
+    bundle.write(pinned(stolen.to_module("planned"), mean_of_tenths.digest), path)
+    return path
+
+
+REFUSED = (
+    r"(?s)reading\.fed: graph @\w+ holds operations that a file from elsewhere may not:\s+"
+    r"ReadFile at .*: it reads or writes files.*"
+    r"if you trust whoever wrote the file, name it by fc\.use\(plans=\.\.\., trusted=True\)"
+)
+
+
+def test_a_plan_with_operations_that_a_file_may_not_hold_is_refused(reading, monkeypatch):
+    with pytest.raises(FedcoreError, match=REFUSED), fc.use(plans=reading):
+        pass
+    with pytest.raises(FedcoreError, match=REFUSED), fc.use(plans=reading.parent):
+        pass
+    monkeypatch.setenv("FEDCORE_PLANS", str(reading))
+    with pytest.raises(FedcoreError, match=REFUSED):
+        mean_of_tenths(READINGS)
+
+
+def test_a_trusted_plan_may_hold_any_operation(reading, monkeypatch):
+    monkeypatch.chdir(reading.parent)
+    (reading.parent / "secret.txt").write_text("40")
+    with fc.use(plans=reading, trusted=True):
+        assert mean_of_tenths([1.0, 3.0]) == 42.0
 
 
 def test_a_plan_has_no_earlier_stage_and_stands_in_no_computation(looping):

@@ -5,17 +5,15 @@ import re
 import attrs
 import pytest
 import tensorflow as tf
+from elsewhere import module_of
 from tensorflow.core.framework import graph_pb2, op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 import fedcore as fc
-from fedcore.computation.tracing import graph_module
 from fedcore.errors import FedcoreError
 from fedcore.graphs import op_classes
 from fedcore.graphs.allowed import check_graphs
-from fedcore.graphs.canonical import canonical_graph
 from fedcore.graphs.op_classes import op_class
-from fedcore.graphs.trace import TracedGraph
 from fedcore.ir import Module, bundle, parse_module
 from fedcore.ir.module import digest_of
 
@@ -82,14 +80,7 @@ def test_an_operation_is_in_its_class(name, kind):
 
 
 def saved(tmp_path, fn):
-    """A file that our own decorator would not have made: the graph of `fn` from an int32 to one, as it is."""
-    graph = tf.function(fn).get_concrete_function(tf.TensorSpec([], tf.int32)).graph
-    results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
-    effects = [op.name for op in graph.control_outputs]
-    data = canonical_graph(graph.as_graph_def(), [graph.inputs[0].op.name], results, effects)
-    traced = TracedGraph(fc.FunctionType("int32", "int32"), data)
-    module = graph_module(traced, fn.__name__, ["x"], [fc.to_type("int32")], None)
-    bundle.write(module, tmp_path / "from_elsewhere.fed")
+    bundle.write(module_of(fn), tmp_path / "from_elsewhere.fed")
     return tmp_path / "from_elsewhere.fed"
 
 
