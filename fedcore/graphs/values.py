@@ -111,6 +111,8 @@ def _array(value, type_: TensorType, path: str) -> np.ndarray:
         if array.dtype.kind not in "USO":
             raise TypeMismatch(f"{path} is {value!r}, but the type is {type_}")
         flat = [x.encode() if isinstance(x, str) else x for x in array.ravel().tolist()]
+        if not all(isinstance(x, bytes) for x in flat):
+            raise TypeMismatch(f"{path} is {value!r}, but the type is {type_}")
         out = np.empty(len(flat), dtype=object)
         out[:] = flat
         return out.reshape(array.shape)

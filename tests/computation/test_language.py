@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import TracingError, TypeMismatch
+from fedcore.errors import FedcoreError, TracingError, TypeMismatch
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 INTS = fc.FederatedType("int32", fc.CLIENTS)
@@ -355,3 +355,30 @@ def test_a_struct_of_client_values_is_sliced_and_iterated():
         return fc.federated_zip((s[1:], first, s[-1]))
 
     assert fc.federated_computation(body, type_)([(1.0, 2.0, 3)]) == [((2.0, 3), 1.0, 3)]
+
+
+@pytest.mark.parametrize("value", [object(), {"x": object()}, [object(), 1]])
+def test_an_argument_that_stands_for_no_type_says_so(value):
+    same = fc.tf_computation(lambda x: x)
+    with pytest.raises(TypeMismatch, match=r"cannot tell the type of its argument: .*object object at .* stands for"):
+        same(value)
+
+
+def test_text_that_is_none_is_refused():
+    same = fc.tf_computation("str")(lambda x: x)
+    with pytest.raises(TypeMismatch, match=r"x is .*object object at .*, but the type is str"):
+        same(np.array(object()))
+
+
+def test_a_module_says_which_names_it_has_not():
+    one = fc.tf_computation(lambda: 1.0)
+    (graph,) = one.module.graphs
+    main = one.module.main
+    with pytest.raises(FedcoreError, match=r"^@nothing is no function of the module$"):
+        one.module.function("nothing")
+    with pytest.raises(FedcoreError, match=r"^@nothing is no graph of the module$"):
+        one.module.graph("nothing")
+    with pytest.raises(FedcoreError, match=f"^@{graph.name} is no function of the module, but a graph$"):
+        one.module.function(graph.name)
+    with pytest.raises(FedcoreError, match=f"^@{main.name} is no graph of the module, but a function$"):
+        one.module.graph(main.name)

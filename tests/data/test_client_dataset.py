@@ -377,3 +377,8 @@ def test_the_data_of_a_client_is_no_constant_of_the_graph():
     (layout,) = layout
     assert layout == client(3).batch(5).columns.layout
     assert len(tensors) == len(layout.specs())
+
+
+def test_a_batch_of_no_elements_is_refused():
+    with pytest.raises(FedcoreError, match="a batch has at least one element, not 0"):
+        client().batch(0)

@@ -273,6 +273,14 @@ CHANGES = {
         lambda g: node(g, "Const").attr["value"].tensor.tensor_shape.dim.add(size=-1),
         "its value has no shape",
     ),
+    "a control input before another": (
+        lambda g: node(g, "Greater").input.insert(0, "^arg0"),
+        "a control input stands before one that is none",
+    ),
+    "two arguments of one name": (
+        lambda g: g.library.function[0].signature.input_arg.append(g.library.function[0].signature.input_arg[0]),
+        "has two arguments of one name",
+    ),
     "a constant of another type": (
         lambda g: setattr(node(g, "Const").attr["value"].tensor, "dtype", 3),
         "its value is of another type|is written as one of another type",
@@ -326,3 +334,41 @@ def test_a_result_of_another_shape_than_declared_is_an_error_of_ours(tmp_path):
     path.write_bytes(bundle.to_bytes(attrs.evolve(parse_module(text), blobs=built.blobs)))
     with pytest.raises(FedcoreError, match=r"says that result 0 is float32\[3\], but makes \(2,\)"):
         fc.load(path)([1.0, 2.0])
+
+
+def rewritten(module: Module, change) -> Module:
+    """The module after a change of its only graph."""
+    (graph,) = module.graphs
+    graph_def = graph_pb2.GraphDef.FromString(module.blob(graph.digest))
+    change(graph_def)
+    data = graph_def.SerializeToString()
+    graph = attrs.evolve(graph, digest=digest_of(data))
+    return attrs.evolve(module, graphs=(graph,), blobs={graph.digest: data})
+
+
+def test_a_condition_that_returns_two_tensors_is_refused():
+    def two(graph_def):
+        loop = next(n for n in graph_def.node if n.op in ("While", "StatelessWhile"))
+        name = loop.attr["cond"].func.name
+        condition = next(f for f in graph_def.library.function if f.signature.name == name)
+        (first,) = condition.signature.output_arg
+        condition.signature.output_arg.add(name="second", type=first.type)
+        condition.ret["second"] = condition.ret[first.name]
+
+    module = module_of(lambda x: tf.while_loop(lambda y: y < 9, lambda y: (y + 1,), (x,))[0])
+    with pytest.raises(FedcoreError, match="its condition does not return one tensor"):
+        check_graphs(rewritten(module, two), trusted=True)
+
+
+def test_a_graph_whose_shapes_cannot_be_is_an_error_of_ours(tmp_path):
+    def longer(graph_def):
+        shape = next(n for n in graph_def.node if n.op == "Const").attr["value"].tensor
+        shape.CopyFrom(tf.make_tensor_proto([7], tf.int32))
+
+    def reshapes(x):
+        return tf.reduce_sum(tf.reshape(x, [1]))
+
+    path = tmp_path / "misshapen.fed"
+    bundle.write(rewritten(module_of(reshapes), longer), path)
+    with pytest.raises(FedcoreError, match=r"TensorFlow cannot import the graph @reshapes: .*[Rr]eshape"):
+        fc.load(path)(1)

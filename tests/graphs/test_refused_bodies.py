@@ -90,6 +90,44 @@ def test_a_captured_dataset_is_refused():
         fc.tf_computation(folds)
 
 
+def draws_in_a_dataset(x):
+    drawn = tf.data.Dataset.range(3).map(lambda i: tf.random.uniform([]))
+    return drawn.reduce(x, lambda a, b: a + b)
+
+
+def test_a_draw_where_no_seed_is_handed_on_is_refused():
+    says = "draws random numbers in a function of the op MapDataset, which hands on no seed. Draw outside of it"
+    with pytest.raises(TracingError, match=f"`draws_in_a_dataset` .*{says}"):
+        fc.tf_computation("float32")(draws_in_a_dataset)
+
+
+@tf.autograph.experimental.do_not_convert
+def loops_unseen(xs):
+    total = 0.0
+    for x in xs:
+        total += x
+    return total
+
+
+@pytest.mark.parametrize(
+    ("fn", "says"),
+    [
+        (lambda xs: float(len(xs)), r"how many elements a sequence has is not known while it is traced; \.cardinality"),
+        (lambda xs: 1.0 if xs else 0.0, "how many elements a sequence has is not known while it is traced"),
+        (
+            lambda xs: sum(xs),
+            r"a sequence is iterated in Python code whose source cannot be read, .*; use \.reduce\(\)",
+        ),
+        (lambda xs: max(xs), "a sequence is iterated in Python code whose source cannot be read"),
+        (loops_unseen, "a sequence is iterated in Python code whose source cannot be read"),
+    ],
+    ids=["len", "bool", "sum", "max", "for"],
+)
+def test_what_a_sequence_cannot_do_in_a_body_says_what_can_be_done(fn, says):
+    with pytest.raises(TracingError, match=says):
+        fc.tf_computation(fc.SequenceType("float32"))(fn)
+
+
 @pytest.mark.parametrize(
     "runtime", [fc.runtime.local(workers_per_device=1), fc.runtime.reference()], ids=["local", "ref"]
 )

@@ -115,3 +115,8 @@ def test_running_out_of_memory_at_the_server_is_tensorflows_own_error():
 
     with pytest.raises(tf.errors.ResourceExhaustedError):
         huge(1 << 16)
+
+
+def test_no_threads_are_too_few():
+    with pytest.raises(FedcoreError, match="intra_op_threads is at least 1, not 0"):
+        fc.runtime.local(intra_op_threads=0)

@@ -85,12 +85,31 @@ def test_elements_are_found_by_name_and_position():
             ),
             "give one variable different kinds",
         ),
+        (
+            lambda: FederatedType(int, Placement("CLIENTS", default_all_equal=True)),
+            "is not the registered placement of that name",
+        ),
         (lambda: register_placement("P"), "cannot name a placement"),
         (lambda: register_placement("CLIENTS", default_all_equal=True), "is registered with"),
     ],
 )
 def test_what_the_notation_could_not_write_cannot_be_made(make, problem):
     with pytest.raises(ValueError, match=problem):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: TensorType("int32", "23"), "'23' is not a shape"),
+        (lambda: TensorType("int32", [2, True]), r"\[2, True\] is not a shape; a shape is a tuple of sizes"),
+        (lambda: TensorType("int32", [2.5]), r"\[2\.5\] is not a shape; a shape is a tuple of sizes"),
+        (lambda: FederatedType(int, "CLIENTS"), "'CLIENTS' is not a placement"),
+        (lambda: TensorType("int32", None).sizes, "the rank of int32.* has to be known here"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused(make, problem):
+    with pytest.raises(TypeError, match=problem):
         make()
 
 
