@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.errors import FedcoreError
@@ -12,6 +13,8 @@ from fedcore.ir.module import Module
 
 _SHOWN = 20
 _ANONYMOUS = (b"", b"cd2c89b7-88b7-44c8-ad83-06c2a9158347")  # the second is TensorFlow's own word for it
+_MOST_BUFFERED = 1 << 20
+_BUFFERED = ("BatchDatasetV2", "PaddedBatchDatasetV2", "PrefetchDataset")  # TensorFlow reserves what they ask for
 _LOCAL_DEVICE = re.compile(r"(/device:)?(CPU|GPU):[0-9]+|", re.IGNORECASE)
 
 
@@ -38,11 +41,13 @@ def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with t
 
 def _refused(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
     functions = {f.signature.name for f in graph_def.library.function}
-    for node in graph_def.node:
-        yield from _node_refused("the graph", node, functions)
-    for function in graph_def.library.function:
-        for node in function.node_def:
-            yield from _node_refused(f"the function {function.signature.name}", node, functions)
+    bodies = [(f"the function {f.signature.name}", f.node_def) for f in graph_def.library.function]
+    for where, nodes in [("the graph", graph_def.node), *bodies]:
+        constants = {node.name: node for node in nodes if node.op == "Const"}
+        for node in nodes:
+            yield from _node_refused(where, node, functions)
+            if node.op in _BUFFERED and not _is_small(constants.get(node.input[1].removesuffix(":output:0"))):
+                yield f"{node.op} at {node.name!r} in {where}: its size is no constant of at most {_MOST_BUFFERED}"
 
 
 def _node_refused(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -> Iterator[str]:
@@ -55,3 +60,7 @@ def _node_refused(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -
         named = node.attr["shared_name"].s not in _ANONYMOUS or node.attr["container"].s
         if named:
             yield f"{node.op} at {node.name!r} in {where}: its variable has a name that others could share"
+
+
+def _is_small(constant: node_def_pb2.NodeDef | None) -> bool:
+    return constant is not None and tf.make_ndarray(constant.attr["value"].tensor).max(initial=0) <= _MOST_BUFFERED

@@ -34,7 +34,8 @@ _REFUSED = {
             r"|ShardedFile.*|LoadAndRemapMatrix|GenerateVocabRemapping|ImmutableConst|DTensorRestoreV2"
             r"|DistributedSave|RecordInput|FileSystemSetConfiguration|CreateSummary.*|Write.*Summary|SummaryWriter"
             r"|FlushSummaryWriter|CloseSummaryWriter|ImportEvent|Skipgram|NegTrain|FixedUnigramCandidateSampler"
-            r"|CalibrationStatisticsSaver"
+            r"|CalibrationStatisticsSaver|.*(CSV|Cache|FixedLengthRecord|LMDB|Load|MatchingFiles|Snapshot|SnapshotChunks?)"
+            r"Dataset(V2)?|.*(ListSnapshotChunks|Sql|TFRecord|TextLine)Dataset(V2)?|.*DatasetToTFRecord"
         ),
     ),
     "print": (
@@ -48,7 +49,7 @@ _REFUSED = {
         "talks to other processes",
         (
             r".*Rpc.*|Send|Recv|Collective.*|Nccl.*|RemoteCall|DTensor.*|CopyToMesh.*|Relayout.*|AllToAll"
-            r"|CrossReplicaSum"
+            r"|CrossReplicaSum|DataServiceDataset.*|RegisterDataset.*"
         ),
     ),
     "device": (
@@ -69,11 +70,17 @@ _REFUSED = {
         r".*HashTable.*|Lookup.*|InitializeTable.*|MutableDense.*",
     ),
     "dataset": (
-        "is of a dataset or an iterator",
+        "is of a dataset that has threads, rewrites, caches or a generator of its own",
         (
-            r".*Dataset.*|.*Iterator.*|.*DatasetVariant|DatasetTo.*|GetElementAtIndex|GetOptions|CompressElement"
-            r"|UncompressElement|.*MemoryCache|.*SeedGenerator|DummyIterationCounter|.*ThreadPoolHandle"
-            r"|OneShotIterator|ComputeBatchSize"
+            r"Experimental.*Dataset.*|(Legacy)?Parallel.*Dataset.*|(Directed)?InterleaveDataset|.*Shuffle.*Dataset.*"
+            r"|AutoShardDataset|(Padded)?BatchDataset|BytesProducedStatsDataset|LatencyStatsDataset|ChooseFastest.*"
+            r"|Dataset(Fingerprint|FromGraph|ToGraph.*)|(Un)?[Ww]rapDatasetVariant|(Dense|Sparse).*Dataset"
+            r"|Assert.*Dataset|FilterByLastComponentDataset|FinalizeDataset|GeneratorDataset|GroupBy.*Dataset"
+            r"|IgnoreErrorsDataset|IndexFlatMapDataset|ListDataset|MapAndBatchDataset|MaxIntraOpParallelismDataset"
+            r"|ModelDataset|Opti(mize|ons)Dataset.*|ParseExampleDataset.*|.*ThreadPoolDataset|RandomDataset.*"
+            r"|Rebatch.*Dataset.*|RewriteDataset|SamplingDataset|SetStatsAggregatorDataset|SlidingWindowDataset"
+            r"|UniqueDataset|WeightedFlatMapDataset|.*Iterator.*|GetElementAtIndex|GetOptions|(Unc|C)ompressElement"
+            r"|.*MemoryCache|.*SeedGenerator|DummyIterationCounter|.*ThreadPoolHandle|ComputeBatchSize"
         ),
     ),
     "loop": (
@@ -140,6 +147,10 @@ _ALLOWED = """
     ResourceSparseApplyKerasMomentum ResourceSparseApplyMomentum ResourceSparseApplyProximalAdagrad
     ResourceSparseApplyProximalGradientDescent ResourceSparseApplyRMSProp ResourceStridedSliceAssign VarHandleOp
     VarIsInitializedOp VariableShape
+# datasets over tensors, whose functions are checked themselves
+    BatchDatasetV2 ConcatenateDataset DatasetCardinality DatasetToSingleElement FilterDataset FlatMapDataset MapDataset
+    PaddedBatchDatasetV2 PrefetchDataset RangeDataset ReduceDataset RepeatDataset ScanDataset ShardDataset SkipDataset
+    TakeDataset TakeWhileDataset TensorDataset TensorSliceDataset UnbatchDataset WindowDataset ZipDataset
 # numbers drawn from a seed that is an operand
     RandomIndexShuffle StatelessMultinomial StatelessParameterizedTruncatedNormal StatelessRandomBinomial
     StatelessRandomGammaV2 StatelessRandomGammaV3 StatelessRandomGetAlg StatelessRandomGetKeyCounter

@@ -13,7 +13,7 @@ IMPORTED = 300
 
 
 def modules() -> list[Module]:
-    """Modules of one graph each: with functions, loops, branches, variables, constants, strings."""
+    """Modules of one graph each: with functions, loops, branches, variables, constants, strings, datasets."""
 
     def loops(x):
         return tf.while_loop(lambda y: y < 9.0, lambda y: (tf.cond(y > 3.0, lambda: y * x, lambda: y + 1.0),), (x,))[0]
@@ -29,7 +29,11 @@ def modules() -> list[Module]:
     def draws(x):
         return x + tf.random.stateless_normal((), (1, 2)), tf.debugging.check_numerics(x, "x")
 
-    return [fc.tf_computation("float32")(fn).module for fn in (loops, functions, arrays, draws)]
+    def datasets(x):
+        data = tf.data.Dataset.from_tensor_slices([x, x + 1.0]).map(lambda y: y * x).batch(2).take(1)
+        return data.reduce(x, lambda total, batch: total + tf.reduce_sum(batch))
+
+    return [fc.tf_computation("float32")(fn).module for fn in (loops, functions, arrays, draws, datasets)]
 
 
 def inputs(sources, whole, mutated, mutated_graph):

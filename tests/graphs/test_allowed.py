@@ -44,12 +44,13 @@ def test_no_name_is_listed_twice():
     assert sorted(names) == sorted(set(names))
 
 
-def test_what_is_allowed_and_stateful_is_a_call_a_variable_or_a_check():
+def test_what_is_allowed_and_stateful_is_a_call_a_variable_a_check_or_a_dataset():
     stateful = {op.name for op in OPS if op.is_stateful and op_class(op.name) == "allowed"}
     variables = re.compile(r".*Variable(Op|Shape)|VarHandleOp|VarIsInitializedOp|DestroyResourceOp|Resource.*")
     assert {n for n in stateful if not variables.fullmatch(n)} == {
         *("Assert", "Case", "CheckNumerics", "DeviceIndex", "If", "StatefulPartitionedCall", "While"),
         *("CudnnRNNBackpropV2", "CudnnRNNBackpropV3", "CudnnRNNV2", "CudnnRNNV3", "StatelessRandomGetAlg"),
+        *("DatasetToSingleElement", "RangeDataset", "ReduceDataset", "TensorDataset", "TensorSliceDataset"),
     }
 
 
@@ -66,7 +67,13 @@ def test_what_is_allowed_and_stateful_is_a_call_a_variable_or_a_check():
         ("HashTableV2", "table"),
         ("RandomUniform", "random"),
         ("Abort", "process"),
-        ("TensorSliceDataset", "dataset"),
+        ("TensorSliceDataset", "allowed"),
+        ("TFRecordDatasetV2", "file"),
+        ("CacheDatasetV2", "file"),
+        ("SnapshotDatasetV2", "file"),
+        ("DataServiceDatasetV4", "network"),
+        ("ParallelMapDatasetV2", "dataset"),
+        ("IteratorGetNext", "dataset"),
         ("Enter", "loop"),
         ("DecodeJpeg", "codec"),
         ("MatMul", "allowed"),
@@ -104,6 +111,30 @@ def reads_in_a_dataset(x):
     return tf.data.Dataset.range(3).map(lambda i: reads(tf.cast(i, tf.int32))).reduce(x, lambda a, b: a + b)
 
 
+def total(dataset, x):
+    return dataset.reduce(x, lambda a, b: a + tf.reduce_sum(tf.cast(b, tf.int32)))
+
+
+def reads_records(x):
+    return total(tf.data.TFRecordDataset("secret.records").map(tf.strings.length), x)
+
+
+def caches_in_a_file(x):
+    return total(tf.data.Dataset.range(3).cache("there"), x)
+
+
+def maps_in_threads(x):
+    return total(tf.data.Dataset.range(3).map(lambda i: i, num_parallel_calls=2), x)
+
+
+def batches_by_an_argument(x):
+    return total(tf.data.Dataset.range(3).batch(tf.cast(x, tf.int64)), x)
+
+
+def batches_all(x):
+    return total(tf.data.Dataset.range(3).padded_batch(1 << 60), x)
+
+
 def writes(x):
     with tf.control_dependencies([tf.io.write_file("there.txt", "text")]):
         return tf.identity(x)
@@ -126,7 +157,14 @@ def calls_python(x):
         (reads_in_a_function, "ReadFile at 'n[0-9]+' in the function f_[0-9a-f]+: it reads or writes files"),
         (reads_in_a_loop, "ReadFile at 'n[0-9]+' in the function f_[0-9a-f]+: it reads or writes files"),
         (reads_in_a_dataset, "ReadFile at 'n[0-9]+' in the function f_[0-9a-f]+: it reads or writes files"),
-        (reads_in_a_dataset, "MapDataset at 'n[0-9]+' in the graph: it is of a dataset"),
+        (reads_records, "TFRecordDataset at 'n[0-9]+' in the function f_[0-9a-f]+: it reads or writes files"),
+        (caches_in_a_file, "CacheDatasetV2 at 'n[0-9]+' in the graph: it reads or writes files"),
+        (maps_in_threads, "ParallelMapDatasetV2 at 'n[0-9]+' in the graph: it is of a dataset that has threads"),
+        (
+            batches_by_an_argument,
+            "BatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most 1048576",
+        ),
+        (batches_all, "PaddedBatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most"),
         (writes, "WriteFile at 'n[0-9]+' in the graph: it reads or writes files"),
         (prints, "PrintV2 at 'n[0-9]+' in the graph: it prints"),
         (calls_python, "EagerPyFunc at 'n[0-9]+' in the graph: it calls Python"),
@@ -171,7 +209,35 @@ def differentiates(x):
     return tf.cast(tape.gradient(z, y), tf.int32)
 
 
-@pytest.mark.parametrize("fn", [draws, asserts, loops, steps_over_a_list, differentiates])
+def sums_batches(x):
+    data = tf.data.Dataset.from_tensor_slices([x, x + 1, x + 2]).map(lambda y: y * x).repeat(2).skip(1).batch(2)
+    return total(data.prefetch(1), 0)
+
+
+def chooses_elements(x):
+    some = tf.data.Dataset.range(9).filter(lambda i: i % 2 == 0).take_while(lambda i: i < 7).shard(2, 1)
+    pairs = tf.data.Dataset.zip((some.concatenate(some), tf.data.Dataset.from_tensors(x).repeat()))
+    return total(pairs.map(lambda i, y: tf.cast(i, tf.int32) + y), 0)
+
+
+def takes_windows(x):
+    windows = tf.data.Dataset.range(7).window(3).flat_map(lambda w: w.padded_batch(4)).unbatch()
+    return total(windows, x) + tf.cast(windows.take(1).get_single_element(), tf.int32)
+
+
+def loops_over_a_dataset(x):
+    for i in tf.data.Dataset.range(5).batch(2):
+        x += tf.reduce_sum(tf.cast(i, tf.int32))
+    return x
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        *(draws, asserts, loops, steps_over_a_list, differentiates),
+        *(sums_batches, chooses_elements, takes_windows, loops_over_a_dataset),
+    ],
+)
 def test_a_file_is_loaded_and_runs_whose_graph(tmp_path, fn):
     built = fc.tf_computation("int32")(fn)
     assert fc.load(saved(tmp_path, fn))(3) == built(3)
