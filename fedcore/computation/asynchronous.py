@@ -7,7 +7,7 @@ import functools
 
 from fedcore import context
 from fedcore.errors import TracingError
-from fedcore.ir.values import active_builder
+from fedcore.ir.active import active_builder
 from fedcore.runtime.stopping import Stop, stopped_by
 
 MAX_CALLS = 8

@@ -10,8 +10,10 @@ from fedcore import context
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
 from fedcore.graphs.calling import call_in_graph, inside_graph
 from fedcore.ir import Builder, Module, Symbol, Value
+from fedcore.ir.active import active_builder
+from fedcore.ir.locations import user_location
 from fedcore.ir.module import STAGES
-from fedcore.ir.values import active_builder, is_placed, user_location
+from fedcore.ir.values import is_placed
 from fedcore.types import FunctionType, StructType, Type, contains, explain, fits, member_of, strip_placement, to_type
 
 

@@ -9,8 +9,9 @@ from fedcore.graphs.trace import TracedGraph
 from fedcore.graphs.tracing import trace_function
 from fedcore.intrinsics.rows import is_grouped, sequence_from_groups, sequence_from_rows
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
+from fedcore.ir.builder import function_converters
+from fedcore.ir.locations import describe, function_location
 from fedcore.ir.structural import call
-from fedcore.ir.values import describe, function_converters, function_location
 from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, Type, contains, to_type
 
 

@@ -14,7 +14,7 @@ from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.values import leaves_of, to_python, unflatten
-from fedcore.ir.values import describe
+from fedcore.ir.locations import describe
 from fedcore.types import TensorType, Type, tensor_leaves, to_type
 
 

@@ -16,8 +16,8 @@ from fedcore.graphs.randomness import draw_from
 from fedcore.graphs.traits import refuse, stateful_nodes, traits_of
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.variables import OwnVariables, assign_first, make_fresh, own_variables
+from fedcore.ir.active import no_builder
 from fedcore.ir.module import Graph, digest_of
-from fedcore.ir.values import no_builder
 from fedcore.types import (
     FunctionType,
     SequenceType,

@@ -13,8 +13,8 @@ from fedcore.graphs.sequences import Sequence
 from fedcore.graphs.trace import TracedGraph, spec, tensor_type, trace_leaves
 from fedcore.graphs.values import to_python, unflatten
 from fedcore.intrinsics.rows import in_columns, why_no_columns
+from fedcore.ir.locations import describe
 from fedcore.ir.structural import struct_type
-from fedcore.ir.values import describe
 from fedcore.types import SequenceType, StructType, Type, contains, leaves, tensor_leaves, to_type
 
 

@@ -1,7 +1,8 @@
 from fedcore.errors import TracingError, TypeMismatch
 from fedcore.intrinsics import numerics
+from fedcore.ir.active import active_builder
 from fedcore.ir.operations import operation
-from fedcore.ir.values import Value, active_builder
+from fedcore.ir.values import Value
 from fedcore.types import TensorType, contains, is_static, leaves, to_type
 
 

@@ -1,5 +1,6 @@
 """The IR: modules, their text, their rules, and the builder that tracing and lowering append with."""
 
+from fedcore.ir.builder import Builder
 from fedcore.ir.module import (
     Blob,
     Constant,
@@ -11,10 +12,11 @@ from fedcore.ir.module import (
     Ref,
     Symbol,
 )
+from fedcore.ir.module_builder import ModuleBuilder
 from fedcore.ir.operations import Intrinsic, intrinsic, lookup, operation, registered
 from fedcore.ir.parser import parse_module
 from fedcore.ir.printer import print_module
-from fedcore.ir.values import Builder, ModuleBuilder, Value
+from fedcore.ir.values import Value
 from fedcore.ir.verify import verify
 
 __all__ = [

@@ -9,8 +9,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
+from fedcore.ir.active import active_builder
+from fedcore.ir.builder import Builder
+from fedcore.ir.locations import user_location
 from fedcore.ir.module import Operation, Ref
-from fedcore.ir.values import Builder, Value, active_builder, is_placed, user_location
+from fedcore.ir.values import Value, is_placed
 from fedcore.types import (
     PENDING,
     AbstractType,

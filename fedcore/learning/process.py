@@ -8,7 +8,7 @@ import numpy as np
 
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError
-from fedcore.ir.values import active_builder
+from fedcore.ir.active import active_builder
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.seeds import fold_in
 from fedcore.templates import IterativeProcess

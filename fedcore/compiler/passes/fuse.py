@@ -8,8 +8,8 @@ from fedcore.compiler.passes.grappler import grappler as optimised
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Parameter, Ref, Value
 from fedcore.ir.module import Graph
+from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.structural import call, item
-from fedcore.ir.values import rename_symbols
 from fedcore.types import FunctionType, SequenceType, StructType, Type, contains
 
 _SEQUENCE = ("sequence_map", "sequence_reduce")

@@ -6,9 +6,9 @@ from fedcore.compiler.reachable import reachable
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
 from fedcore.ir.interpret import salt_of
 from fedcore.ir.module import Graph
+from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import call
-from fedcore.ir.values import rename_symbols
 from fedcore.types import StructType, strip_placement
 
 _MAPS = ("federated_map", "federated_apply")

@@ -18,9 +18,9 @@ from fedcore.compiler.parts import (
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
+from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import item
-from fedcore.ir.values import rename_symbols
 from fedcore.types import FederatedType, TensorType, Type, is_static
 
 _FREE = ("struct", "item")

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.ir.values import describe
+from fedcore.ir.locations import describe
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import COUNTED, BatchOutput, PureModel, counted, final_counts, initial_counts
 from fedcore.types import StructType, TensorType, Type, map_tensors, to_type

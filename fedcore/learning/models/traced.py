@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.graphs.keras_seeds import default_seeds
-from fedcore.ir.values import describe
+from fedcore.ir.locations import describe
 from fedcore.learning.models.pure_model import PureModel
 from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.ir.values import describe
+from fedcore.ir.locations import describe
 from fedcore.learning.models.functional_model import batch_type, checked_output
 from fedcore.learning.models.gradients import with_gradients
 from fedcore.learning.models.model_weights import ModelWeights

@@ -1,0 +1,269 @@
+"""`Builder`: calling an operation on Values appends it to the function being built."""
+
+import contextlib
+import contextvars
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from fedcore.errors import Location, TracingError
+from fedcore.ir.active import active
+from fedcore.ir.locations import describe, function_location, user_location
+from fedcore.ir.module import Constant, Function, Operation, Parameter, Ref, Symbol
+from fedcore.ir.module_builder import ModuleBuilder
+from fedcore.ir.values import Value, is_placed
+from fedcore.types import DType, FunctionType, StructType, TensorType, Type, as_dtype
+
+# Turns callables that carry no protocol of ours (a tf.function, say) into function values:
+# each takes (builder, callable, parameter type, name) and returns a Value, or None if it is not its kind.
+function_converters: list[Callable] = []
+
+
+class Builder:
+    """Builds one function. Use as a context manager to make it the one that traced calls append to.
+
+    Args:
+        salted: what the salts of new operations start with, which draw random numbers or have a function that does;
+            None gives no salts: a pass keeps those that are there.
+    """
+
+    def __init__(
+        self,
+        module: ModuleBuilder,
+        *,
+        outer: "Builder | None" = None,
+        locate: Callable[[], Location | None] = user_location,
+        salted: str | None = None,
+    ):
+        self.salted = salted
+        self.module = module
+        self.outer = outer
+        self.locate = locate
+        self.parameters: list[Parameter] = []
+        self.captures: list[tuple[Value, Parameter]] = []
+        self.operations: list[Operation] = []
+        self._tokens: list[contextvars.Token] = []
+
+    def __enter__(self):
+        self._tokens.append(active.set(self))
+        return self
+
+    def __exit__(self, *exc):
+        active.reset(self._tokens.pop())
+
+    @contextlib.contextmanager
+    def at(self, location: Location | None) -> Iterator[None]:
+        """Every operation appended inside gets that location: what passes rewrite keeps the user's line."""
+        before, self.locate = self.locate, lambda: location
+        try:
+            yield
+        finally:
+            self.locate = before
+
+    def parameter(self, name: str, type_: Type) -> Value:
+        self.parameters.append(Parameter(name, type_))
+        return Value(self, Ref(name), type_)
+
+    def append(self, kind: str, operands: Sequence[Value], type_: Type, attributes=None, *, draws=False) -> Value:
+        """Appends an operation whose result type is already known.
+
+        Args:
+            draws: the operation draws random numbers, whatever its operands are.
+        """
+        own = tuple(self.own(v).operand for v in operands)  # may append literals, so it comes before the name
+        name = str(len(self.operations))
+        attributes = dict(attributes or {})
+        salted = self.salted is not None and "salt" not in attributes
+        if salted and (draws or any(map(self._may_draw, operands))):
+            attributes["salt"] = f"{self.salted}{name}"
+        self.operations.append(Operation(name, kind, own, type_, attributes, self.locate()))
+        return Value(self, Ref(name), type_)
+
+    def _may_draw(self, value: Value) -> bool:
+        """Whether an operand is a function that draws random numbers, or one that is not known yet."""
+        if not isinstance(value.type, FunctionType):
+            return False
+        if isinstance(value.operand, Symbol):
+            return self.module.draws(value.operand.name)
+        made = value.builder.operation(value)
+        return made is None or "salt" in made.attributes
+
+    def operation(self, value: Value) -> Operation | None:
+        """The operation of this function that made the value; None for parameters and symbols."""
+        if value.builder is not self or not isinstance(value.operand, Ref):
+            return None
+        return self._operation(value.operand)
+
+    def _operation(self, ref: Ref) -> Operation | None:
+        index = int(ref.name) if ref.name.isdigit() else len(self.operations)
+        return self.operations[index] if index < len(self.operations) else None
+
+    def type_of(self, ref: Ref) -> Type:
+        """The type of a parameter or binding of this function."""
+        made = self._operation(ref)
+        return made.type if made is not None else next(p.type for p in self.parameters if p.name == ref.name)
+
+    def symbol(self, name: str) -> Value:
+        return Value(self, Symbol(name), self.module.type_of(name))
+
+    def own(self, value: Value) -> Value:
+        """`value` as seen in this function: values of an enclosing one are captured."""
+        if value.builder is self or isinstance(value.operand, Symbol):
+            return value
+        for known, parameter in self.captures:
+            if known.builder is value.builder and known.operand == value.operand:
+                return Value(self, Ref(parameter.name), parameter.type)
+        if is_placed(value.type):
+            raise TracingError(
+                f"a function captures a value of type {value.type}: placed values cannot travel inside a function. "
+                "Pass it as an argument (federated_map takes a tuple of values)"
+            )
+        if self.outer is None:
+            raise TracingError(f"a value of type {value.type} belongs to another computation; pass it as an argument")
+        constant = self._constant_again(value)
+        if constant is not None:
+            return constant
+        parameter = Parameter(f"capture_{len(self.captures)}", value.type)
+        self.captures.append((value, parameter))
+        return Value(self, Ref(parameter.name), parameter.type)
+
+    def _constant_again(self, value: Value) -> Value | None:
+        """A literal of an enclosing function is written again rather than captured."""
+        op = value.builder.operation(value)
+        if op is None or op.operands or op.kind not in ("literal", "generic_zero"):
+            return None
+        return self.append(op.kind, [], op.type, op.attributes)
+
+    def finish(self, name: str, result: Value, *, placement=None, attributes=None, location=None) -> str:
+        """Adds the function to the module; returns the name it got."""
+        result = self.own(result)
+        parameters = (*(p for _, p in self.captures), *self.parameters)
+        function = Function(
+            name,
+            parameters,
+            tuple(self.operations),
+            result.operand,
+            result.type,
+            placement,
+            attributes or {},
+            location,
+        )
+        return self.module.add(function)
+
+    def value(self, x, like: Type | None = None) -> Value:
+        """A Value for a Value, a container of values, or a Python constant.
+
+        Args:
+            like: the type whose dtypes Python's numbers take, where those hold them.
+        """
+        if isinstance(x, Value):
+            return x
+        if isinstance(x, dict):
+            return self._container(list(x.items()), type(x) if type(x) is not dict else None, like)
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return self._container([(n, getattr(x, n)) for n in x._fields], type(x), like)
+        if attrs.has(type(x)):
+            return self._container([(a.name, getattr(x, a.name)) for a in attrs.fields(type(x))], type(x), like)
+        if isinstance(x, list | tuple):
+            return self._container([(None, v) for v in x], list if isinstance(x, list) else None, like)
+        if isinstance(like, StructType) and isinstance(x, int | float | complex):
+            return self.struct([(n, self.value(x, t)) for n, t in like.items()])
+        return self.constant(x, like if isinstance(like, TensorType) else None)
+
+    def _container(self, pairs: list, container: type | None, like: Type | None) -> Value:
+        likes = like.types if isinstance(like, StructType) and len(like) == len(pairs) else [None] * len(pairs)
+        return self.struct([(n, self.value(v, t)) for (n, v), t in zip(pairs, likes, strict=True)], container)
+
+    def struct(self, elements: Sequence[tuple[str | None, Value]], container: type | None = None) -> Value:
+        from fedcore.ir.structural import struct_type
+
+        type_ = struct_type([(n, v.type) for n, v in elements], container)
+        return self.append("struct", [v for _, v in elements], type_)
+
+    def constant(self, x, like: TensorType | None = None) -> Value:
+        """A literal for a number, a string, or an array.
+
+        Numbers of Python take the dtype of `like` if it holds them; else ints are int32, or int64 where they need it.
+        """
+        if callable(x):
+            raise TracingError(f"a function ({x!r}) stands where a value of the computation is wanted")
+        if isinstance(x, bool | int | float | complex) and not hasattr(x, "dtype"):
+            return self.literal(x, TensorType(_dtype_of_number(x, like), ()))
+        try:
+            array = np.asarray(x)
+            type_ = TensorType(type(x) if np.ndim(x) == 0 and not hasattr(x, "dtype") else array.dtype, array.shape)
+        except Exception as error:
+            raise TracingError(f"{x!r} is no value of a computation: {error}") from None
+        return self.literal(x, type_)
+
+    def literal(self, x, type_: TensorType) -> Value:
+        return self.append("literal", [], type_, {"value": Constant.of(x, type_.dtype)})
+
+    def function(self, fn, parameter_type: Type | None, name: str | None = None) -> Value:
+        """A function value for a traced function, a computation, or a Python function to trace now."""
+        if isinstance(fn, Value):
+            return fn
+        if hasattr(fn, "__fedcore_function__"):
+            return fn.__fedcore_function__(self, parameter_type)
+        for convert in function_converters:
+            value = convert(self, fn, parameter_type, name)
+            if value is not None:
+                return value
+        own_name: str = getattr(fn, "__name__", "fn")
+        return self._trace(fn, parameter_type, name or own_name)
+
+    def _trace(self, fn, parameter_type: Type | None, name: str) -> Value:
+        from fedcore.ir.structural import bind
+
+        inner = Builder(self.module, outer=self, locate=self.locate, salted=self.salted)
+        with inner:
+            args = declare_parameters(inner, fn, parameter_type)
+            result = fn(*args)
+            if result is None:
+                raise TracingError(f"{describe(fn)} returns None; a function of a computation returns a value")
+            symbol = inner.finish(name, inner.value(result), location=function_location(fn))
+        function = Value(self, Symbol(symbol), self.module.type_of(symbol))
+        if not inner.captures:
+            return function
+        return bind.emit([function, *(self.own(v) for v, _ in inner.captures)], builder=self)
+
+
+def _dtype_of_number(x, like: TensorType | None):
+    if like is not None and _holds(like.dtype, x):
+        return like.dtype
+    if not isinstance(x, int) or isinstance(x, bool):
+        return type(x)
+    for name in ("int32", "int64", "uint64"):
+        if _holds(as_dtype(name), x):
+            return name
+    raise TracingError(f"{x} is no value of a computation: no integer dtype holds it")
+
+
+def _holds(dtype: DType, x) -> bool:
+    """Whether a number of Python's can be of the dtype; a float may be rounded to one."""
+    if isinstance(x, bool):
+        return dtype.name == "bool"
+    if isinstance(x, int) and dtype.is_integer:
+        limits = np.iinfo(dtype.numpy)
+        return bool(limits.min <= x <= limits.max)
+    return dtype.is_complex or (dtype.is_float and not isinstance(x, complex))
+
+
+def declare_parameters(builder: Builder, fn, parameter_type: Type | None) -> list[Value]:
+    """Declares the parameters of `fn` in `builder`: a struct is spread over several."""
+    if parameter_type is None:
+        return []
+    names = [
+        p.name
+        for p in inspect.signature(fn).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(names) == 1:
+        return [builder.parameter(names[0], parameter_type)]
+    if not isinstance(parameter_type, StructType) or len(parameter_type) != len(names):
+        raise TracingError(
+            f"{describe(fn)} takes {len(names)} parameters ({', '.join(names)}), but is given {parameter_type}"
+        )
+    return [builder.parameter(n, t) for n, t in zip(names, parameter_type.types, strict=True)]

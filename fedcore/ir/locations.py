@@ -1,0 +1,44 @@
+"""The user's lines: where a traced call stands, and where a function was written."""
+
+import inspect
+import os
+import re
+import sys
+from types import FrameType
+
+from fedcore.errors import Location
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# The libraries that call back into user code while a function is traced.
+_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|^<")
+
+
+def user_location() -> Location | None:
+    """The file and line of the innermost frame that is the user's own."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_PACKAGE) and not _LIBRARIES.search(name):
+            return Location(_relative(name), frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def _relative(path: str) -> str:
+    """The path as seen from the working directory, or the bare name of a file outside it."""
+    relative = os.path.relpath(path)
+    return os.path.basename(path) if relative.startswith("..") else relative.replace(os.sep, "/")
+
+
+def function_location(fn) -> Location | None:
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is None or code.co_filename.startswith(_PACKAGE):
+        return None
+    return Location(_relative(code.co_filename), code.co_firstlineno)
+
+
+def describe(fn) -> str:
+    """The user's name of a function with its file and line."""
+    name = getattr(fn, "__name__", repr(fn))
+    location = function_location(fn)
+    return f"`{name}`" if location is None else f"`{name}` ({location})"
