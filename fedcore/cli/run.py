@@ -12,7 +12,7 @@ from fedcore.cli.reproducer import Work
               help="JSON, or @FILE of JSON, .npy or .npz; once a parameter. Clients are a JSON list.")  # fmt: skip
 @click.option("--seed", type=int, help="Of the call. Default: drawn, and told by --format json.")
 @click.option("--format", "format_", type=click.Choice(["value", "json"]), default="value", show_default=True,
-              help="json adds the report: plan, clients, graph calls, bits, seconds, seed.")  # fmt: skip
+              help="json adds the report: plan, clients, graph calls, bits, seconds, seed, dropped.")  # fmt: skip
 @trusted_option
 @click.pass_obj
 def run(work: Work, target, arguments, seed, format_, trusted):
@@ -50,4 +50,6 @@ def run(work: Work, target, arguments, seed, format_, trusted):
         name: getattr(report, name)
         for name in ("seed", "plan", "clients", "graph_calls", "broadcast_bits", "aggregate_bits", "seconds", "notes")
     }
+    if report.dropped:
+        figures["dropped"] = {str(index): report.dropped[index] for index in sorted(report.dropped)}
     click.echo(json.dumps({"result": value, "report": figures}, indent=2))

@@ -98,6 +98,24 @@ def test_a_failing_call_is_recorded_with_its_error(tmp_path, monkeypatch):
     assert call["error"].startswith("TypeMismatch: ")
 
 
+def test_the_page_lists_notes_and_who_was_left_out(fedcore, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path / "trace"))
+    runtime = fc.runtime.local(on_client_failure=fc.runtime.drop(min_fraction=0.0), vectorize=False)
+    with fc.use(runtime):
+        weighted_sum([1.0] + ["none"] * 24, 2.0)
+    (path,) = (tmp_path / "trace").glob("call-*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"notes": ["slow & <sure>"]}))
+    assert fedcore("report", "trace").code == 0
+    text = (tmp_path / "trace" / "report.html").read_text()
+    assert '<p class="note">slow &amp; &lt;sure&gt;</p>' in text
+    assert "<summary>24 clients left out</summary>" in text
+    assert re.findall(r"<li>client ([0-9]+): xs\[\1\] does not fit\n", text) == [str(i) for i in range(1, 21)]
+    assert "<li>and 4 more</li>" in text
+    (call,) = json.loads(fedcore("report", "trace", "--format", "json").out)["calls"]
+    assert call["notes"] == ["slow & <sure>"]
+    assert len(call["dropped"]) == 24
+
+
 def test_nothing_is_written_without_the_variable(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     weighted_sum([1.0], 2.0)

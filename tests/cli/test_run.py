@@ -1,4 +1,5 @@
 import json
+import textwrap
 
 import numpy as np
 import pytest
@@ -19,6 +20,25 @@ def test_an_argument_comes_from_an_array_file_by_name(fedcore, mean_fed, tmp_pat
     told = json.loads(ran.out)
     assert told["result"] == [3.0, 9.0]
     assert (told["report"]["seed"], told["report"]["clients"]) == (7, 3)
+
+
+def test_json_lists_who_was_left_out(fedcore, tmp_path):
+    program = """
+        import fedcore as fc
+
+        fc.set_runtime(fc.runtime.local(on_client_failure=fc.runtime.drop()))
+
+        @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+        def total(xs):
+            return fc.federated_sum(xs)
+    """
+    (tmp_path / "tolerant.py").write_text(textwrap.dedent(program))
+    given = ("run", "tolerant:total", "--format", "json", "--arg")
+    told = json.loads(fedcore(*given, '[1.0, "none", 2.0]').out)
+    assert told["result"] == 3.0
+    assert list(told["report"]["dropped"]) == ["1"]
+    assert told["report"]["dropped"]["1"].startswith("xs[1] does not fit\n  signature  wants  float32\n")
+    assert "dropped" not in json.loads(fedcore(*given, "[1.0, 2.0]").out)["report"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from fedcore.cli.recorded import Computation, Recorded
 
 _TABS = ("Overview", "IR", "Plan", "Bits", "Timeline", "Memory & threads")
 _DRAWN = 6  # timelines a computation
+_LISTED = 20  # clients that a call left out
 
 
 def page(recorded: Recorded) -> str:
@@ -104,14 +105,25 @@ def _overview(recorded: Recorded) -> str:
 def _call_row(call: dict, index: int) -> str:
     ran = ", ".join(f"{n} {kind}" for kind, n in call["graph_calls"].items() if n)
     compile_s = sum(s["end"] - s["start"] for s in call["spans"] if s["kind"] == "compile")
-    error = f'<span class="bad">{escape(call["error"])}</span>' if call["error"] else ""
+    error = f'<p class="bad">{escape(call["error"])}</p>' if call["error"] else ""
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in call.get("notes", ()))
     return (
         f'<tr><td class="num">{call["number"]}</td><td><a href="#" data-goto="{index}">@{escape(call["name"])}</a></td>'
         f'<td class="num">{seconds(call["seconds"])}</td><td class="num">{seconds(compile_s)}</td>'
         f'<td class="num">{call["clients"]}</td><td>{ran}</td><td class="num">{bits(call["broadcast_bits"])}</td>'
         f'<td class="num">{bits(call["aggregate_bits"])}</td><td class="num dim">{call["seed"]}</td>'
-        f"<td>{error}</td></tr>"
+        f"<td>{error}{notes}{_left_out(call.get('dropped', {}))}</td></tr>"
     )
+
+
+def _left_out(dropped: dict[str, str]) -> str:
+    if not dropped:
+        return ""
+    first = sorted(dropped, key=int)[:_LISTED]
+    reasons = "".join(f"<li>client {index}: {escape(dropped[index])}</li>" for index in first)
+    more = f"<li>and {len(dropped) - len(first)} more</li>" if len(dropped) > len(first) else ""
+    clients = f"{len(dropped)} client{'s' * (len(dropped) != 1)} left out"
+    return f"<details><summary>{clients}</summary><ul>{reasons}{more}</ul></details>"
 
 
 def _timelines(one: Computation, recorded: Recorded) -> str:
