@@ -12,7 +12,7 @@ from fedcore.compiler import (
     run_passes,
 )
 from fedcore.errors import FedcoreError
-from fedcore.ir import Module, Ref
+from fedcore.ir import Module, Ref, parse_module, verify
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,46 @@ def test_an_attribute_that_the_text_cannot_write_is_refused(of_others):
 
     with pytest.raises(FedcoreError, match=r"test_pipeline\.py:[0-9]+\): no text can hold the attribute how, \{1\}"):
         fc.federated_computation(lambda xs: told(xs, how={1}), FLOATS)
+
+
+CAPTURING = """fedcore 1 traced
+fn @accumulate(%c: float32, %a: float32, %b: float32) -> float32 {
+  %0 = generic_plus(%a, %b) : float32
+  return %0
+}
+fn @merge(%a: float32, %b: float32) -> float32 {
+  %0 = generic_plus(%a, %b) : float32
+  return %0
+}
+fn @report(%a: float32) -> float32 {
+  return %a
+}
+fn @main(%x: float32, %xs: {float32}@CLIENTS) -> float32@SERVER {
+  %0 = literal() : float32 {value=0.0}
+  %1 = bind(@accumulate, %x) : (<a=float32,b=float32> -> float32)
+  %2 = federated_aggregate(%xs, %0, %1, @merge, @report) : float32@SERVER   loc("round.py":7)
+  return %2
+}"""
+
+CAPTURING_GRAPH = f"""fedcore 1 traced
+graph @add : (<x=float32,y=float32> -> float32)  sha256:{"ab" * 32}
+fn @main(%x: float32, %xs: {{float32}}@CLIENTS) -> {{float32}}@CLIENTS {{
+  %0 = bind(@add, %x) : (float32 -> float32)
+  %1 = federated_map(%0, %xs) : {{float32}}@CLIENTS   loc("round.py":7)
+  return %1
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            CAPTURING,
+            r"federated_aggregate \(round\.py:7\): its functions may capture constants only; put what they need",
+        ),
+        (CAPTURING_GRAPH, r"federated_map \(round\.py:7\): the graph @add captures nothing"),
+    ],
+)
+def test_what_a_text_may_not_capture_is_named_with_its_line(text, says):
+    with pytest.raises(FedcoreError, match=says):
+        compile_module(verify(parse_module(text)))

@@ -382,3 +382,10 @@ def test_a_module_says_which_names_it_has_not():
         one.module.function(graph.name)
     with pytest.raises(FedcoreError, match=f"^@{main.name} is no graph of the module, but a function$"):
         one.module.graph(main.name)
+
+
+def test_a_sequence_of_sequences_is_no_argument():
+    one = fc.federated_computation(lambda xs: 1.0, fc.SequenceType(fc.SequenceType("float32")))
+    says = r"xs: the elements of a sequence are tensors and structs of them, not float32\*"
+    with pytest.raises(TypeMismatch, match=says):
+        one([[1.0]])

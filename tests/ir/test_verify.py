@@ -33,6 +33,15 @@ CORRUPTIONS = {
         traced("  %0 = call(@main, %x) : float32@SERVER\n  return %0"),
         "@main: %0: @main is not a symbol defined before",
     ),
+    "an argument for a function of none": (
+        traced(
+            "  %0 = call(@none, %x) : float32\n  return %0",
+            parameters="%x: float32",
+            result="float32",
+            before="fn @none() -> float32 {\n  %0 = literal() : float32 {value=0.0}\n  return %0\n}",
+        ),
+        "@main: %0: call: the function takes no argument, but is given float32",
+    ),
     "a name bound twice": (
         traced("  %0 = federated_sum(%x) : float32@SERVER\n  %0 = federated_sum(%x) : float32@SERVER\n  return %0"),
         "@main: %0 is bound twice",
