@@ -10,7 +10,7 @@ from fedcore.ir.interpret import join_salts, salt_of
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import PLACED, lookup
 from fedcore.ir.structural import bind, call, item
-from fedcore.types import member_of, placement
+from fedcore.types import StructType, member_of, placement
 
 _PLACES = {"federated_map": None, "federated_apply": "SERVER"}
 
@@ -66,9 +66,14 @@ class Inliner:
         Args:
             salt: of the call that is replaced; those of the operations are joined to it.
         """
-        if len(arguments) != len(function.parameters):
+        if len(arguments) < len(function.parameters):
             *first, last = arguments
             arguments = [*first, *(element(builder, last, i) for i in range(len(last)))]
+        if len(arguments) > len(function.parameters):  # the last parameter is a struct of what comes last
+            alone, packed = len(function.parameters) - 1, member_of(function.parameters[-1].type)
+            assert isinstance(packed, StructType)
+            parts = [self.materialized(builder, a) for a in arguments[alone:]]
+            arguments = [*arguments[:alone], builder.struct(list(zip(packed.names, parts, strict=True)))]
         known = dict(zip((p.name for p in function.parameters), arguments, strict=True))
 
         def value(operand):

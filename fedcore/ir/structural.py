@@ -27,7 +27,9 @@ def struct_type(elements, container: type | str | None = None) -> StructType:
 
 
 def spread(arguments: tuple, count: int) -> tuple:
-    """The arguments of a function of `count` parameters: a last struct stands for the rest of them."""
+    """The arguments of a function of `count` parameters: a last struct stands for the rest of them, and they for it."""
+    if len(arguments) > count:
+        return (*arguments[: count - 1], arguments[count - 1 :])
     return arguments if len(arguments) == count else (*arguments[:-1], *arguments[-1])
 
 
