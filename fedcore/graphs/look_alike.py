@@ -58,6 +58,9 @@ class LookAlike:
             "how many elements a sequence has is not known while it is traced; .cardinality() is a tensor"
         )
 
+    def __getitem__(self, index):
+        raise TracingError("the elements of a sequence have no index: .skip(n).take(1) is a sequence of the one at n")
+
     def cardinality(self) -> tf.Tensor:
         return self.count
 

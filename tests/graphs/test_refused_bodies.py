@@ -119,9 +119,10 @@ def loops_unseen(xs):
             r"a sequence is iterated in Python code whose source cannot be read, .*; use \.reduce\(\)",
         ),
         (lambda xs: max(xs), "a sequence is iterated in Python code whose source cannot be read"),
+        (lambda xs: xs[0], r"the elements of a sequence have no index: \.skip\(n\)\.take\(1\)"),
         (loops_unseen, "a sequence is iterated in Python code whose source cannot be read"),
     ],
-    ids=["len", "bool", "sum", "max", "for"],
+    ids=["len", "bool", "sum", "max", "index", "for"],
 )
 def test_what_a_sequence_cannot_do_in_a_body_says_what_can_be_done(fn, says):
     with pytest.raises(TracingError, match=says):
