@@ -228,6 +228,10 @@ class _ParsedGraphs:
 _parsed_graphs = _ParsedGraphs()
 
 
+NOT_IN_LOOPS = b"MaxPoolGrad"
+"""An operation that gets its quick kernel only where it stands behind its MaxPool in a graph without cycles."""
+
+
 def call_leaves(graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | None = None) -> list[tf.Tensor]:
     """Puts the graph into the one being built, fed with `values`; returns its result's leaves.
 
@@ -255,10 +259,15 @@ def call_leaves(graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | N
         if "seed" in used:
             feed["seed:0"] = current.capture(seed)
     result = tensor_leaves(graph.type.result)
+
+    def imported(*fed: tf.Tensor) -> list[tf.Tensor]:
+        names = [f"ret{i}:0" for i in range(len(result))]
+        mapped = dict(zip(feed, fed, strict=True))
+        return tf.graph_util.import_graph_def(graph_def, input_map=mapped, return_elements=names, name=graph.name)
+
+    fed = list(feed.values())
     try:
-        out = tf.graph_util.import_graph_def(
-            graph_def, input_map=feed, return_elements=[f"ret{i}:0" for i in range(len(result))], name=graph.name
-        )
+        out = _called(imported, fed) if NOT_IN_LOOPS in data else imported(*fed)
     except (ValueError, tf.errors.OpError) as error:
         raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
     for i, (tensor, type_) in enumerate(zip(out, result, strict=True)):
@@ -266,6 +275,13 @@ def call_leaves(graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | N
             raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {tensor.shape}")
         tensor.set_shape(type_.shape)
     return out
+
+
+def _called(body: Callable, operands: list[tf.Tensor]) -> list[tf.Tensor]:
+    """The body as a function that TensorFlow calls and does not copy into the graph around."""
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in operands]
+    called = tf.function(body, autograph=False, input_signature=specs, experimental_attributes={"_noinline": True})
+    return called(*operands)
 
 
 def graph_callable(graph: Graph, data: bytes) -> Callable:
