@@ -12,11 +12,12 @@ from fedcore.graphs.kernels import interpreter
 from fedcore.graphs.leaving import arrived, leaving
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
+from fedcore.graphs.sizes import measured_bits, unsized
 from fedcore.graphs.trace import spec
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.module import Function, Module
 from fedcore.seeds import fold_in
-from fedcore.types import StructType, Type, leaves, tensor_leaves
+from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
 """For each leaf of a value: how its sequence is laid out, or None where it is a tensor."""
@@ -105,6 +106,7 @@ def realize_block(
     clients: SequenceOf[SequenceOf[Layouts]],
     *,
     keeps: bool,
+    measured: SequenceOf[str] = (),
 ) -> Realized:
     """A block of clients: starts from `zero`, folds the clients in order, returns the partial.
 
@@ -114,8 +116,10 @@ def realize_block(
         zero: the stage that makes the first partial; None where nothing is folded.
         clients: for each client of the block the layouts of its arguments.
         keeps: the stage also returns a value per client.
+        measured: names of values in the stage whose sizes are wanted.
     Returns:
-        A function whose result is <partial,kept of each client>, without what the stage does not give.
+        A function whose result is <partial,kept of each client,bits>, without what the stage does not give; `bits`
+        holds those of each measured leaf of an open size, over all clients.
     """
     function = module.function(stage)
     first = 0 if zero is None else 1
@@ -125,16 +129,23 @@ def realize_block(
     for layouts in clients:
         specs.extend(s for t, given in zip(own, layouts, strict=True) for s in _specs(t, given))
     run = interpreter(module)
-    type_ = _block_type(module, zero, function, len(clients), keeps=keeps)
+    sizes = sum(len(unsized(function.types()[name])) for name in measured)
+    type_ = _block_type(module, zero, function, len(clients), keeps=keeps, sizes=sizes)
 
     def body(seeds, *tensors):
         rest = list(tensors)
         common = [_unpack(t, (None,) * len(leaves(t)), rest) for t in shared]
         partial = None if zero is None else run.run(module.function(zero), *common)
-        kept = []
+        kept, bits = [], tf.zeros([sizes], tf.int64)
         for k, layouts in enumerate(clients):
             mine = [_unpack(t, given, rest) for t, given in zip(own, layouts, strict=True)]
-            out = run.run(function, *([] if zero is None else [partial]), *common, *mine, seed=tensor_seed(seeds[k]))
+            given = [*([] if zero is None else [partial]), *common, *mine]
+            known = dict(zip([p.name for p in function.parameters], given, strict=True))
+            types = {p.name: p.type for p in function.parameters}
+            run.operations(function.operations, known, types, tensor_seed(seeds[k]))
+            out = known[function.result.name]
+            if measured:
+                bits += tf.stack([size for name in measured for size in measured_bits(known[name], types[name])])
             if zero is None:
                 kept.append(out)
             elif keeps:
@@ -142,21 +153,28 @@ def realize_block(
                 kept.append(out[1])
             else:
                 partial = out
-        result = (*(() if zero is None else (partial,)), tuple(kept))
-        return [tf.identity(t) for t in leaving(result if len(result) == len(type_) else result[:1], type_)]
+        result = [
+            *([] if zero is None else [partial]),
+            *([tuple(kept)] if keeps or zero is None else []),
+            *([bits] if measured else []),
+        ]
+        return [tf.identity(t) for t in leaving(tuple(result), type_)]
 
     body.__name__ = stage
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
     return Realized(traced.get_concrete_function(), type_)
 
 
-def _block_type(module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool) -> StructType:
+def _block_type(
+    module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool, sizes: int
+) -> StructType:
     if zero is None:
         return StructType([(None, StructType([(None, function.result_type)] * clients))])
     partial = module.function(zero).result_type
+    bits: list[tuple[None, Type]] = [(None, TensorType("int64", (sizes,)))] if sizes else []
     if not keeps:
-        return StructType([(None, partial)])
+        return StructType([(None, partial), *bits])
     pair = function.result_type
     if not isinstance(pair, StructType):
         raise FedcoreError(f"@{function.name} keeps a value per client, so it returns <partial,kept>, not {pair}")
-    return StructType([(None, partial), (None, StructType([(None, pair.types[1])] * clients))])
+    return StructType([(None, partial), (None, StructType([(None, pair.types[1])] * clients)), *bits])

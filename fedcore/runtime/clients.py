@@ -34,6 +34,8 @@ class ClientWork:
         broadcasts: nested tuples of tensors that every client gets.
         cohorts: the client values, one cohort for each further parameter.
         numbers: for each cohort the numbers of a value's leaves, among the leaves of the call's arguments.
+        merge: the operation of the plan that takes the partials.
+        measured: what crosses to the server in sizes that its types leave open, by its names in the stage.
         counted: where the stage takes no client value, one of the call's: it says how many clients there are.
         keeps: the stage returns a value per client beside the partial.
     """
@@ -48,6 +50,8 @@ class ClientWork:
     numbers: tuple[range, ...]
     keeps: bool
     seed: int
+    merge: str | None = None
+    measured: tuple[str, ...] = ()
     counted: ClientValues | None = None
 
 
@@ -181,6 +185,8 @@ class _Run:
         seeds = fold_in_each(work.seed, call.first, len(call.clients))
         function, tensors = self._looped(device, call, seeds)
         out = self._run(device, call, function, [tf.constant(seeds), *self._shared(device), *tensors])
+        if work.measured and work.merge is not None:
+            self.report.measure(work.merge, out[-1].numpy())
         return _split(out, folds=work.zero is not None, keeps=work.keeps)
 
     def _stacked_clients(self, device: DeviceExecutor, call: _Call) -> tuple:
@@ -208,7 +214,15 @@ class _Run:
         layouts = tuple(tuple(given for given, _ in client) for client in packed)
         function = device.functions.get(
             ("loop", work.digest, work.stage, layouts),
-            lambda: realize_block(work.module, work.zero, work.stage, len(work.broadcasts), layouts, keeps=work.keeps),
+            lambda: realize_block(
+                work.module,
+                work.zero,
+                work.stage,
+                len(work.broadcasts),
+                layouts,
+                keeps=work.keeps,
+                measured=work.measured,
+            ),
         )
         return function, [tf.convert_to_tensor(t) for client in packed for _, ts in client for t in ts]
 
