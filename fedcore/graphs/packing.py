@@ -8,7 +8,8 @@ indices.
 import functools
 import math
 import threading
-from collections import OrderedDict
+import weakref
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
@@ -42,7 +43,7 @@ class PackedColumns:
     """What was packed for the same columns before, up to `max_bytes`, those used last.
 
     Guarantees:
-      - An entry holds the columns that it was made of, so their identities are not given to others meanwhile.
+      - An entry goes with the first of its columns: clients that are made for one round leave nothing behind.
       - Columns are not changed after they were given to a dataset, so an entry never goes stale.
     """
 
@@ -51,11 +52,13 @@ class PackedColumns:
         self._entries: OrderedDict[tuple, tuple] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
+        self._gone: deque[tuple] = deque()
 
     def get(self, kind: str, columns: SequenceOf[Columns], make: Callable[[], tuple]) -> tuple:
         """The tensors that `make` gives (numpy arrays, and numbers beside them), kept as tensors."""
         key = (kind, *map(id, columns))
         with self._lock:
+            self._drop_gone()  # before the look-up: an identity may be another's by now
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key][1]
@@ -63,12 +66,33 @@ class PackedColumns:
         size_bytes = sum(m.dtype.size * math.prod(m.shape) for m in made if isinstance(m, tf.Tensor))
         with self._lock:
             if size_bytes <= self._max_bytes and key not in self._entries:
-                self._entries[key] = (tuple(columns), made, size_bytes)
+                sources = [weakref.ref(c, lambda _: self._forget(key)) for c in columns]
+                self._entries[key] = (sources, made, size_bytes)
                 self._bytes += size_bytes
                 while self._bytes > self._max_bytes:
-                    _, (_, _, freed) = self._entries.popitem(last=False)
-                    self._bytes -= freed
+                    self._drop(next(iter(self._entries)))
         return made
+
+    def __len__(self) -> int:
+        """How many packed values are kept."""
+        return len(self._entries)
+
+    def _forget(self, key: tuple) -> None:
+        # Called by the collector, maybe inside our own lock: then the next `get` drops the entry.
+        self._gone.append(key)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drop_gone()
+            finally:
+                self._lock.release()
+
+    def _drop_gone(self) -> None:
+        while self._gone:
+            self._drop(self._gone.popleft())
+
+    def _drop(self, key: tuple) -> None:
+        _, _, size_bytes = self._entries.pop(key, (None, None, 0))
+        self._bytes -= size_bytes
 
 
 def pack_clients(
