@@ -7,10 +7,6 @@ indices.
 
 import functools
 import math
-import threading
-import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 import attrs
@@ -18,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.columns import Columns, Rows
+from fedcore.graphs.kept import KeptByInputs
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.values import flatten
 from fedcore.seeds import fold_in
@@ -39,64 +36,21 @@ class CallShape:
     rows: tuple[int, ...]
 
 
-class PackedColumns:
-    """What was packed for the same columns before, up to `max_bytes`, those used last.
+Packed = KeptByInputs[tuple]
+"""What was packed of the same columns before. Columns do not change after they were given to a dataset."""
 
-    Guarantees:
-      - An entry goes with the first of its columns: clients that are made for one round leave nothing behind.
-      - Columns are not changed after they were given to a dataset, so an entry never goes stale.
-    """
 
-    def __init__(self, max_bytes: int):
-        self._max_bytes = max_bytes
-        self._entries: OrderedDict[tuple, tuple] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._gone: deque[tuple] = deque()
+def packed(max_bytes: int) -> Packed:
+    """Keeps what is packed for clients that come again."""
+    return KeptByInputs(max_bytes, lambda parts: sum(_bytes(p) for p in parts if isinstance(p, tf.Tensor)))
 
-    def get(self, kind: str, columns: SequenceOf[Columns], make: Callable[[], tuple]) -> tuple:
-        """The tensors that `make` gives (numpy arrays, and numbers beside them), kept as tensors."""
-        key = (kind, *map(id, columns))
-        with self._lock:
-            self._drop_gone()  # before the look-up: an identity may be another's by now
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key][1]
-        made = tuple(tf.convert_to_tensor(m) if isinstance(m, np.ndarray) else m for m in make())
-        size_bytes = sum(m.dtype.size * math.prod(m.shape) for m in made if isinstance(m, tf.Tensor))
-        with self._lock:
-            if size_bytes <= self._max_bytes and key not in self._entries:
-                sources = [weakref.ref(c, lambda _: self._forget(key)) for c in columns]
-                self._entries[key] = (sources, made, size_bytes)
-                self._bytes += size_bytes
-                while self._bytes > self._max_bytes:
-                    self._drop(next(iter(self._entries)))
-        return made
 
-    def __len__(self) -> int:
-        """How many packed values are kept."""
-        return len(self._entries)
-
-    def _forget(self, key: tuple) -> None:
-        # Called by the collector, maybe inside our own lock: then the next `get` drops the entry.
-        self._gone.append(key)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._drop_gone()
-            finally:
-                self._lock.release()
-
-    def _drop_gone(self) -> None:
-        while self._gone:
-            self._drop(self._gone.popleft())
-
-    def _drop(self, key: tuple) -> None:
-        _, _, size_bytes = self._entries.pop(key, (None, None, 0))
-        self._bytes -= size_bytes
+def _bytes(tensor: tf.Tensor) -> int:
+    return tensor.dtype.size * math.prod(tensor.shape)
 
 
 def pack_clients(
-    clients: list[tuple], seeds: np.ndarray, numbers: SequenceOf[int], *, width: int, places: int, kept: PackedColumns
+    clients: list[tuple], seeds: np.ndarray, numbers: SequenceOf[int], *, width: int, places: int, kept: Packed
 ) -> tuple[CallShape, list]:
     """The flat tensors of a call: the lanes' seeds, each client's place, then those of the arguments' leaves.
 
@@ -113,7 +67,7 @@ def pack_clients(
     steady = len(sequences) == 1 and not any(leaf[sequences[0]].is_random for leaf in leaves_of)
     pack = functools.partial(_lanes, leaves_of, {i: numbers[i] for i in sequences}, seeds, width)
     if steady:  # nothing of the rows depends on a seed
-        lanes, *rest = kept.get("rows", [leaf[sequences[0]] for leaf in leaves_of], pack)
+        lanes, *rest = kept.get("rows", [leaf[sequences[0]] for leaf in leaves_of], lambda: _as_tensors(pack()))
     else:
         lanes, *rest = pack()
     client_of = np.asarray(lanes)
@@ -134,6 +88,10 @@ def pack_clients(
         widths.append(padded)
         tensors.extend([*kept.get("columns", values, functools.partial(_all_together, values)), rows, sizes])
     return CallShape(tuple(layouts), tuple(widths)), tensors
+
+
+def _as_tensors(parts: tuple) -> tuple:
+    return tuple(tf.convert_to_tensor(p) if isinstance(p, np.ndarray) else p for p in parts)
 
 
 def _lanes(leaves_of: list[list], sequences: dict[int, int], seeds: np.ndarray, width: int) -> tuple:
@@ -192,7 +150,7 @@ def _padded_size(drawn: list[Rows], columns: list[Columns]) -> int:
 
 def _all_together(columns: list[Columns]) -> tuple:
     """The columns of all clients, one client after the other."""
-    return tuple(_together([c.arrays[i] for c in columns]) for i in range(len(columns[0].arrays)))
+    return _as_tensors(tuple(_together([c.arrays[i] for c in columns]) for i in range(len(columns[0].arrays))))
 
 
 def _together(arrays: list):

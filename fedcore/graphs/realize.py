@@ -15,6 +15,7 @@ from fedcore.graphs.sequences import Layout
 from fedcore.graphs.sizes import measured_bits, unsized
 from fedcore.graphs.trace import spec
 from fedcore.graphs.values import flatten, unflatten
+from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Function, Module
 from fedcore.seeds import fold_in
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
@@ -29,11 +30,13 @@ class Realized:
 
     Args:
         call: takes the flat tensors of all arguments; returns flat tensors.
+        draws: it needs the seed that it is given.
         optimised: made of optimised graphs, and so large that optimising it again would take a second.
     """
 
     call: tf.types.experimental.ConcreteFunction
     result: Type
+    draws: bool = True
     optimised: bool = False
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
@@ -95,7 +98,7 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
 
     body.__name__ = name
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
-    return Realized(traced.get_concrete_function(), function.result_type)
+    return Realized(traced.get_concrete_function(), function.result_type, draws=name in seeded_symbols(module))
 
 
 def realize_block(

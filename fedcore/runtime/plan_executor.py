@@ -6,6 +6,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.kept import KeptByInputs
 from fedcore.graphs.realize import pack, realize_stage
 from fedcore.graphs.sizes import measured_bits, unsized
 from fedcore.graphs.values import flatten
@@ -19,12 +20,17 @@ from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
 from fedcore.types import FederatedType, leaves, member_of
 
+MAX_RESULTS = 8
+"""Results of server stages that are kept, those used last; each goes with its arguments."""
+
 
 class PlanExecutor:
     """Runs planned modules.
 
     Guarantees:
-      - Makes exactly the graph calls of the plan: one a server stage, one a block, one less than blocks a merge.
+      - Makes exactly the graph calls of the plan: one a server stage, one a block, one less than blocks a merge. A
+        server stage that draws nothing and is given the very tensors of a call before, such as the model that is
+        evaluated again, is not run again.
       - Server values stay on the server's device between stages.
       - Where a call comes from the main thread, that thread runs no graph itself, so that Ctrl-C reaches it at once.
       - A generator that several stages would read is refused before any work.
@@ -33,6 +39,7 @@ class PlanExecutor:
     def __init__(self, server: DeviceExecutor, clients: ClientsExecutor):
         self._server = server
         self._clients = clients
+        self._results: KeptByInputs[tuple] = KeptByInputs(MAX_RESULTS)
         self._aside = Workers(1, 1, name="fedcore-server")
 
     def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):
@@ -68,11 +75,18 @@ class PlanExecutor:
         function = self._server.functions.get(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)
         )
-        report.count("server")
-        tensors = [tf.constant(seed, tf.int64), *self._server.put([t for _, ts in packed for t in ts])]
-        if threading.current_thread() is not threading.main_thread():
-            return self._server.call(function, tensors, stop)
-        return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
+        given = [t for _, ts in packed for t in ts]
+
+        def compute() -> tuple:
+            report.count("server")
+            tensors = [tf.constant(seed, tf.int64), *self._server.put(given)]
+            if threading.current_thread() is not threading.main_thread():
+                return self._server.call(function, tensors, stop)
+            return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
+
+        if function.draws or not given or not all(isinstance(t, tf.Tensor) for t in given):
+            return compute()
+        return self._results.get((digest, stage), given, compute)
 
     def close(self) -> None:
         self._aside.close()

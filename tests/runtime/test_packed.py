@@ -7,9 +7,6 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.graphs.columns import Columns
-from fedcore.graphs.packing import PackedColumns
-from fedcore.types import TensorType
 
 DATA = fc.FederatedType(fc.SequenceType(("float32", (None,))), fc.CLIENTS)
 
@@ -26,10 +23,6 @@ def total(data):
 
 def client(index: int) -> fc.data.ClientDataset:
     return fc.data.ClientDataset.from_columns(np.full(4, index % 7, np.float32)).batch(2)
-
-
-def columns(rows: int = 4) -> Columns:
-    return Columns(TensorType("float32"), [np.zeros(rows, np.float32)])
 
 
 @pytest.fixture
@@ -63,37 +56,3 @@ def test_generated_clients_leave_nothing_packed_behind(runtime):
     gc.collect()
     assert len(packed) == 0
     assert max(most) <= 4  # columns and rows of the calls in flight
-
-
-def test_an_entry_goes_with_the_first_of_its_columns():
-    packed, a, b = PackedColumns(1000), columns(), columns()
-    packed.get("columns", [a, b], lambda: (np.zeros(2, np.float32),))
-    packed.get("columns", [b], lambda: (np.zeros(2, np.float32),))
-    assert (len(packed), packed._bytes) == (2, 16)
-    del a
-    gc.collect()
-    assert (len(packed), packed._bytes) == (1, 8)
-
-
-def test_columns_that_end_while_the_lock_is_held_are_dropped_by_the_next_call():
-    packed, a, b = PackedColumns(1000), columns(), columns()
-    packed.get("columns", [a], lambda: (np.zeros(2, np.float32),))
-    with packed._lock:
-        del a
-        gc.collect()
-    packed.get("columns", [b], lambda: (np.ones(1, np.float32),))
-    assert (len(packed), packed._bytes) == (1, 4)
-
-
-def test_those_used_last_are_kept_within_the_bytes():
-    packed, several = PackedColumns(16), [columns() for _ in range(3)]
-    made = []
-
-    def make(i):
-        return lambda: made.append(i) or (np.zeros(2, np.float32),)
-
-    for i in (0, 1, 0, 2, 0, 1):
-        packed.get("columns", [several[i]], make(i))
-    assert made == [0, 1, 2, 1]
-    packed.get("columns", several, lambda: (np.zeros(5, np.float32),))
-    assert (len(packed), packed._bytes) == (2, 16)
