@@ -22,10 +22,12 @@ class KeptByInputs(Generic[Value]):
 
     Args:
         size: of a value, in the unit of `max_size`; a larger one than that is not kept.
+        remembered: with a number, a value is kept when it is computed again and that many calls at most lie between.
     """
 
-    def __init__(self, max_size: int, size: Callable[[Value], int] = lambda value: 1):
+    def __init__(self, max_size: int, size: Callable[[Value], int] = lambda value: 1, *, remembered: int = 0):
         self._max_size = max_size
+        self._seen: deque[int] | None = deque(maxlen=remembered) if remembered else None
         self._size_of = size
         self._entries: OrderedDict[tuple, tuple[list[weakref.ref], Value, int]] = OrderedDict()
         self._size = 0
@@ -48,7 +50,7 @@ class KeptByInputs(Generic[Value]):
         value = compute()
         size = self._size_of(value)
         with self._lock:
-            if size <= self._max_size and key not in self._entries:
+            if size <= self._max_size and key not in self._entries and self._is_wanted(key):
                 self._entries[key] = ([weakref.ref(i, lambda _: self._forget(key)) for i in inputs], value, size)
                 self._size += size
                 while self._size > self._max_size:
@@ -63,6 +65,12 @@ class KeptByInputs(Generic[Value]):
     def size(self) -> int:
         """Of the values that are kept, in sum."""
         return self._size
+
+    def _is_wanted(self, key: tuple) -> bool:
+        if self._seen is None or hash(key) in self._seen:
+            return True
+        self._seen.append(hash(key))
+        return False
 
     def _forget(self, key: tuple) -> None:
         # Called by the collector, maybe inside our own lock: then the next `get` drops the entry.

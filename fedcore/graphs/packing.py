@@ -36,13 +36,18 @@ class CallShape:
     rows: tuple[int, ...]
 
 
+REMEMBERED = 1024
+"""Calls' packings of which it is known that they came before."""
+
 Packed = KeptByInputs[tuple]
 """What was packed of the same columns before. Columns do not change after they were given to a dataset."""
 
 
 def packed(max_bytes: int) -> Packed:
-    """Keeps what is packed for clients that come again."""
-    return KeptByInputs(max_bytes, lambda parts: sum(_bytes(p) for p in parts if isinstance(p, tf.Tensor)))
+    """Keeps what is packed for clients that come again side by side, from the second time on: cohorts mostly differ."""
+    return KeptByInputs(
+        max_bytes, lambda parts: sum(_bytes(p) for p in parts if isinstance(p, tf.Tensor)), remembered=REMEMBERED
+    )
 
 
 def _bytes(tensor: tf.Tensor) -> int:

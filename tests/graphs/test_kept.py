@@ -51,6 +51,15 @@ def test_what_is_too_large_is_not_kept():
     assert (len(kept), kept.size) == (1, 2)
 
 
+def test_a_value_may_be_kept_from_its_second_computation_on():
+    kept, a, b = KeptByInputs(10, remembered=2), Handle(0), Handle(1)
+    computed = []
+    for handle in (a, a, a, b, a):
+        kept.get("call", [handle], lambda handle=handle: computed.append(handle.serial))
+    assert computed == [0, 0, 1]
+    assert len(kept) == 1
+
+
 def test_threads_that_ask_for_the_same_at_once_wait_for_nobody_and_get_one_value_from_then_on():
     kept, a, together = KeptByInputs(10), Handle(0), threading.Barrier(4)
     computed = []

@@ -33,14 +33,23 @@ def runtime():
     made.close()
 
 
-def test_clients_that_come_again_are_packed_once(runtime):
+def test_a_cohort_that_comes_again_is_kept_packed(runtime):
     packed = runtime._clients.devices[0].packed
     clients = [client(i) for i in range(300)]
     first = total(clients)
+    assert len(packed) == 0
+    assert total(clients) == first
     kept = len(packed)
     assert kept > 0
     assert total(clients) == first
     assert len(packed) == kept
+
+
+def test_cohorts_that_differ_leave_nothing_packed_behind(runtime):
+    clients = [client(i) for i in range(60)]
+    for first in range(30):
+        total(clients[first : first + 30])
+    assert len(runtime._clients.devices[0].packed) == 0
 
 
 def test_generated_clients_leave_nothing_packed_behind(runtime):
