@@ -83,6 +83,11 @@ def _unpack(type_: Type, layouts: Layouts, tensors: list):
     return unflatten(values, type_)
 
 
+def shown_name(module: Module, stage: str) -> str:
+    """What TensorFlow's profiler shows for a stage of a computation."""
+    return f"{module.main.name}_{stage}"
+
+
 def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Realized:
     """A server stage, or the joining of two partials: takes a seed (int64), then the arguments' tensors."""
     function = module.function(name)
@@ -96,7 +101,7 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
         out = run.run(function, *arguments, seed=tensor_seed(seed))
         return [tf.identity(t) for t in leaving(out, function.result_type)]
 
-    body.__name__ = name
+    body.__name__ = shown_name(module, name)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
     return Realized(traced.get_concrete_function(), function.result_type, draws=name in seeded_symbols(module))
 
@@ -163,7 +168,7 @@ def realize_block(
         ]
         return [tf.identity(t) for t in leaving(tuple(result), type_)]
 
-    body.__name__ = stage
+    body.__name__ = shown_name(module, stage)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
     return Realized(traced.get_concrete_function(), type_)
 

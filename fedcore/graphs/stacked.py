@@ -13,7 +13,7 @@ import tensorflow as tf
 from fedcore.graphs.folding import by_group, fold_blocks
 from fedcore.graphs.kernels import kernels
 from fedcore.graphs.packing import CallShape
-from fedcore.graphs.realize import Realized
+from fedcore.graphs.realize import Realized, shown_name
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, spec
@@ -239,7 +239,7 @@ def realize_stacked(
         zeros = [_stack(lane, blocks) for lane in flatten(evaluator.run.run(module.function(zero), *broadcast))]
         return [tf.identity(t[0]) for t in fold_blocks(fold, merge, zeros, handed, place)]
 
-    body.__name__ = stage
+    body.__name__ = shown_name(module, stage)
     traced = tf.function(body, autograph=False, input_signature=specs)
     return Realized(traced.get_concrete_function(), partial_type, optimised=True)
 
