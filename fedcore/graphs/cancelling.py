@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import cancellation, context, execute
 
 
@@ -13,6 +13,13 @@ from tensorflow.python.eager import cancellation, context, execute
 def _as_traced() -> tuple:
     config = config_pb2.ConfigProto(allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return _attributes(context.FunctionCallOptions(config_proto=config))
+
+
+@functools.cache
+def _in_order(options: bytes) -> tuple:
+    config = config_pb2.ConfigProto.FromString(options)
+    config.graph_options.rewrite_options.arithmetic_optimization = rewriter_config_pb2.RewriterConfig.OFF
     return _attributes(context.FunctionCallOptions(config_proto=config))
 
 
@@ -41,7 +48,12 @@ class Cancellation:
         return self._manager.is_cancelled
 
     def call(
-        self, function: tf.types.experimental.ConcreteFunction, tensors: Sequence, *, optimised: bool = False
+        self,
+        function: tf.types.experimental.ConcreteFunction,
+        tensors: Sequence,
+        *,
+        optimised: bool = False,
+        in_order: bool = False,
     ) -> list[tf.Tensor]:
         """The flat results of a traced function.
 
@@ -49,15 +61,21 @@ class Cancellation:
 
         Args:
             optimised: the function is run as it was traced; else TensorFlow optimises it when it runs first.
+            in_order: sums are added in the order in which they are written; else TensorFlow may regroup them.
         Raises:
             tf.errors.CancelledError: it was cancelled.
         """
         eager = context.context()
+        options = eager.function_call_options
         return execute.execute_with_cancellation(
             function.name.decode() if isinstance(function.name, bytes) else function.name,
             num_outputs=len(function.outputs),
             inputs=[*map(tf.convert_to_tensor, tensors), *function.captured_inputs],
-            attrs=_as_traced() if optimised else _attributes(eager.function_call_options),
+            attrs=_as_traced()
+            if optimised
+            else _in_order(options.config_proto_serialized)
+            if in_order
+            else _attributes(options),
             ctx=eager,
             cancellation_manager=self._manager,
         )

@@ -20,6 +20,9 @@ GROUPS_AT_ONCE = 4
 SUMMED = (tf.float32, tf.float64, tf.int32, tf.int64)
 """What is summed: the kernels add values of these one after the other, in their own precision."""
 
+IN_ORDER = 8
+"""Values of which the kernels of sums add one after the other; more of them are added in parts."""
+
 LARGE = 1 << 14
 """Entries of a client's leaf from which its groups are not joined to one tensor first."""
 
@@ -106,6 +109,25 @@ def fold_blocks(fold: Callable, merge: Callable, zeros: Tensors, handed: list[Ha
     return partial
 
 
+def fold_one(
+    fold: Callable, zeros: Tensors, handed: list[Handed], before: Tensors, begins: tf.Tensor, ends: tf.Tensor
+) -> Tensors:
+    """The partial [1, …] of a block after one more client, that of lane 0: the bits are those of `fold_blocks`.
+
+    A leaf that is summed is passed on without its zero, which the last client's call adds.
+
+    Args:
+        zeros, before: the first partial, and that after the clients before.
+        begins, ends: whether it is the block's first client, and its last.
+    """
+    mine = [h.together()[:1] for h in handed]
+    after = fold(mine, [tf.where(begins, z, b) for z, b in zip(zeros, before, strict=True)])
+    for i, j in _sums(fold, zeros, handed).items():
+        total = tf.where(begins, mine[j], before[i] + mine[j])
+        after[i] = tf.where(ends, zeros[i] + total, total)
+    return after
+
+
 def _bit_reversed(count: int) -> np.ndarray:
     order = np.zeros(1, np.int64)
     while len(order) < count:
@@ -128,17 +150,31 @@ def _folded(fold: Callable, zeros: Tensors, handed: list[Handed], place: tf.Tens
 
 
 def _summed(handed: Handed, place: tf.Tensor) -> tf.Tensor:
-    """[blocks, …]: the sum of each block's present clients."""
+    """[blocks, …]: the sum of each block's present clients, in their order."""
     blocks, block = place.shape
     if handed.is_large:
         values = handed.each(tf.reshape(tf.where(place >= 0, place, handed.lanes), [-1]))
-        return tf.concat([tf.add_n(values[i : i + block]) for i in range(0, blocks * block, block)], 0)
-    order = tf.reshape(place, [-1])
+        return tf.concat([_added(values[i : i + block]) for i in range(0, blocks * block, block)], 0)
+    together = handed.together()
+    first = place[:, :IN_ORDER]
+    order = tf.reshape(first, [-1])
     present = tf.where(order >= 0)[:, 0]
     total = tf.raw_ops.SparseSegmentSumWithNumSegments(
-        data=handed.together(), indices=tf.gather(order, present), segment_ids=present // block, num_segments=blocks
+        data=together,
+        indices=tf.gather(order, present),
+        segment_ids=present // first.shape[1],
+        num_segments=blocks,
     )
+    for b in range(IN_ORDER, block):
+        total += tf.gather(together, tf.where(place[:, b] >= 0, place[:, b], handed.lanes))
     return tf.ensure_shape(total, [blocks, *handed.shape])
+
+
+def _added(values: Tensors) -> tf.Tensor:
+    total = tf.add_n(values[:IN_ORDER])
+    for i in range(IN_ORDER, len(values), IN_ORDER - 1):
+        total = tf.add_n([total, *values[i : i + IN_ORDER - 1]])
+    return total
 
 
 def _sums(fold: Callable, zeros: Tensors, handed: list[Handed]) -> dict[int, int]:

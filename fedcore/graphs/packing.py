@@ -55,7 +55,14 @@ def _bytes(tensor: tf.Tensor) -> int:
 
 
 def pack_clients(
-    clients: list[tuple], seeds: np.ndarray, numbers: SequenceOf[int], *, width: int, places: int, kept: Packed
+    clients: SequenceOf[tuple],
+    positions: SequenceOf[int],
+    seeds: np.ndarray,
+    numbers: SequenceOf[int],
+    *,
+    width: int,
+    places: int,
+    kept: Packed,
 ) -> tuple[CallShape, list]:
     """The flat tensors of a call: the lanes' seeds, each client's place, then those of the arguments' leaves.
 
@@ -63,6 +70,7 @@ def pack_clients(
     and sizes of every lane's elements.
 
     Args:
+        positions: where each client stands among those of the call; the others are absent.
         numbers: of each leaf of a client, among the leaves of the call's arguments; see `realize.pack`.
         width: clients of a group; the lanes are a multiple of it.
         places: clients of a call that is not the last.
@@ -72,12 +80,13 @@ def pack_clients(
     steady = len(sequences) == 1 and not any(leaf[sequences[0]].is_random for leaf in leaves_of)
     pack = functools.partial(_lanes, leaves_of, {i: numbers[i] for i in sequences}, seeds, width)
     if steady:  # nothing of the rows depends on a seed
-        lanes, *rest = kept.get("rows", [leaf[sequences[0]] for leaf in leaves_of], lambda: _as_tensors(pack()))
+        columns = [leaf[sequences[0]] for leaf in leaves_of]
+        lanes, *rest = kept.get(f"rows in groups of {width}", columns, lambda: _as_tensors(pack()))
     else:
         lanes, *rest = pack()
     client_of = np.asarray(lanes)
     place = np.full(places, ABSENT, np.int64)
-    place[client_of[client_of != ABSENT]] = np.flatnonzero(client_of != ABSENT)
+    place[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
     tensors: list = [np.where(client_of == ABSENT, 0, seeds[client_of]), place]
     layouts: list[Layout | None] = []
     widths: list[int] = []

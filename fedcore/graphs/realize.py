@@ -32,15 +32,27 @@ class Realized:
         call: takes the flat tensors of all arguments; returns flat tensors.
         draws: it needs the seed that it is given.
         optimised: made of optimised graphs, and so large that optimising it again would take a second.
+        in_order: it adds clients one after the other, and TensorFlow is not to regroup the sums.
     """
 
     call: tf.types.experimental.ConcreteFunction
     result: Type
     draws: bool = True
     optimised: bool = False
+    in_order: bool = False
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
-        return arrived(list(cancellation.call(self.call, tensors, optimised=self.optimised)), self.result)
+        out = cancellation.call(self.call, tensors, optimised=self.optimised, in_order=self.in_order)
+        return arrived(list(out), self.result)
+
+    def get_ready(self, tensors: SequenceOf) -> None:
+        """Has TensorFlow compile the function for the device of this scope, without running it."""
+        cancelled = Cancellation()
+        cancelled.cancel()
+        try:
+            self(tensors, cancelled)
+        except tf.errors.CancelledError:
+            pass
 
 
 def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
@@ -114,6 +126,7 @@ def realize_block(
     clients: SequenceOf[SequenceOf[Layouts]],
     *,
     keeps: bool,
+    continues: bool = False,
     measured: SequenceOf[str] = (),
 ) -> Realized:
     """A block of clients: starts from `zero`, folds the clients in order, returns the partial.
@@ -124,10 +137,11 @@ def realize_block(
         zero: the stage that makes the first partial; None where nothing is folded.
         clients: for each client of the block the layouts of its arguments.
         keeps: the stage also returns a value per client.
+        continues: it starts from a partial, whose tensors come last, and not from `zero`.
         measured: names of values in the stage whose sizes are wanted.
     Returns:
         A function whose result is <partial,kept of each client,bits>, without what the stage does not give; `bits`
-        holds those of each measured leaf of an open size, over all clients.
+        holds, client by client, those of each measured leaf of an open size.
     """
     function = module.function(stage)
     first = 0 if zero is None else 1
@@ -136,6 +150,9 @@ def realize_block(
     specs = [spec(t) for type_ in shared for t in tensor_leaves(type_)]
     for layouts in clients:
         specs.extend(s for t, given in zip(own, layouts, strict=True) for s in _specs(t, given))
+    before = module.function(zero).result_type if zero is not None and continues else None
+    if before is not None:
+        specs.extend(_specs(before, (None,) * len(leaves(before))))
     run = interpreter(module)
     sizes = sum(len(unsized(function.types()[name])) for name in measured)
     type_ = _block_type(module, zero, function, len(clients), keeps=keeps, sizes=sizes)
@@ -143,17 +160,19 @@ def realize_block(
     def body(seeds, *tensors):
         rest = list(tensors)
         common = [_unpack(t, (None,) * len(leaves(t)), rest) for t in shared]
-        partial = None if zero is None else run.run(module.function(zero), *common)
-        kept, bits = [], tf.zeros([sizes], tf.int64)
-        for k, layouts in enumerate(clients):
-            mine = [_unpack(t, given, rest) for t, given in zip(own, layouts, strict=True)]
+        given_to = [[_unpack(t, given, rest) for t, given in zip(own, layouts, strict=True)] for layouts in clients]
+        if before is not None:
+            partial = _unpack(before, (None,) * len(leaves(before)), rest)
+        else:
+            partial = None if zero is None else run.run(module.function(zero), *common)
+        kept, bits = [], []
+        for k, mine in enumerate(given_to):
             given = [*([] if zero is None else [partial]), *common, *mine]
             known = dict(zip([p.name for p in function.parameters], given, strict=True))
             types = {p.name: p.type for p in function.parameters}
             run.operations(function.operations, known, types, tensor_seed(seeds[k]))
             out = known[function.result.name]
-            if measured:
-                bits += tf.stack([size for name in measured for size in measured_bits(known[name], types[name])])
+            bits.append([size for name in measured for size in measured_bits(known[name], types[name])])
             if zero is None:
                 kept.append(out)
             elif keeps:
@@ -164,13 +183,13 @@ def realize_block(
         result = [
             *([] if zero is None else [partial]),
             *([tuple(kept)] if keeps or zero is None else []),
-            *([bits] if measured else []),
+            *([tf.reshape(tf.convert_to_tensor(bits, tf.int64), [len(clients), sizes])] if measured else []),
         ]
         return [tf.identity(t) for t in leaving(tuple(result), type_)]
 
     body.__name__ = shown_name(module, stage)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
-    return Realized(traced.get_concrete_function(), type_)
+    return Realized(traced.get_concrete_function(), type_, in_order=len(clients) > 1)
 
 
 def _block_type(
@@ -179,7 +198,7 @@ def _block_type(
     if zero is None:
         return StructType([(None, StructType([(None, function.result_type)] * clients))])
     partial = module.function(zero).result_type
-    bits: list[tuple[None, Type]] = [(None, TensorType("int64", (sizes,)))] if sizes else []
+    bits: list[tuple[None, Type]] = [(None, TensorType("int64", (clients, sizes)))] if sizes else []
     if not keeps:
         return StructType([(None, partial), *bits])
     pair = function.result_type

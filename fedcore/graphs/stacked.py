@@ -10,7 +10,7 @@ from collections.abc import Sequence as SequenceOf
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.folding import by_group, fold_blocks
+from fedcore.graphs.folding import Handed, by_group, fold_blocks, fold_one
 from fedcore.graphs.kernels import kernels
 from fedcore.graphs.packing import CallShape
 from fedcore.graphs.realize import Realized, shown_name
@@ -178,6 +178,64 @@ def split(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]
     return own, folding, sent
 
 
+class _Fold:
+    """The graph of a stacked fold: what all its calls have in common.
+
+    Args:
+        width: clients that run side by side.
+    """
+
+    def __init__(self, module: Module, zero: str, stage: str, broadcasts: int, shape: CallShape, width: int):
+        self.module = module
+        self.zero = module.function(zero)
+        self.stage = function = module.function(stage)
+        self.common = function.parameters[1 : 1 + broadcasts]
+        self.mine = function.parameters[1 + broadcasts :]
+        self.shape = shape
+        self.width = width
+        self.own, self.folding, self.sent = split(function)
+        self.types = function.types()
+        self.specs = [spec(t) for p in self.common for t in tensor_leaves(p.type)]
+        self.specs += call_specs([p.type for p in self.mine], shape)
+        self.evaluator = _Stage(module)
+        self.known: dict[str, object] = {}
+
+    def handed(self, rest: list) -> tuple[list[Handed], tf.Tensor]:
+        """What all clients hand to the fold, and their places; takes the broadcasts and the clients from the list."""
+        broadcast = [unflatten([shared(rest.pop(0)) for _ in leaves(p.type)], p.type) for p in self.common]
+        self.known = dict(zip([p.name for p in self.common], broadcast, strict=True))
+        seeds, place = rest.pop(0), rest.pop(0)
+        values = _client_values(self.mine, self.shape, rest)
+
+        def group(begin: tf.Tensor) -> list[tf.Tensor]:
+            of_group = [_sliced(v, begin, self.width) for v in values]
+            scope = {**self.known, **dict(zip([p.name for p in self.mine], of_group, strict=True))}
+            seed = tensor_seed(_window(seeds, begin, self.width))
+            self.evaluator.run.operations(self.own, scope, dict(self.types), seed)
+            return [_stack(lane, self.width) for name in self.sent for lane in flatten(scope[name])]
+
+        sent = [spec(t) for name in self.sent for t in tensor_leaves(self.types[name])]
+        return by_group(group, tf.size(seeds, tf.int64), self.width, sent), place
+
+    def zeros(self, blocks: int) -> list[tf.Tensor]:
+        broadcast = [self.known[p.name] for p in self.common]
+        return [_stack(lane, blocks) for lane in flatten(self.evaluator.run.run(self.zero, *broadcast))]
+
+    def fold(self, mine: list[tf.Tensor], before: list[tf.Tensor]) -> list[tf.Tensor]:
+        partial = unflatten([stacked(t) for t in before], self.zero.result_type)
+        scope = {**self.known, self.stage.parameters[0].name: partial}
+        parts = iter([stacked(t) for t in mine])
+        for name in self.sent:
+            scope[name] = unflatten([next(parts) for _ in tensor_leaves(self.types[name])], self.types[name])
+        self.evaluator.run.operations(self.folding, scope, dict(self.types))
+        return [_stack(lane, int(before[0].shape[0])) for lane in flatten(scope[self.stage.result.name])]
+
+    def realized(self, body: Callable, specs: list[tf.TensorSpec]) -> Realized:
+        body.__name__ = shown_name(self.module, self.stage.name)
+        traced = tf.function(body, autograph=False, input_signature=specs)
+        return Realized(traced.get_concrete_function(), self.zero.result_type, optimised=True)
+
+
 def realize_stacked(
     module: Module,
     zero: str,
@@ -199,49 +257,43 @@ def realize_stacked(
     Returns:
         A function whose result is the one partial of all its blocks.
     """
-    function = module.function(stage)
-    common = function.parameters[1 : 1 + broadcasts]
-    mine = function.parameters[1 + broadcasts :]
-    own, folding, sent = split(function)
-    specs = [spec(t) for p in common for t in tensor_leaves(p.type)]
-    specs += call_specs([p.type for p in mine], shape)
-    partial_type = module.function(zero).result_type
-    types = function.types()
-    sent_types = [t for name in sent for t in tensor_leaves(types[name])]
+    graph = _Fold(module, zero, stage, broadcasts, shape, width)
+    partial_type = graph.zero.result_type
 
     def body(*tensors):
-        rest = list(tensors)
-        broadcast = [unflatten([shared(rest.pop(0)) for _ in leaves(p.type)], p.type) for p in common]
-        seeds, place = rest.pop(0), tf.reshape(rest.pop(0), [blocks, block])
-        values = _client_values(mine, shape, rest)
-        evaluator = _Stage(module)
-        known = dict(zip([p.name for p in common], broadcast, strict=True))
-
-        def group(begin: tf.Tensor) -> list[tf.Tensor]:
-            scope = {**known, **{p.name: _sliced(v, begin, width) for p, v in zip(mine, values, strict=True)}}
-            evaluator.run.operations(own, scope, dict(types), tensor_seed(_window(seeds, begin, width)))
-            return [_stack(lane, width) for name in sent for lane in flatten(scope[name])]
-
-        def fold(mine: list[tf.Tensor], before: list[tf.Tensor]) -> list[tf.Tensor]:
-            scope = {**known, function.parameters[0].name: unflatten([stacked(t) for t in before], partial_type)}
-            parts = iter([stacked(t) for t in mine])
-            for name in sent:
-                scope[name] = unflatten([next(parts) for _ in tensor_leaves(types[name])], types[name])
-            evaluator.run.operations(folding, scope, dict(types))
-            return [_stack(lane, int(before[0].shape[0])) for lane in flatten(scope[function.result.name])]
+        handed, place = graph.handed(list(tensors))
 
         def merge(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
             pair = [unflatten([stacked(t) for t in side], partial_type) for side in (left, right)]
-            joined = evaluator.run.run(module.function(join), *pair)
+            joined = graph.evaluator.run.run(module.function(join), *pair)
             return [_stack(lane, int(left[0].shape[0])) for lane in flatten(joined)]
 
-        handed = by_group(group, tf.size(seeds, tf.int64), width, [spec(t) for t in sent_types])
-        zeros = [_stack(lane, blocks) for lane in flatten(evaluator.run.run(module.function(zero), *broadcast))]
-        return [tf.identity(t[0]) for t in fold_blocks(fold, merge, zeros, handed, place)]
+        place = tf.reshape(place, [blocks, block])
+        return [tf.identity(t[0]) for t in fold_blocks(graph.fold, merge, graph.zeros(blocks), handed, place)]
 
-    body.__name__ = shown_name(module, stage)
-    traced = tf.function(body, autograph=False, input_signature=specs)
-    return Realized(traced.get_concrete_function(), partial_type, optimised=True)
+    return graph.realized(body, graph.specs)
+
+
+def realize_one_more(
+    module: Module, zero: str, stage: str, broadcasts: int, shape: CallShape, *, width: int
+) -> Realized:
+    """One client of a block after the others: a call of one client for `fold_one`.
+
+    Takes two bools, whether the client is the block's first and its last; then the broadcasts, the tensors of
+    `pack_clients` and those of the partial before.
+    """
+    graph = _Fold(module, zero, stage, broadcasts, shape, width)
+    flag = tf.TensorSpec([], tf.bool)
+    partial = [spec(t) for t in tensor_leaves(graph.zero.result_type)]
+
+    def body(begins, ends, *tensors):
+        own = len(tensors) - len(partial)
+        rest, before = list(tensors[:own]), tensors[own:]
+        handed, _ = graph.handed(rest)
+        after = fold_one(graph.fold, graph.zeros(1), handed, [t[None] for t in before], begins, ends)
+        return [tf.identity(t[0]) for t in after]
+
+    return graph.realized(body, [flag, flag, *graph.specs, *partial])
 
 
 def _client_values(parameters, shape: CallShape, tensors: list) -> list:

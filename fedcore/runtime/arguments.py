@@ -52,8 +52,13 @@ class ClientValues:
         return isinstance(self.given, Iterator)
 
     def part(self, index: int) -> "ClientValues":
-        """One element of every client's value."""
-        return attrs.evolve(self, convert=lambda value, path: self.convert(value, path)[index])  # type: ignore[index]
+        """One element of every client's value; None stays None: what a dropped client did not give."""
+
+        def convert(value, path: str):
+            whole = self.convert(value, path)
+            return None if whole is None else whole[index]  # type: ignore[index]
+
+        return attrs.evolve(self, convert=convert)
 
 
 def prepare(value, type_: Type, path: str, sequence: Callable):
@@ -122,7 +127,7 @@ def restore(value, type_: Type):
     """A result as the user sees it: with the containers its type names; client values are lists, sequences datasets."""
     if isinstance(type_, FederatedType):
         if type_.placement.name == "CLIENTS" and not type_.all_equal:
-            return [restore(v, type_.member) for v in value]
+            return [None if v is None else restore(v, type_.member) for v in value]
         return restore(value, type_.member)
     if isinstance(type_, StructType):
         return container([restore(v, t) for v, t in zip(value, type_.types, strict=True)], type_)

@@ -1,93 +1,63 @@
 """Blocks of clients over the devices, with a fixed number of workers."""
 
-import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import ClientError, FedcoreError, TypeMismatch
-from fedcore.graphs.columns import Columns
-from fedcore.graphs.packing import pack_clients
-from fedcore.graphs.realize import Realized, pack, realize_block, realize_stage
-from fedcore.graphs.stacked import realize_stacked
+from fedcore.errors import FedcoreError
+from fedcore.graphs.realize import Realized, realize_stage
 from fedcore.graphs.values import flatten
 from fedcore.graphs.vectorise import NoRule
-from fedcore.ir import Module
-from fedcore.runtime.arguments import ClientValues
+from fedcore.runtime.client_calls import Call, ClientWork, alike, looped, one_more, stacked
 from fedcore.runtime.device import DeviceExecutor
-from fedcore.runtime.merge_tree import MergeTree
+from fedcore.runtime.drawing import Drawing, Drawn, converted, is_read_once
+from fedcore.runtime.faults import Drop, NotFinite, Tolerance, deadline
+from fedcore.runtime.memory import DeviceMemory
+from fedcore.runtime.merge_tree import ABSENT, MergeTree
+from fedcore.runtime.reader import Reader
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers, dispatch
-from fedcore.seeds import fold_in_each
 
-
-@attrs.frozen
-class ClientWork:
-    """One client stage of a plan with its arguments.
-
-    Args:
-        zero, join: stages that make and merge partials; None where the stage only keeps client values.
-        broadcasts: nested tuples of tensors that every client gets.
-        cohorts: the client values, one cohort for each further parameter.
-        numbers: for each cohort the numbers of a value's leaves, among the leaves of the call's arguments.
-        merge: the operation of the plan that takes the partials.
-        measured: what crosses to the server in sizes that its types leave open, by its names in the stage.
-        counted: where the stage takes no client value, one of the call's: it says how many clients there are.
-        keeps: the stage returns a value per client beside the partial.
-    """
-
-    module: Module
-    digest: str
-    zero: str | None
-    stage: str
-    join: str | None
-    broadcasts: tuple
-    cohorts: tuple
-    numbers: tuple[range, ...]
-    keeps: bool
-    seed: int
-    merge: str | None = None
-    measured: tuple[str, ...] = ()
-    counted: ClientValues | None = None
-
-
-@attrs.frozen
-class _Call:
-    """The clients of one graph call.
-
-    Args:
-        clients: one tuple a client, of its values as they were given.
-    """
-
-    index: int
-    first: int
-    clients: list[tuple]
+Outcome = tuple[object, Mapping[int, object]]
+"""The partial of a call's clients (None without a fold), and what is kept of each by its index."""
 
 
 class ClientsExecutor:
     """Runs the blocks of a client stage.
 
     Guarantees:
-      - Threads: `workers_per_device` for each device, made when first needed and never more, whatever the cohort.
+      - Threads: `workers_per_device` for each device, made when first needed and never more, whatever the cohort. With
+        a deadline, beside them two for each call that runs, and one that draws clients.
       - Memory: as many calls in flight as there are workers; clients are drawn in the calling thread, when one is free.
       - Bits: a block folds its clients in order and partials merge in the tree of block indices, so neither the
-        number of workers, nor that of the devices, nor the order of completion shows in the result.
+        number of workers, nor that of the devices, nor the order of completion shows in the result. Nor does what
+        failed before it went well, nor in which parts a call had to run to fit into a device's memory.
       - Devices: call i goes to device i modulo their number, or if that is busy to the next one that is free; where the
         size of the cohort is known, calls are small enough that every device gets one.
-      - A failure stops the drawing of clients and the calls in flight, and the first failure is raised.
+      - A failure that is raised stops the drawing of clients and the calls in flight; it is the first one.
     """
 
-    def __init__(self, devices: Sequence[DeviceExecutor], workers_per_device: int):
+    def __init__(
+        self,
+        devices: Sequence[DeviceExecutor],
+        workers_per_device: int,
+        policy: Drop | None = None,
+        timeout_s: float | None = None,
+    ):
         self.devices = list(devices)
+        names = [device.device for device in self.devices]
+        self._memory = {name: DeviceMemory(workers_per_device * names.count(name)) for name in names}
         self._workers = Workers(len(self.devices), workers_per_device)
+        self._policy = policy
+        self._timeout_s = timeout_s
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple:
         """The merged partial (None without a fold) and the kept values by client (empty without any)."""
-        return _Run(self.devices, work, report, stop).result(self._workers)
+        tolerance = Tolerance(self._policy, report)
+        return _Run(self.devices, self._memory, work, tolerance, self._timeout_s, report, stop).result(self._workers)
 
     def close(self) -> None:
         self._workers.close()
@@ -96,14 +66,26 @@ class ClientsExecutor:
 class _Run:
     """One client stage in progress."""
 
-    def __init__(self, devices: Sequence[DeviceExecutor], work: ClientWork, report: Report, stop: Stop):
+    def __init__(
+        self,
+        devices: Sequence[DeviceExecutor],
+        memory: Mapping[str, DeviceMemory],
+        work: ClientWork,
+        tolerance: Tolerance,
+        timeout_s: float | None,
+        report: Report,
+        stop: Stop,
+    ):
         self.devices = devices
+        self.memory = memory
         self.work = work
+        self.tolerance = tolerance
+        self.timeout_s = timeout_s
         self.report = report
         self.stop = stop
         self.tree = MergeTree(self._merge)
         self.kept: dict[int, object] = {}
-        self.drawn = 0
+        self.sizes: dict[int, np.ndarray] = {}  # bits that clients of calls in flight send
         plan = work.module.function(work.stage).attributes
         self.stacked = plan.get("strategy") == "vectorised"
         self.block = int(plan.get("block", 1))
@@ -111,6 +93,7 @@ class _Run:
         self.size = self._call_size(int(plan.get("call", self.block)))
         self.shared: dict[str, list[tf.Tensor]] = {}
         self.sharing = threading.Lock()
+        self.drawing = Drawing(work, self.size, drops=tolerance.drops, timeout_s=timeout_s, stop=stop)
 
     def _call_size(self, planned: int) -> int:
         """The clients of a call: at most as planned, and few enough that every device gets a call."""
@@ -122,133 +105,159 @@ class _Run:
         return min(planned, self.block << max(0, share - 1).bit_length())
 
     def result(self, workers: Workers) -> tuple:
-        dispatch(self._calls(), lambda lane, call: self._perform(self.devices[lane], call), workers, self.stop)
-        self.report.clients = max(self.report.clients, self.drawn)
+        with self.drawing as calls:
+            dispatch(calls, lambda lane, drawn: self._perform(self.devices[lane], drawn), workers, self.stop)
+        clients = self.drawing.clients
+        self.report.clients = max(self.report.clients, clients)
+        self.tolerance.check_quorum(clients)
         partial = None
         if self.work.zero is not None:
             partial = workers.call(self._partial, self.stop)
         self.report.kept += len(self.kept)
-        return partial, [self.kept[i] for i in range(len(self.kept))]
+        keeps = self.work.keeps or self.work.zero is None
+        return partial, [self.kept.get(i) for i in range(clients)] if keeps else []
 
-    def _partial(self) -> tuple:
-        return self.tree.result() if self.drawn else self._call(self.devices[0], _Call(0, 0, []))[0]
+    def _partial(self) -> object:
+        partial = self.tree.result() if self.drawing.clients else ABSENT
+        return self._zero(self.devices[0]) if partial is ABSENT else partial
 
-    def _calls(self) -> Iterator[_Call]:
-        """The clients of one graph call after the other; the client values of all arguments are drawn side by side."""
-        work = self.work
-        clients = _side_by_side(work.cohorts) if work.cohorts else (() for _ in _counted(work.counted))
-        for index in itertools.count():
-            call = _Call(index, index * self.size, list(itertools.islice(clients, self.size)))
-            if not call.clients:
-                return
-            self.drawn += len(call.clients)
-            yield call
+    def _zero(self, device: DeviceExecutor) -> object:
+        """The partial of no clients."""
+        return self._clients(device, Call(0, 0, ()))[0]
 
-    def _perform(self, device: DeviceExecutor, call: _Call) -> None:
-        last = call.first + len(call.clients) - 1
-        where = {"device": device.device, "block": call.index, "clients": [call.first, last]}
+    def _perform(self, device: DeviceExecutor, drawn: Drawn) -> None:
+        last = drawn.first + len(drawn.clients) - 1
+        where = {"device": device.device, "block": drawn.index, "clients": [drawn.first, last]}
         with self.report.span("block", self.work.stage, **where):
-            partial, kept = self._call(device, attrs.evolve(call, clients=self._converted(call)))
+            with Reader(f"fedcore-data-{drawn.first}") as reader:
+                clients = tuple(self._converted(drawn.first + i, c, reader) for i, c in enumerate(drawn.clients))
+            call = Call(drawn.first, self.size, clients)
+            partial, kept = self.tolerance.outcome(lambda some: self._checked(device, some), call) or (ABSENT, {})
         if self.work.zero is not None:
-            self.tree.add(call.index, partial)
-        self.kept.update((call.first + i, v) for i, v in enumerate(kept))
-        self.report.ran(self.work.stage, device.device, call.first, last)
+            self.tree.add(drawn.index, partial)
+        self.kept.update(kept)
+        if self.work.merge is not None and self.work.measured:
+            sent = {i: self.sizes.pop(i, None) for i in range(drawn.first, last + 1)}
+            for index, bits in sent.items():
+                if bits is not None and index not in self.report.dropped:
+                    self.report.measure(self.work.merge, bits.tolist())
+        self.report.ran(self.work.stage, device.device, drawn.first, last)
 
-    def _converted(self, call: _Call) -> list[tuple]:
-        return [
-            tuple(c.converted(call.first + i, v) for c, v in zip(self.work.cohorts, client, strict=True))
-            for i, client in enumerate(call.clients)
-        ]
+    def _converted(self, index: int, client: tuple, reader: Reader) -> tuple | None:
+        """A client's values as the runtime takes them; None where it is left out."""
+        if index in self.report.dropped:
+            return None
 
-    def _call(self, device: DeviceExecutor, call: _Call) -> tuple:
-        """The partial of a call's clients and what is kept of each: one graph call, where they can be stacked.
+        def convert() -> tuple:
+            return tuple(converted(c, index, v) for c, v in zip(self.work.cohorts, client, strict=True))
+
+        def in_time() -> tuple:
+            return convert() if self.timeout_s is None else reader.call(convert, self.timeout_s, self.stop)
+
+        return self.tolerance.value(index, in_time, once=lambda: is_read_once(client))
+
+    def _checked(self, device: DeviceExecutor, call: Call) -> Outcome:
+        """As `_fitting`; where clients may be dropped, the floats of the outcome are finite."""
+        partial, kept = self._fitting(device, call)
+        if self.tolerance.drops and not _is_finite([*flatten(partial), *flatten(tuple(kept.values()))]):
+            raise NotFinite((partial, kept))
+        return partial, kept
+
+    def _fitting(self, device: DeviceExecutor, call: Call) -> Outcome:
+        """The outcome of a call's clients, in parts that fit into the device's memory: halves down to one block, then
+        the clients of a block one by one, which pass the partial on.
 
         Clients that a plan stacks but whose data has no rule for it (layouts that differ, a graph whose rules ask for
         more than is known before) go one by one, and their partials merge as a tree.
         """
-        if not self.stacked or not call.clients:
-            return self._clients(device, call)
-        if self.width and _alike(call.clients):
+        if self.stacked and not (self.width and alike(call.values)):
+            return self._unlike(device, call)
+        memory = self.memory[device.device]
+        if memory.clients(self.work.key, call.places) == call.places:
             try:
-                return self._stacked_clients(device, call)
+                return self._stacked(device, call) if self.stacked else self._clients(device, call)
             except NoRule as error:
                 self.width = 0
                 self.report.notes.append(f"@{self.work.stage} runs client by client: {error}")
+                return self._unlike(device, call)
+            except tf.errors.ResourceExhaustedError:
+                if not self.stacked and len(call.present) == 1:
+                    raise
+                fits = call.places // 2 if call.places > self.block else 0
+                memory.holds(self.work.key, fits)
+                self.report.note(
+                    f"{device.device} ran out of memory: @{self.work.stage} runs there in calls of {fits or 1} "
+                    f"client{'s' * (fits > 1)}"
+                )
+        if call.places == self.block:
+            return self._one_by_one(device, call)
+        halves = [self._fitting(device, half)[0] for half in call.halves() if half.present]
+        return halves[0] if len(halves) == 1 else self._merge(*halves), {}
+
+    def _unlike(self, device: DeviceExecutor, call: Call) -> Outcome:
         tree = MergeTree(self._merge)
-        for i, client in enumerate(call.clients):
-            tree.add(i, self._clients(device, _Call(call.index, call.first + i, [client]))[0])
-        return tree.result(), ()
+        for index in call.present:
+            tree.add(index - call.first, self._clients(device, call.with_only([index]))[0])
+        return tree.result(), {}
 
-    def _clients(self, device: DeviceExecutor, call: _Call) -> tuple:
-        """One graph call in which clients follow one another."""
+    def _one_by_one(self, device: DeviceExecutor, call: Call) -> Outcome:
+        """One block, as `_stacked` or `_clients` would run it."""
+        partial = self._zero(device) if self.stacked else None
+        kept: dict[int, object] = {}
+        first, last = call.present[0], call.present[-1]
+        for index in call.present:
+            one = call.with_only([index])
+            if self.stacked:
+                function, tensors = one_more(self.work, device, one)
+                flags = [tf.constant(index == first), tf.constant(index == last)]
+                tensors = [*flags, *self._shared(device), *tensors, *flatten(partial)]
+                partial = self._run(device, one, function, tensors)
+            else:
+                partial, of_client = self._clients(device, one, partial)
+                kept.update(of_client)
+        return partial, kept
+
+    def _clients(self, device: DeviceExecutor, call: Call, before: object = None) -> Outcome:
+        """One graph call in which clients follow one another, after those of a partial where it is given."""
         work = self.work
-        seeds = fold_in_each(work.seed, call.first, len(call.clients))
-        function, tensors = self._looped(device, call, seeds)
-        out = self._run(device, call, function, [tf.constant(seeds), *self._shared(device), *tensors])
-        if work.measured and work.merge is not None:
-            self.report.measure(work.merge, out[-1].numpy())
-        return _split(out, folds=work.zero is not None, keeps=work.keeps)
+        function, tensors = looped(work, device, call, continues=before is not None)
+        seeds = tf.constant(call.seeds(work.seed))
+        carried = [] if before is None else flatten(before)
+        out = self._run(device, call, function, [seeds, *self._shared(device), *tensors, *carried])
+        if work.measured:
+            self.sizes.update(zip(call.present, out[-1].numpy(), strict=True))
+        kept = out[0] if work.zero is None else out[1] if work.keeps else ()
+        return None if work.zero is None else out[0], dict(zip(call.present, kept, strict=bool(kept)))
 
-    def _stacked_clients(self, device: DeviceExecutor, call: _Call) -> tuple:
+    def _stacked(self, device: DeviceExecutor, call: Call) -> Outcome:
         """One graph call in which clients stand side by side."""
-        seeds = fold_in_each(self.work.seed, call.first, len(call.clients))
-        function, tensors = self._stacked(device, call, seeds)
-        return self._run(device, call, function, [*self._shared(device), *tensors]), ()
+        function, tensors = stacked(self.work, device, call, self.width, self.block)
+        return self._run(device, call, function, [*self._shared(device), *tensors]), {}
 
-    def _run(self, device: DeviceExecutor, call: _Call, function: Realized, tensors: list) -> tuple:
-        try:
-            out = device.call(function, tensors, self.stop)
-        except tf.errors.OpError as error:
-            last = call.first + len(call.clients) - 1
-            who = f"client {last}" if last == call.first else f"one of the clients {call.first} to {last}"
-            raise ClientError(f"{who} failed: {error.message}") from None
+    def _run(self, device: DeviceExecutor, call: Call, function: Realized, tensors: list) -> tuple:
+        seconds = None if self.timeout_s is None else self.timeout_s * max(1, len(call.present))
+        if seconds is not None:
+            device.get_ready(function, tensors)
+        out = self._with_memory(device, function, tensors, seconds)
         self.report.count("blocks")
         return out
 
-    def _looped(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray) -> tuple[Realized, list]:
-        work = self.work
-        packed = [
-            [pack(value, int(seed), n.start) for n, value in zip(work.numbers, client, strict=True)]
-            for client, seed in zip(call.clients, seeds, strict=True)
-        ]
-        layouts = tuple(tuple(given for given, _ in client) for client in packed)
-        function = device.functions.get(
-            ("loop", work.digest, work.stage, layouts),
-            lambda: realize_block(
-                work.module,
-                work.zero,
-                work.stage,
-                len(work.broadcasts),
-                layouts,
-                keeps=work.keeps,
-                measured=work.measured,
-            ),
-        )
-        return function, [tf.convert_to_tensor(t) for client in packed for _, ts in client for t in ts]
+    def _with_memory(self, device: DeviceExecutor, function: Realized, tensors: list, seconds: float | None) -> tuple:
+        """One graph call, and again with fewer others beside it when memory runs out.
 
-    def _stacked(self, device: DeviceExecutor, call: _Call, seeds: np.ndarray) -> tuple[Realized, list]:
-        work, zero, join = self.work, self.work.zero, self.work.join
-        if zero is None or join is None:
-            raise FedcoreError(f"@{work.stage} keeps client values only: it cannot be vectorised")
-        numbers = [n for of_value in work.numbers for n in of_value]
-        shape, tensors = pack_clients(
-            call.clients, seeds, numbers, width=self.width, places=self.size, kept=device.packed
-        )
-        function = device.functions.get(
-            ("stacked", work.digest, work.stage, shape, self.size),
-            lambda: realize_stacked(
-                work.module,
-                zero,
-                work.stage,
-                join,
-                len(work.broadcasts),
-                shape,
-                width=self.width,
-                block=self.block,
-                blocks=self.size // self.block,
-            ),
-        )
-        return function, [tf.convert_to_tensor(t) for t in tensors]
+        Raises:
+            tf.errors.ResourceExhaustedError: no other ran beside it.
+        """
+        memory = self.memory[device.device]
+        while True:
+            with memory.share(self.stop) as allowed, deadline(self.stop, seconds) as stop:
+                try:
+                    return device.call(function, tensors, stop)
+                except tf.errors.ResourceExhaustedError:
+                    fewer = memory.halve(allowed)
+                    if not fewer:
+                        raise
+            self.report.note(f"{device.device} ran out of memory: calls there at once: {fewer}")
 
     def _shared(self, device: DeviceExecutor) -> list[tf.Tensor]:
         """The broadcasts on a device: put there once a stage."""
@@ -265,40 +274,10 @@ class _Run:
         function = device.functions.get(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
         self.report.count("merges")
         with self.report.span("merge", join, device=device.device):
-            return device.call(function, [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)], self.stop)
+            tensors = [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)]
+            return self._with_memory(device, function, tensors, None)
 
 
-def _alike(clients: list[tuple]) -> bool:
-    """Whether the sequences of all clients are laid out as those of the first, and no batch of theirs is empty.
-
-    A stacked step takes a batch without rows for the end of its client.
-    """
-    sequences = [[leaf for leaf in flatten(c) if isinstance(leaf, Columns)] for c in clients]
-    layouts = [[s.layout for s in of_client] for of_client in sequences]
-    return all(given == layouts[0] for given in layouts) and not any(s.has_empty_batch for c in sequences for s in c)
-
-
-def _split(out: tuple, *, folds: bool, keeps: bool) -> tuple:
-    if not folds:
-        return None, out[0]
-    return out[0], out[1] if keeps else ()
-
-
-def _counted(values: ClientValues | None) -> Iterable:
-    """As many things as there are clients."""
-    if values is None:
-        return ()
-    return values.given if values.size is None else range(values.size)
-
-
-def _side_by_side(cohorts: Sequence[ClientValues]) -> Iterator[tuple]:
-    """One tuple a client; the cohorts of one call have equally many clients."""
-    if not cohorts:
-        return
-    missing = object()
-    for index, values in enumerate(itertools.zip_longest(*(c.given for c in cohorts), fillvalue=missing)):
-        if any(v is missing for v in values):
-            raise TypeMismatch(
-                f"the client values of one call are of equally many clients; client {index} is missing in some of them"
-            )
-        yield values
+def _is_finite(tensors: Iterable) -> bool:
+    floats = (t for t in tensors if isinstance(t, tf.Tensor) and t.dtype.is_floating)
+    return all(bool(tf.reduce_all(tf.math.is_finite(t))) for t in floats)

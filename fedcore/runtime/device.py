@@ -1,5 +1,6 @@
 """One device: values put on it, and functions run there."""
 
+import weakref
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -26,11 +27,19 @@ class DeviceExecutor:
         self.device = device
         self.functions = functions or Functions()
         self.packed = packed(MAX_PACKED_BYTES)
+        self._ready: weakref.WeakSet[Realized] = weakref.WeakSet()
 
     def put(self, tensors: Sequence) -> list[tf.Tensor]:
         """The tensors on this device; those that are here already are not copied."""
         with tf.device(self.device):
             return [tf.identity(t) if _elsewhere(t, self.device) else tf.convert_to_tensor(t) for t in tensors]
+
+    def get_ready(self, function: Realized, tensors: Sequence) -> None:
+        """Compiles the function for this device, if that was not done before: a call with a deadline only runs it."""
+        if function not in self._ready:
+            with tf.device(self.device):
+                function.get_ready(tensors)
+            self._ready.add(function)
 
     def call(self, function: Realized, tensors: Sequence, stop: Stop) -> tuple:
         """The function's result; ended early when `stop` says so."""

@@ -13,6 +13,7 @@ from fedcore.ir import Module
 from fedcore.runtime.arguments import ClientValues, prepare, restore
 from fedcore.runtime.clients import ClientsExecutor
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
+from fedcore.runtime.faults import Drop
 from fedcore.runtime.functions import Functions
 from fedcore.runtime.metering import meter
 from fedcore.runtime.plan_executor import PlanExecutor
@@ -34,6 +35,8 @@ class LocalRuntime:
         clients: the names of devices.
         plan_options: of the pass `plan`; they stand in the plans that are made for this runtime.
         notes: what every report says.
+        on_client_failure: None raises.
+        client_timeout_s: None is no deadline.
     """
 
     compiles = True
@@ -45,13 +48,20 @@ class LocalRuntime:
         workers_per_device: int,
         plan_options: Mapping[str, object],
         notes: Sequence[str] = (),
+        on_client_failure: Drop | None = None,
+        client_timeout_s: float | None = None,
     ):
         self.plan_options = dict(plan_options)
         self._notes = tuple(notes)
         functions = Functions()
         devices = [DeviceExecutor(device, functions) for device in clients]
-        self._clients = ClientsExecutor(devices, workers_per_device)
+        self._clients = ClientsExecutor(devices, workers_per_device, on_client_failure, client_timeout_s)
         self._plans = PlanExecutor(DeviceExecutor(server, functions), self._clients)
+
+    @property
+    def client_devices(self) -> list[DeviceExecutor]:
+        """What runs the clients on each device."""
+        return self._clients.devices
 
     def run(self, module: Module, arguments: list, report: Report):
         """The result of a planned module as the user sees it."""
@@ -80,6 +90,8 @@ def local(
     vectorize: int | bool | str = "auto",
     intra_op_threads: int | None = None,
     deterministic: bool = False,
+    on_client_failure: str | Drop = "raise",
+    client_timeout_s: float | None = None,
 ) -> LocalRuntime:
     """The runtime over this machine's devices.
 
@@ -96,6 +108,11 @@ def local(
             TensorFlow started with: the report says so.
         deterministic: asks TensorFlow for operations that give the same bits on a GPU in every run, slower ones; this
             holds for the whole process.
+        on_client_failure: `"raise"` raises ClientError, which names the client; values that are not finite are values
+            like others. `fc.runtime.drop()` leaves clients out that fail.
+        client_timeout_s: the seconds that a client may take to give its data, and again to run; several clients of
+            one graph call share theirs, then each has its own. Tracing and compiling a graph do not count. Graphs are
+            ended then; Python code that still waits for data cannot be, and its thread is named. Default: no end.
     Raises:
         FedcoreError: a setting that cannot be; the message says what can.
     Example:
@@ -106,13 +123,16 @@ def local(
     if client_devices is not None and (isinstance(client_devices, str) or not list(client_devices)):
         raise FedcoreError(f"client_devices is a list of one device or more, not {client_devices!r}")
     options = _plan_options(block_size, vectorize)
+    policy = _policy(on_client_failure)
+    if client_timeout_s is not None and not client_timeout_s > 0:
+        raise FedcoreError(f"client_timeout_s is a number of seconds greater than 0, not {client_timeout_s!r}")
     note = set_intra_op_threads(intra_op_threads)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     server = device_name(server_device, "server_device") if server_device is not None else default_devices()[0]
     clients = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
     workers = workers_per_device or default_workers(len(clients))
-    return LocalRuntime(server, clients, workers, options, [note] if note else [])
+    return LocalRuntime(server, clients, workers, options, [note] if note else [], policy, client_timeout_s)
 
 
 def default_workers(devices: int) -> int:
@@ -131,9 +151,17 @@ def _plan_options(block_size: int | str, vectorize: int | bool | str) -> dict[st
     return {name: value for name, value in options.items() if value != "auto"}
 
 
+def _policy(on_client_failure: str | Drop) -> Drop | None:
+    if isinstance(on_client_failure, Drop):
+        return on_client_failure
+    if on_client_failure != "raise":
+        raise FedcoreError(f"on_client_failure is 'raise' or fc.runtime.drop(), not {on_client_failure!r}")
+    return None
+
+
 def _to_numpy(value, type_: Type):
     if isinstance(value, ClientValues) and isinstance(type_, FederatedType):
-        return [_to_numpy(v, type_.member) for v in value]
+        return [None if v is None else _to_numpy(v, type_.member) for v in value]
     if isinstance(type_, FederatedType):
         return _to_numpy(value, type_.member)
     if isinstance(type_, StructType):

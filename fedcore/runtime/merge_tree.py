@@ -3,6 +3,9 @@
 import threading
 from collections.abc import Callable
 
+ABSENT = object()
+"""The partial of a block whose clients are all left out: it merges with nothing."""
+
 
 class MergeTree:
     """Merges partials by the index of their block, in whatever order they come.
@@ -11,6 +14,7 @@ class MergeTree:
       - The shape of the tree depends on the number of blocks alone, so the result's bits do not depend on the
         order of completion.
       - Siblings merge as soon as both exist; merging is done outside the lock, in the thread that brought the second.
+      - Where one of two is ABSENT, the other is passed on as it is.
       - Holds O(log blocks) partials per block in flight.
     """
 
@@ -28,7 +32,7 @@ class MergeTree:
                     self._waiting[height, index] = partial
                     return
             pair = (sibling, partial) if index & 1 else (partial, sibling)
-            partial = self._merge(*pair)
+            partial = self._joined(*pair)
             height, index = height + 1, index >> 1
 
     def result(self):
@@ -36,5 +40,10 @@ class MergeTree:
         subtrees = [partial for _, partial in sorted(self._waiting.items(), key=lambda kv: kv[0][1] << kv[0][0])]
         total = subtrees.pop()
         while subtrees:
-            total = self._merge(subtrees.pop(), total)
+            total = self._joined(subtrees.pop(), total)
         return total
+
+    def _joined(self, left, right):
+        if left is ABSENT or right is ABSENT:
+            return right if left is ABSENT else left
+        return self._merge(left, right)

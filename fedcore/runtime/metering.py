@@ -19,7 +19,7 @@ class Crossing:
     Args:
         op: the operation of the plan.
         tensor: its path in what is broadcast; for what is sent, the name and path that it has in the client stage.
-        clients: how many receive or send it.
+        clients: how many receive or send it; those that are dropped send nothing.
         bits: of all of them; None in a plan whose types leave it open.
     """
 
@@ -58,5 +58,5 @@ def meter(plan: Module, report: "Report") -> None:
         bits = next(measured[one.op], 0) if one.bits is None and one.op in measured else one.bits or 0
         # What clients send can differ between them, so it is measured in sum.
         summed = one.bits is None and one.kind == "merge"
-        bits = bits if summed else bits * report.clients
-        report.crossings.append(attrs.evolve(one, clients=report.clients, bits=bits))
+        clients = report.clients - (len(report.dropped) if one.kind == "merge" else 0)
+        report.crossings.append(attrs.evolve(one, clients=clients, bits=bits if summed else bits * clients))

@@ -13,7 +13,8 @@ from fedcore.graphs.values import flatten
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Module, Operation, Ref
 from fedcore.runtime.arguments import ClientValues, leaf_numbers
-from fedcore.runtime.clients import ClientsExecutor, ClientWork
+from fedcore.runtime.client_calls import ClientWork
+from fedcore.runtime.clients import ClientsExecutor
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop

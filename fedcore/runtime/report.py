@@ -32,6 +32,7 @@ class Report:
         kept: client values that were held in memory, for a later stage or for the result.
         placements: for each client stage and device the clients that ran there, as ranges (first, last).
         notes: what the user should know, such as a setting that came too late.
+        dropped: the index of each client that was left out, and why; see `fc.runtime.drop`.
     """
 
     seed: int = 0
@@ -44,6 +45,7 @@ class Report:
     seconds: float = 0.0
     placements: dict[str, dict[str, list[tuple[int, int]]]] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
+    dropped: dict[int, str] = attrs.field(factory=dict)
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
 

@@ -91,6 +91,11 @@ def stopped_by(stop: Stop) -> Iterator[None]:
         _of_task.reset(token)
 
 
+def stops_from_elsewhere() -> bool:
+    """Whether another thread may stop a call that this thread or task makes."""
+    return _of_task.get() is not None
+
+
 def current_stop() -> contextlib.AbstractContextManager[Stop]:
     """The stop of a call that begins now."""
     return (_of_task.get() or Stop()).inner()

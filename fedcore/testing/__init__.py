@@ -1,10 +1,11 @@
 """What an author of an intrinsic, an aggregation or a pass gets tested by one call. Needs the extra `fedcore[test]`."""
 
+from fedcore.testing import faults
 from fedcore.testing.aggregations import check_aggregation
 from fedcore.testing.intrinsics import check_intrinsic
 from fedcore.testing.laws import LawBroken
 
-__all__ = ["LawBroken", "check_aggregation", "check_intrinsic", "check_pass"]
+__all__ = ["LawBroken", "check_aggregation", "check_intrinsic", "check_pass", "faults"]
 
 
 def __getattr__(name):

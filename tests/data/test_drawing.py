@@ -114,7 +114,7 @@ def test_two_stages_see_the_same_shuffle():
 def test_clients_side_by_side_draw_what_they_draw_one_by_one():
     values = [(client().shuffle(9).columns, client().shuffle(9).columns) for _ in range(2)]
     seeds = np.array([5, 6])
-    shape, stacked = pack_clients(values, seeds, [3, 7], width=2, places=2, kept=packed(1 << 20))
+    shape, stacked = pack_clients(values, [0, 1], seeds, [3, 7], width=2, places=2, kept=packed(1 << 20))
     assert [layout is not None for layout in shape.layouts] == [True, True]
     _, place, _, first_rows, _, _, second_rows, _ = map(np.asarray, stacked)
     for k, value in enumerate(values):

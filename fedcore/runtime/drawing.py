@@ -1,0 +1,121 @@
+"""The clients of a stage, drawn some at a time."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.data import Cohort
+from fedcore.errors import ClientError, TypeMismatch
+from fedcore.runtime.arguments import ClientValues
+from fedcore.runtime.client_calls import ClientWork
+from fedcore.runtime.reader import Reader, TooLate
+from fedcore.runtime.stopping import Stop, stops_from_elsewhere
+
+
+@attrs.frozen
+class Drawn:
+    """The clients of one call, as they were given.
+
+    Args:
+        index: of the call among those of its stage.
+        first: the index of its first client.
+        clients: a tuple of values for each.
+    """
+
+    index: int
+    first: int
+    clients: list[tuple]
+
+
+@attrs.frozen
+class _Raised:
+    """In place of a value: what a cohort raised when it was asked for it."""
+
+    error: Exception
+
+
+_ENDED = object()
+
+
+class Drawing:
+    """Draws the clients of a stage for one call after the other; those of all arguments side by side.
+
+    Guarantees:
+      - Clients are drawn in the thread that asks for a call. Only a generator or an `fc.Cohort` is read in a thread
+        beside it, where the call has a deadline or may be stopped by another thread: it may block.
+      - What a generator raises is raised. With `drops`, what an `fc.Cohort` raises for a client is that client's fault.
+    """
+
+    def __init__(self, work: ClientWork, size: int, *, drops: bool, timeout_s: float | None, stop: Stop):
+        self.clients = 0
+        self._work = work
+        self._size = size
+        self._drops = drops
+        self._timeout_s = timeout_s
+        self._stop = stop
+        self._reader = Reader("fedcore-cohort")
+
+    def __enter__(self) -> Iterator[Drawn]:
+        return self._calls()
+
+    def __exit__(self, *error) -> None:
+        self._reader.__exit__(*error)
+
+    def _calls(self) -> Iterator[Drawn]:
+        clients = self._side_by_side() if self._work.cohorts else (() for _ in _counted(self._work.counted))
+        for index in itertools.count():
+            drawn = Drawn(index, index * self._size, list(itertools.islice(clients, self._size)))
+            if not drawn.clients:
+                return
+            self.clients += len(drawn.clients)
+            yield drawn
+
+    def _side_by_side(self) -> Iterator[tuple]:
+        """One tuple a client; the cohorts of one call have equally many clients."""
+        cohorts = [(values, iter(values.given)) for values in self._work.cohorts]
+        beside = self._timeout_s is not None or stops_from_elsewhere()
+        for index in itertools.count():
+            client = tuple(self._next(values, iterator, index, beside) for values, iterator in cohorts)
+            if all(value is _ENDED for value in client):
+                return
+            if any(value is _ENDED for value in client):
+                raise TypeMismatch(
+                    "the client values of one call are of equally many clients; "
+                    f"client {index} is missing in some of them"
+                )
+            yield client
+
+    def _next(self, values: ClientValues, iterator: Iterator, index: int, beside: bool) -> object:
+        """The next client of a cohort. After an error a generator has no more of them, where an `fc.Cohort` has."""
+        try:
+            if beside and not isinstance(values.given, Sequence | np.ndarray):
+                return self._reader.call(lambda: next(iterator, _ENDED), self._timeout_s, self._stop)
+            return next(iterator, _ENDED)
+        except Exception as error:
+            if self._drops and isinstance(values.given, Cohort):
+                return _Raised(error)
+            if isinstance(error, TooLate):
+                raise ClientError(f"client {index} was not drawn from {values.given!r}: {error}") from None
+            raise
+
+
+def converted(values: ClientValues, index: int, given: object) -> object:
+    """A client's value as the runtime takes it."""
+    if isinstance(given, _Raised):
+        raise given.error
+    return values.converted(index, given)
+
+
+def is_read_once(client: tuple) -> bool:
+    """Whether a second reading of a client's values would not find what the first did."""
+    return any(isinstance(leaf, Iterator | _Raised) for leaf in tf.nest.flatten(client))
+
+
+def _counted(values: ClientValues | None) -> Iterable:
+    """As many things as there are clients."""
+    if values is None:
+        return ()
+    return values.given if values.size is None else range(values.size)

@@ -1,0 +1,225 @@
+"""Clients that fail: what is done about them, and the deadline of their work."""
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+
+import attrs
+import tensorflow as tf
+
+from fedcore.errors import ClientError, FedcoreError
+from fedcore.runtime.client_calls import Call
+from fedcore.runtime.reader import TooLate
+from fedcore.runtime.report import Report
+from fedcore.runtime.stopping import Stop, Stopped
+
+_NAMES_OF_TENSORFLOW = re.compile(r"\s*\[\[(\{\{[^}]*\}\})*\]\]|\{\{[^}]*\}\} ?|\s*\[Op:[^\]]*\]")
+
+SHOWN = 3
+"""Reasons that the error of a missed quorum gives."""
+
+
+@attrs.frozen
+class Drop:
+    """The policy that `drop` makes."""
+
+    min_fraction: float
+    max_retries: int
+
+
+def drop(min_fraction: float = 0.5, max_retries: int = 1) -> Drop:
+    """Leaves clients out that fail, for `fc.runtime.local(on_client_failure=...)`.
+
+    A client fails when its graph does, when its value does not convert, when it passes `client_timeout_s`, when it
+    alone does not fit into the device's memory, or when a float that it contributes or returns is not finite. What it
+    contributes is the partial result of a fold over this client alone, so a metric that is NaN for a client without
+    examples counts as a failure. Clients that are left out keep their index and contribute nothing, in any stage of
+    the call that comes after; a list with one value per client has None for them. `last_report().dropped` says who
+    was left out, and why.
+
+    Args:
+        min_fraction: of the clients must be left, 0 to 1; else the call raises ClientError.
+        max_retries: how often a client that fails is tried again. Its data are read once where they can only be.
+    Raises:
+        FedcoreError: a number that cannot be.
+    Example:
+        >>> fc.runtime.local(on_client_failure=fc.runtime.drop(min_fraction=0.8), client_timeout_s=60)
+    """
+    if isinstance(min_fraction, bool) or not isinstance(min_fraction, int | float) or not 0 <= min_fraction <= 1:
+        raise FedcoreError(f"min_fraction is a number from 0 to 1, not {min_fraction!r}")
+    if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
+        raise FedcoreError(f"max_retries is a number of times, 0 or more, not {max_retries!r}")
+    return Drop(float(min_fraction), max_retries)
+
+
+class ClientOutOfMemory(ClientError, tf.errors.ResourceExhaustedError):
+    """One client alone does not fit into the memory of an idle device."""
+
+    def __init__(self, message: str):
+        tf.errors.ResourceExhaustedError.__init__(self, None, None, message)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class NotFinite(FedcoreError):
+    """Clients of one call contribute what is not finite.
+
+    Args:
+        outcome: of the call.
+    """
+
+    def __init__(self, outcome: tuple):
+        self.outcome = outcome
+        super().__init__("what it contributes is not finite")
+
+
+class Tolerance:
+    """What one client stage does about clients that fail.
+
+    Guarantees:
+      - A call that fails runs again client by client, only then, and once more without those that fail alone.
+      - Every round of that either leaves a client out or uses one of the policy's retries, so it ends.
+
+    Args:
+        policy: None raises ClientError, which names the client.
+    """
+
+    def __init__(self, policy: Drop | None, report: Report):
+        self._policy = policy
+        self._retries = policy.max_retries if policy else 0
+        self._report = report
+
+    @property
+    def drops(self) -> bool:
+        return self._policy is not None
+
+    def outcome(self, perform: Callable[[Call], tuple], call: Call) -> tuple | None:
+        """What `perform` gives for the clients that do not fail; None where all do."""
+        tries = self._retries
+        while present := call.present:
+            try:
+                return perform(call)
+            except Stopped:
+                raise
+            except Exception as error:
+                if len(present) > 1:
+                    failed = self._failing_alone(perform, call)
+                else:
+                    failed = {} if tries else {present[0]: error}
+                if not failed and isinstance(error, NotFinite) and len(present) > 1:
+                    return error.outcome  # finite values whose sum is not
+                if not failed and not tries:
+                    raise ClientError(
+                        f"the clients {present[0]} to {present[-1]} failed together, though none of them fails alone: "
+                        f"{reason(error)}"
+                    ) from error
+                tries -= not failed
+                for index, why in failed.items():
+                    self._failed(index, why)
+                call = call.without(failed)
+        return None
+
+    def _failing_alone(self, perform: Callable[[Call], object], call: Call) -> dict[int, Exception]:
+        """The clients of a call that fail without the others; the first of them, where it is raised."""
+        failed: dict[int, Exception] = {}
+        for index in call.present:
+            error = self._error_of(perform, call.with_only([index]))
+            if error is not None:
+                failed[index] = error
+                if not self.drops:
+                    break
+        return failed
+
+    def _error_of(self, perform: Callable[[Call], object], call: Call) -> Exception | None:
+        found: Exception | None = None
+        for _ in range(1 + self._retries):
+            try:
+                perform(call)
+            except Stopped:
+                raise
+            except Exception as error:
+                found = error
+            else:
+                return None
+        return found
+
+    def value(self, index: int, convert: Callable[[], tuple], *, once: Callable[[], bool]) -> tuple | None:
+        """A client's values as they are converted; None where that fails.
+
+        Args:
+            once: whether they can be read only once, and so not be tried again.
+        """
+        tries = self._retries
+        while True:
+            try:
+                return convert()
+            except Stopped:
+                raise
+            except Exception as error:
+                if not tries or once():
+                    if not self.drops and isinstance(error, FedcoreError) and not isinstance(error, TooLate):
+                        raise  # it says where in the argument
+                    self._failed(index, error)
+                    return None
+                tries -= 1
+
+    def _failed(self, index: int, error: Exception) -> None:
+        """Leaves a client out of this call.
+
+        Raises:
+            ClientError: the policy is to raise.
+        """
+        if self.drops:
+            self._report.dropped[index] = reason(error)
+            return
+        message = f"client {index} failed: {reason(error)}"
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            raise ClientOutOfMemory(message) from error
+        raise ClientError(message) from (None if isinstance(error, tf.errors.OpError) else error)
+
+    def check_quorum(self, clients: int) -> None:
+        """Raises ClientError where too few are left of so many clients."""
+        dropped = self._report.dropped
+        if self._policy is None or clients - len(dropped) >= self._policy.min_fraction * clients:
+            return
+        first = sorted(dropped)[:SHOWN]
+        reasons = "".join(f"\n  client {i}: {dropped[i].splitlines()[0]}" for i in first)
+        more = f"\n  and {len(dropped) - len(first)} more" if len(dropped) > len(first) else ""
+        raise ClientError(
+            f"{len(dropped)} of {clients} clients failed, but min_fraction={self._policy.min_fraction:g} of them "
+            f"must be left{reasons}{more}"
+        )
+
+
+def reason(error: Exception) -> str:
+    """What failed, for the user."""
+    if isinstance(error, tf.errors.OpError):
+        return _NAMES_OF_TENSORFLOW.sub("", error.message)
+    return str(error) if isinstance(error, FedcoreError) else f"{type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def deadline(stop: Stop, seconds: float | None) -> Iterator[Stop]:
+    """The stop of a graph call that runs inside, which is ended after so many seconds.
+
+    Raises:
+        TooLate: it was.
+    """
+    if seconds is None:
+        yield stop
+        return
+    with stop.inner() as within:
+        timer = threading.Timer(seconds, within.cancel)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield within
+        except Stopped:
+            if stop.is_stopped:
+                raise
+            raise TooLate(f"the graph did not end within {seconds:g} s") from None
+        finally:
+            timer.cancel()
+            timer.join()

@@ -1,0 +1,81 @@
+"""Python code of the user's that may block: it is read in a thread that can be left behind."""
+
+import contextvars
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from fedcore.errors import FedcoreError
+from fedcore.runtime.stopping import Stop, Stopped
+
+Result = TypeVar("Result")
+
+
+class TooLate(FedcoreError):
+    """A client passed its deadline."""
+
+
+class Reader:
+    """Runs pieces of Python code, one after the other, in a thread of its own.
+
+    Guarantees:
+      - The thread is made when first needed, and ends when the block of the reader does.
+      - Code that blocks past its deadline, or past the end of its call, is left behind with its thread, a daemon; the
+        next piece gets a new one.
+      - A piece runs in the context of the caller, so `fc.use` holds in it.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+        self._tasks: queue.SimpleQueue | None = None
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self._tasks is not None:
+            self._tasks.put(None)
+            self._tasks = None
+
+    def call(self, task: Callable[[], Result], seconds: float | None, stop: Stop) -> Result:
+        """What the code returns or raises.
+
+        Raises:
+            TooLate, Stopped: it blocks; the message names its thread.
+        """
+        if self._tasks is None:
+            self._tasks = queue.SimpleQueue()
+            threading.Thread(target=_serve, args=(self._tasks,), name=self._name, daemon=True).start()
+        answer: queue.SimpleQueue = queue.SimpleQueue()
+        self._tasks.put((contextvars.copy_context(), task, answer))
+        until = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = 0.1 if until is None else min(0.1, until - time.monotonic())
+            try:
+                result, error = answer.get(timeout=max(0.0, left))
+            except queue.Empty:
+                if stop.is_stopped:
+                    self.__exit__()
+                    raise Stopped(f"the call was stopped; the thread {self._name} still waits for data") from None
+                if until is not None and time.monotonic() >= until:
+                    self.__exit__()
+                    raise TooLate(
+                        f"the data were not there within {seconds:g} s, and the thread {self._name} still waits for "
+                        "them"
+                    ) from None
+                continue
+            if error is not None:
+                raise error
+            return result
+
+
+def _serve(tasks: queue.SimpleQueue) -> None:
+    while (given := tasks.get()) is not None:
+        context, task, answer = given
+        try:
+            answer.put((context.run(task), None))
+        except BaseException as error:
+            answer.put((None, error))
+        del given, context, task, answer

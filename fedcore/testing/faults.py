@@ -1,0 +1,181 @@
+"""Faults on purpose: clients that fail in a real graph or through their data, devices that run out of memory."""
+
+import contextlib
+import threading
+from collections.abc import Collection, Iterator, Sequence
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.data import ClientDataset
+from fedcore.errors import FedcoreError
+from fedcore.graphs.columns import Columns
+from fedcore.runtime import LocalRuntime
+from fedcore.types import map_tensors
+
+KINDS = ("raise", "hang", "nan", "misshapen")
+
+
+class InjectedFault(Exception):
+    """What a client raises on purpose."""
+
+
+@attrs.frozen
+class Faults:
+    """Which clients fail, and how: the same for the same seed.
+
+    Args:
+        seed: draws the clients.
+        kind: `raise`, `hang`, `nan` (floats become NaN) or `misshapen` (arrays get an axis more).
+        fraction: of the clients fail, rounded to whole clients.
+    Raises:
+        FedcoreError: there is no such kind; a fraction that is not from 0 to 1.
+    Example:
+        >>> faults = fc.testing.faults.Faults(seed=3, kind='nan', fraction=0.3)
+        >>> with fc.use(fc.runtime.local(on_client_failure=fc.runtime.drop())):
+        ...     mean = average(faults.cohort([1.0, 2.0, 3.0, 4.0]))
+    """
+
+    seed: int
+    kind: str = attrs.field()
+    fraction: float = attrs.field()
+    _released: threading.Event = attrs.field(factory=threading.Event, init=False, repr=False, eq=False)
+
+    @kind.validator
+    def _check_kind(self, attribute, kind) -> None:
+        if kind not in KINDS:
+            raise FedcoreError(f"the kind of a fault is one of {', '.join(KINDS)}, not {kind!r}")
+
+    @fraction.validator
+    def _check_fraction(self, attribute, fraction) -> None:
+        if not 0 <= fraction <= 1:
+            raise FedcoreError(f"fraction is a number from 0 to 1, not {fraction!r}")
+
+    def clients(self, count: int) -> list[int]:
+        """The indices that fail, of so many clients."""
+        drawn = np.random.default_rng(self.seed).choice(count, round(self.fraction * count), replace=False)
+        return sorted(drawn.tolist())
+
+    def flags(self, count: int) -> list[np.int32]:
+        """For each client what `act` takes."""
+        faulty = set(self.clients(count))
+        return [np.int32(1 + KINDS.index(self.kind) if i in faulty else 0) for i in range(count)]
+
+    def cohort(self, clients: Sequence) -> list:
+        """The clients' values (numbers, arrays, `ClientDataset`s, structs of them); those of faulty ones fail.
+
+        A client that hangs does so in Python while its data are read, until `release`.
+        """
+        faulty = set(self.clients(len(clients)))
+        return [tf.nest.map_structure(self._faulty, c) if i in faulty else c for i, c in enumerate(clients)]
+
+    def release(self) -> None:
+        """Lets the clients go that hang while their data are read: they raise."""
+        self._released.set()
+
+    def _faulty(self, leaf):
+        if self.kind == "raise":
+            return _Unreadable(None)
+        if self.kind == "hang":
+            return _Unreadable(self._released)
+        change = _nan if self.kind == "nan" else _with_an_axis_more
+        if not isinstance(leaf, ClientDataset):
+            return change(np.asarray(leaf))
+        columns = leaf.columns
+        arrays = [change(np.asarray(a), 1) for a in columns.arrays]
+        shapes = iter(arrays)
+        element = map_tensors(lambda t: attrs.evolve(t, shape=next(shapes).shape[1:]), columns.element)
+        return ClientDataset(Columns(element, arrays, groups=columns.groups, steps=columns.steps))
+
+
+def _nan(array: np.ndarray, axis: int = 0) -> np.ndarray:
+    return np.full_like(array, np.nan) if np.issubdtype(array.dtype, np.floating) else array
+
+
+def _with_an_axis_more(array: np.ndarray, axis: int = 0) -> np.ndarray:
+    return np.expand_dims(array, axis)
+
+
+class _Unreadable:
+    """A client's value that raises when it is read, after a wait if there is one."""
+
+    def __init__(self, released: threading.Event | None):
+        self._released = released
+
+    def __array__(self, dtype=None, copy=None):
+        if self._released is not None:
+            self._released.wait()
+        raise InjectedFault("this client fails on purpose")
+
+    def __iter__(self):
+        self.__array__()
+
+
+def act(fault, value, *, hangs: bool = False):
+    """In the body of a `tf_computation`: the value, or what the fault makes of it.
+
+    Args:
+        fault: int32, of `Faults.flags`. `misshapen` is no fault of a graph: it leaves the value as it is.
+        value: a tensor of floats.
+        hangs: puts the endless loop of the fault `hang` into the graph, which cannot be stacked then.
+    Note:
+        The fault `raise` is a division by zero, which a GPU does not mind: raise through the data there.
+    """
+    raising, hanging, nan = (fault == 1 + KINDS.index(kind) for kind in ("raise", "hang", "nan"))
+    quotient = 1 // (1 - tf.cast(raising, tf.int32))
+    if hangs:
+        (quotient,) = tf.while_loop(
+            lambda i: hanging & (i >= 0), lambda i: (tf.bitwise.bitwise_xor(i, 2),), (quotient,)
+        )
+    return tf.where(nan | (quotient < 0), tf.constant(np.nan, value.dtype), value)
+
+
+@contextlib.contextmanager
+def out_of_memory(
+    runtime: LocalRuntime, device: str, *, calls: Collection[int] = (), capacity_bytes: int | None = None
+) -> Iterator[list[int]]:
+    """While the block runs, one client device of a local runtime runs out of memory; gives the calls that did.
+
+    Args:
+        device: its name, such as `CPU:1`.
+        calls: the graph calls that fail, numbered from 0 as this device begins them.
+        capacity_bytes: a call also fails where the tensors that it is given, and those of the calls that run beside
+            it, have more bytes.
+    Raises:
+        FedcoreError: the runtime runs no clients on that device.
+    Example:
+        >>> with fc.testing.faults.out_of_memory(runtime, 'CPU:1', calls=[0]) as failed:
+        ...     mean = average(cohort)
+    """
+    executor = next((d for d in runtime.client_devices if d.device.endswith(device.removeprefix("/"))), None)
+    if executor is None:
+        raise FedcoreError(
+            f"the runtime runs clients on {[d.device for d in runtime.client_devices]}, not on {device!r}"
+        )
+    failed: list[int] = []
+    lock = threading.Lock()
+    running_bytes = begun = 0
+    call = executor.call
+
+    def limited(function, tensors, stop):
+        nonlocal running_bytes, begun
+        size_bytes = sum(int(t.dtype.size) * int(np.prod(t.shape)) for t in map(tf.convert_to_tensor, tensors))
+        with lock:
+            number, begun = begun, begun + 1
+            full = capacity_bytes is not None and running_bytes + size_bytes > capacity_bytes
+            if full or number in calls:
+                failed.append(number)
+                raise tf.errors.ResourceExhaustedError(None, None, f"call {number} of {device} fails on purpose")
+            running_bytes += size_bytes
+        try:
+            return call(function, tensors, stop)
+        finally:
+            with lock:
+                running_bytes -= size_bytes
+
+    executor.__dict__["call"] = limited
+    try:
+        yield failed
+    finally:
+        del executor.__dict__["call"]

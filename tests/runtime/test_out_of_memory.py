@@ -1,0 +1,279 @@
+"""Devices that run out of memory: less runs at once, the bits stay."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from separate_process import in_process
+
+import fedcore as fc
+from fedcore import context
+from fedcore.errors import ClientError, FedcoreError
+from fedcore.testing.faults import out_of_memory
+
+VALUE = ("float32", (300,))
+CLIENT_BYTES = 1200
+VALUES = fc.FederatedType(VALUE, fc.CLIENTS)
+LARGE = 1 << 15
+
+
+@fc.tf_computation(VALUE)
+def spread(x):
+    return tf.tan(x) / 3.0, tf.reduce_max(x)
+
+
+@fc.federated_computation(VALUES)
+def average_and_largest(xs):
+    pairs = fc.federated_map(spread, xs)
+    return fc.federated_mean(pairs[0]), fc.federated_max(pairs[1])
+
+
+@fc.tf_computation(VALUE)
+def many(x):
+    return tf.tile(x, [LARGE // 300])
+
+
+@fc.federated_computation(VALUES)
+def large_sum(xs):
+    return fc.federated_sum(fc.federated_map(many, xs))
+
+
+@fc.tf_computation
+def third():
+    return tf.fill([300], np.float32(1.0 / 3.0))
+
+
+@fc.tf_computation(VALUE, VALUE)
+def plus(a, b):
+    return a + b
+
+
+@fc.tf_computation(VALUE)
+def same(x):
+    return tf.identity(x)
+
+
+@fc.federated_computation(VALUES)
+def sum_from_a_third(xs):
+    return fc.federated_aggregate(xs, third(), plus, plus, same)
+
+
+@fc.tf_computation(VALUE)
+def halves(x):
+    return x / 2.0
+
+
+@fc.federated_computation(VALUES)
+def sum_and_values(xs):
+    mine = fc.federated_map(halves, xs)
+    return fc.federated_sum(mine), mine
+
+
+def cohort(count: int) -> list[np.ndarray]:
+    draws = np.random.default_rng(count)
+    return [(draws.normal(size=300) * 1e3).astype(np.float32) for _ in range(count)]
+
+
+def bits(result) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(result)]
+
+
+def of_settings(computation, clients, **settings):
+    """The result with all memory there is."""
+    runtime = fc.runtime.local(workers_per_device=1, **settings)
+    with fc.use(runtime):
+        result = computation(clients)
+    runtime.close()
+    return bits(result)
+
+
+def test_half_as_many_calls_run_at_once_where_they_do_not_fit():
+    clients = cohort(64)
+    runtime = fc.runtime.local(workers_per_device=4, vectorize=False)
+    with fc.use(runtime), out_of_memory(runtime, "CPU:0", calls=[5]) as failed:
+        result = average_and_largest(clients)
+        assert failed == [5]
+        assert context.last_report().notes == ["/device:CPU:0 ran out of memory: calls there at once: 2"]
+        assert bits(result) == of_settings(average_and_largest, clients, vectorize=False)
+        assert context.last_report().notes == []
+    runtime.close()
+
+
+@pytest.mark.parametrize("fits", [1, 3, 8, 20])
+@pytest.mark.parametrize(("vectorize", "block"), [("auto", "auto"), ("auto", 16), ("auto", 1), (False, 16), (False, 3)])
+@pytest.mark.parametrize("computation", [average_and_largest, large_sum, sum_from_a_third], ids=lambda c: c.__name__)
+def test_calls_are_cut_until_they_fit_and_the_bits_stay(computation, vectorize, block, fits):
+    clients = cohort(45)
+    settings = {"vectorize": vectorize, "block_size": block}
+    merging = 4 * LARGE * 2 if computation is large_sum else 4 * CLIENT_BYTES
+    runtime = fc.runtime.local(workers_per_device=2, **settings)
+    # A stacked client runs beside a copy, and is given the partial; so is a merge, twice.
+    capacity = max(fits * CLIENT_BYTES, 2 * CLIENT_BYTES) + merging
+    with fc.use(runtime), out_of_memory(runtime, "CPU:0", capacity_bytes=capacity) as failed:
+        result = computation(clients)
+        cut = len(failed)
+        again = computation(clients)
+    runtime.close()
+    assert bits(result) == of_settings(computation, clients, **settings)
+    assert bits(again) == bits(result)
+    assert len(failed) == cut  # what fits was learned
+
+
+def test_the_report_says_how_calls_were_cut():
+    runtime = fc.runtime.local(workers_per_device=1)
+    capacity = 12 * CLIENT_BYTES
+    with fc.use(runtime), out_of_memory(runtime, "CPU:0", capacity_bytes=capacity):
+        average_and_largest(cohort(100))
+    notes = context.last_report().notes
+    runtime.close()
+    assert notes
+    for note in notes:
+        assert re.fullmatch(r"/device:CPU:0 ran out of memory: @clients runs there in calls of \d+ clients?", note)
+
+
+@pytest.mark.parametrize("block", [4, "auto"])
+def test_values_that_are_kept_come_back_from_cut_calls(block):
+    clients = cohort(10)
+    settings = {"block_size": block, "vectorize": False}
+    runtime = fc.runtime.local(workers_per_device=1, **settings)
+    with fc.use(runtime), out_of_memory(runtime, "CPU:0", capacity_bytes=3 * CLIENT_BYTES) as failed:
+        result = sum_and_values(clients)
+    runtime.close()
+    assert bool(failed) == (block == 4)
+    assert bits(result) == of_settings(sum_and_values, clients, **settings)
+
+
+@pytest.mark.parametrize("vectorize", ["auto", False])
+def test_a_client_that_does_not_fit_alone_is_named_in_tensorflows_error_too(vectorize):
+    runtime = fc.runtime.local(workers_per_device=2, vectorize=vectorize)
+    with fc.use(runtime):
+        with out_of_memory(runtime, "CPU:0", capacity_bytes=CLIENT_BYTES // 2):
+            with pytest.raises(tf.errors.ResourceExhaustedError, match=r"client \d+ failed: call .* fails") as caught:
+                average_and_largest(cohort(5))
+            assert isinstance(caught.value, ClientError)
+        mean, _ = average_and_largest(cohort(5))
+        assert np.isfinite(mean).all()
+    runtime.close()
+
+
+@pytest.mark.parametrize("vectorize", ["auto", False])
+def test_a_client_that_does_not_fit_alone_is_left_out_where_failures_are(vectorize):
+    rows = fc.SequenceType("float32")
+
+    @fc.tf_computation("float32", "float32")
+    def add(a, b):
+        return a + b
+
+    @fc.federated_computation(fc.FederatedType(rows, fc.CLIENTS))
+    def total(data):
+        return fc.federated_sum(fc.federated_map(lambda one: fc.sequence_reduce(one, 0.0, add), data))
+
+    clients = [fc.data.ClientDataset.from_columns(np.ones(10_000 if i == 3 else 10, np.float32)) for i in range(9)]
+    runtime = fc.runtime.local(workers_per_device=2, vectorize=vectorize, on_client_failure=fc.runtime.drop())
+    with fc.use(runtime), out_of_memory(runtime, "CPU:0", capacity_bytes=20_000):
+        assert total(clients) == 80.0
+    assert list(context.last_report().dropped) == [3]
+    runtime.close()
+
+
+def test_a_device_without_clients_is_refused():
+    runtime = fc.runtime.local()
+    with (
+        pytest.raises(FedcoreError, match=r"the runtime runs clients on \['/device:CPU:0'\], not on 'CPU:7'"),
+        out_of_memory(runtime, "CPU:7"),
+    ):
+        pass
+    runtime.close()
+
+
+FOUR = """
+import hashlib, random, threading
+import numpy as np, tensorflow as tf
+import fedcore as fc
+from fedcore import context
+from fedcore.runtime.device import DeviceExecutor
+from fedcore.testing.faults import Faults, act, out_of_memory
+
+random.seed(3)
+call = DeviceExecutor.call
+
+def shuffled(self, function, tensors, stop):
+    out = call(self, function, tensors, stop)
+    threading.Event().wait(random.random() * 0.005)
+    return out
+
+DeviceExecutor.call = shuffled
+VALUE = ("float32", (3,))
+FLAGGED = fc.FederatedType((VALUE, "int32"), fc.CLIENTS)
+
+@fc.tf_computation((VALUE, "int32"))
+def acts(client):
+    return act(client[1], tf.tan(client[0]) / 3.0)
+
+@fc.federated_computation(FLAGGED)
+def average(clients):
+    return fc.federated_mean(fc.federated_map(acts, clients))
+
+draws = np.random.default_rng(0)
+values = [(draws.normal(size=3) * 1e3).astype(np.float32) for _ in range(150)]
+
+def digest(result):
+    return hashlib.sha256(result.tobytes()).hexdigest()
+
+def stack(devices, workers, vectorize):
+    names = [f"CPU:{i}" for i in range(devices)]
+    return fc.runtime.local(
+        client_devices=names, workers_per_device=workers, vectorize=vectorize,
+        on_client_failure=fc.runtime.drop(max_retries=0),
+    )
+"""
+
+
+@pytest.mark.slow
+def test_one_of_four_devices_runs_out_of_memory_in_the_midst_of_a_round():
+    told = in_process(
+        FOUR
+        + """
+for vectorize in ("auto", False):
+    found, runtime = set(), stack(4, 4, vectorize)
+    clients = list(zip(values, [np.int32(0)] * 150))
+    with fc.use(runtime):
+        found.add(digest(average(clients)))
+        with out_of_memory(runtime, "CPU:2", calls=[0, 1, 4]) as failed:
+            found.add(digest(average(clients)))
+        tell([len(found), len(failed), context.last_report().notes, len(context.last_report().dropped)])
+    runtime.close()
+""",
+        cpus=4,
+    )
+    for digests, failed, notes, dropped in told:
+        assert (digests, dropped) == (1, 0)
+        assert failed
+        assert all(note.startswith("/device:CPU:2 ran out of memory: ") for note in notes)
+        assert notes
+    assert len(told) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["raise", "nan"])
+def test_neither_devices_nor_workers_nor_the_order_show_in_the_survivors_bits(kind):
+    told = in_process(
+        FOUR
+        + f"""
+faults = Faults(2, {kind!r}, 0.3)
+clients = list(zip(values, faults.flags(150)))
+for vectorize in ("auto", False):
+    found = set()
+    for devices in (1, 2, 4):
+        for workers in (1, 3, 8):
+            runtime = stack(devices, workers, vectorize)
+            with fc.use(runtime):
+                found.add(digest(average(clients)))
+                assert sorted(context.last_report().dropped) == faults.clients(150)
+            runtime.close()
+    tell(len(found))
+""",
+        cpus=4,
+    )
+    assert told == [1, 1]
