@@ -120,7 +120,7 @@ def fold_one(
         zeros, before: the first partial, and that after the clients before.
         begins, ends: whether it is the block's first client, and its last.
     """
-    mine = [h.together()[:1] for h in handed]
+    mine = [tf.ensure_shape(h.together()[:1], [1, *h.shape]) for h in handed]
     after = fold(mine, [tf.where(begins, z, b) for z, b in zip(zeros, before, strict=True)])
     for i, j in _sums(fold, zeros, handed).items():
         total = tf.where(begins, mine[j], before[i] + mine[j])

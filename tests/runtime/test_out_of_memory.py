@@ -100,16 +100,21 @@ def test_half_as_many_calls_run_at_once_where_they_do_not_fit():
     runtime.close()
 
 
-@pytest.mark.parametrize("fits", [1, 3, 8, 20])
-@pytest.mark.parametrize(("vectorize", "block"), [("auto", "auto"), ("auto", 16), ("auto", 1), (False, 16), (False, 3)])
-@pytest.mark.parametrize("computation", [average_and_largest, large_sum, sum_from_a_third], ids=lambda c: c.__name__)
+def _slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("fits", [1, 12])
+@pytest.mark.parametrize(
+    ("vectorize", "block"), [("auto", "auto"), _slow("auto", 16), _slow("auto", 1), (False, 16), _slow(False, 3)]
+)
+@pytest.mark.parametrize("computation", [average_and_largest, sum_from_a_third], ids=lambda c: c.__name__)
 def test_calls_are_cut_until_they_fit_and_the_bits_stay(computation, vectorize, block, fits):
     clients = cohort(45)
     settings = {"vectorize": vectorize, "block_size": block}
-    merging = 4 * LARGE * 2 if computation is large_sum else 4 * CLIENT_BYTES
-    runtime = fc.runtime.local(workers_per_device=2, **settings)
+    runtime = fc.runtime.local(workers_per_device=1, **settings)
     # A stacked client runs beside a copy, and is given the partial; so is a merge, twice.
-    capacity = max(fits * CLIENT_BYTES, 2 * CLIENT_BYTES) + merging
+    capacity = max(fits * CLIENT_BYTES, 2 * CLIENT_BYTES) + 4 * CLIENT_BYTES
     with fc.use(runtime), out_of_memory(runtime, "CPU:0", capacity_bytes=capacity) as failed:
         result = computation(clients)
         cut = len(failed)
@@ -118,6 +123,22 @@ def test_calls_are_cut_until_they_fit_and_the_bits_stay(computation, vectorize, 
     assert bits(result) == of_settings(computation, clients, **settings)
     assert bits(again) == bits(result)
     assert len(failed) == cut  # what fits was learned
+    assert bool(cut) == (block != 3)
+
+
+@pytest.mark.parametrize("block", ["auto", 16])
+def test_large_leaves_keep_their_bits_when_clients_run_one_by_one(block):
+    clients = cohort(20)
+    runtime = fc.runtime.local(workers_per_device=1, block_size=block)
+    with fc.use(runtime):
+        plan = context.plan_of(large_sum.module).function("clients").attributes
+        sizes = (plan["call"] // plan["block"]).bit_length()  # from a whole call down to one block
+        with out_of_memory(runtime, "CPU:0", calls=range(sizes)) as failed:
+            result = large_sum(clients)
+    assert "in calls of 1 client" in context.last_report().notes[-1]
+    runtime.close()
+    assert len(failed) == sizes
+    assert bits(result) == of_settings(large_sum, clients, block_size=block)
 
 
 def test_the_report_says_how_calls_were_cut():
@@ -235,24 +256,23 @@ def test_one_of_four_devices_runs_out_of_memory_in_the_midst_of_a_round():
     told = in_process(
         FOUR
         + """
-for vectorize in ("auto", False):
+# Fewer calls at once, 4, 2, 1; where clients are stacked, then smaller ones.
+for vectorize, calls in (("auto", [0, 1, 2, 3]), (False, [0, 4])):
     found, runtime = set(), stack(4, 4, vectorize)
     clients = list(zip(values, [np.int32(0)] * 150))
     with fc.use(runtime):
         found.add(digest(average(clients)))
-        with out_of_memory(runtime, "CPU:2", calls=[0, 1, 4]) as failed:
+        with out_of_memory(runtime, "CPU:2", calls=calls) as failed:
             found.add(digest(average(clients)))
         tell([len(found), len(failed), context.last_report().notes, len(context.last_report().dropped)])
     runtime.close()
 """,
         cpus=4,
     )
-    for digests, failed, notes, dropped in told:
-        assert (digests, dropped) == (1, 0)
-        assert failed
+    for (digests, failed, notes, dropped), calls in zip(told, (4, 2), strict=True):
+        assert (digests, failed, dropped) == (1, calls, 0)
         assert all(note.startswith("/device:CPU:2 ran out of memory: ") for note in notes)
         assert notes
-    assert len(told) == 2
 
 
 @pytest.mark.slow
