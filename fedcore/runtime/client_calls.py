@@ -117,7 +117,7 @@ def looped(work: ClientWork, device: DeviceExecutor, call: Call, *, continues: b
             measured=work.measured,
         ),
     )
-    return function, [tf.convert_to_tensor(t) for client in packed for _, ts in client for t in ts]
+    return function, device.put([t for client in packed for _, ts in client for t in ts])
 
 
 def stacked(work: ClientWork, device: DeviceExecutor, call: Call, width: int, block: int) -> tuple[Realized, list]:
@@ -166,10 +166,11 @@ def _packed(work: ClientWork, device: DeviceExecutor, call: Call, width: int) ->
     positions = [i - call.first for i in call.present]
     numbers = [n for of_value in work.numbers for n in of_value]
     seeds = call.seeds(work.seed)
-    shape, tensors = pack_clients(
-        call.values, positions, seeds, numbers, width=width, places=call.places, kept=device.packed
-    )
-    return shape, [tf.convert_to_tensor(t) for t in tensors]
+    with tf.device(device.device):  # what is kept packed stays there
+        shape, tensors = pack_clients(
+            call.values, positions, seeds, numbers, width=width, places=call.places, kept=device.packed
+        )
+    return shape, device.put(tensors)
 
 
 def alike(clients: Sequence[tuple]) -> bool:

@@ -209,7 +209,7 @@ class _Run:
             one = call.with_only([index])
             if self.stacked:
                 function, tensors = one_more(self.work, device, one)
-                flags = [tf.constant(index == first), tf.constant(index == last)]
+                flags = device.put([np.bool_(index == first), np.bool_(index == last)])
                 tensors = [*flags, *self._shared(device), *tensors, *flatten(partial)]
                 partial = self._run(device, one, function, tensors)
             else:
@@ -221,9 +221,9 @@ class _Run:
         """One graph call in which clients follow one another, after those of a partial where it is given."""
         work = self.work
         function, tensors = looped(work, device, call, continues=before is not None)
-        seeds = tf.constant(call.seeds(work.seed))
+        seeds = device.put([call.seeds(work.seed)])
         carried = [] if before is None else flatten(before)
-        out = self._run(device, call, function, [seeds, *self._shared(device), *tensors, *carried])
+        out = self._run(device, call, function, [*seeds, *self._shared(device), *tensors, *carried])
         if work.measured:
             self.sizes.update(zip(call.present, out[-1].numpy(), strict=True))
         kept = out[0] if work.zero is None else out[1] if work.keeps else ()
@@ -274,7 +274,7 @@ class _Run:
         function = device.functions.get(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
         self.report.count("merges")
         with self.report.span("merge", join, device=device.device):
-            tensors = [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)]
+            tensors = device.put([np.int64(work.seed), *flatten(left), *flatten(right)])
             return self._with_memory(device, function, tensors, None)
 
 

@@ -3,6 +3,7 @@
 import threading
 
 import attrs
+import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
@@ -80,7 +81,7 @@ class PlanExecutor:
 
         def compute() -> tuple:
             report.count("server")
-            tensors = [tf.constant(seed, tf.int64), *self._server.put(given)]
+            tensors = self._server.put([np.int64(seed), *given])
             if threading.current_thread() is not threading.main_thread():
                 return self._server.call(function, tensors, stop)
             return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
