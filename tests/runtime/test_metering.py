@@ -121,3 +121,33 @@ def test_the_names_say_which_tensor_it_is():
     assert [(c.tensor, c.bits) for c in report.crossings if c.kind == "broadcast"] == [("a", 32), ("b", 16)]
     assert [(c.tensor.split(".")[-1], c.bits) for c in report.crossings if c.kind == "merge"] == [("n", 32), ("b", 16)]
     assert (report.broadcast_bits, report.aggregate_bits) == (48, 48)
+
+
+@fc.tf_computation(("int32", (None,)))
+def of_positive(rows):
+    with tf.control_dependencies([tf.debugging.assert_positive(rows)]):
+        return tf.identity(rows)
+
+
+@fc.federated_computation(fc.FederatedType(("int32", (None,)), fc.CLIENTS), fc.FederatedType("int32", fc.SERVER))
+def sum_of_positive(rows, usual):
+    checked = fc.federated_map(of_positive, rows)
+    total = fc.federated_aggregate(checked, 0, add_rows, add, fc.tf_computation(lambda x: x, "int32"))
+    times = fc.tf_computation(lambda x, r: x * tf.size(r), "int32", ("int32", (None,)))
+    return total, fc.federated_sum(fc.federated_map(times, (fc.federated_broadcast(usual), rows)))
+
+
+@pytest.mark.parametrize("block_size", [1, 4])
+def test_a_client_that_is_dropped_sends_nothing_and_no_other_counts_twice(block_size):
+    policy = fc.runtime.drop(min_fraction=0.5)
+    runtime = fc.runtime.local(workers_per_device=1, block_size=block_size, on_client_failure=policy)
+    with fc.use(runtime):
+        assert sum_of_positive([[1, 2], [3], [-1, 1, 1], [4, 5, 6, 7]], 10) == (28, 70)
+    runtime.close()
+    assert list(context.last_report().dropped) == [2]
+    sent = 32 * (2 + 1 + 4)
+    assert sorted(crossed()) == [
+        ("broadcast", "int32", 4, 4 * 32),
+        ("merge", "int32", 3, 96),
+        ("merge", "int32[?]", 3, sent),
+    ]
