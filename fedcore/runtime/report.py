@@ -20,6 +20,10 @@ _NOT_RECORDED: contextlib.AbstractContextManager[None] = contextlib.nullcontext(
 class Report:
     """Counts of one call; `fc.context.last_report()` gives the newest of this thread.
 
+    Guarantees:
+      - Metering: every tensor that crossed between placements is listed with its exact bits. What clients fold on a
+        device counts as if each had sent it; seeds cross nowhere.
+
     Args:
         seed: the call's seed, given or drawn.
         plan: the digest of the plan that ran; empty where the runtime runs programs as they are.
