@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FIGURES = (
     "name", "process", "number", "seconds", "clients", "graph_calls", "broadcast_bits", "aggregate_bits", "seed",
-    "plan", "error",
+    "plan", "error", "dropped",
 )  # fmt: skip
 
 

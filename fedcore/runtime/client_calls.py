@@ -1,5 +1,6 @@
 """The graph calls of a client stage: which clients one takes, its function and its tensors."""
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -10,6 +11,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.packing import CallShape, pack_clients
 from fedcore.graphs.realize import Realized, pack, realize_block
+from fedcore.graphs.sequences import Layout
 from fedcore.graphs.stacked import realize_one_more, realize_stacked
 from fedcore.graphs.values import flatten
 from fedcore.ir import Module
@@ -67,12 +69,12 @@ class Call:
     places: int
     clients: tuple[tuple | None, ...]
 
-    @property
+    @functools.cached_property
     def present(self) -> list[int]:
         """The indices of the clients that are not left out."""
         return [self.first + i for i, client in enumerate(self.clients) if client is not None]
 
-    @property
+    @functools.cached_property
     def values(self) -> list[tuple]:
         """Of those clients."""
         return [client for client in self.clients if client is not None]
@@ -94,14 +96,17 @@ class Call:
     def seeds(self, seed: int) -> np.ndarray:
         """Of the clients that are present."""
         every = fold_in_each(seed, self.first, len(self.clients))
-        return every[[i - self.first for i in self.present]]
+        return every if len(self.present) == len(every) else every[[i - self.first for i in self.present]]
 
 
-def looped(work: ClientWork, device: DeviceExecutor, call: Call, *, continues: bool = False) -> tuple[Realized, list]:
-    """The function in which a call's clients follow one another, and the clients' tensors."""
+def looped(
+    work: ClientWork, device: DeviceExecutor, call: Call, *, continues: bool = False
+) -> tuple[Realized, tf.Tensor, list]:
+    """The function in which a call's clients follow one another, the clients' seeds, and their tensors."""
+    seeds = call.seeds(work.seed)
     packed = [
         [pack(value, int(seed), n.start) for n, value in zip(work.numbers, client, strict=True)]
-        for client, seed in zip(call.values, call.seeds(work.seed), strict=True)
+        for client, seed in zip(call.values, seeds, strict=True)
     ]
     layouts = tuple(tuple(given for given, _ in client) for client in packed)
     function = device.functions.get(
@@ -117,7 +122,8 @@ def looped(work: ClientWork, device: DeviceExecutor, call: Call, *, continues: b
             measured=work.measured,
         ),
     )
-    return function, device.put([t for client in packed for _, ts in client for t in ts])
+    given, *tensors = device.put([seeds, *(t for client in packed for _, ts in client for t in ts)])
+    return function, given, tensors
 
 
 def stacked(work: ClientWork, device: DeviceExecutor, call: Call, width: int, block: int) -> tuple[Realized, list]:
@@ -173,11 +179,12 @@ def _packed(work: ClientWork, device: DeviceExecutor, call: Call, width: int) ->
     return shape, device.put(tensors)
 
 
-def alike(clients: Sequence[tuple]) -> bool:
-    """Whether the sequences of all clients are laid out as those of the first, and no batch of theirs is empty.
+def common_layouts(clients: Sequence[tuple]) -> tuple[Layout, ...] | None:
+    """How the sequences of all clients are laid out; None where they differ, or a batch of theirs is empty.
 
     A stacked step takes a batch without rows for the end of its client.
     """
     sequences = [[leaf for leaf in flatten(c) if isinstance(leaf, Columns)] for c in clients]
-    layouts = [[s.layout for s in of_client] for of_client in sequences]
-    return all(given == layouts[0] for given in layouts) and not any(s.has_empty_batch for c in sequences for s in c)
+    layouts = [tuple(s.layout for s in of_client) for of_client in sequences]
+    alike = all(given == layouts[0] for given in layouts) and not any(s.has_empty_batch for c in sequences for s in c)
+    return layouts[0] if alike else None

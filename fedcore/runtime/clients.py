@@ -1,5 +1,7 @@
 """Blocks of clients over the devices, with a fixed number of workers."""
 
+import functools
+import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +12,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.realize import Realized, realize_stage
 from fedcore.graphs.values import flatten
 from fedcore.graphs.vectorise import NoRule
-from fedcore.runtime.client_calls import Call, ClientWork, alike, looped, one_more, stacked
+from fedcore.runtime.client_calls import Call, ClientWork, common_layouts, looped, one_more, stacked
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.drawing import Drawing, Drawn, converted, is_read_once
 from fedcore.runtime.faults import Drop, NotFinite, Tolerance, deadline
@@ -18,7 +20,7 @@ from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.reader import Reader
 from fedcore.runtime.report import Report
-from fedcore.runtime.stopping import Stop
+from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.runtime.workers import Workers, dispatch
 
 Outcome = tuple[object, Mapping[int, object]]
@@ -91,6 +93,7 @@ class _Run:
         self.block = int(plan.get("block", 1))
         self.width = int(plan.get("width", 1))
         self.size = self._call_size(int(plan.get("call", self.block)))
+        self.without_rule: set[tuple] = set()  # layouts of clients that cannot be stacked
         self.shared: dict[str, list[tf.Tensor]] = {}
         self.sharing = threading.Lock()
         self.drawing = Drawing(work, self.size, drops=tolerance.drops, timeout_s=timeout_s, stop=stop)
@@ -147,14 +150,20 @@ class _Run:
         """A client's values as the runtime takes them; None where it is left out."""
         if index in self.report.dropped:
             return None
+        for reads in itertools.count(1):
+            try:
+                if self.timeout_s is None:
+                    return self._convert(index, client)
+                return reader.call(functools.partial(self._convert, index, client), self.timeout_s, self.stop)
+            except Stopped:
+                raise
+            except Exception as error:
+                if self.tolerance.unreadable(index, error, reads=reads, once=is_read_once(client)):
+                    break
+        return None
 
-        def convert() -> tuple:
-            return tuple(converted(c, index, v) for c, v in zip(self.work.cohorts, client, strict=True))
-
-        def in_time() -> tuple:
-            return convert() if self.timeout_s is None else reader.call(convert, self.timeout_s, self.stop)
-
-        return self.tolerance.value(index, in_time, once=lambda: is_read_once(client))
+    def _convert(self, index: int, client: tuple) -> tuple:
+        return tuple([converted(c, index, v) for c, v in zip(self.work.cohorts, client, strict=True)])
 
     def _checked(self, device: DeviceExecutor, call: Call) -> Outcome:
         """As `_fitting`; where clients may be dropped, the floats of the outcome are finite."""
@@ -170,15 +179,16 @@ class _Run:
         Clients that a plan stacks but whose data has no rule for it (layouts that differ, a graph whose rules ask for
         more than is known before) go one by one, and their partials merge as a tree.
         """
-        if self.stacked and not (self.width and alike(call.values)):
+        layouts = common_layouts(call.values) if self.stacked else ()
+        if layouts is None or layouts in self.without_rule:
             return self._unlike(device, call)
         memory = self.memory[device.device]
         if memory.clients(self.work.key, call.places) == call.places:
             try:
                 return self._stacked(device, call) if self.stacked else self._clients(device, call)
             except NoRule as error:
-                self.width = 0
-                self.report.notes.append(f"@{self.work.stage} runs client by client: {error}")
+                self.without_rule.add(layouts)
+                self.report.note(f"@{self.work.stage} runs client by client: {error}")
                 return self._unlike(device, call)
             except tf.errors.ResourceExhaustedError:
                 if not self.stacked and len(call.present) == 1:
@@ -196,8 +206,9 @@ class _Run:
 
     def _unlike(self, device: DeviceExecutor, call: Call) -> Outcome:
         tree = MergeTree(self._merge)
-        for index in call.present:
-            tree.add(index - call.first, self._clients(device, call.with_only([index]))[0])
+        for i, client in enumerate(call.clients):
+            alone = call.with_only([call.first + i])
+            tree.add(i, ABSENT if client is None else self._clients(device, alone)[0])
         return tree.result(), {}
 
     def _one_by_one(self, device: DeviceExecutor, call: Call) -> Outcome:
@@ -220,10 +231,9 @@ class _Run:
     def _clients(self, device: DeviceExecutor, call: Call, before: object = None) -> Outcome:
         """One graph call in which clients follow one another, after those of a partial where it is given."""
         work = self.work
-        function, tensors = looped(work, device, call, continues=before is not None)
-        seeds = device.put([call.seeds(work.seed)])
+        function, seeds, tensors = looped(work, device, call, continues=before is not None)
         carried = [] if before is None else flatten(before)
-        out = self._run(device, call, function, [*seeds, *self._shared(device), *tensors, *carried])
+        out = self._run(device, call, function, [seeds, *self._shared(device), *tensors, *carried])
         if work.measured:
             self.sizes.update(zip(call.present, out[-1].numpy(), strict=True))
         kept = out[0] if work.zero is None else out[1] if work.keeps else ()
@@ -250,13 +260,18 @@ class _Run:
         """
         memory = self.memory[device.device]
         while True:
-            with memory.share(self.stop) as allowed, deadline(self.stop, seconds) as stop:
-                try:
+            allowed = memory.begin(self.stop)
+            try:
+                if seconds is None:
+                    return device.call(function, tensors, self.stop)
+                with deadline(self.stop, seconds) as stop:
                     return device.call(function, tensors, stop)
-                except tf.errors.ResourceExhaustedError:
-                    fewer = memory.halve(allowed)
-                    if not fewer:
-                        raise
+            except tf.errors.ResourceExhaustedError:
+                fewer = memory.halve(allowed)
+                if not fewer:
+                    raise
+            finally:
+                memory.end()
             self.report.note(f"{device.device} ran out of memory: calls there at once: {fewer}")
 
     def _shared(self, device: DeviceExecutor) -> list[tf.Tensor]:

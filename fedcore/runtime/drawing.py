@@ -1,5 +1,6 @@
 """The clients of a stage, drawn some at a time."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -75,12 +76,8 @@ class Drawing:
 
     def _side_by_side(self) -> Iterator[tuple]:
         """One tuple a client; the cohorts of one call have equally many clients."""
-        cohorts = [(values, iter(values.given)) for values in self._work.cohorts]
-        beside = self._timeout_s is not None or stops_from_elsewhere()
-        for index in itertools.count():
-            client = tuple(self._next(values, iterator, index, beside) for values, iterator in cohorts)
-            if all(value is _ENDED for value in client):
-                return
+        cohorts = [c.given if isinstance(c.given, Sequence | np.ndarray) else self._read(c) for c in self._work.cohorts]
+        for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
             if any(value is _ENDED for value in client):
                 raise TypeMismatch(
                     "the client values of one call are of equally many clients; "
@@ -88,18 +85,26 @@ class Drawing:
                 )
             yield client
 
-    def _next(self, values: ClientValues, iterator: Iterator, index: int, beside: bool) -> object:
-        """The next client of a cohort. After an error a generator has no more of them, where an `fc.Cohort` has."""
-        try:
-            if beside and not isinstance(values.given, Sequence | np.ndarray):
-                return self._reader.call(lambda: next(iterator, _ENDED), self._timeout_s, self._stop)
-            return next(iterator, _ENDED)
-        except Exception as error:
-            if self._drops and isinstance(values.given, Cohort):
-                return _Raised(error)
-            if isinstance(error, TooLate):
-                raise ClientError(f"client {index} was not drawn from {values.given!r}: {error}") from None
-            raise
+    def _read(self, values: ClientValues) -> Iterator:
+        """What may block or raise. After an error a generator has no more clients, where an `fc.Cohort` has."""
+        iterator = iter(values.given)
+        beside = self._timeout_s is not None or stops_from_elsewhere()
+        read = functools.partial(next, iterator, _ENDED)
+        for index in itertools.count():
+            try:
+                value = self._reader.call(read, self._timeout_s, self._stop) if beside else read()
+            except Exception as error:
+                if isinstance(error, TooLate) and not self._goes_on(values):
+                    raise ClientError(f"client {index} was not drawn from {values.given!r}: {error}") from None
+                if not self._goes_on(values):
+                    raise
+                value = _Raised(error)
+            if value is _ENDED:
+                return
+            yield value
+
+    def _goes_on(self, values: ClientValues) -> bool:
+        return self._drops and isinstance(values.given, Cohort)
 
 
 def converted(values: ClientValues, index: int, given: object) -> object:

@@ -145,25 +145,20 @@ class Tolerance:
                 return None
         return found
 
-    def value(self, index: int, convert: Callable[[], tuple], *, once: Callable[[], bool]) -> tuple | None:
-        """A client's values as they are converted; None where that fails.
+    def unreadable(self, index: int, error: Exception, *, reads: int, once: bool) -> bool:
+        """Whether a client is left out whose value could not be read, so many times; else it is to be read again.
 
         Args:
-            once: whether they can be read only once, and so not be tried again.
+            once: it can be read only once.
+        Raises:
+            ClientError: the policy is to raise; a mismatch, which says where in the argument, is raised as it is.
         """
-        tries = self._retries
-        while True:
-            try:
-                return convert()
-            except Stopped:
-                raise
-            except Exception as error:
-                if not tries or once():
-                    if not self.drops and isinstance(error, FedcoreError) and not isinstance(error, TooLate):
-                        raise  # it says where in the argument
-                    self._failed(index, error)
-                    return None
-                tries -= 1
+        if reads <= self._retries and not once:
+            return False
+        if not self.drops and isinstance(error, FedcoreError) and not isinstance(error, TooLate):
+            raise error
+        self._failed(index, error)
+        return True
 
     def _failed(self, index: int, error: Exception) -> None:
         """Leaves a client out of this call.
@@ -201,15 +196,12 @@ def reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def deadline(stop: Stop, seconds: float | None) -> Iterator[Stop]:
+def deadline(stop: Stop, seconds: float) -> Iterator[Stop]:
     """The stop of a graph call that runs inside, which is ended after so many seconds.
 
     Raises:
         TooLate: it was.
     """
-    if seconds is None:
-        yield stop
-        return
     with stop.inner() as within:
         timer = threading.Timer(seconds, within.cancel)
         timer.daemon = True

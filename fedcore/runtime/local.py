@@ -124,7 +124,7 @@ def local(
         raise FedcoreError(f"client_devices is a list of one device or more, not {client_devices!r}")
     options = _plan_options(block_size, vectorize)
     policy = _policy(on_client_failure)
-    if client_timeout_s is not None and not client_timeout_s > 0:
+    if client_timeout_s is not None and (not isinstance(client_timeout_s, int | float) or not client_timeout_s > 0):
         raise FedcoreError(f"client_timeout_s is a number of seconds greater than 0, not {client_timeout_s!r}")
     note = set_intra_op_threads(intra_op_threads)
     if deterministic:

@@ -1,8 +1,7 @@
 """What a device was found to hold."""
 
-import contextlib
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 
 from fedcore.runtime.stopping import Stop, Stopped
 
@@ -22,9 +21,8 @@ class DeviceMemory:
         self._free = threading.Condition()
         self._clients: dict[Hashable, int] = {}
 
-    @contextlib.contextmanager
-    def share(self, stop: Stop) -> Iterator[int]:
-        """A call that runs inside waits here until it may; gives how many may at once.
+    def begin(self, stop: Stop) -> int:
+        """Waits until a call may run; gives how many may at once. Each has its `end`.
 
         Raises:
             Stopped: while it waited.
@@ -35,13 +33,12 @@ class DeviceMemory:
                     raise Stopped("the call was stopped")
                 self._free.wait(0.1)
             self._running += 1
-            allowed = self._most
-        try:
-            yield allowed
-        finally:
-            with self._free:
-                self._running -= 1
-                self._free.notify_all()
+            return self._most
+
+    def end(self) -> None:
+        with self._free:
+            self._running -= 1
+            self._free.notify()
 
     def halve(self, allowed: int) -> int:
         """How many calls may run at once after one of so many ran out of memory; 0 where it was alone."""

@@ -121,3 +121,21 @@ def test_clients_side_by_side_draw_what_they_draw_one_by_one():
         for sequence, number, rows in zip(value, (3, 7), (first_rows, second_rows), strict=True):
             (_, alone) = pack(sequence, int(seeds[k]), number)
             np.testing.assert_array_equal(rows[place[k]] - 6 * k, alone[-1])
+
+
+def test_rows_that_were_packed_for_groups_of_one_width_do_not_serve_another():
+    values, kept = [(client().columns,) for _ in range(3)], packed(1 << 20)
+    for width in (2, 4, 2):
+        _, (seeds, *_) = pack_clients(values, range(3), np.arange(3), [0], width=width, places=8, kept=kept)
+        assert len(seeds) == 4
+    _, (seeds, *_) = pack_clients(values, range(3), np.arange(3), [0], width=5, places=8, kept=kept)
+    assert len(seeds) == 5
+
+
+def test_absent_clients_have_no_lane():
+    values = [(client().columns,) for _ in range(2)]
+    _, (seeds, place, *_) = pack_clients(
+        values, [1, 4], np.array([11, 14]), [0], width=2, places=8, kept=packed(1 << 20)
+    )
+    assert np.flatnonzero(np.asarray(place) >= 0).tolist() == [1, 4]
+    assert [np.asarray(seeds)[place[i]] for i in (1, 4)] == [11, 14]

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -193,6 +194,49 @@ def test_where_all_of_a_call_fail_its_neighbours_stand(stage):
     with runtime_of(block_size=BLOCK, **settings):
         result = computation(list(zip(clients, flags, strict=True)))
     assert result.tobytes() == survivors_mean(clients, list(range(8, 16))).tobytes()
+
+
+@pytest.mark.slow
+def test_a_model_is_averaged_without_the_clients_whose_data_are_bad():
+    def model_fn():
+        return fc.learning.from_keras_model(
+            keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)]),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=(tf.TensorSpec((None, 6), tf.float32), tf.TensorSpec((None,), tf.int32)),
+        )
+
+    def client(seed):
+        draws = np.random.default_rng(seed)
+        columns = (draws.normal(size=(20, 6)).astype(np.float32), draws.integers(0, 3, 20).astype(np.int32))
+        return fc.data.ClientDataset.from_columns(columns).shuffle(20).batch(4)
+
+    sgd = fc.learning.optimizers.build_sgdm
+    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, sgd(0.1), sgd(1.0))
+    state = process.initialize()
+    found = {}
+    for kind in ("nan", "raise", "misshapen"):
+        with runtime_of():
+            faults = Faults(9, kind, 0.3)
+            output = process.next(state, faults.cohort([client(i) for i in range(20)]))
+            assert sorted(context.last_report().dropped) == faults.clients(20)
+        found[kind] = [np.asarray(w).tobytes() for w in process.get_model_weights(output.state).trainable]
+        assert all(np.isfinite(w).all() for w in process.get_model_weights(output.state).trainable)
+    assert found["nan"] == found["raise"] == found["misshapen"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", ["raise", "nan"])
+def test_the_survivors_bits_of_many_cohorts(stage, kind):
+    computation, settings = STAGES[stage]
+    with runtime_of(block_size=BLOCK, **settings):
+        for seed in range(30):
+            count = 50 + 97 * seed
+            faults = Faults(seed, kind, (0.02, 0.1, 0.3)[seed % 3])
+            clients = values(count)
+            result = computation(list(zip(clients, faults.flags(count), strict=True)))
+            assert sorted(context.last_report().dropped) == faults.clients(count)
+            assert result.tobytes() == survivors_mean(clients, faults.clients(count)).tobytes()
 
 
 def test_no_quorum_of_survivors_is_an_error_and_the_stack_goes_on():

@@ -3,7 +3,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcore.runtime.merge_tree import MergeTree
+from fedcore.runtime.merge_tree import ABSENT, MergeTree
 
 
 def modelled(blocks: list):
@@ -48,3 +48,22 @@ def test_threads_that_add_at_once_give_the_same_tree(order, threads):
     for worker in workers:
         worker.join()
     assert tree.result() == modelled(list(range(16)))
+
+
+def passed_on(tree, absent: set):
+    """A modelled tree in which what is absent adds nothing."""
+    if not isinstance(tree, tuple):
+        return ABSENT if tree in absent else tree
+    left, right = (passed_on(side, absent) for side in tree)
+    if left is ABSENT or right is ABSENT:
+        return right if left is ABSENT else left
+    return (left, right)
+
+
+@given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.permutations(range(n)), st.sets(st.integers(0, n - 1)))))
+def test_what_is_absent_passes_its_sibling_on(given_):
+    order, absent = given_
+    tree = MergeTree(lambda left, right: (left, right))
+    for index in order:
+        tree.add(index, ABSENT if index in absent else index)
+    assert tree.result() == passed_on(modelled(list(range(len(order)))), absent)

@@ -129,6 +129,13 @@ def blocked():
     threading.Timer(0.5, tell, ["waiting"]).start()
     threading.Event().wait()
 
+class Blocked:
+    def __array__(self, dtype=None, copy=None):
+        threading.Timer(0.5, tell, ["waiting"]).start()
+        threading.Event().wait()
+
+WITH_DEADLINE = fc.runtime.local(client_timeout_s=60)
+
 endless_sum([0.0]), endless_server(0.0)
 """
 
@@ -136,6 +143,8 @@ WAITING = {
     "in a client": 'threading.Timer(0.5, tell, ["waiting"]).start(); endless_sum([0.0, 1.0, 0.0])',
     "at the server": 'threading.Timer(0.5, tell, ["waiting"]).start(); endless_server(1.0)',
     "in the cohort's generator": "endless_sum(blocked())",
+    "in a client's data": "endless_sum([0.0, Blocked()])",
+    "in a generator with a deadline": "with fc.use(WITH_DEADLINE): endless_sum(blocked())",
 }
 
 

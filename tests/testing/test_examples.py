@@ -22,3 +22,12 @@ def test_a_new_intrinsic_is_declared_checked_and_run_in_one_file():
     assert "its plan, for 14 steps, runs 15 server stages and 14 client stages" in out
     assert "the median of [3.5, -20.0, 7.25, 100.0, 4.0] is 4.0" in out
     assert "signature  wants  {float32}@CLIENTS\n  argument   has    {str}@CLIENTS" in out
+
+
+def test_clients_that_fail_are_left_out_of_a_mean():
+    without = "without [16, 18, 23, 25, 28, 29], as"
+    assert run("faulty_clients.py").splitlines() == [
+        f"raise: 24.66666603088379 {without} 'Integer division by zero'",
+        f"nan: 24.66666603088379 {without} 'what it contributes is not finite'",
+        "out of memory: 29.0; /device:CPU:0 ran out of memory: calls there at once: 1",
+    ]
