@@ -48,11 +48,11 @@ class ClientDataset(tf.data.Dataset):
         Raises:
             FedcoreError: the arrays differ in length.
         """
-        arrays = tf.nest.map_structure(_as_column, columns)
-        element = _element_of(_form(arrays))
-        leaves = leaves_of(arrays, element) if element is not None else []
+        leaves: list = []
+        element = _element_of(_form(columns, leaves))
         if element is None or len({len(leaf) for leaf in leaves}) != 1:
-            raise FedcoreError(f"columns have one row per example, all equally many; these are {to_type(arrays)}")
+            given = to_type(tf.nest.map_structure(_as_column, columns))
+            raise FedcoreError(f"columns have one row per example, all equally many; these are {given}")
         return cls(Columns(element, leaves))
 
     @property
@@ -156,16 +156,22 @@ def _as_column(x) -> np.ndarray | tf.Tensor:
     return array
 
 
-def _form(columns) -> tuple:
-    """What of nested columns decides the type of a row: containers, dtypes and shapes, hashable."""
+def _form(columns, leaves: list) -> tuple:
+    """What of nested columns decides the type of a row: containers, dtypes and shapes, hashable.
+
+    Args:
+        leaves: gets the columns, in the order of that type.
+    """
     if isinstance(columns, Mapping):
-        return type(columns), tuple(columns), tuple(map(_form, columns.values()))
+        return type(columns), tuple(columns), tuple(_form(c, leaves) for c in columns.values())
     if isinstance(columns, tuple | list):
-        return type(columns), getattr(columns, "_fields", None), tuple(map(_form, columns))
+        return type(columns), getattr(columns, "_fields", None), tuple(_form(c, leaves) for c in columns)
     if attrs.has(type(columns)):
         names = tuple(field.name for field in attrs.fields(type(columns)))
-        return type(columns), names, tuple(_form(getattr(columns, n)) for n in names)
-    return columns.dtype, tuple(columns.shape)[1:] if columns.shape else None
+        return type(columns), names, tuple(_form(getattr(columns, n), leaves) for n in names)
+    column = _as_column(columns)
+    leaves.append(column)
+    return column.dtype, tuple(column.shape)[1:] if column.shape else None
 
 
 @functools.lru_cache(maxsize=256)

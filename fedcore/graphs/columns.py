@@ -78,9 +78,13 @@ class Columns:
         arrays: the leaves of all examples, one row each (numpy arrays or tensors). Not changed afterwards.
         groups: int64 row splits: every element is a batch of its own size.
         steps: in order.
+    Attributes:
+        layout: what of it decides a graph.
+        is_random: a seed decides what it draws.
+        is_in_order: its batches are all its examples, one after the other.
     """
 
-    __slots__ = ("__weakref__", "_rows", "arrays", "element", "groups", "layout", "steps")
+    __slots__ = ("__weakref__", "_rows", "arrays", "element", "groups", "is_in_order", "is_random", "layout", "steps")
 
     def __init__(
         self, element: Type, arrays: Sequence, *, groups: np.ndarray | None = None, steps: tuple[Step, ...] = ()
@@ -89,7 +93,7 @@ class Columns:
         self.arrays = tuple(arrays)
         self.groups = groups
         self.steps = steps
-        self.layout = _layout(element, groups is not None, steps)
+        self.layout, self.is_random, self.is_in_order = _told_by(element, groups is not None, steps)
         self._rows: Rows | None = None
 
     def then(self, step: Step) -> "Columns":
@@ -99,10 +103,6 @@ class Columns:
     @property
     def has_empty_batch(self) -> bool:
         return self.groups is not None and bool((np.diff(self.groups) == 0).any())
-
-    @property
-    def is_random(self) -> bool:
-        return any(step.kind == "shuffle" for step in self.steps)
 
     @property
     def is_endless(self) -> bool:
@@ -167,8 +167,9 @@ def _drawn_of(count: int, steps: tuple[Step, ...]) -> Rows:
 
 
 @functools.lru_cache(maxsize=1024)
-def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
-    """One object for what is laid out alike, so that comparing a cohort's layouts is comparing identities."""
+def _told_by(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool]:
+    """The layout (one object for what is laid out alike: comparing a cohort's is comparing identities), whether a seed
+    decides what is drawn, and whether batches are all examples in order."""
     before: list[TracedGraph] = []
     after: list[TracedGraph] = []
     batched = grouped
@@ -176,7 +177,9 @@ def _layout(element: Type, grouped: bool, steps: tuple[Step, ...]) -> Layout:
         if step.kind == "map":
             (after if batched else before).append(step.traced)
         batched = batched or step.kind == "batch"
-    return Layout(element, tuple(before), batched, tuple(after), grouped)
+    kinds = {step.kind for step in steps}
+    in_order = not grouped and "batch" in kinds and kinds <= {"map", "batch"}
+    return Layout(element, tuple(before), batched, tuple(after), grouped), "shuffle" in kinds, in_order
 
 
 def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:

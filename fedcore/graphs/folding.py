@@ -23,7 +23,7 @@ SUMMED = (tf.float32, tf.float64, tf.int32, tf.int64)
 IN_ORDER = 8
 """Values of which the kernels of sums add one after the other; more of them are added in parts."""
 
-LARGE = 1 << 14
+LARGE = 1 << 12
 """Entries of a client's leaf from which its groups are not joined to one tensor first."""
 
 
@@ -61,10 +61,12 @@ class Handed:
         rank = self.shape.rank
         begins = tf.unstack(tf.pad((lanes % self.width)[:, None], [[0, 0], [0, rank]]))
         size = tf.constant([1, *self.shape], tf.int64)
-        return [
-            tf.ensure_shape(tf.raw_ops.Slice(input=self.groups.read(g), begin=b, size=size), [1, *self.shape])
-            for g, b in zip(groups, begins, strict=True)
+        found = [
+            tf.raw_ops.Slice(input=self.groups.read(g), begin=b, size=size) for g, b in zip(groups, begins, strict=True)
         ]
+        for value in found:
+            value.set_shape([1, *self.shape])
+        return found
 
 
 def by_group(group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec]) -> list[Handed]:

@@ -7,6 +7,7 @@ indices.
 
 import functools
 import math
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 import attrs
@@ -22,6 +23,9 @@ from fedcore.seeds import fold_in
 ABSENT = -1
 """The place of a client that a call does not have."""
 
+ALIGNMENT = 64
+"""Bytes; what TensorFlow asks of memory that it does not copy."""
+
 
 @attrs.frozen
 class CallShape:
@@ -30,10 +34,13 @@ class CallShape:
     Args:
         layouts: of each leaf of a client's arguments; None for a tensor.
         rows: the padded size of batches, for each leaf; 0 where a leaf is no batched sequence.
+        in_slots: the one sequence comes as whole batches, in the order in which the groups read them; else rows say
+            which examples a batch has.
     """
 
     layouts: tuple[Layout | None, ...]
     rows: tuple[int, ...]
+    in_slots: bool = False
 
 
 REMEMBERED = 1024
@@ -78,10 +85,11 @@ def pack_clients(
     leaves_of = [flatten(client) for client in clients]
     sequences = [i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns)]
     steady = len(sequences) == 1 and not any(leaf[sequences[0]].is_random for leaf in leaves_of)
-    pack = functools.partial(_lanes, leaves_of, {i: numbers[i] for i in sequences}, seeds, width)
+    in_slots = steady and all(leaf[sequences[0]].is_in_order for leaf in leaves_of)
+    pack = functools.partial(_lanes, leaves_of, {i: numbers[i] for i in sequences}, seeds, width, in_slots)
     if steady:  # nothing of the rows depends on a seed
         columns = [leaf[sequences[0]] for leaf in leaves_of]
-        lanes, *rest = kept.get(f"rows in groups of {width}", columns, lambda: _as_tensors(pack()))
+        lanes, *rest = kept.get(f"rows by {width}", columns, functools.partial(_as_tensors, pack))
     else:
         lanes, *rest = pack()
     client_of = np.asarray(lanes)
@@ -100,23 +108,34 @@ def pack_clients(
         rows, sizes, padded = rest[3 * sequences.index(position) :][:3]
         layouts.append(leaf.layout)
         widths.append(padded)
-        tensors.extend([*kept.get("columns", values, functools.partial(_all_together, values)), rows, sizes])
-    return CallShape(tuple(layouts), tuple(widths)), tensors
+        kind, make = "columns", functools.partial(_all_together, values)
+        if in_slots:
+            kind, make = (
+                f"slots by {width}",
+                functools.partial(_slots, values, client_of, np.asarray(sizes), padded, width),
+            )
+        tensors.extend([*kept.get(kind, values, functools.partial(_as_tensors, make)), rows, sizes])
+    return CallShape(tuple(layouts), tuple(widths), in_slots), tensors
 
 
-def _as_tensors(parts: tuple) -> tuple:
-    return tuple(tf.convert_to_tensor(p) if isinstance(p, np.ndarray) else p for p in parts)
+def _as_tensors(make: Callable[[], tuple]) -> tuple:
+    """What is made, its arrays (there are numbers beside them) as tensors."""
+    return tuple(_tensor(m) if isinstance(m, np.ndarray) else m for m in make())
 
 
-def _lanes(leaves_of: list[list], sequences: dict[int, int], seeds: np.ndarray, width: int) -> tuple:
+def _lanes(leaves_of: list[list], sequences: dict[int, int], seeds: np.ndarray, width: int, in_slots: bool) -> tuple:
     """The client of each lane (ABSENT for none); then rows, sizes and padded size of a batch for each sequence.
 
     Args:
         sequences: which leaves are sequences, with the number of each.
+        in_slots: instead of rows, the slot of each step's first lane.
     """
     count = len(leaves_of)
     drawn = {
-        i: [leaves[i].draw(fold_in(int(s), number)) for leaves, s in zip(leaves_of, seeds, strict=True)]
+        i: [
+            leaves[i].draw(fold_in(int(s), number) if leaves[i].is_random else 0)
+            for leaves, s in zip(leaves_of, seeds, strict=True)
+        ]
         for i, number in sequences.items()
     }
     steps = np.zeros(count, np.int64)
@@ -126,28 +145,37 @@ def _lanes(leaves_of: list[list], sequences: dict[int, int], seeds: np.ndarray, 
     client_of[:count] = np.argsort(-steps, kind="stable")
     found: list = [client_of]
     for i, of_clients in drawn.items():
-        found.extend(_drawn_by_lane([leaves[i] for leaves in leaves_of], of_clients, client_of))
+        columns = [leaves[i] for leaves in leaves_of]
+        padded = _padded_size(of_clients, columns) if columns[0].layout.batched else 0
+        sizes = _sizes_by_lane(of_clients, client_of)
+        rows = _first_slots(sizes, width) if in_slots else _rows_by_lane(columns, of_clients, client_of, padded)
+        found.extend([rows, sizes, padded])
     return tuple(found)
 
 
-def _drawn_by_lane(values: list[Columns], drawn: list[Rows], client_of: np.ndarray) -> tuple:
-    """int64 rows [lanes, steps(, padded size)] into the columns of all clients one after the other; their sizes."""
+def _sizes_by_lane(drawn: list[Rows], client_of: np.ndarray) -> np.ndarray:
+    """int64 [lanes, steps]."""
+    sizes = np.zeros((len(client_of), max(map(len, drawn))), np.int64)
+    for lane, client in enumerate(client_of[: len(drawn)].tolist()):
+        one = drawn[client]
+        sizes[lane, : len(one)] = one.sizes if one.sizes is not None else 1
+    return sizes
+
+
+def _rows_by_lane(values: list[Columns], drawn: list[Rows], client_of: np.ndarray, padded: int) -> np.ndarray:
+    """int64 [lanes, steps(, padded)] into the columns of all clients one after the other."""
     lengths = np.array([len(c.arrays[0]) for c in values])
     starts = np.cumsum(lengths) - lengths
-    batched = values[0].layout.batched
     steps = max(map(len, drawn))
-    padded = _padded_size(drawn, values) if batched else 0
-    rows = np.zeros((len(client_of), steps, padded) if batched else (len(client_of), steps), np.int64)
-    sizes = np.zeros((len(client_of), steps), np.int64)
+    rows = np.zeros((len(client_of), steps, padded) if padded else (len(client_of), steps), np.int64)
     last = max(int(lengths.sum()) - 1, 0)
     for lane, client in enumerate(client_of[: len(values)].tolist()):
         one, start = drawn[client], starts[client]
         count = len(one)
         rows[lane, count:] = min(start, last)
         if count:
-            rows[lane, :count] = (_widened(one.rows, padded) if batched else one.rows) + start
-            sizes[lane, :count] = one.sizes if one.sizes is not None else 1
-    return rows, sizes, padded
+            rows[lane, :count] = (_widened(one.rows, padded) if padded else one.rows) + start
+    return rows
 
 
 def _widened(rows: np.ndarray, width: int) -> np.ndarray:
@@ -164,9 +192,65 @@ def _padded_size(drawn: list[Rows], columns: list[Columns]) -> int:
 
 def _all_together(columns: list[Columns]) -> tuple:
     """The columns of all clients, one client after the other."""
-    return _as_tensors(tuple(_together([c.arrays[i] for c in columns]) for i in range(len(columns[0].arrays))))
+    return tuple(_together([c.arrays[i] for c in columns]) for i in range(len(columns[0].arrays)))
+
+
+def _groups(sizes: np.ndarray, width: int) -> np.ndarray:
+    """For each step how many groups take it: the first ones, since lanes are sorted by their steps."""
+    return sizes.reshape(-1, width, sizes.shape[1]).any(axis=1).sum(axis=0)
+
+
+def _first_slots(sizes: np.ndarray, width: int) -> np.ndarray:
+    """int64 [steps]: the slot of each step's first lane."""
+    slots = _groups(sizes, width) * width
+    return np.cumsum(slots) - slots
+
+
+def _slots(columns: list[Columns], client_of: np.ndarray, sizes: np.ndarray, padded: int, width: int) -> tuple:
+    """The batches of all clients, [slots, padded, …], step after step, and in a step lane after lane.
+
+    Where a batch lacks rows, its last one stands, and in a lane that has ended some row of the call: rows that are not
+    counted take part in a step, so they are such as the model could be given.
+    """
+    asked = [next(s.number for s in c.steps if s.kind == "batch") for c in columns]
+    batches: list[tuple[int, int, int]] = []  # client, begin and rows of each slot; no rows where the lane has ended
+    for step, lanes in enumerate((_groups(sizes, width) * width).tolist()):
+        taken = zip(client_of[:lanes].tolist(), sizes[:lanes, step].tolist(), strict=True)
+        batches.extend((client, step * asked[client], size) for client, size in taken)
+    joined = []
+    for position in range(len(columns[0].arrays)):
+        arrays = [np.asarray(c.arrays[position]) for c in columns]
+        row = next((a[:1] for a in arrays if len(a)), np.zeros((1, *arrays[0].shape[1:]), arrays[0].dtype))
+        parts = [row[:0]]
+        for client, begin, size in batches:
+            if size:
+                parts.append(arrays[client][begin : begin + size])
+            if size < padded:
+                last = arrays[client][begin + size - 1 :][:1] if size else row
+                parts.append(np.broadcast_to(last, (padded - size, *last.shape[1:])))
+        joined.append(_aligned(parts).reshape(len(batches), padded, *row.shape[1:]))
+    return tuple(joined)
+
+
+def _aligned(parts: list[np.ndarray]) -> np.ndarray:
+    """The parts one after the other, in memory that TensorFlow takes over as it is."""
+    shape, dtype = (sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype
+    if dtype.hasobject:
+        return np.concatenate(parts)
+    buffer = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    begin = -buffer.ctypes.data % ALIGNMENT
+    out = buffer[begin : len(buffer) - ALIGNMENT + begin].view(dtype).reshape(shape)
+    return np.concatenate(parts, out=out)
+
+
+def _tensor(array: np.ndarray) -> tf.Tensor:
+    """The array as a tensor, over the same memory where TensorFlow can read it."""
+    readable = array.dtype.kind in "biufc" and array.flags.c_contiguous and array.flags.writeable
+    if readable and array.size and not array.ctypes.data % ALIGNMENT:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tf.convert_to_tensor(array)
 
 
 def _together(arrays: list):
-    joined = np.concatenate([np.asarray(a) for a in arrays]) if len(arrays) > 1 else np.asarray(arrays[0])
+    joined = _aligned([np.asarray(a) for a in arrays])
     return joined if len(joined) else np.zeros((1, *joined.shape[1:]), joined.dtype)

@@ -19,8 +19,8 @@ from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, spec
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.vectorise import Lane, NoRule, chosen, shared, stacked, vectorised_call
-from fedcore.ir.interpret import Callee, Interpreter
-from fedcore.ir.module import Function, Module, Operation, Ref
+from fedcore.ir.interpret import Callee, Interpreter, seeded_symbols
+from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
 from fedcore.ir.operations import lookup
 from fedcore.types import SequenceType, Type, leaves, tensor_leaves
 
@@ -37,8 +37,12 @@ def call_specs(types: SequenceOf[Type], shape: CallShape) -> list[tf.TensorSpec]
             (one,) = [spec(t) for t in tensor_leaves(leaf)]
             found.append(tf.TensorSpec([None, *one.shape], one.dtype))
             continue
-        rows = [None, None, width] if layout.batched else [None, None]
-        found.extend(layout.column_specs())
+        if shape.in_slots:
+            found.extend(tf.TensorSpec([None, width, *s.shape[1:]], s.dtype) for s in layout.column_specs())
+            rows: list[int | None] = [None]
+        else:
+            found.extend(layout.column_specs())
+            rows = [None, None, width] if layout.batched else [None, None]
         found.extend([tf.TensorSpec(rows, tf.int64), tf.TensorSpec([None, None], tf.int64)])
     return found
 
@@ -48,9 +52,10 @@ class StackedSequence:
     """The sequences of a group of clients, inside a graph.
 
     Args:
-        columns: of all clients of the call.
-        rows: [clients, steps(, width)] into the columns.
+        columns: of all clients of the call: their examples, or slots of whole batches.
+        rows: [clients, steps(, width)] into the examples; or [steps], the slot of each step's first lane.
         sizes: [clients, steps]: rows of each batch, 0 behind a client's end; 1 for elements that are no batches.
+        begin: the group's first lane, where columns are slots.
         maps: functions over lanes, in order.
     """
 
@@ -58,24 +63,34 @@ class StackedSequence:
     columns: tuple
     rows: tf.Tensor
     sizes: tf.Tensor
+    begin: tf.Tensor | None = None
     maps: tuple[Callable, ...] = ()
 
-    def batch_sizes(self, step: tf.Tensor) -> tf.Tensor | None:
-        """How many rows each client's batch of a step has; None where elements are no batches."""
-        return self.sizes[:, step] if self.layout.batched else None
+    def group(self, lanes: "_Window") -> "StackedSequence":
+        """That of some lanes."""
+        rows = self.rows if self.rows.shape.rank == 1 else lanes.of(self.rows)
+        return attrs.evolve(self, rows=rows, sizes=lanes.of(self.sizes), begin=lanes.begin)
 
-    def element(self, step: tf.Tensor):
+    def taken(self, step: tf.Tensor) -> tf.Tensor:
+        """int64 [clients]: rows of each client's batch; 1 for an element that is no batch, 0 behind the end."""
+        return tf.gather(self.sizes, step, axis=1)
+
+    def element(self, step: tf.Tensor, taken: tf.Tensor):
         """Lanes of the elements of one step."""
-        picked = self.rows[:, step]
-        leaves_ = [tf.gather(c, picked) for c in self.columns]
         layout = self.layout
+        if self.begin is not None and self.rows.shape.rank == 1:
+            slots = _Window(tf.gather(self.rows, step) + self.begin, int(self.sizes.shape[0]))
+            leaves_ = [slots.of(c) for c in self.columns]
+        else:
+            picked = tf.gather(self.rows, step, axis=1)
+            leaves_ = [tf.gather(c, picked) for c in self.columns]
         if layout.before:
             leaves_ = _mapped_rows(layout, leaves_) if layout.batched else _mapped(layout.before, leaves_)
         ragged = 0 if layout.batched else None
         lanes = [stacked(t, ragged) for t in leaves_]
         value_type = layout.element if not layout.before else layout.before[-1].type.result
         for graph in layout.after:
-            lanes = vectorised_call(graph.named("map"), graph.data, lanes, self.batch_sizes(step))
+            lanes = vectorised_call(graph.named("map"), graph.data, lanes, taken if layout.batched else None)
             value_type = graph.type.result
         value = unflatten(lanes, value_type)
         for fn in self.maps:
@@ -106,7 +121,8 @@ def _mapped_rows(layout: Layout, leaves_: list[tf.Tensor]) -> list[tf.Tensor]:
 def _stack(lane: Lane, clients: int) -> tf.Tensor:
     if lane.stacked:
         return lane.tensor
-    return tf.broadcast_to(lane.tensor[None], [clients, *lane.tensor.shape])
+    with lane.tensor.graph.as_default():  # once, where the value was made, rather than in every turn of a loop
+        return tf.broadcast_to(lane.tensor, [clients, *lane.tensor.shape])
 
 
 class _Stage:
@@ -140,16 +156,17 @@ class _Stage:
 
     def _reduce(self, sequence: StackedSequence, zero, function: Callable, type_: Type):
         """Steps until all clients have ended; one that has keeps what it had."""
-        clients = int(sequence.rows.shape[0])
+        clients = int(sequence.sizes.shape[0])
         specs = [tf.TensorShape([clients, *t.sizes]) for t in tensor_leaves(type_)]
         last = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
 
         def step(s, *carry):
-            self.sizes = sequence.batch_sizes(s)
-            value = sequence.element(s)
+            taken = sequence.taken(s)
+            self.sizes = taken if sequence.layout.batched else None
+            value = sequence.element(s, taken)
             after = flatten(_at_element(function, s)(unflatten([stacked(t) for t in carry], type_), value))
             self.sizes = None
-            return s + 1, *chosen(sequence.sizes[:, s] > 0, [_stack(lane, clients) for lane in after], list(carry))
+            return s + 1, *chosen(taken > 0, [_stack(lane, clients) for lane in after], list(carry))
 
         start = [_stack(lane, clients) for lane in flatten(zero)]
         state = tf.while_loop(
@@ -178,6 +195,21 @@ def split(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]
     return own, folding, sent
 
 
+def _shared_by_all(module: Module, own: list[Operation], known: list[str]) -> tuple[list[Operation], list[Operation]]:
+    """Of a client's own operations those that are the same for all clients, and the others."""
+    drawing, same, others = seeded_symbols(module), set(known), []
+    shared_by_all = []
+    for op in own:
+        names = {o.name for o in op.operands if isinstance(o, Ref)}
+        draws = lookup(op.kind).draws or any(isinstance(o, Symbol) and o.name in drawing for o in op.operands)
+        if names <= same and not draws:
+            same.add(op.name)
+            shared_by_all.append(op)
+        else:
+            others.append(op)
+    return shared_by_all, others
+
+
 class _Fold:
     """The graph of a stacked fold: what all its calls have in common.
 
@@ -193,7 +225,8 @@ class _Fold:
         self.mine = function.parameters[1 + broadcasts :]
         self.shape = shape
         self.width = width
-        self.own, self.folding, self.sent = split(function)
+        own, self.folding, self.sent = split(function)
+        self.shared, self.own = _shared_by_all(module, own, [p.name for p in self.common])
         self.types = function.types()
         self.specs = [spec(t) for p in self.common for t in tensor_leaves(p.type)]
         self.specs += call_specs([p.type for p in self.mine], shape)
@@ -204,14 +237,15 @@ class _Fold:
         """What all clients hand to the fold, and their places; takes the broadcasts and the clients from the list."""
         broadcast = [unflatten([shared(rest.pop(0)) for _ in leaves(p.type)], p.type) for p in self.common]
         self.known = dict(zip([p.name for p in self.common], broadcast, strict=True))
+        self.evaluator.run.operations(self.shared, self.known, dict(self.types))
         seeds, place = rest.pop(0), rest.pop(0)
         values = _client_values(self.mine, self.shape, rest)
 
         def group(begin: tf.Tensor) -> list[tf.Tensor]:
-            of_group = [_sliced(v, begin, self.width) for v in values]
+            lanes = _Window(begin, self.width)
+            of_group = [_sliced(v, lanes) for v in values]
             scope = {**self.known, **dict(zip([p.name for p in self.mine], of_group, strict=True))}
-            seed = tensor_seed(_window(seeds, begin, self.width))
-            self.evaluator.run.operations(self.own, scope, dict(self.types), seed)
+            self.evaluator.run.operations(self.own, scope, dict(self.types), tensor_seed(lanes.of(seeds)))
             return [_stack(lane, self.width) for name in self.sent for lane in flatten(scope[name])]
 
         sent = [spec(t) for name in self.sent for t in tensor_leaves(self.types[name])]
@@ -308,19 +342,30 @@ def _client_values(parameters, shape: CallShape, tensors: list) -> list:
                 parts.append(stacked(tensors.pop(0)))
                 continue
             columns = tuple(tensors.pop(0) for _ in layout.column_specs())
-            rows, sizes = tensors.pop(0), tensors.pop(0)
+            rows, sizes = tensors.pop(0), tensors.pop(0)  # as in `pack_clients`
             parts.append(StackedSequence(layout, columns, rows, sizes))
         values.append(unflatten(parts, parameter.type))
     return values
 
 
-def _sliced(value, begin: tf.Tensor, width: int):
+def _sliced(value, lanes: "_Window"):
     if isinstance(value, tuple):
-        return tuple(_sliced(part, begin, width) for part in value)
-    if isinstance(value, StackedSequence):
-        return attrs.evolve(value, rows=_window(value.rows, begin, width), sizes=_window(value.sizes, begin, width))
-    return stacked(_window(value.tensor, begin, width))
+        return tuple(_sliced(part, lanes) for part in value)
+    return value.group(lanes) if isinstance(value, StackedSequence) else stacked(lanes.of(value.tensor))
 
 
-def _window(tensor: tf.Tensor, begin: tf.Tensor, width: int) -> tf.Tensor:
-    return tf.ensure_shape(tensor[begin : begin + width], [width, *tensor.shape[1:]])
+class _Window:
+    """So many places in a row of the first dimension, from one known in the graph only."""
+
+    def __init__(self, begin: tf.Tensor, width: int):
+        self.begin = begin
+        self._width = width
+        self._from = tf.reshape(begin, [1])
+        self._to = self._from + width
+        self._by = tf.constant([1], begin.dtype)
+
+    def of(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Those of a tensor; TensorFlow takes them without a copy."""
+        found = tf.raw_ops.StridedSlice(input=tensor, begin=self._from, end=self._to, strides=self._by)
+        found.set_shape([self._width, *tensor.shape[1:]])
+        return found

@@ -51,9 +51,7 @@ def stacking(
         _check_operations(module, module.function(zero), list(module.function(zero).operations), set())
     except NoRule as error:
         return error
-    width = asked or _width(function, broadcasts)
-    if asked is None and any(b"Conv2D" in module.blob(g.digest) for g in module.graphs):
-        width = min(width, WIDEST_OF_IMAGES)
+    width = asked or _width(module, function, broadcasts)
     blocks = -(-width * GROUPS // block)
     return Stacking(width, block << (blocks - 1).bit_length())
 
@@ -152,12 +150,19 @@ def _has_own_kernels(data: bytes) -> bool:
     return b"Conv2DBackpropFilter" in data or b"DepthwiseConv2dNativeBackpropFilter" in data
 
 
-def _width(function: Function, broadcasts: int) -> int:
+def _width(module: Module, function: Function, broadcasts: int) -> int:
     """The widest power of two whose clients' state and batch stay within the working set."""
     state = max((_size_bytes(op.type) for op in function.operations), default=0)
+    if _any_graph_has(module, b"While"):
+        state *= 2  # every turn of a loop within a step adds to the gradients of the weights that it reads
     batch = sum(_size_bytes(p.type) for p in function.parameters[1 + broadcasts :])
     fitting = WORKING_SET_BYTES // max(1, state + batch)
-    return min(WIDEST, max(2, 1 << (max(1, fitting).bit_length() - 1)))
+    width = min(WIDEST, max(2, 1 << (max(1, fitting).bit_length() - 1)))
+    return min(width, WIDEST_OF_IMAGES) if _any_graph_has(module, b"Conv2D") else width
+
+
+def _any_graph_has(module: Module, op: bytes) -> bool:
+    return any(op in module.blob(g.digest) for g in module.graphs)
 
 
 def _size_bytes(type_: Type) -> int:

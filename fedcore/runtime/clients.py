@@ -108,8 +108,15 @@ class _Run:
         return min(planned, self.block << max(0, share - 1).bit_length())
 
     def result(self, workers: Workers) -> tuple:
+        ahead = int(self.drawing.is_at_hand and len(self.devices) == 1)  # of several the first free one takes the next
         with self.drawing as calls:
-            dispatch(calls, lambda lane, drawn: self._perform(self.devices[lane], drawn), workers, self.stop)
+            dispatch(
+                calls,
+                lambda lane, drawn: self._perform(self.devices[lane], drawn),
+                workers,
+                self.stop,
+                ahead=ahead,
+            )
         clients = self.drawing.clients
         self.report.clients = max(self.report.clients, clients)
         self.tolerance.check_quorum(clients)
@@ -294,5 +301,12 @@ class _Run:
 
 
 def _is_finite(tensors: Iterable) -> bool:
-    floats = (t for t in tensors if isinstance(t, tf.Tensor) and t.dtype.is_floating)
-    return all(bool(tf.reduce_all(tf.math.is_finite(t))) for t in floats)
+    return all(_has_finite(t) for t in tensors if isinstance(t, tf.Tensor) and t.dtype.is_floating)
+
+
+def _has_finite(floats: tf.Tensor) -> bool:
+    try:
+        array = np.asarray(memoryview(floats))  # two calls of TensorFlow take ten times as long
+    except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not ours
+        return bool(tf.reduce_all(tf.math.is_finite(floats)))
+    return bool(np.isfinite(array).all())

@@ -59,6 +59,11 @@ class Drawing:
         self._stop = stop
         self._reader = Reader("fedcore-cohort")
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether all clients are there already, so that drawing some costs neither time nor memory."""
+        return all(map(_is_at_hand, self._work.cohorts))
+
     def __enter__(self) -> Iterator[Drawn]:
         return self._calls()
 
@@ -76,7 +81,7 @@ class Drawing:
 
     def _side_by_side(self) -> Iterator[tuple]:
         """One tuple a client; the cohorts of one call have equally many clients."""
-        cohorts = [c.given if isinstance(c.given, Sequence | np.ndarray) else self._read(c) for c in self._work.cohorts]
+        cohorts = [c.given if _is_at_hand(c) else self._read(c) for c in self._work.cohorts]
         for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
             if any(value is _ENDED for value in client):
                 raise TypeMismatch(
@@ -105,6 +110,10 @@ class Drawing:
 
     def _goes_on(self, values: ClientValues) -> bool:
         return self._drops and isinstance(values.given, Cohort)
+
+
+def _is_at_hand(values: ClientValues) -> bool:
+    return isinstance(values.given, Sequence | np.ndarray)
 
 
 def converted(values: ClientValues, index: int, given: object) -> object:

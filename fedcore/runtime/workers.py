@@ -103,9 +103,13 @@ def _outcome(function: Callable) -> tuple:
         return None, error
 
 
-def dispatch(jobs: Iterator[Job], perform: Callable[[int, Job], None], workers: Workers, stop: Stop) -> None:
+def dispatch(
+    jobs: Iterator[Job], perform: Callable[[int, Job], None], workers: Workers, stop: Stop, *, ahead: int = 0
+) -> None:
     """Performs all jobs, each on a lane of the workers.
 
+    Args:
+        ahead: jobs of each lane that are drawn before a worker is free, so that it need not wait for this thread.
     Guarantees:
       - Jobs are drawn in the calling thread, and only when a worker is free.
       - Job i goes to lane i modulo their number, or if that is busy to the next one that is free.
@@ -113,7 +117,7 @@ def dispatch(jobs: Iterator[Job], perform: Callable[[int, Job], None], workers: 
         failure is raised.
     """
     done: queue.SimpleQueue = queue.SimpleQueue()
-    free = [workers.each] * workers.lanes
+    free = [workers.each + ahead] * workers.lanes
     running = drawn = 0
 
     def start(lane: int, job: Job) -> None:

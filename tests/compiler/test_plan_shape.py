@@ -102,6 +102,25 @@ def test_a_client_stage_says_its_strategy_and_block():
     assert stage.attributes["block"] == 8
 
 
+def width_of_steps(turns: int) -> int:
+    """Of a stage whose clients take steps with 100,000 numbers, each `turns` turns of a loop."""
+
+    @fc.tf_computation(("float32", [100_000]), "float32")
+    def step(total, x):
+        return tf.while_loop(lambda i, t: i < turns, lambda i, t: (i + 1, t + x), (0, total))[1] if turns else total + x
+
+    @fc.federated_computation(fc.FederatedType(fc.SequenceType("float32"), fc.CLIENTS))
+    def totals(clients):
+        zero = fc.tf_computation(lambda: tf.zeros([100_000]))
+        return fc.federated_sum(fc.federated_map(lambda s: fc.sequence_reduce(s, zero(), step), clients))
+
+    return totals.to_module("planned").function("clients").attributes["width"]
+
+
+def test_fewer_clients_stand_side_by_side_where_a_step_loops():
+    assert width_of_steps(turns=3) == width_of_steps(turns=0) // 2
+
+
 def test_a_stage_without_a_rule_runs_client_by_client():
     @fc.tf_computation("float32")
     def noisy(x):

@@ -58,3 +58,13 @@ def test_a_map_over_batches_sees_the_rows_that_are_there():
     sizes = [(7, 2), (9, 5), (1, 3)]
     want = sum(np.mean(list(range(n))[i : i + b]) for n, b in sizes for i in range(0, n, b))
     np.testing.assert_allclose(means([client(n, b) for n, b in sizes]), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_batches_in_order_give_the_bits_of_gathered_ones(drop_remainder):
+    rng = np.random.default_rng(0)
+    columns = [rng.normal(size=n).astype(np.float32) for n in (7, 0, 23, 4, 9, 1, 8, 16, 5, 30, 2)]
+    whole = [fc.data.ClientDataset.from_columns(c) for c in columns]
+    in_order = [d.batch(4, drop_remainder=drop_remainder) for d in whole]
+    gathered = [d.take(100).batch(4, drop_remainder=drop_remainder) for d in whole]
+    assert steps(in_order) == steps(gathered)

@@ -19,7 +19,7 @@ def selected(condition: tf.Tensor, yes: Sequence[tf.Tensor], no: Sequence[tf.Ten
     """
     found = []
     for a, b in zip(yes, no, strict=True):
-        b = b if b.shape == a.shape else tf.broadcast_to(b, tf.shape(a))
+        b = b if b.shape == a.shape else tf.broadcast_to(b, a.shape if a.shape.is_fully_defined() else tf.shape(a))
         found.append(tf.raw_ops.Select(condition=condition, x=a, y=b))
     return found
 

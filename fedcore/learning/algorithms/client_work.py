@@ -62,10 +62,19 @@ def difference(after, before):
     )
 
 
+def all_finite(tensors) -> tf.Tensor:
+    """bool: whether no entry is infinite or NaN; told by the sum of each, so entries near the float's limit count as
+    infinite."""
+    return tf.reduce_all([tf.math.is_finite(tf.reduce_sum(_at_least_float32(t))) for t in tensors])
+
+
+def _at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
+
+
 def finite_or_nothing(update, weight, metrics) -> ClientResult:
     """A change that is not finite counts for nothing: zeros of weight 0, while its metrics are reported."""
-    leaves = (*update.trainable, *update.non_trainable)
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves])
+    finite = all_finite((*update.trainable, *update.non_trainable))
     cleaned = [
         tuple(tf.where(finite, u, tf.zeros_like(u)) for u in part) for part in (update.trainable, update.non_trainable)
     ]

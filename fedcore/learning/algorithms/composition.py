@@ -15,7 +15,7 @@ from fedcore.intrinsics import (
     federated_value,
     federated_zip,
 )
-from fedcore.learning.algorithms.client_work import ClientWork
+from fedcore.learning.algorithms.client_work import ClientWork, all_finite
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.optimizers import Optimizer
@@ -53,8 +53,7 @@ def build_update(optimizer: Optimizer) -> Any:
 
     @tf_computation
     def update(optimizer_state, weights, mean_update):
-        leaves = (*mean_update.trainable, *mean_update.non_trainable)
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves])
+        finite = all_finite((*mean_update.trainable, *mean_update.non_trainable))
         gradients = tuple(-u for u in mean_update.trainable)
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
         moved = tuple(w + u for w, u in zip(weights.non_trainable, mean_update.non_trainable, strict=True))

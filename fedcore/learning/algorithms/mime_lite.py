@@ -19,7 +19,7 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.client_work import difference, finite_or_nothing
+from fedcore.learning.algorithms.client_work import all_finite, difference, finite_or_nothing
 from fedcore.learning.algorithms.composition import (
     build_start,
     build_update,
@@ -70,7 +70,7 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
 
     @tf_computation
     def finish(before, carry, full):
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in full.gradients])
+        finite = all_finite(full.gradients)
         gradients = tuple(tf.where(finite, g, tf.zeros_like(g)) for g in full.gradients)
         examples = tf.where(finite, tf.cast(full.metrics["num_examples"][0], tf.float32), 0.0)
         weight, report = weight_and_report(model, weighting, carry.metrics)
@@ -121,7 +121,7 @@ def build_weighted_mime_lite(
     @tf_computation
     def learn(state, weights, gradients):
         after, _ = base.next(state, weights.trainable, gradients)
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients])
+        finite = all_finite(gradients)
         return tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, state)
 
     @federated_computation
