@@ -13,7 +13,7 @@ import tensorflow as tf
 from fedcore.graphs.folding import Handed, by_group, fold_blocks, fold_one
 from fedcore.graphs.kernels import kernels
 from fedcore.graphs.packing import CallShape
-from fedcore.graphs.realize import Realized
+from fedcore.graphs.realize import Realized, shown_name
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, spec
@@ -265,7 +265,7 @@ class _Fold:
         return [_stack(lane, int(before[0].shape[0])) for lane in flatten(scope[self.stage.result.name])]
 
     def realized(self, body: Callable, specs: list[tf.TensorSpec]) -> Realized:
-        body.__name__ = self.stage.name
+        body.__name__ = shown_name(self.module, self.stage.name)
         traced = tf.function(body, autograph=False, input_signature=specs)
         return Realized(traced.get_concrete_function(), self.zero.result_type, optimised=True)
 

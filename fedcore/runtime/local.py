@@ -131,8 +131,13 @@ def local(
         tf.config.experimental.enable_op_determinism()
     server = device_name(server_device, "server_device") if server_device is not None else default_devices()[0]
     clients = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
-    workers = workers_per_device or max(1, (os.cpu_count() or 1) // len(clients))
+    workers = workers_per_device or default_workers(len(clients))
     return LocalRuntime(server, clients, workers, options, [note] if note else [], policy, client_timeout_s)
+
+
+def default_workers(devices: int) -> int:
+    """The calls in flight on each of so many client devices: the machine's cores, shared out."""
+    return max(1, (os.cpu_count() or 1) // devices)
 
 
 def _plan_options(block_size: int | str, vectorize: int | bool | str) -> dict[str, object]:

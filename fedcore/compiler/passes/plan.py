@@ -1,13 +1,13 @@
-import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError
-from fedcore.intrinsics.planned import split_operands
+from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
-from fedcore.types import TensorType, Type, is_static, leaves, member_of
+from fedcore.types import TensorType, Type, leaves, member_of
 
 if TYPE_CHECKING:
     from fedcore.graphs.stacking import Stacking
@@ -92,49 +92,14 @@ def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, F
     if op.kind == "broadcast":
         bits = size_bits([member_of(op.type)])
     elif op.kind == "merge":
-        bits = size_bits(_sent_in(_fold_of(op, by_name), stages))
+        fold = fold_of(op, by_name)
+        bits = size_bits(sent_by(stages[fold.operands[1].name], keeps=bool(fold.attributes.get("keeps"))).values())
     else:
         return op
     return op if bits is None else attrs.evolve(op, attributes={**op.attributes, "bits": bits})
 
 
-def _fold_of(op: Operation, by_name: dict[str, Operation]) -> Operation:
-    source = by_name[op.operands[1].name]
-    return by_name[source.operands[0].name] if source.kind == "item" else source
-
-
-def _sent_in(fold: Operation, stages: dict[str, Function]) -> list[Type]:
-    return sent_types(stages[fold.operands[1].name], keeps=bool(fold.attributes.get("keeps")))
-
-
-def sent_types(stage: Function, *, keeps: bool = False) -> list[Type]:
-    """What one client hands to the fold: values of its own that meet the partial.
-
-    With `keeps`, the stage's result pairs the partial with what stays at the client.
-    """
-    dependent = {stage.parameters[0].name}
-    types = stage.types()
-    sent: dict[str, Type] = {}
-    constant = {op.name for op in stage.operations if not op.operands}
-    result = stage.result.name  # the next partial
-    for op in stage.operations:
-        names = [o.name for o in op.operands if isinstance(o, Ref)]
-        if keeps and stage.result == Ref(op.name):
-            result, names = names[0], names[:1]
-        if dependent.intersection(names):
-            dependent.add(op.name)
-            sent.update({n: types[n] for n in names if n not in dependent and n not in constant})
-    if result not in dependent and result not in constant:
-        sent[result] = types[result]  # the client's value takes the partial's place
-    return list(sent.values())
-
-
-def size_bits(types: list[Type]) -> int | None:
+def size_bits(types: Iterable[Type]) -> int | None:
     """The size of values of the types; None where a dimension, a string or a sequence leaves it open."""
-    total = 0
-    for type_ in types:
-        for _, leaf in leaves(type_):
-            if not isinstance(leaf, TensorType) or not is_static(leaf.shape) or leaf.dtype.bits is None:
-                return None
-            total += leaf.dtype.bits * math.prod(leaf.shape)
-    return total
+    sizes = [leaf.size_bits if isinstance(leaf, TensorType) else None for t in types for _, leaf in leaves(t)]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
