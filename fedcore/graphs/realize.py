@@ -153,7 +153,7 @@ def realize_block(
     before = module.function(zero).result_type if zero is not None and continues else None
     if before is not None:
         specs.extend(_specs(before, (None,) * len(leaves(before))))
-    run = interpreter(module)
+    run = interpreter(module, xla=bool(function.attributes.get("xla")))
     sizes = sum(len(unsized(function.types()[name])) for name in measured)
     type_ = _block_type(module, zero, function, len(clients), keeps=keeps, sizes=sizes)
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.reachable import reachable
 from fedcore.errors import FedcoreError
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @compiler_pass("plan")
-def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto") -> Module:
+def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto", xla: str = "auto") -> Module:
     """Writes down how each client stage runs and what each crossing costs, by shape rules only.
 
     Strategy `vectorised`: clients are stacked, `width` of them side by side and `call` of them in one graph call; a
@@ -24,13 +25,17 @@ def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto") -
     Args:
         vectorize: `auto`, `false`, or the width; stages without rules for it loop all the same.
         block_size: `auto`, or the clients of a block.
+        xla: `true` has XLA compile the stages all graphs of which may be; `auto` and `false` nothing, since on CPUs it
+            gained nothing.
     """
+    if xla not in ("auto", "true", "false"):
+        raise FedcoreError(f"the option xla of plan is auto, true or false, not {xla!r}")
     width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
     if module.stage != "planned":
         return module
     main = module.main
     attributes = {
-        op.operands[0 if op.kind == "collect" else 1].name: _strategy(module, op, width, block)
+        op.operands[0 if op.kind == "collect" else 1].name: _strategy(module, op, width, block, xla=xla == "true")
         for op in main.operations
         if op.kind in ("fold", "collect")
     }
@@ -59,11 +64,21 @@ def _number(option: str, given: str, least: int, *words: str) -> int | None:
     return int(given)
 
 
-def _strategy(module: Module, op: Operation, width: int | None, block: int | None) -> dict[str, object]:
+def _strategy(module: Module, op: Operation, width: int | None, block: int | None, *, xla: bool) -> dict[str, object]:
     found = None if width == 0 else _stacking(module, op, width, block)
+    compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
     if found is None or isinstance(found, str):
-        return {"strategy": "loop", "block": block or 1}
-    return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call}
+        return {"strategy": "loop", "block": block or 1, **compiled}
+    return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call, **compiled}
+
+
+def _is_for_xla(module: Module, op: Operation) -> bool:
+    from fedcore.graphs.xla import can_compile
+
+    names = [f.name for f in module.functions]
+    stage = names.index(op.operands[0 if op.kind == "collect" else 1].name)
+    graphs = reachable(module, module.functions[: stage + 1]).graphs
+    return bool(graphs) and all(can_compile(g, module.blob(g.digest)) for g in graphs)
 
 
 def why_not_stacked(module: Module, op: Operation) -> str | None:
