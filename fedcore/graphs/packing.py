@@ -74,7 +74,8 @@ def pack_clients(
     """The flat tensors of a call: the lanes' seeds, each client's place, then those of the arguments' leaves.
 
     A tensor leaf is stacked by lane; a sequence gives its columns, those of one client after the other, and the rows
-    and sizes of every lane's elements.
+    and sizes of every lane's elements. Where one sequence's batches are its examples in order, they come as they are
+    read, a batch a slot, and with the slot of each step's first lane.
 
     Args:
         positions: where each client stands among those of the call; the others are absent.
@@ -108,12 +109,10 @@ def pack_clients(
         rows, sizes, padded = rest[3 * sequences.index(position) :][:3]
         layouts.append(leaf.layout)
         widths.append(padded)
-        kind, make = "columns", functools.partial(_all_together, values)
         if in_slots:
-            kind, make = (
-                f"slots by {width}",
-                functools.partial(_slots, values, client_of, np.asarray(sizes), padded, width),
-            )
+            kind, make = f"slots by {width}", functools.partial(_slots, values, client_of, sizes, padded, width)
+        else:
+            kind, make = "columns", functools.partial(_all_together, values)
         tensors.extend([*kept.get(kind, values, functools.partial(_as_tensors, make)), rows, sizes])
     return CallShape(tuple(layouts), tuple(widths), in_slots), tensors
 
@@ -206,13 +205,13 @@ def _first_slots(sizes: np.ndarray, width: int) -> np.ndarray:
     return np.cumsum(slots) - slots
 
 
-def _slots(columns: list[Columns], client_of: np.ndarray, sizes: np.ndarray, padded: int, width: int) -> tuple:
+def _slots(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, width: int) -> tuple:
     """The batches of all clients, [slots, padded, …], step after step, and in a step lane after lane.
 
     Where a batch lacks rows, its last one stands, and in a lane that has ended some row of the call: rows that are not
     counted take part in a step, so they are such as the model could be given.
     """
-    asked = [next(s.number for s in c.steps if s.kind == "batch") for c in columns]
+    asked, sizes = [next(s.number for s in c.steps if s.kind == "batch") for c in columns], np.asarray(sizes)
     batches: list[tuple[int, int, int]] = []  # client, begin and rows of each slot; no rows where the lane has ended
     for step, lanes in enumerate((_groups(sizes, width) * width).tolist()):
         taken = zip(client_of[:lanes].tolist(), sizes[:lanes, step].tolist(), strict=True)
