@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 import psutil
 
-from benchmarks.workloads import WORKLOADS, Workload, first_weights, make_clients
+from benchmarks.workloads import BATCH, WORKLOADS, Workload, first_weights, make_clients
 
 WARM_UP = 2
 
@@ -18,6 +18,8 @@ def measure(name: str, rounds: int) -> dict:
         return _many(rounds)
     if name == "calls":
         return _calls(rounds)
+    if name == "pipelines":
+        return _pipelines(rounds)
     return _workload(WORKLOADS[name], rounds)
 
 
@@ -141,6 +143,31 @@ def _many(rounds: int) -> dict:
         "ratio": per_client[11_000] / per_client[200],
         "rss_mb": {str(k): v for k, v in peaks.items()},
     }
+
+
+def _pipelines(rounds: int) -> dict:
+    """The MLP fed by pipelines over a ClientData, made anew each round, against the same batches given plainly."""
+    import fedcore as fc
+    from benchmarks.fedcore_rounds import Rounds, datasets
+
+    workload = WORKLOADS["mlp"]
+    clients = make_clients(workload)
+    data = fc.simulation.datasets.TestClientData({str(i): {"x": x, "y": y} for i, (x, y) in enumerate(clients)})
+    ours = Rounds(workload, datasets(clients[:1])[0].element_spec)
+
+    def as_pair(example):
+        return example["x"], example["y"]
+
+    def pipeline(client: str):
+        dataset = data.create_tf_dataset_for_client(client)
+        return dataset.repeat(1).shuffle(200).batch(BATCH).map(as_pair).prefetch(1)
+
+    found = _paired(
+        lambda i: ours.round([pipeline(client) for client in data.client_ids]),
+        [lambda i: ours.round(datasets(clients))],
+        rounds,
+    )
+    return {"name": "pipelines", "target": 1.2, **found}
 
 
 def _calls(rounds: int) -> dict:

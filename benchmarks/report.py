@@ -43,12 +43,20 @@ def write_report(out: Path, names: list[str], seconds: float) -> None:
                     str(result["threads"]),
                 )
     console = Console(width=130)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
     if "many" in results:
         many = results["many"]
         costs = ", ".join(f"{float(v):.0f} µs at {k}" for k, v in many["per_client_us"].items())
         console.print(
             f"a client more costs {costs}: ratio {many['ratio']:.2f} (≤ {many['target']}); RSS {many['rss_mb']}"
+        )
+    if "pipelines" in results:
+        pipes = results["pipelines"]
+        console.print(
+            f"MLP from pipelines made each round {pipes['fedcore_s'] * 1e3:.0f} ms, from batches "
+            f"{pipes['floor_s'] * 1e3:.0f} ms: ratio {pipes['ratio']:.2f} ({pipes['low']:.2f}–{pipes['high']:.2f}, "
+            f"≤ {pipes['target']})"
         )
     if "calls" in results:
         calls = results["calls"]

@@ -47,7 +47,7 @@ _MODULES = (
     "types",
 )
 # TFF's names for modules.
-_ALIASES = {"tensorflow": "fedcore.compat.tensorflow"}
+_ALIASES = {name: f"fedcore.compat.{name}" for name in ("backends", "framework", "tensorflow")}
 
 
 def _language() -> tuple[str, ...]:

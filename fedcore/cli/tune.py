@@ -132,7 +132,8 @@ def _print(tuned, plan, output: str) -> None:
 
 def _row(trial, first) -> list[str]:
     shown = trial.attributes
-    named = [str(shown.get("strategy", "")), str(shown.get("width", "")), str(shown.get("block", ""))]
+    strategy = f"{shown.get('strategy', '')}{', xla' if shown.get('xla') else ''}"
+    named = [strategy, str(shown.get("width", "")), str(shown.get("block", ""))]
     if trial.failed:
         return ["", *named, "", "", "", "", trial.note]
     share = f"{trial.median_s / first.median_s:.2f}" + (" (the plan's)" if trial is first else "")

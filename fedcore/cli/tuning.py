@@ -111,10 +111,11 @@ def _offered(
     seen = []
     most = min(WIDEST, max(2, 1 << (max(clients, 1) - 1).bit_length()))
     wide = widths or [1 << i for i in range(1, most.bit_length())]
-    asked = [("false", str(b)) for b in (blocks or LOOP_BLOCKS)]
-    asked += [(str(w), str(b)) for w in wide for b in (blocks or ("auto",))]
-    for vectorize, block in asked:
-        planned = compile_module(unplanned, f"plan{{vectorize={vectorize},block_size={block}}}")
+    asked = [("false", str(b), "false") for b in (blocks or LOOP_BLOCKS)]
+    asked += [(str(w), str(b), "false") for w in wide for b in (blocks or ("auto",))]
+    asked.append(("auto", "auto", "true"))
+    for vectorize, block, xla in asked:
+        planned = compile_module(unplanned, f"plan{{vectorize={vectorize},block_size={block},xla={xla}}}")
         attributes = dict(planned.function(_stage_of(work)).attributes)
         if attributes not in seen:
             seen.append(attributes)

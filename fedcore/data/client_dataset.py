@@ -2,12 +2,13 @@
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.data.same_functions import meaning
 from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs.columns import INFINITE, Columns, Step
 from fedcore.graphs.sequences import Layout
@@ -197,14 +198,33 @@ _traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph]]" = w
 
 
 def traced_map(fn: Callable, element: Type) -> TracedGraph:
-    """The graph of a map's function for one type of element, traced once while the function lives."""
+    """The graph of a map's function for one type of element, traced once while the function lives.
+
+    Functions that do the same, as those that a preprocessing function makes anew for every client, have one.
+    """
     known = _traced_maps.setdefault(fn, {})
     if element not in known:
-        traced = trace_function(fn, element, spread_tuples=True)
-        if traced.returns is not None:
-            raise TracingError(f"{describe(fn)} makes {traced.returns} of an element; it returns tensors")
-        known[element] = traced
+        same = meaning(fn)
+        known[element] = _traced(fn, element) if same is None else _traced_once(_Function(fn, same), element)
     return known[element]
+
+
+@attrs.frozen(cache_hash=True)
+class _Function:
+    function: Callable = attrs.field(eq=False)
+    meaning: Hashable
+
+
+@functools.lru_cache(maxsize=256)
+def _traced_once(function: _Function, element: Type) -> TracedGraph:
+    return _traced(function.function, element)
+
+
+def _traced(fn: Callable, element: Type) -> TracedGraph:
+    traced = trace_function(fn, element, spread_tuples=True)
+    if traced.returns is not None:
+        raise TracingError(f"{describe(fn)} makes {traced.returns} of an element; it returns tensors")
+    return traced
 
 
 def _kept(columns: Columns, predicate: TracedGraph) -> np.ndarray:

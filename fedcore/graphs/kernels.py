@@ -8,8 +8,9 @@ from fedcore.graphs.leaving import groups
 from fedcore.graphs.sequences import Sequence, rows
 from fedcore.graphs.trace import graph_callable, spec
 from fedcore.graphs.values import flatten, unflatten
+from fedcore.graphs.xla import can_compile
 from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
-from fedcore.ir.module import Module, Operation
+from fedcore.ir.module import Graph, Module, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import StructType, TensorType, tensor_leaves
 
@@ -26,9 +27,17 @@ def kernel(kind: str):
     return register
 
 
-def interpreter(module: Module) -> Interpreter:
-    """Runs the module's functions over tensors, into the graph being built."""
-    return Interpreter(module, _evaluate, graph_callable)
+def interpreter(module: Module, *, xla: bool = False) -> Interpreter:
+    """Runs the module's functions over tensors, into the graph being built.
+
+    Args:
+        xla: graphs that XLA may compile are compiled by it.
+    """
+    return Interpreter(module, _evaluate, _compiled_callable if xla else graph_callable)
+
+
+def _compiled_callable(graph: Graph, data: bytes) -> Callable:
+    return graph_callable(graph, data, xla=can_compile(graph, data))
 
 
 def _evaluate(op: Operation, operand_types, operands, seed: Seed | None):

@@ -7,8 +7,6 @@ indices.
 
 import functools
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
@@ -17,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.columns import Columns, Rows
+from fedcore.graphs.kept import KeptByInputs
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.values import flatten
 from fedcore.seeds import fold_in
@@ -44,37 +43,22 @@ class CallShape:
     in_slots: bool = False
 
 
-class PackedColumns:
-    """What was packed for the same columns before, up to `max_bytes`, those used last.
+REMEMBERED = 1024
+"""Calls' packings of which it is known that they came before."""
 
-    Guarantees:
-      - An entry holds the columns that it was made of, so their identities are not given to others meanwhile.
-      - Columns are not changed after they were given to a dataset, so an entry never goes stale.
-    """
+Packed = KeptByInputs[tuple]
+"""What was packed of the same columns before. Columns do not change after they were given to a dataset."""
 
-    def __init__(self, max_bytes: int):
-        self._max_bytes = max_bytes
-        self._entries: OrderedDict[tuple, tuple] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
 
-    def get(self, kind: str, columns: SequenceOf[Columns], make: Callable[[], tuple]) -> tuple:
-        """The tensors that `make` gives (numpy arrays, and numbers beside them), kept as tensors."""
-        key = (kind, *map(id, columns))
-        with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key][1]
-        made = tuple(_tensor(m) if isinstance(m, np.ndarray) else m for m in make())
-        size_bytes = sum(m.dtype.size * math.prod(m.shape) for m in made if isinstance(m, tf.Tensor))
-        with self._lock:
-            if size_bytes <= self._max_bytes and key not in self._entries:
-                self._entries[key] = (tuple(columns), made, size_bytes)
-                self._bytes += size_bytes
-                while self._bytes > self._max_bytes:
-                    _, (_, _, freed) = self._entries.popitem(last=False)
-                    self._bytes -= freed
-        return made
+def packed(max_bytes: int) -> Packed:
+    """Keeps what is packed for clients that come again side by side, from the second time on: cohorts mostly differ."""
+    return KeptByInputs(
+        max_bytes, lambda parts: sum(_bytes(p) for p in parts if isinstance(p, tf.Tensor)), remembered=REMEMBERED
+    )
+
+
+def _bytes(tensor: tf.Tensor) -> int:
+    return tensor.dtype.size * math.prod(tensor.shape)
 
 
 def pack_clients(
@@ -85,12 +69,13 @@ def pack_clients(
     *,
     width: int,
     places: int,
-    kept: PackedColumns,
+    kept: Packed,
 ) -> tuple[CallShape, list]:
     """The flat tensors of a call: the lanes' seeds, each client's place, then those of the arguments' leaves.
 
     A tensor leaf is stacked by lane; a sequence gives its columns, those of one client after the other, and the rows
-    and sizes of every lane's elements.
+    and sizes of every lane's elements. Where one sequence's batches are its examples in order, they come as they are
+    read, a batch a slot, and with the slot of each step's first lane.
 
     Args:
         positions: where each client stands among those of the call; the others are absent.
@@ -105,7 +90,7 @@ def pack_clients(
     pack = functools.partial(_lanes, leaves_of, {i: numbers[i] for i in sequences}, seeds, width, in_slots)
     if steady:  # nothing of the rows depends on a seed
         columns = [leaf[sequences[0]] for leaf in leaves_of]
-        lanes, *rest = kept.get(f"rows by {width}", columns, pack)
+        lanes, *rest = kept.get(f"rows by {width}", columns, functools.partial(_as_tensors, pack))
     else:
         lanes, *rest = pack()
     client_of = np.asarray(lanes)
@@ -124,14 +109,17 @@ def pack_clients(
         rows, sizes, padded = rest[3 * sequences.index(position) :][:3]
         layouts.append(leaf.layout)
         widths.append(padded)
-        kind, make = "columns", functools.partial(_all_together, values)
         if in_slots:
-            kind, make = (
-                f"slots by {width}",
-                functools.partial(_slots, values, client_of, np.asarray(sizes), padded, width),
-            )
-        tensors.extend([*kept.get(kind, values, make), rows, sizes])
+            kind, make = f"slots by {width}", functools.partial(_slots, values, client_of, sizes, padded, width)
+        else:
+            kind, make = "columns", functools.partial(_all_together, values)
+        tensors.extend([*kept.get(kind, values, functools.partial(_as_tensors, make)), rows, sizes])
     return CallShape(tuple(layouts), tuple(widths), in_slots), tensors
+
+
+def _as_tensors(make: Callable[[], tuple]) -> tuple:
+    """What is made, its arrays (there are numbers beside them) as tensors."""
+    return tuple(_tensor(m) if isinstance(m, np.ndarray) else m for m in make())
 
 
 def _lanes(leaves_of: list[list], sequences: dict[int, int], seeds: np.ndarray, width: int, in_slots: bool) -> tuple:
@@ -217,13 +205,13 @@ def _first_slots(sizes: np.ndarray, width: int) -> np.ndarray:
     return np.cumsum(slots) - slots
 
 
-def _slots(columns: list[Columns], client_of: np.ndarray, sizes: np.ndarray, padded: int, width: int) -> tuple:
+def _slots(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, width: int) -> tuple:
     """The batches of all clients, [slots, padded, …], step after step, and in a step lane after lane.
 
     Where a batch lacks rows, its last one stands, and in a lane that has ended some row of the call: rows that are not
     counted take part in a step, so they are such as the model could be given.
     """
-    asked = [next(s.number for s in c.steps if s.kind == "batch") for c in columns]
+    asked, sizes = [next(s.number for s in c.steps if s.kind == "batch") for c in columns], np.asarray(sizes)
     batches: list[tuple[int, int, int]] = []  # client, begin and rows of each slot; no rows where the lane has ended
     for step, lanes in enumerate((_groups(sizes, width) * width).tolist()):
         taken = zip(client_of[:lanes].tolist(), sizes[:lanes, step].tolist(), strict=True)

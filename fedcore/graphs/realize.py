@@ -12,11 +12,13 @@ from fedcore.graphs.kernels import interpreter
 from fedcore.graphs.leaving import arrived, leaving
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
+from fedcore.graphs.sizes import measured_bits, unsized
 from fedcore.graphs.trace import spec
 from fedcore.graphs.values import flatten, unflatten
+from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Function, Module
 from fedcore.seeds import fold_in
-from fedcore.types import StructType, Type, leaves, tensor_leaves
+from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
 """For each leaf of a value: how its sequence is laid out, or None where it is a tensor."""
@@ -28,12 +30,14 @@ class Realized:
 
     Args:
         call: takes the flat tensors of all arguments; returns flat tensors.
+        draws: it needs the seed that it is given.
         optimised: made of optimised graphs, and so large that optimising it again would take a second.
         in_order: it adds clients one after the other, and TensorFlow is not to regroup the sums.
     """
 
     call: tf.types.experimental.ConcreteFunction
     result: Type
+    draws: bool = True
     optimised: bool = False
     in_order: bool = False
 
@@ -91,6 +95,11 @@ def _unpack(type_: Type, layouts: Layouts, tensors: list):
     return unflatten(values, type_)
 
 
+def shown_name(module: Module, stage: str) -> str:
+    """What TensorFlow's profiler shows for a stage of a computation."""
+    return f"{module.main.name}_{stage}"
+
+
 def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Realized:
     """A server stage, or the joining of two partials: takes a seed (int64), then the arguments' tensors."""
     function = module.function(name)
@@ -104,9 +113,9 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
         out = run.run(function, *arguments, seed=tensor_seed(seed))
         return [tf.identity(t) for t in leaving(out, function.result_type)]
 
-    body.__name__ = name
+    body.__name__ = shown_name(module, name)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
-    return Realized(traced.get_concrete_function(), function.result_type)
+    return Realized(traced.get_concrete_function(), function.result_type, draws=name in seeded_symbols(module))
 
 
 def realize_block(
@@ -118,6 +127,7 @@ def realize_block(
     *,
     keeps: bool,
     continues: bool = False,
+    measured: SequenceOf[str] = (),
 ) -> Realized:
     """A block of clients: starts from `zero`, folds the clients in order, returns the partial.
 
@@ -128,8 +138,10 @@ def realize_block(
         clients: for each client of the block the layouts of its arguments.
         keeps: the stage also returns a value per client.
         continues: it starts from a partial, whose tensors come last, and not from `zero`.
+        measured: names of values in the stage whose sizes are wanted.
     Returns:
-        A function whose result is <partial,kept of each client>, without what the stage does not give.
+        A function whose result is <partial,kept of each client,bits>, without what the stage does not give; `bits`
+        holds, client by client, those of each measured leaf of an open size.
     """
     function = module.function(stage)
     first = 0 if zero is None else 1
@@ -141,8 +153,9 @@ def realize_block(
     before = module.function(zero).result_type if zero is not None and continues else None
     if before is not None:
         specs.extend(_specs(before, (None,) * len(leaves(before))))
-    run = interpreter(module)
-    type_ = _block_type(module, zero, function, len(clients), keeps=keeps)
+    run = interpreter(module, xla=bool(function.attributes.get("xla")))
+    sizes = sum(len(unsized(function.types()[name])) for name in measured)
+    type_ = _block_type(module, zero, function, len(clients), keeps=keeps, sizes=sizes)
 
     def body(seeds, *tensors):
         rest = list(tensors)
@@ -152,9 +165,14 @@ def realize_block(
             partial = _unpack(before, (None,) * len(leaves(before)), rest)
         else:
             partial = None if zero is None else run.run(module.function(zero), *common)
-        kept = []
+        kept, bits = [], []
         for k, mine in enumerate(given_to):
-            out = run.run(function, *([] if zero is None else [partial]), *common, *mine, seed=tensor_seed(seeds[k]))
+            given = [*([] if zero is None else [partial]), *common, *mine]
+            known = dict(zip([p.name for p in function.parameters], given, strict=True))
+            types = {p.name: p.type for p in function.parameters}
+            run.operations(function.operations, known, types, tensor_seed(seeds[k]))
+            out = known[function.result.name]
+            bits.append([size for name in measured for size in measured_bits(known[name], types[name])])
             if zero is None:
                 kept.append(out)
             elif keeps:
@@ -162,21 +180,28 @@ def realize_block(
                 kept.append(out[1])
             else:
                 partial = out
-        result = (*(() if zero is None else (partial,)), tuple(kept))
-        return [tf.identity(t) for t in leaving(result if len(result) == len(type_) else result[:1], type_)]
+        result = [
+            *([] if zero is None else [partial]),
+            *([tuple(kept)] if keeps or zero is None else []),
+            *([tf.reshape(tf.convert_to_tensor(bits, tf.int64), [len(clients), sizes])] if measured else []),
+        ]
+        return [tf.identity(t) for t in leaving(tuple(result), type_)]
 
-    body.__name__ = stage
+    body.__name__ = shown_name(module, stage)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
     return Realized(traced.get_concrete_function(), type_, in_order=len(clients) > 1)
 
 
-def _block_type(module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool) -> StructType:
+def _block_type(
+    module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool, sizes: int
+) -> StructType:
     if zero is None:
         return StructType([(None, StructType([(None, function.result_type)] * clients))])
     partial = module.function(zero).result_type
+    bits: list[tuple[None, Type]] = [(None, TensorType("int64", (clients, sizes)))] if sizes else []
     if not keeps:
-        return StructType([(None, partial)])
+        return StructType([(None, partial), *bits])
     pair = function.result_type
     if not isinstance(pair, StructType):
         raise FedcoreError(f"@{function.name} keeps a value per client, so it returns <partial,kept>, not {pair}")
-    return StructType([(None, partial), (None, StructType([(None, pair.types[1])] * clients))])
+    return StructType([(None, partial), (None, StructType([(None, pair.types[1])] * clients)), *bits])

@@ -4,6 +4,7 @@ What a client hands to the fold goes back into its place; then the blocks of the
 client, and merge as a tree.
 """
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
@@ -13,12 +14,13 @@ import tensorflow as tf
 from fedcore.graphs.folding import Handed, by_group, fold_blocks, fold_one
 from fedcore.graphs.kernels import kernels
 from fedcore.graphs.packing import CallShape
-from fedcore.graphs.realize import Realized
+from fedcore.graphs.realize import Realized, shown_name
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, spec
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.vectorise import Lane, NoRule, chosen, shared, stacked, vectorised_call
+from fedcore.graphs.xla import can_compile, compiled
 from fedcore.ir.interpret import Callee, Interpreter, seeded_symbols
 from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
 from fedcore.ir.operations import lookup
@@ -126,17 +128,25 @@ def _stack(lane: Lane, clients: int) -> tf.Tensor:
 
 
 class _Stage:
-    """Evaluates local functions over lanes; a batch's sizes hold while a step is evaluated."""
+    """Evaluates local functions over lanes; a batch's sizes hold while a step is evaluated.
 
-    def __init__(self, module: Module):
+    Args:
+        xla: graphs that XLA may compile are compiled by it.
+    """
+
+    def __init__(self, module: Module, *, xla: bool):
         self.sizes: tf.Tensor | None = None
+        self._xla = xla
         self.run = Interpreter(module, self._evaluate, self._graph)
 
     def _graph(self, graph, data: bytes) -> Callable:
+        by_xla = self._xla and can_compile(graph, data)
+
         def call(*arguments, seed=None):
             lanes = flatten(arguments)
             sizes = self.sizes if any(lane.ragged is not None for lane in lanes) else None
-            return unflatten(vectorised_call(graph, data, lanes, sizes, seed), graph.type.result)
+            build = functools.partial(vectorised_call, graph, data, lanes, sizes, seed)
+            return unflatten(compiled(build) if by_xla else build(), graph.type.result)
 
         return call
 
@@ -230,7 +240,7 @@ class _Fold:
         self.types = function.types()
         self.specs = [spec(t) for p in self.common for t in tensor_leaves(p.type)]
         self.specs += call_specs([p.type for p in self.mine], shape)
-        self.evaluator = _Stage(module)
+        self.evaluator = _Stage(module, xla=bool(function.attributes.get("xla")))
         self.known: dict[str, object] = {}
 
     def handed(self, rest: list) -> tuple[list[Handed], tf.Tensor]:
@@ -265,7 +275,7 @@ class _Fold:
         return [_stack(lane, int(before[0].shape[0])) for lane in flatten(scope[self.stage.result.name])]
 
     def realized(self, body: Callable, specs: list[tf.TensorSpec]) -> Realized:
-        body.__name__ = self.stage.name
+        body.__name__ = shown_name(self.module, self.stage.name)
         traced = tf.function(body, autograph=False, input_signature=specs)
         return Realized(traced.get_concrete_function(), self.zero.result_type, optimised=True)
 

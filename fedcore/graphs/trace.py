@@ -228,12 +228,19 @@ class _ParsedGraphs:
 _parsed_graphs = _ParsedGraphs()
 
 
-def call_leaves(graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | None = None) -> list[tf.Tensor]:
+NOT_IN_LOOPS = b"MaxPoolGrad"
+"""An operation that gets its quick kernel only where it stands behind its MaxPool in a graph without cycles."""
+
+
+def call_leaves(
+    graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | None = None, *, xla: bool = False
+) -> list[tf.Tensor]:
     """Puts the graph into the one being built, fed with `values`; returns its result's leaves.
 
     Args:
         values: the leaves of its parameter: tensors, and for sequences what has a `count` and an `element`.
         seed: int64, for a seeded graph.
+        xla: it is compiled by XLA, anew for every size of its tensors.
     """
     graph_def, used = _parsed_graphs.get(graph.digest, data)
     current = tf.compat.v1.get_default_graph()
@@ -255,10 +262,15 @@ def call_leaves(graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | N
         if "seed" in used:
             feed["seed:0"] = current.capture(seed)
     result = tensor_leaves(graph.type.result)
+
+    def imported(*fed: tf.Tensor) -> list[tf.Tensor]:
+        names = [f"ret{i}:0" for i in range(len(result))]
+        mapped = dict(zip(feed, fed, strict=True))
+        return tf.graph_util.import_graph_def(graph_def, input_map=mapped, return_elements=names, name=graph.name)
+
+    fed = list(feed.values())
     try:
-        out = tf.graph_util.import_graph_def(
-            graph_def, input_map=feed, return_elements=[f"ret{i}:0" for i in range(len(result))], name=graph.name
-        )
+        out = _called(imported, fed, xla=xla) if xla or NOT_IN_LOOPS in data else imported(*fed)
     except (ValueError, tf.errors.OpError) as error:
         raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
     for i, (tensor, type_) in enumerate(zip(out, result, strict=True)):
@@ -268,11 +280,18 @@ def call_leaves(graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | N
     return out
 
 
-def graph_callable(graph: Graph, data: bytes) -> Callable:
+def _called(body: Callable, operands: list[tf.Tensor], *, xla: bool) -> list[tf.Tensor]:
+    """The body as a function that TensorFlow, or XLA, calls and does not copy into the graph around."""
+    options: dict = {"jit_compile": True} if xla else {"experimental_attributes": {"_noinline": True}}
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in operands]
+    return tf.function(body, autograph=False, input_signature=specs, **options)(*operands)
+
+
+def graph_callable(graph: Graph, data: bytes, *, xla: bool = False) -> Callable:
     """The graph as a function over nested tuples of tensors, for use inside a graph being built."""
 
     def call(*arguments, seed=None):
-        return unflatten(call_leaves(graph, data, flatten(arguments), seed), graph.type.result)
+        return unflatten(call_leaves(graph, data, flatten(arguments), seed, xla=xla), graph.type.result)
 
     return call
 

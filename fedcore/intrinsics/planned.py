@@ -1,8 +1,10 @@
 """The operations of a plan: what crosses between placements, and the stages that run in between."""
 
 import functools
+from collections.abc import Mapping
 
 from fedcore.errors import TypeMismatch
+from fedcore.ir.module import Function, Operation, Ref
 from fedcore.ir.operations import PLAN, operation
 from fedcore.ir.structural import application_type
 from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type, explain, fits
@@ -106,3 +108,35 @@ def _collect_typing(types, attributes):
 def collect(stage, *arguments, clients):
     """Runs a stage at every client and keeps what each returns."""
     return [stage(*(a[k] for a in arguments)) for k in range(clients)]
+
+
+def fold_of(merge: Operation, by_name: Mapping[str, Operation]) -> Operation:
+    """The fold whose partials are merged.
+
+    Args:
+        by_name: the operations of the plan.
+    """
+    source = by_name[merge.operands[1].name]
+    return by_name[source.operands[0].name] if source.kind == "item" else source
+
+
+def sent_by(stage: Function, *, keeps: bool = False) -> dict[str, Type]:
+    """What one client hands to the fold: values of its own that meet the partial, by their names in the stage.
+
+    With `keeps`, the stage's result pairs the partial with what stays at the client.
+    """
+    dependent = {stage.parameters[0].name}
+    types = stage.types()
+    sent: dict[str, Type] = {}
+    constant = {op.name for op in stage.operations if not op.operands}
+    result = stage.result.name  # the next partial
+    for op in stage.operations:
+        names = [o.name for o in op.operands if isinstance(o, Ref)]
+        if keeps and stage.result == Ref(op.name):
+            result, names = names[0], names[:1]
+        if dependent.intersection(names):
+            dependent.add(op.name)
+            sent.update({n: types[n] for n in names if n not in dependent and n not in constant})
+    if result not in dependent and result not in constant:
+        sent[result] = types[result]  # the client's value takes the partial's place
+    return sent

@@ -29,6 +29,8 @@ class ClientWork:
         broadcasts: nested tuples of tensors that every client gets.
         cohorts: the client values, one cohort for each further parameter.
         numbers: for each cohort the numbers of a value's leaves, among the leaves of the call's arguments.
+        merge: the operation of the plan that takes the partials.
+        measured: what crosses to the server in sizes that its types leave open, by its names in the stage.
         counted: where the stage takes no client value, one of the call's: it says how many clients there are.
         keeps: the stage returns a value per client beside the partial.
     """
@@ -43,6 +45,8 @@ class ClientWork:
     numbers: tuple[range, ...]
     keeps: bool
     seed: int
+    merge: str | None = None
+    measured: tuple[str, ...] = ()
     counted: ClientValues | None = None
 
     @property
@@ -115,9 +119,11 @@ def looped(
             layouts,
             keeps=work.keeps,
             continues=continues,
+            measured=work.measured,
         ),
     )
-    return function, tf.constant(seeds), [tf.convert_to_tensor(t) for client in packed for _, ts in client for t in ts]
+    given, *tensors = device.put([seeds, *(t for client in packed for _, ts in client for t in ts)])
+    return function, given, tensors
 
 
 def stacked(work: ClientWork, device: DeviceExecutor, call: Call, width: int, block: int) -> tuple[Realized, list]:
@@ -166,10 +172,11 @@ def _packed(work: ClientWork, device: DeviceExecutor, call: Call, width: int) ->
     positions = [i - call.first for i in call.present]
     numbers = [n for of_value in work.numbers for n in of_value]
     seeds = call.seeds(work.seed)
-    shape, tensors = pack_clients(
-        call.values, positions, seeds, numbers, width=width, places=call.places, kept=device.packed
-    )
-    return shape, [tf.convert_to_tensor(t) for t in tensors]
+    with tf.device(device.device):  # what is kept packed stays there
+        shape, tensors = pack_clients(
+            call.values, positions, seeds, numbers, width=width, places=call.places, kept=device.packed
+        )
+    return shape, device.put(tensors)
 
 
 def common_layouts(clients: Sequence[tuple]) -> tuple[Layout, ...] | None:

@@ -87,6 +87,7 @@ class _Run:
         self.stop = stop
         self.tree = MergeTree(self._merge)
         self.kept: dict[int, object] = {}
+        self.sizes: dict[int, np.ndarray] = {}  # bits that clients of calls in flight send
         plan = work.module.function(work.stage).attributes
         self.stacked = plan.get("strategy") == "vectorised"
         self.block = int(plan.get("block", 1))
@@ -145,6 +146,11 @@ class _Run:
         if self.work.zero is not None:
             self.tree.add(drawn.index, partial)
         self.kept.update(kept)
+        if self.work.merge is not None and self.work.measured:
+            sent = {i: self.sizes.pop(i, None) for i in range(drawn.first, last + 1)}
+            for index, bits in sent.items():
+                if bits is not None and index not in self.report.dropped:
+                    self.report.measure(self.work.merge, bits.tolist())
         self.report.ran(self.work.stage, device.device, drawn.first, last)
 
     def _converted(self, index: int, client: tuple, reader: Reader) -> tuple | None:
@@ -221,7 +227,7 @@ class _Run:
             one = call.with_only([index])
             if self.stacked:
                 function, tensors = one_more(self.work, device, one)
-                flags = [tf.constant(index == first), tf.constant(index == last)]
+                flags = device.put([np.bool_(index == first), np.bool_(index == last)])
                 tensors = [*flags, *self._shared(device), *tensors, *flatten(partial)]
                 partial = self._run(device, one, function, tensors)
             else:
@@ -235,6 +241,8 @@ class _Run:
         function, seeds, tensors = looped(work, device, call, continues=before is not None)
         carried = [] if before is None else flatten(before)
         out = self._run(device, call, function, [seeds, *self._shared(device), *tensors, *carried])
+        if work.measured:
+            self.sizes.update(zip(call.present, out[-1].numpy(), strict=True))
         kept = out[0] if work.zero is None else out[1] if work.keeps else ()
         return None if work.zero is None else out[0], dict(zip(call.present, kept, strict=bool(kept)))
 
@@ -288,7 +296,7 @@ class _Run:
         function = device.functions.get(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
         self.report.count("merges")
         with self.report.span("merge", join, device=device.device), failures_of(work.module, join):
-            tensors = [tf.constant(work.seed, tf.int64), *flatten(left), *flatten(right)]
+            tensors = device.put([np.int64(work.seed), *flatten(left), *flatten(right)])
             return self._with_memory(device, function, tensors, None)
 
 

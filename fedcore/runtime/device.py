@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.packing import PackedColumns
+from fedcore.graphs.packing import packed
 from fedcore.graphs.realize import Realized
 from fedcore.runtime.functions import Functions
 from fedcore.runtime.stopping import Stop
@@ -26,7 +26,7 @@ class DeviceExecutor:
     def __init__(self, device: str, functions: Functions | None = None):
         self.device = device
         self.functions = functions or Functions()
-        self.packed = PackedColumns(MAX_PACKED_BYTES)
+        self.packed = packed(MAX_PACKED_BYTES)
         self._ready: weakref.WeakSet[Realized] = weakref.WeakSet()
 
     def put(self, tensors: Sequence) -> list[tf.Tensor]:

@@ -88,6 +88,7 @@ def local(
     *,
     block_size: int | str = "auto",
     vectorize: int | bool | str = "auto",
+    xla: bool | str = "auto",
     intra_op_threads: int | None = None,
     deterministic: bool = False,
     on_client_failure: str | Drop = "raise",
@@ -103,6 +104,9 @@ def local(
         block_size: clients of a block, which are added in order: it fixes the bits. Default: 8 where clients are
             stacked, else 1.
         vectorize: how many clients stand side by side in one graph, 2 or more; False for none. Default: by shapes.
+        xla: True has XLA compile client stages without convolutions, loops and random numbers: again for every size of
+            a batch where clients are not stacked. Default: none, since it gains nothing on CPUs; `fedcore tune`
+            measures it.
         intra_op_threads: threads of one operation, in the whole process; they decide bits. Default:
             FEDCORE_INTRA_OP_THREADS, else 1. What was set before fedcore was imported stands, and so does what
             TensorFlow started with: the report says so.
@@ -122,7 +126,7 @@ def local(
         raise FedcoreError(f"workers_per_device is at least 1, not {workers_per_device}")
     if client_devices is not None and (isinstance(client_devices, str) or not list(client_devices)):
         raise FedcoreError(f"client_devices is a list of one device or more, not {client_devices!r}")
-    options = _plan_options(block_size, vectorize)
+    options = _plan_options(block_size, vectorize, xla)
     policy = _policy(on_client_failure)
     if client_timeout_s is not None and (not isinstance(client_timeout_s, int | float) or not client_timeout_s > 0):
         raise FedcoreError(f"client_timeout_s is a number of seconds greater than 0, not {client_timeout_s!r}")
@@ -131,18 +135,25 @@ def local(
         tf.config.experimental.enable_op_determinism()
     server = device_name(server_device, "server_device") if server_device is not None else default_devices()[0]
     clients = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
-    workers = workers_per_device or max(1, (os.cpu_count() or 1) // len(clients))
+    workers = workers_per_device or default_workers(len(clients))
     return LocalRuntime(server, clients, workers, options, [note] if note else [], policy, client_timeout_s)
 
 
-def _plan_options(block_size: int | str, vectorize: int | bool | str) -> dict[str, object]:
+def default_workers(devices: int) -> int:
+    """The calls in flight on each of so many client devices: the machine's cores, shared out."""
+    return max(1, (os.cpu_count() or 1) // devices)
+
+
+def _plan_options(block_size: int | str, vectorize: int | bool | str, xla: bool | str) -> dict[str, object]:
     """What the user asked of the plan; nothing where all is left to it."""
     if block_size != "auto" and (not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1):
         raise FedcoreError(f"block_size is 'auto' or a number of clients, 1 or more, not {block_size!r}")
     wide = isinstance(vectorize, int) and not isinstance(vectorize, bool) and vectorize >= 2
     if vectorize != "auto" and vectorize is not False and not wide:
         raise FedcoreError(f"vectorize is 'auto', False or a number of clients, 2 or more, not {vectorize!r}")
-    options = {"block_size": block_size, "vectorize": vectorize}
+    if xla != "auto" and not isinstance(xla, bool):
+        raise FedcoreError(f"xla is 'auto', True or False, not {xla!r}")
+    options = {"block_size": block_size, "vectorize": vectorize, "xla": xla}
     return {name: value for name, value in options.items() if value != "auto"}
 
 

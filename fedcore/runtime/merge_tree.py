@@ -15,7 +15,7 @@ class MergeTree:
         order of completion.
       - Siblings merge as soon as both exist; merging is done outside the lock, in the thread that brought the second.
       - Where one of two is ABSENT, the other is passed on as it is.
-      - Holds O(log blocks) partials per block in flight.
+      - Memory: holds O(log blocks) partials per block in flight.
     """
 
     def __init__(self, merge: Callable):

@@ -1,16 +1,62 @@
-"""What crossed between server and clients in one call, in bits."""
+"""What crosses between server and clients, in bits, tensor by tensor."""
 
+from typing import TYPE_CHECKING
+
+import attrs
+
+from fedcore.intrinsics.planned import fold_of, sent_by
 from fedcore.ir import Module
-from fedcore.runtime.report import Report
+from fedcore.types import Type, leaves, member_of
+
+if TYPE_CHECKING:
+    from fedcore.runtime.report import Report
 
 
-def meter(module: Module, report: Report) -> None:
-    """Adds the plan's crossings to the report: each costs its bits once for each client."""
-    for op in module.main.operations:
-        bits = op.attributes.get("bits")
-        if bits is None:
-            continue
+@attrs.frozen
+class Crossing:
+    """A tensor that every client receives (kind `broadcast`) or sends (kind `merge`).
+
+    Args:
+        op: the operation of the plan.
+        tensor: its path in what is broadcast; for what is sent, the name and path that it has in the client stage.
+        clients: how many receive or send it; those that are dropped send nothing.
+        bits: of all of them; None in a plan whose types leave it open.
+    """
+
+    op: str
+    kind: str
+    tensor: str
+    type: Type
+    clients: int
+    bits: int | None
+
+
+def crossings(plan: Module) -> list[Crossing]:
+    """What one client receives and sends."""
+    found = []
+    by_name = {op.name: op for op in plan.main.operations}
+    for op in plan.main.operations:
         if op.kind == "broadcast":
-            report.broadcast_bits += bits * report.clients
+            values = {"": member_of(op.type)}
         elif op.kind == "merge":
-            report.aggregate_bits += bits * report.clients
+            fold = fold_of(op, by_name)
+            stage = plan.function(fold.operands[1].name)
+            values = sent_by(stage, keeps=bool(fold.attributes.get("keeps")))
+        else:
+            continue
+        for name, type_ in values.items():
+            for path, leaf in leaves(type_):
+                tensor = f"{name}.{path}" if name and path and path[0] != "[" else name + path
+                found.append(Crossing(op.name, op.kind, tensor or "value", leaf, 1, getattr(leaf, "size_bits", None)))
+    return found
+
+
+def meter(plan: Module, report: "Report") -> None:
+    """Tells the report what crossed: sizes that the types give, times the clients, and the others as measured."""
+    measured = {name: iter(sizes) for name, sizes in report.measured.items()}
+    for one in crossings(plan):
+        bits = next(measured[one.op], 0) if one.bits is None and one.op in measured else one.bits or 0
+        # What clients send can differ between them, so it is measured in sum.
+        summed = one.bits is None and one.kind == "merge"
+        clients = report.clients - (len(report.dropped) if one.kind == "merge" else 0)
+        report.crossings.append(attrs.evolve(one, clients=clients, bits=bits if summed else bits * clients))

@@ -3,12 +3,15 @@
 import threading
 
 import attrs
+import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.kept import KeptByInputs
 from fedcore.graphs.realize import pack, realize_stage
+from fedcore.graphs.sizes import measured_bits, unsized
 from fedcore.graphs.values import flatten
-from fedcore.intrinsics.planned import split_operands
+from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Module, Operation, Ref
 from fedcore.runtime.arguments import ClientValues, leaf_numbers
 from fedcore.runtime.client_calls import ClientWork
@@ -20,12 +23,17 @@ from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
 from fedcore.types import FederatedType, leaves, member_of
 
+MAX_RESULTS = 8
+"""Results of server stages that are kept, those used last; each goes with its arguments."""
+
 
 class PlanExecutor:
     """Runs planned modules.
 
     Guarantees:
-      - Makes exactly the graph calls of the plan: one a server stage, one a block, one less than blocks a merge.
+      - Makes exactly the graph calls of the plan: one a server stage, one a block, one less than blocks a merge. A
+        server stage that draws nothing and is given the very tensors of a call before, such as the model that is
+        evaluated again, is not run again.
       - Server values stay on the server's device between stages.
       - Where a call comes from the main thread, that thread runs no graph itself, so that Ctrl-C reaches it at once.
       - A generator that several stages would read is refused before any work.
@@ -34,6 +42,7 @@ class PlanExecutor:
     def __init__(self, server: DeviceExecutor, clients: ClientsExecutor):
         self._server = server
         self._clients = clients
+        self._results: KeptByInputs[tuple] = KeptByInputs(MAX_RESULTS)
         self._aside = Workers(1, 1, name="fedcore-server")
 
     def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):
@@ -42,7 +51,7 @@ class PlanExecutor:
         _check_readings(module, arguments)
         known: dict[str, object] = dict(zip((p.name for p in main.parameters), arguments, strict=True))
         types = main.types()
-        joins, numbers = _joins(module), leaf_numbers(main)
+        merges, numbers = _merges(module), leaf_numbers(main)
         for op in main.operations:
             seed = report.seed  # what draws tells itself apart by the salt of its operation
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
@@ -53,12 +62,14 @@ class PlanExecutor:
                     known[op.name] = self._run(module, digest, stage, operands, firsts, seed, report, stop)
             elif op.kind in ("fold", "collect"):
                 operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
-                work = _client_work(module, digest, op, operands, firsts, operand_types, joins.get(op.name), seed)
+                work = _client_work(module, digest, op, operands, firsts, operand_types, merges.get(op.name), seed)
                 work = work if work.cohorts else attrs.evolve(work, counted=_any_cohort(arguments))
                 with report.span("clients", work.stage):
                     known[op.name] = self._stage(op, work, report, stop)
             else:
                 known[op.name] = _bookkeeping(op, operands, types)
+                if op.kind == "broadcast":
+                    _measure(op, operands[0], report)
         return known[main.result.name]
 
     def _run(self, module: Module, digest: str, stage: str, arguments: list, firsts, seed: int, report, stop: Stop):
@@ -67,12 +78,19 @@ class PlanExecutor:
         function = self._server.functions.get(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)
         )
-        report.count("server")
-        tensors = [tf.constant(seed, tf.int64), *self._server.put([t for _, ts in packed for t in ts])]
-        with failures_of(module, stage):
-            if threading.current_thread() is not threading.main_thread():
-                return self._server.call(function, tensors, stop)
-            return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
+        given = [t for _, ts in packed for t in ts]
+
+        def compute() -> tuple:
+            report.count("server")
+            tensors = self._server.put([np.int64(seed), *given])
+            with failures_of(module, stage):
+                if threading.current_thread() is not threading.main_thread():
+                    return self._server.call(function, tensors, stop)
+                return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
+
+        if function.draws or not given or not all(isinstance(t, tf.Tensor) for t in given):
+            return compute()
+        return self._results.get((digest, stage), given, compute)
 
     def close(self) -> None:
         self._aside.close()
@@ -86,6 +104,12 @@ class PlanExecutor:
         if op.kind == "collect":
             return values
         return (merged, values) if work.keeps else merged
+
+
+def _measure(op: Operation, value, report: Report) -> None:
+    sizes = measured_bits(value, member_of(op.type))
+    if sizes:
+        report.measure(op.name, [int(size) for size in sizes])
 
 
 def _check_readings(module: Module, arguments: list) -> None:
@@ -124,33 +148,33 @@ def _any_cohort(arguments: list) -> ClientValues | None:
     return next((leaf for leaf in flatten(tuple(arguments)) if isinstance(leaf, ClientValues)), None)
 
 
-def _joins(module: Module) -> dict[str, str]:
-    """For each fold the stage that joins its partials: that of the merge it leads to."""
+def _merges(module: Module) -> dict[str, Operation]:
+    """For each fold the merge that it leads to."""
     by_name = {op.name: op for op in module.main.operations}
-    found = {}
-    for op in module.main.operations:
-        if op.kind == "merge":
-            source = by_name[op.operands[1].name]
-            fold = source.operands[0].name if source.kind == "item" else source.name
-            found[fold] = op.operands[0].name
-    return found
+    return {fold_of(op, by_name).name: op for op in module.main.operations if op.kind == "merge"}
 
 
-def _client_work(module, digest, op: Operation, operands, firsts, types, join: str | None, seed: int) -> ClientWork:
+def _client_work(
+    module, digest, op: Operation, operands, firsts, types, merge: Operation | None, seed: int
+) -> ClientWork:
     broadcasts = split_operands(types)
     counts = [len(leaves(member_of(t))) for t in types]
     stages = [o.name for o in op.operands if not isinstance(o, Ref)]
+    keeps = bool(op.attributes.get("keeps"))
+    sent = {} if merge is None else sent_by(module.function(stages[-1]), keeps=keeps)
     return ClientWork(
         module=module,
         digest=digest,
         zero=stages[0] if op.kind == "fold" else None,
         stage=stages[-1],
-        join=join,
+        join=None if merge is None else merge.operands[0].name,
         broadcasts=tuple(operands[:broadcasts]),
         cohorts=tuple(operands[broadcasts:]),
         numbers=tuple(range(n, n + c) for n, c in zip(firsts[broadcasts:], counts[broadcasts:], strict=True)),
-        keeps=bool(op.attributes.get("keeps")),
+        keeps=keeps,
         seed=seed,
+        merge=None if merge is None else merge.name,
+        measured=tuple(name for name, type_ in sent.items() if unsized(type_)),
     )
 
 

@@ -16,7 +16,6 @@ import attrs
 
 from fedcore.ir import Module
 from fedcore.runtime.report import Report
-from fedcore.types import TensorType, is_static, leaves, member_of
 
 VERSION = 1
 _SAMPLES = 400  # a call; when they are full, every second one goes and the next come half as often
@@ -104,7 +103,7 @@ class Recording:
             "notes": report.notes,
             "dropped": report.dropped,
             "error": None if error is None else f"{type(error).__name__}: {error}",
-            "crossings": [] if plan is None else crossings(plan),
+            "crossings": [attrs.asdict(c, recurse=False) | {"type": str(c.type)} for c in report.crossings],
             "spans": sorted(self.spans, key=lambda s: s["start"]),
             "samples": self.samples,
         }
@@ -172,30 +171,6 @@ def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[lis
     return stages, after
 
 
-def crossings(plan: Module) -> list[dict]:
-    """What each crossing costs one client, in bits, tensor by tensor."""
-    found = []
-    for op in plan.main.operations:
-        bits = op.attributes.get("bits")
-        if op.kind not in ("broadcast", "merge"):
-            continue
-        tensors = [
-            {"tensor": path or "value", "type": str(leaf), "bits": _bits(leaf)}
-            for path, leaf in leaves(member_of(op.type))
-        ]
-        found.append({"op": op.name, "kind": op.kind, "bits": bits, "tensors": tensors})
-    return found
-
-
-def _bits(leaf) -> int | None:
-    if not isinstance(leaf, TensorType) or leaf.shape is None or not is_static(leaf.shape) or leaf.dtype.bits is None:
-        return None
-    size = leaf.dtype.bits
-    for dim in leaf.shape:
-        size *= dim or 0
-    return size
-
-
 def sources_of(text: str) -> dict[str, str]:
     """The user's files that the locations name, where they can be read now."""
     names = {json.loads(quoted) for quoted in re.findall(r'loc\(("(?:\\.|[^"\\])*"):\d+\)', text)}
@@ -236,4 +211,4 @@ def _threads() -> int:
         return threading.active_count()
 
 
-__all__ = ["Recording", "crossings", "record_compilation", "sources_of", "stages_of", "trace_directory"]
+__all__ = ["Recording", "record_compilation", "sources_of", "stages_of", "trace_directory"]

@@ -3,9 +3,12 @@
 import bisect
 import contextlib
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
+
+from fedcore.runtime.metering import Crossing
 
 if TYPE_CHECKING:
     from fedcore.runtime.recording import Recording
@@ -17,12 +20,18 @@ _NOT_RECORDED: contextlib.AbstractContextManager[None] = contextlib.nullcontext(
 class Report:
     """Counts of one call; `fc.context.last_report()` gives the newest of this thread.
 
+    Guarantees:
+      - Metering: every tensor that crossed between placements is listed with its exact bits. What clients fold on a
+        device counts as if each had sent it; seeds cross nowhere.
+
     Args:
         seed: the call's seed, given or drawn.
         plan: the digest of the plan that ran; empty where the runtime runs programs as they are.
         clients: how many clients took part in the largest stage.
         graph_calls: by kind: server stages, blocks of clients, merges of partials.
-        broadcast_bits, aggregate_bits: what crossed from and to the server, over all clients.
+        crossings: the tensors that crossed from and to the server, with their bits over all clients.
+        measured: by operation of the plan the bits of tensors whose types leave them open: what one client received,
+            and what all clients sent.
         recording: where spans go; None unless FEDCORE_TRACE is set.
         kept: client values that were held in memory, for a later stage or for the result.
         placements: for each client stage and device the clients that ran there, as ranges (first, last).
@@ -34,8 +43,8 @@ class Report:
     plan: str = ""
     clients: int = 0
     graph_calls: dict[str, int] = attrs.field(factory=lambda: {"server": 0, "blocks": 0, "merges": 0})
-    broadcast_bits: int = 0
-    aggregate_bits: int = 0
+    crossings: list[Crossing] = attrs.field(factory=list)
+    measured: dict[str, list[int]] = attrs.field(factory=dict, repr=False)
     kept: int = 0
     seconds: float = 0.0
     placements: dict[str, dict[str, list[tuple[int, int]]]] = attrs.field(factory=dict)
@@ -51,6 +60,12 @@ class Report:
     def span(self, kind: str, name: str, **facts: Any) -> contextlib.AbstractContextManager[None]:
         """Records what runs inside, where the call is recorded."""
         return _NOT_RECORDED if self.recording is None else self.recording.span(kind, name, **facts)
+
+    def measure(self, op: str, bits: Sequence[int]) -> None:
+        """Adds what was measured of a crossing's tensors."""
+        with self._lock:
+            before = self.measured.get(op, [0] * len(bits))
+            self.measured[op] = [a + int(b) for a, b in zip(before, bits, strict=True)]
 
     def note(self, text: str) -> None:
         """Tells the user something, once however often it is noted."""
@@ -69,6 +84,16 @@ class Report:
                 at -= 1
                 first = ranges.pop(at)[0]
             ranges.insert(at, (first, last))
+
+    @property
+    def broadcast_bits(self) -> int:
+        """What the server sent, to all clients together."""
+        return sum(c.bits or 0 for c in self.crossings if c.kind == "broadcast")
+
+    @property
+    def aggregate_bits(self) -> int:
+        """What all clients sent."""
+        return sum(c.bits or 0 for c in self.crossings if c.kind == "merge")
 
     @property
     def total_graph_calls(self) -> int:

@@ -22,7 +22,7 @@ class Stop:
     """What ends one call of a computation.
 
     Guarantees:
-      - After `cancel`, from any thread, the graph calls that run are cancelled and no further one begins.
+      - Stopping: after `cancel`, from any thread, the graph calls that run are cancelled and no further one begins.
       - Other calls on the same runtime go on.
     """
 

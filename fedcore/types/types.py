@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
@@ -12,7 +13,7 @@ import attrs
 from fedcore.errors import TypeMismatch
 from fedcore.types.dtypes import DType, as_dtype
 from fedcore.types.placements import Placement, PlacementVariable, placement
-from fedcore.types.shapes import Shape, as_shape
+from fedcore.types.shapes import Shape, as_shape, is_static
 
 MAX_DEPTH = 200
 """Types nest no deeper, so that everything over types may recurse."""
@@ -97,6 +98,13 @@ class TensorType(Type):
         if self.shape is None:
             raise TypeMismatch(f"the rank of {self} has to be known here")
         return self.shape
+
+    @property
+    def size_bits(self) -> int | None:
+        """What a value takes on the wire; None where an unknown size or a string leaves it open."""
+        if not is_static(self.shape) or self.dtype.bits is None:
+            return None
+        return self.dtype.bits * math.prod(self.shape)
 
     def parts(self):
         if self.shape is None:

@@ -62,9 +62,9 @@ def test_a_call_records_each_block_with_its_clients_device_and_worker(recorded):
 def test_a_call_records_what_crossed_tensor_by_tensor(recorded):
     first, _ = calls(recorded)
     assert (first["broadcast_bits"], first["aggregate_bits"]) == (5 * 32, 5 * 32)
-    assert [(c["kind"], c["bits"], c["tensors"][0]["type"]) for c in first["crossings"]] == [
-        ("broadcast", 32, "float32"),
-        ("merge", 32, "float32"),
+    assert [(c["kind"], c["type"], c["clients"], c["bits"]) for c in first["crossings"]] == [
+        ("broadcast", "float32", 5, 5 * 32),
+        ("merge", "float32", 5, 5 * 32),
     ]
 
 

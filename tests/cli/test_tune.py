@@ -39,7 +39,9 @@ def test_tune_measures_each_strategy_and_writes_a_plan_that_runs(fedcore):
     trials = told["stages"]["clients"]
     assert [(t["strategy"], t.get("width")) for t in trials] == [
         ("vectorised", 32), ("loop", None), ("loop", None), ("loop", None), ("vectorised", 2), ("vectorised", 4),
+        ("vectorised", 32),
     ]  # fmt: skip
+    assert [t.get("xla", False) for t in trials] == [False] * 6 + [True]
     assert all(len(t["rounds_s"]) == 2 and min(t["rounds_s"]) > 0 for t in trials)
     (chosen,) = [t for t in trials if t["chosen"]]
     fastest = min(trials, key=lambda t: t["median_s"])

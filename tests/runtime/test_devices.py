@@ -139,6 +139,47 @@ for device in ("cpu:2", "/CPU:2", "/device:CPU:2", tf.config.list_logical_device
     assert seen == [["/device:CPU:2"]] * 4
 
 
+@pytest.mark.slow
+def test_nothing_is_put_on_a_device_that_clients_are_not_pinned_to():
+    """TensorFlow's own choice is the first device (a GPU where there is one), here `CPU:0`."""
+    seen = in_process(
+        """
+import numpy as np
+import fedcore as fc
+from fedcore.runtime.device import DeviceExecutor
+
+call, given = DeviceExecutor.call, set()
+
+def noted(self, function, tensors, stop):
+    given.update((t.device[-5:], self.device[-5:]) for t in tensors)
+    return call(self, function, tensors, stop)
+
+DeviceExecutor.call = noted
+
+@fc.tf_computation("float32", ("float32", (None,)))
+def add(total, batch):
+    return total + batch[0] * 2.0
+
+@fc.federated_computation(fc.FederatedType(fc.SequenceType(("float32", (None,))), fc.CLIENTS))
+def total(data):
+    return fc.federated_sum(fc.federated_map(lambda rows: fc.sequence_reduce(rows, 0.0, add), data))
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS), fc.FederatedType("float32", fc.SERVER))
+def shifted(xs, by):
+    return fc.federated_sum(fc.federated_map(lambda x, y: x * y, (xs, fc.federated_broadcast(by))))
+
+clients = [fc.data.ClientDataset.from_columns(np.ones(4, np.float32)).batch(2) for _ in range(20)]
+for vectorize in ("auto", False):
+    with fc.use(fc.runtime.local(server_device="CPU:1", client_devices=["CPU:1"], vectorize=vectorize)):
+        assert total(clients) == total(clients) == 80.0
+        assert shifted([1.0] * 20, 2.0) == 40.0
+tell(sorted(given))
+""",
+        cpus=2,
+    )
+    assert seen == [[["CPU:1", "CPU:1"]]]
+
+
 @pytest.mark.parametrize("asked", ["CPU:9", "GPU", "printer", "CPU:x", 3])
 def test_a_device_that_is_not_there_is_refused(asked):
     with pytest.raises(FedcoreError, match=r"client_devices: there is no device .*; there are /device:CPU:0"):

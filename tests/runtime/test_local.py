@@ -6,6 +6,7 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from participants import COHORTS
 
 import fedcore as fc
 from fedcore.data import columns_of
@@ -19,11 +20,6 @@ from fedcore.runtime.stopping import Stop
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 SEQUENCES = fc.FederatedType(fc.SequenceType({"x": fc.TensorType("float32", (None, 3))}), fc.CLIENTS)
-
-COHORTS = [
-    108, 113, 93, 92, 114, 101, 94, 93, 107, 99, 118, 101, 114, 111, 88, 101, 86, 96, 110, 80, 118, 84, 91, 120, 110,
-    109, 113, 96, 112, 107, 119, 91, 97, 99, 97, 104, 103, 120, 89, 100, 104, 104, 103, 88, 108,
-]  # fmt: skip
 
 
 @fc.tf_computation("float32")

@@ -1,5 +1,6 @@
 """Charts as inline SVG: bits by call, spans by worker, memory and threads over time."""
 
+import itertools
 from collections.abc import Sequence
 from html import escape
 
@@ -38,24 +39,19 @@ def bits_chart(calls: list[dict]) -> str:
 
 
 def bits_table(calls: list[dict]) -> str:
-    """What each crossing costs one client, tensor by tensor."""
-    crossings: list[dict] = next((c["crossings"] for c in reversed(calls) if c["crossings"]), [])
+    """What crossed in the last call that sent anything, tensor by tensor."""
+    last: list[dict] = next((c["crossings"] for c in reversed(calls) if c["crossings"]), [])
     rows = []
-    for crossing in crossings:
-        sizes = [t["bits"] for t in crossing["tensors"]]
-        largest = max((s for s in sizes if s), default=1)
-        named = crossing["kind"] == "broadcast" or sum(s or 0 for s in sizes) == crossing["bits"]
-        sign, way = ("↓", "down") if crossing["kind"] == "broadcast" else ("↑", "up")
+    for (op, kind), found in itertools.groupby(last, lambda c: (c["op"], c["kind"])):
+        tensors = list(found)
+        largest = max((t["bits"] for t in tensors if t["bits"]), default=1)
+        sign, way = ("↓", "down") if kind == "broadcast" else ("↑", "up")
         rows.append(
-            f"<tr class='group'><td colspan=2><span class='{way}'>{sign} {crossing['kind']}</span> "
-            f"<code>%{escape(crossing['op'])}</code></td><td></td><td class=num><b>{bits(crossing['bits'])}</b></td>"
-            "<td></td></tr>"
+            f"<tr class='group'><td colspan=2><span class='{way}'>{sign} {kind}</span> <code>%{escape(op)}</code></td>"
+            f"<td></td><td class=num><b>{bits(sum(t['bits'] for t in tensors))}</b></td><td></td></tr>"
         )
-        if not named:
-            rows.append("<tr><td colspan=5 class=dim>what is sent is not the partial: it has other tensors</td></tr>")
-            continue
-        for tensor in crossing["tensors"]:
-            share = (tensor["bits"] or 0) / largest * 100
+        for tensor in tensors:
+            share = tensor["bits"] / largest * 100
             rows.append(
                 f"<tr><td></td><td><code>{escape(tensor['tensor'])}</code></td><td><code>{escape(tensor['type'])}</code>"
                 f"</td><td class=num>{bits(tensor['bits'])}</td><td class=share><i class='{way}' "
@@ -64,7 +60,8 @@ def bits_table(calls: list[dict]) -> str:
     if not rows:
         return ""
     return (
-        "<h3>Bits of one client, tensor by tensor</h3><div class='scroll'><table class='bits'><thead><tr><th></th>"
+        "<h3>Bits of the last call over all its clients, tensor by tensor</h3>"
+        "<div class='scroll'><table class='bits'><thead><tr><th></th>"
         "<th>tensor</th><th>type</th><th class=num>bits</th><th></th></tr></thead><tbody>"
         f"{''.join(rows)}</tbody></table></div>"
     )

@@ -152,7 +152,7 @@ class _Picture:
         stage = self.module.function(stages[-1])
         y, at = _WORK[op.kind], "server" if op.kind == "run" else "clients"
         how = " ".join(str(stage.attributes[k]) for k in ("strategy", "width") if k in stage.attributes)
-        below = f"{how} · blocks of {stage.attributes['block']}" if "block" in stage.attributes else _line_of(stage)
+        below = f"{how} · block {stage.attributes['block']}" if "block" in stage.attributes else _line_of(stage)
         shadow = (
             ""
             if op.kind == "run"

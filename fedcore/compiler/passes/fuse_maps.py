@@ -20,9 +20,10 @@ def fuse_maps(module: Module) -> Module:
 
     Only where the inner map has one user; otherwise clients would run `f` twice.
     """
-    if module.stage == "planned" or not any(_absorbs(module, op) for op in module.main.operations):
-        return module
-    return _MapFusion(module).run()
+    # A map that had several users may have one after they were fused.
+    while module.stage != "planned" and any(_absorbs(module, op) for op in module.main.operations):
+        module = _MapFusion(module).run()
+    return module
 
 
 def _users(function: Function) -> dict[str, int]:

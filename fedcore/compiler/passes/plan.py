@@ -1,20 +1,21 @@
-import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.reachable import reachable
 from fedcore.errors import FedcoreError
-from fedcore.intrinsics.planned import split_operands
+from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
-from fedcore.types import TensorType, Type, is_static, leaves, member_of
+from fedcore.types import TensorType, Type, leaves, member_of
 
 if TYPE_CHECKING:
     from fedcore.graphs.stacking import Stacking
 
 
 @compiler_pass("plan")
-def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto") -> Module:
+def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto", xla: str = "auto") -> Module:
     """Writes down how each client stage runs and what each crossing costs, by shape rules only.
 
     Strategy `vectorised`: clients are stacked, `width` of them side by side and `call` of them in one graph call; a
@@ -24,13 +25,17 @@ def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto") -
     Args:
         vectorize: `auto`, `false`, or the width; stages without rules for it loop all the same.
         block_size: `auto`, or the clients of a block.
+        xla: `true` has XLA compile the stages all graphs of which may be; `auto` and `false` nothing, since on CPUs it
+            gained nothing.
     """
+    if xla not in ("auto", "true", "false"):
+        raise FedcoreError(f"the option xla of plan is auto, true or false, not {xla!r}")
     width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
     if module.stage != "planned":
         return module
     main = module.main
     attributes = {
-        op.operands[0 if op.kind == "collect" else 1].name: _strategy(module, op, width, block)
+        op.operands[0 if op.kind == "collect" else 1].name: _strategy(module, op, width, block, xla=xla == "true")
         for op in main.operations
         if op.kind in ("fold", "collect")
     }
@@ -59,11 +64,21 @@ def _number(option: str, given: str, least: int, *words: str) -> int | None:
     return int(given)
 
 
-def _strategy(module: Module, op: Operation, width: int | None, block: int | None) -> dict[str, object]:
+def _strategy(module: Module, op: Operation, width: int | None, block: int | None, *, xla: bool) -> dict[str, object]:
     found = None if width == 0 else _stacking(module, op, width, block)
+    compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
     if found is None or isinstance(found, str):
-        return {"strategy": "loop", "block": block or 1}
-    return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call}
+        return {"strategy": "loop", "block": block or 1, **compiled}
+    return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call, **compiled}
+
+
+def _is_for_xla(module: Module, op: Operation) -> bool:
+    from fedcore.graphs.xla import can_compile
+
+    names = [f.name for f in module.functions]
+    stage = names.index(op.operands[0 if op.kind == "collect" else 1].name)
+    graphs = reachable(module, module.functions[: stage + 1]).graphs
+    return bool(graphs) and all(can_compile(g, module.blob(g.digest)) for g in graphs)
 
 
 def why_not_stacked(module: Module, op: Operation) -> str | None:
@@ -92,49 +107,14 @@ def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, F
     if op.kind == "broadcast":
         bits = size_bits([member_of(op.type)])
     elif op.kind == "merge":
-        bits = size_bits(_sent_in(_fold_of(op, by_name), stages))
+        fold = fold_of(op, by_name)
+        bits = size_bits(sent_by(stages[fold.operands[1].name], keeps=bool(fold.attributes.get("keeps"))).values())
     else:
         return op
     return op if bits is None else attrs.evolve(op, attributes={**op.attributes, "bits": bits})
 
 
-def _fold_of(op: Operation, by_name: dict[str, Operation]) -> Operation:
-    source = by_name[op.operands[1].name]
-    return by_name[source.operands[0].name] if source.kind == "item" else source
-
-
-def _sent_in(fold: Operation, stages: dict[str, Function]) -> list[Type]:
-    return sent_types(stages[fold.operands[1].name], keeps=bool(fold.attributes.get("keeps")))
-
-
-def sent_types(stage: Function, *, keeps: bool = False) -> list[Type]:
-    """What one client hands to the fold: values of its own that meet the partial.
-
-    With `keeps`, the stage's result pairs the partial with what stays at the client.
-    """
-    dependent = {stage.parameters[0].name}
-    types = stage.types()
-    sent: dict[str, Type] = {}
-    constant = {op.name for op in stage.operations if not op.operands}
-    result = stage.result.name  # the next partial
-    for op in stage.operations:
-        names = [o.name for o in op.operands if isinstance(o, Ref)]
-        if keeps and stage.result == Ref(op.name):
-            result, names = names[0], names[:1]
-        if dependent.intersection(names):
-            dependent.add(op.name)
-            sent.update({n: types[n] for n in names if n not in dependent and n not in constant})
-    if result not in dependent and result not in constant:
-        sent[result] = types[result]  # the client's value takes the partial's place
-    return list(sent.values())
-
-
-def size_bits(types: list[Type]) -> int | None:
+def size_bits(types: Iterable[Type]) -> int | None:
     """The size of values of the types; None where a dimension, a string or a sequence leaves it open."""
-    total = 0
-    for type_ in types:
-        for _, leaf in leaves(type_):
-            if not isinstance(leaf, TensorType) or not is_static(leaf.shape) or leaf.dtype.bits is None:
-                return None
-            total += leaf.dtype.bits * math.prod(leaf.shape)
-    return total
+    sizes = [leaf.size_bits if isinstance(leaf, TensorType) else None for t in types for _, leaf in leaves(t)]
+    return None if None in sizes else sum(size for size in sizes if size is not None)

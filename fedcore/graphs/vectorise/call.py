@@ -28,6 +28,10 @@ _LISTS = frozenset(
 class Call:
     """One evaluation: the clients, their batches, and what rules need to compute with lanes.
 
+    Guarantees:
+      - Isolation: a graph with a variable or another operation that has effects or state is refused, so it runs
+        client by client, where variables start fresh.
+
     Args:
         clients: K, how many values are stacked.
         rows: the padded size of the batch; None where nothing is padded.

@@ -1,0 +1,114 @@
+"""`fc.framework`: what a run sends between server and clients, as TFF's tutorials ask for it."""
+
+import threading
+from collections.abc import Mapping
+
+import attrs
+
+from fedcore.context import Runtime, current_runtime
+from fedcore.context import set_runtime as set_default_context
+from fedcore.errors import FedcoreError
+from fedcore.ir import Module
+from fedcore.runtime.metering import Crossing
+from fedcore.runtime.report import Report
+
+
+@attrs.frozen
+class SizeInfo:
+    """What crossed in the calls so far in which anything did, such as the rounds of training.
+
+    Args:
+        broadcast_history: for each call the tensors that the server sent: `type`, `clients`, and `bits` over all of
+            these; `tensor` names each.
+        aggregate_history: those that the clients sent.
+        broadcast_bits: after each call the sum of all bits until then: the last is the whole run's, in bits. A bool
+            counts 1 bit, a string 8 a byte.
+        aggregate_bits: likewise.
+    """
+
+    broadcast_history: tuple[tuple[Crossing, ...], ...] = ()
+    aggregate_history: tuple[tuple[Crossing, ...], ...] = ()
+    broadcast_bits: tuple[int, ...] = ()
+    aggregate_bits: tuple[int, ...] = ()
+
+    def after(self, report: Report) -> "SizeInfo":
+        """With one more call."""
+        sent = [tuple(c for c in report.crossings if c.kind == kind) for kind in ("broadcast", "merge")]
+        return SizeInfo(
+            (*self.broadcast_history, sent[0]),
+            (*self.aggregate_history, sent[1]),
+            (*self.broadcast_bits, report.broadcast_bits + (self.broadcast_bits or (0,))[-1]),
+            (*self.aggregate_bits, report.aggregate_bits + (self.aggregate_bits or (0,))[-1]),
+        )
+
+
+class SizingEnvironment:
+    """A runtime that passes calls on to another, and keeps what crossed in each.
+
+    Guarantees:
+      - Sizes are exact, over all clients, for every tensor and call; calls from several threads are all counted.
+      - A call that fails counts nothing.
+    """
+
+    compiles = True
+
+    def __init__(self, runtime: Runtime):
+        if not runtime.compiles:
+            raise FedcoreError(f"{type(runtime).__name__} runs no plans, which say what crosses: take fc.runtime.local")
+        self._runtime = runtime
+        self._sizes = SizeInfo()
+        self._lock = threading.Lock()
+
+    @property
+    def plan_options(self) -> Mapping[str, object]:
+        return self._runtime.plan_options
+
+    def run(self, module: Module, arguments: list, report: Report):
+        result = self._runtime.run(module, arguments, report)
+        if report.crossings:
+            with self._lock:
+                self._sizes = self._sizes.after(report)
+        return result
+
+    def close(self) -> None:
+        self._runtime.close()
+
+    def get_size_info(self) -> SizeInfo:
+        """What crossed in the calls that have ended."""
+        with self._lock:
+            return self._sizes
+
+
+def sizing_executor_factory() -> SizingEnvironment:
+    """The current runtime, with its sizes kept; not installed."""
+    return SizingEnvironment(current_runtime())
+
+
+def set_sizing_environment() -> SizingEnvironment:
+    """Installs the current runtime as one that keeps what crosses, for the whole process.
+
+    Raises:
+        FedcoreError: the current runtime is the reference, which has no plans.
+    Example:
+        >>> env = fc.framework.set_sizing_environment()
+        >>> state, metrics = process.next(state, clients)
+        >>> env.get_size_info().broadcast_bits[-1]
+    """
+    environment = sizing_executor_factory()
+    set_default_context(environment)
+    return environment
+
+
+def ExecutionContext(executor_fn: SizingEnvironment) -> SizingEnvironment:
+    """The runtime itself: TFF wraps one to install it."""
+    return executor_fn
+
+
+__all__ = [
+    "ExecutionContext",
+    "SizeInfo",
+    "SizingEnvironment",
+    "set_default_context",
+    "set_sizing_environment",
+    "sizing_executor_factory",
+]

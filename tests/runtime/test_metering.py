@@ -1,0 +1,153 @@
+"""What crosses between server and clients: in bits, exactly, for every tensor and call."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore import context
+
+FLAGS = fc.FederatedType({"on": "bool", "levels": ("float16", (3,))}, fc.CLIENTS)
+
+
+def crossed():
+    """(kind, type, clients, bits) of each tensor in the last call."""
+    return [(c.kind, str(c.type), c.clients, c.bits) for c in context.last_report().crossings]
+
+
+@fc.tf_computation("bool", "bool")
+def either(a, b):
+    return tf.logical_or(a, b)
+
+
+@fc.federated_computation(fc.FederatedType("bool", fc.CLIENTS), fc.FederatedType("bool", fc.SERVER))
+def any_differs(values, usual):
+    differs = fc.federated_map(
+        fc.tf_computation(lambda a, b: tf.not_equal(a, b), "bool", "bool"), (values, fc.federated_broadcast(usual))
+    )
+    return fc.federated_aggregate(differs, False, either, either, fc.tf_computation(lambda x: x, "bool"))
+
+
+def test_a_bool_is_one_bit():
+    assert any_differs([True, False, False], True)
+    assert crossed() == [("broadcast", "bool", 3, 3), ("merge", "bool", 3, 3)]
+
+
+@fc.tf_computation(("int32", (None,)))
+def longer(rows):
+    return tf.concat([rows, rows[:1]], 0)
+
+
+@fc.tf_computation("int32", ("int32", (None,)))
+def add_rows(total, rows):
+    return total + tf.reduce_sum(rows)
+
+
+@fc.tf_computation("int32", "int32")
+def add(a, b):
+    return a + b
+
+
+@fc.federated_computation(fc.FederatedType(("int32", (None,)), fc.CLIENTS))
+def sum_of_rows(rows):
+    sent = fc.federated_map(longer, rows)
+    return fc.federated_aggregate(sent, 0, add_rows, add, fc.tf_computation(lambda x: x, "int32"))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rows_that_clients_send_are_measured_one_by_one(workers):
+    runtime = fc.runtime.local(workers_per_device=workers)
+    with fc.use(runtime):
+        assert sum_of_rows([[1, 2, 3], [4], [5, 6]]) == 1 + 2 + 3 + 1 + 4 + 4 + 5 + 6 + 5
+    runtime.close()
+    assert crossed() == [("merge", "int32[?]", 3, 32 * (4 + 2 + 3))]
+
+
+def test_no_clients_send_nothing():
+    assert sum_of_rows([]) == 0
+    assert crossed() == [("merge", "int32[?]", 0, 0)]
+
+
+@fc.tf_computation("str", "str")
+def joined(a, b):
+    return a + b
+
+
+@fc.federated_computation(fc.FederatedType("str", fc.CLIENTS), fc.FederatedType("str", fc.SERVER))
+def sentences(words, prefix):
+    sent = fc.federated_map(joined, (fc.federated_broadcast(prefix), words))
+    return fc.federated_aggregate(sent, "", joined, joined, fc.tf_computation(lambda x: x, "str"))
+
+
+def test_a_string_is_eight_bits_a_byte():
+    assert sentences(["a", "bcd"], "é") == "éaébcd".encode()
+    assert crossed() == [("broadcast", "str", 2, 2 * 16), ("merge", "str", 2, 8 * (3 + 5))]
+
+
+def test_a_broadcast_of_an_unknown_size_is_measured():
+    @fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS), fc.FederatedType(("int32", (None,)), fc.SERVER))
+    def picked(values, table):
+        take = fc.tf_computation(lambda i, rows: rows[i], "int32", ("int32", (None,)))
+        return fc.federated_sum(fc.federated_map(take, (values, fc.federated_broadcast(table))))
+
+    assert picked((i for i in (0, 1)), np.arange(5, dtype=np.int32)) == 1
+    assert crossed() == [("broadcast", "int32[?]", 2, 2 * 5 * 32), ("merge", "int32", 2, 64)]
+
+
+def test_a_sequence_that_clients_send_is_measured_element_by_element():
+    batches = fc.SequenceType(("int16", (None,)))
+    count = fc.tf_computation(lambda total, data: data.reduce(total, lambda a, x: a + tf.shape(x)[0]), "int32", batches)
+
+    @fc.federated_computation(fc.FederatedType(batches, fc.CLIENTS))
+    def rows(data):
+        return fc.federated_aggregate(data, 0, count, add, fc.tf_computation(lambda x: x, "int32"))
+
+    assert rows([[[1, 2], [3]], [[4]], []]) == 4
+    assert crossed() == [("merge", "int16[?]*", 3, 16 * 4)]
+
+
+def test_the_names_say_which_tensor_it_is():
+    @fc.federated_computation(FLAGS, fc.FederatedType({"a": "int32", "b": ("int8", (2,))}, fc.SERVER))
+    def on(flags, limits):
+        pick = fc.tf_computation(
+            lambda f, x: {"n": tf.cast(f["on"], tf.int32) + x["a"], "b": x["b"]},
+            {"on": "bool", "levels": ("float16", (3,))},
+            {"a": "int32", "b": ("int8", (2,))},
+        )
+        return fc.federated_sum(fc.federated_map(pick, (flags, fc.federated_broadcast(limits))))
+
+    on([{"on": True, "levels": [0.0, 1.0, 2.0]}], {"a": 1, "b": [1, 2]})
+    report = context.last_report()
+    assert [(c.tensor, c.bits) for c in report.crossings if c.kind == "broadcast"] == [("a", 32), ("b", 16)]
+    assert [(c.tensor.split(".")[-1], c.bits) for c in report.crossings if c.kind == "merge"] == [("n", 32), ("b", 16)]
+    assert (report.broadcast_bits, report.aggregate_bits) == (48, 48)
+
+
+@fc.tf_computation(("int32", (None,)))
+def of_positive(rows):
+    with tf.control_dependencies([tf.debugging.assert_positive(rows)]):
+        return tf.identity(rows)
+
+
+@fc.federated_computation(fc.FederatedType(("int32", (None,)), fc.CLIENTS), fc.FederatedType("int32", fc.SERVER))
+def sum_of_positive(rows, usual):
+    checked = fc.federated_map(of_positive, rows)
+    total = fc.federated_aggregate(checked, 0, add_rows, add, fc.tf_computation(lambda x: x, "int32"))
+    times = fc.tf_computation(lambda x, r: x * tf.size(r), "int32", ("int32", (None,)))
+    return total, fc.federated_sum(fc.federated_map(times, (fc.federated_broadcast(usual), rows)))
+
+
+@pytest.mark.parametrize("block_size", [1, 4])
+def test_a_client_that_is_dropped_sends_nothing_and_no_other_counts_twice(block_size):
+    policy = fc.runtime.drop(min_fraction=0.5)
+    runtime = fc.runtime.local(workers_per_device=1, block_size=block_size, on_client_failure=policy)
+    with fc.use(runtime):
+        assert sum_of_positive([[1, 2], [3], [-1, 1, 1], [4, 5, 6, 7]], 10) == (28, 70)
+    runtime.close()
+    assert list(context.last_report().dropped) == [2]
+    sent = 32 * (2 + 1 + 4)
+    assert sorted(crossed()) == [
+        ("broadcast", "int32", 4, 4 * 32),
+        ("merge", "int32", 3, 96),
+        ("merge", "int32[?]", 3, sent),
+    ]
