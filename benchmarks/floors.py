@@ -30,7 +30,7 @@ def floors(workload: Workload) -> list[Floor]:
         return [_unrolled(workload)]
     if workload.model == "lstm":
         return [_stacked_text(workload, width) for width in (5, 10)]
-    widths = (10, 20) if workload.model == "mlp" else (100, 250)
+    widths = (4, 10) if workload.model == "mlp" else (100, 250)
     return [_stacked(workload, width) for width in widths]
 
 
