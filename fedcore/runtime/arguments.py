@@ -1,6 +1,7 @@
 """A user's arguments as nested tuples by type, checked before any work is done."""
 
 from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
 
 import attrs
 
@@ -30,7 +31,7 @@ class ClientValues:
     """
 
     given: Iterable
-    convert: Callable[[object, str], object]
+    convert: Callable[[object, str], Any]
     path: str
 
     def converted(self, index: int, value) -> object:
@@ -56,7 +57,7 @@ class ClientValues:
 
         def convert(value, path: str):
             whole = self.convert(value, path)
-            return None if whole is None else whole[index]  # type: ignore[index]
+            return None if whole is None else whole[index]
 
         return attrs.evolve(self, convert=convert)
 

@@ -15,7 +15,8 @@ from fedcore.graphs.vectorise import NoRule
 from fedcore.runtime.client_calls import Call, ClientWork, common_layouts, looped, one_more, stacked
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.drawing import Drawing, Drawn, converted, is_read_once
-from fedcore.runtime.faults import Drop, NotFinite, Tolerance, deadline, failures_of
+from fedcore.runtime.failures import failures_of
+from fedcore.runtime.faults import Drop, NotFinite, Tolerance, deadline
 from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.reader import Reader
@@ -33,7 +34,8 @@ class ClientsExecutor:
     Guarantees:
       - Threads: `workers_per_device` for each device, made when first needed and never more, whatever the cohort. With
         a deadline, beside them two for each call that runs, and one that draws clients.
-      - Memory: as many calls in flight as there are workers; clients are drawn in the calling thread, when one is free.
+      - Memory: as many calls in flight as there are workers; clients are drawn in the calling thread, when one is free
+        (those of a list one call ahead: they are there already).
       - Bits: a block folds its clients in order and partials merge in the tree of block indices, so neither the
         number of workers, nor that of the devices, nor the order of completion shows in the result. Nor does what
         failed before it went well, nor in which parts a call had to run to fit into a device's memory.

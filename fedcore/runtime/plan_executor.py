@@ -17,7 +17,7 @@ from fedcore.runtime.arguments import ClientValues, leaf_numbers
 from fedcore.runtime.client_calls import ClientWork
 from fedcore.runtime.clients import ClientsExecutor
 from fedcore.runtime.device import DeviceExecutor
-from fedcore.runtime.faults import failures_of
+from fedcore.runtime.failures import failures_of
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers

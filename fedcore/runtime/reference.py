@@ -14,7 +14,7 @@ from fedcore.graphs.trace import eager_callable
 from fedcore.ir import Module, Operation, lookup
 from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
-from fedcore.runtime.faults import reason
+from fedcore.runtime.failures import reason
 from fedcore.runtime.report import Report
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, StructType, Type, leaves, strip_placement

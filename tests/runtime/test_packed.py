@@ -3,7 +3,6 @@
 import gc
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import fedcore as fc
@@ -23,14 +22,6 @@ def total(data):
 
 def client(index: int) -> fc.data.ClientDataset:
     return fc.data.ClientDataset.from_columns(np.full(4, index % 7, np.float32)).batch(2)
-
-
-@pytest.fixture
-def runtime():
-    made = fc.runtime.local(workers_per_device=1)
-    with fc.use(runtime=made):
-        yield made
-    made.close()
 
 
 def test_a_cohort_that_comes_again_is_kept_packed(runtime):

@@ -3,7 +3,6 @@
 import gc
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import fedcore as fc
@@ -31,14 +30,6 @@ def evaluate_noised(weights, xs):
 @fc.federated_computation(ROW)
 def next_state(weights):
     return fc.federated_map(halved, weights)
-
-
-@pytest.fixture
-def runtime():
-    made = fc.runtime.local(workers_per_device=1)
-    with fc.use(runtime=made):
-        yield made
-    made.close()
 
 
 def server_calls(computation, *arguments):
