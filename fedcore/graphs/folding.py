@@ -1,7 +1,8 @@
 """From groups of clients to one partial: what they hand over, the fold of each block, the tree over blocks.
 
 A fold is traced once to see what it does with each leaf. One that it only adds is read once, by a sum of a block's
-clients in the order of their indices; the others go through the fold client by client, all blocks side by side.
+clients in the order of their indices; the others go through the fold client by client, all blocks side by side. Where
+lanes stand in the order of the indices and there are sums only, a group hands over its blocks' sums and no more.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.graphs.trace import called
 from fedcore.graphs.vectorise import selected
 
 Tensors = list[tf.Tensor]
@@ -74,19 +76,54 @@ def by_group(group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.T
 
     Args:
         group: the first lane of a group -> its tensors [width, …].
+        lanes: how many there are, in whole groups.
     """
     groups = tf.cast(lanes // width, tf.int32)
     arrays = [tf.TensorArray(s.dtype, size=groups + 1, element_shape=[width, *s.shape]) for s in specs]
+    after = _written(group, groups, width, arrays)
+    after = [a.write(groups, tf.zeros([width, *s.shape], s.dtype)) for a, s in zip(after, specs, strict=True)]
+    return [Handed(a, width, lanes, s.shape) for a, s in zip(after, specs, strict=True)]
 
+
+def sums_by_group(
+    group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec], place: tf.Tensor
+) -> Tensors:
+    """The sums of what the clients of each block hand over, [blocks, …], where lanes stand in the clients' order.
+
+    Args:
+        group: the first lane of a group -> its tensors [width, …].
+        lanes: how many there are; they are whole groups, and groups are whole blocks.
+        place: int64 [blocks, block]: the lane of every client, negative for those behind the last one.
+    """
+    blocks, block = place.shape
+    clients = tf.reduce_sum(tf.cast(place >= 0, tf.int64))
+
+    def sums(begin: tf.Tensor) -> Tensors:
+        found = group(begin)
+        own = tf.range(tf.minimum(clients - begin, width))
+        blocks_of, number = own // block, tf.constant(width // block)
+        return [
+            tf.raw_ops.SparseSegmentSumWithNumSegments(data=t, indices=own, segment_ids=blocks_of, num_segments=number)
+            for t in found
+        ]
+
+    # Groups that are not there leave zeros.
+    size = -(-blocks * block // width)
+    arrays = [tf.TensorArray(s.dtype, size=size, element_shape=[width // block, *s.shape]) for s in specs]
+    after = _written(sums, tf.cast(lanes // width, tf.int32), width, arrays)
+    return [tf.reshape(a.stack(), [-1, *s.shape])[:blocks] for a, s in zip(after, specs, strict=True)]
+
+
+def _written(group: Callable, groups: tf.Tensor, width: int, arrays: list[tf.TensorArray]) -> list[tf.TensorArray]:
     def body(g, *before):
-        found = group(tf.cast(g, tf.int64) * width)
+        # A graph of its own is called once a turn, where operations in this one would be handled one by one.
+        found = called(group, [tf.cast(g, tf.int64) * width])
         return g + 1, *(a.write(g, t) for a, t in zip(before, found, strict=True))
 
     _, *after = tf.while_loop(
         lambda g, *_: g < groups, body, (tf.constant(0), *arrays), parallel_iterations=GROUPS_AT_ONCE
     )
-    after = [a.write(groups, tf.zeros([width, *s.shape], s.dtype)) for a, s in zip(after, specs, strict=True)]
-    return [Handed(a, width, lanes, s.shape) for a, s in zip(after, specs, strict=True)]
+    return after
 
 
 def fold_blocks(fold: Callable, merge: Callable, zeros: Tensors, handed: list[Handed], place: tf.Tensor) -> Tensors:
@@ -98,16 +135,27 @@ def fold_blocks(fold: Callable, merge: Callable, zeros: Tensors, handed: list[Ha
         zeros: the first partials [blocks, …].
         place: int64 [blocks, block]: the lane of every client, negative for one that is absent.
     """
+    place = tf.gather(place, _bit_reversed(int(place.shape[0])))
+    return _merged(merge, _folded(fold, zeros, handed, place), place)
+
+
+def merge_sums(merge: Callable, zeros: Tensors, sums: Tensors, place: tf.Tensor) -> Tensors:
+    """The same from the sums of the blocks, [blocks, …] for each leaf of a partial."""
+    order = _bit_reversed(int(place.shape[0]))
+    partial = [zero + tf.gather(t, order) for zero, t in zip(zeros, sums, strict=True)]
+    return _merged(merge, partial, tf.gather(place, order))
+
+
+def _merged(merge: Callable, partial: Tensors, place: tf.Tensor) -> Tensors:
+    """The tree over blocks whose halves are neighbours, half by half: taking a half copies nothing."""
     blocks = int(place.shape[0])
-    # The halves of this order are neighbours, half by half: taking a half copies nothing.
-    place = tf.gather(place, _bit_reversed(blocks))
-    partial = _folded(fold, zeros, handed, place)
     present = tf.reduce_any(place >= 0, axis=1)
     while blocks > 1:
         blocks //= 2
-        left, right = [t[:blocks] for t in partial], [t[blocks:] for t in partial]
-        partial = selected(present[blocks:], merge(left, right), left)
-        present = present[:blocks] | present[blocks:]
+        left, right = ([*half] for half in zip(*(tf.split(t, 2) for t in partial), strict=True))
+        in_left, in_right = tf.split(present, 2)
+        partial = selected(in_right, merge(left, right), left)
+        present = in_left | in_right
     return partial
 
 
@@ -124,7 +172,7 @@ def fold_one(
     """
     mine = [tf.ensure_shape(h.together()[:1], [1, *h.shape]) for h in handed]
     after = fold(mine, [tf.where(begins, z, b) for z, b in zip(zeros, before, strict=True)])
-    for i, j in _sums(fold, zeros, handed).items():
+    for i, j in summed_leaves(fold, zeros, handed).items():
         total = tf.where(begins, mine[j], before[i] + mine[j])
         after[i] = tf.where(ends, zeros[i] + total, total)
     return after
@@ -139,7 +187,7 @@ def _bit_reversed(count: int) -> np.ndarray:
 
 def _folded(fold: Callable, zeros: Tensors, handed: list[Handed], place: tf.Tensor) -> Tensors:
     """The partial of each block: its present clients in the order of their indices."""
-    sums = _sums(fold, zeros, handed)
+    sums = summed_leaves(fold, zeros, handed)
     found = {i: zeros[i] + _summed(handed[j], place) for i, j in sums.items()}
     if len(found) < len(zeros):
         partial = zeros
@@ -179,7 +227,7 @@ def _added(values: Tensors) -> tf.Tensor:
     return total
 
 
-def _sums(fold: Callable, zeros: Tensors, handed: list[Handed]) -> dict[int, int]:
+def summed_leaves(fold: Callable, zeros: Tensors, handed: Sequence[Handed | tf.TensorSpec]) -> dict[int, int]:
     """The leaves of the partial that a fold only adds to -> the leaf that it adds. Found in a graph thrown away."""
     found: dict[int, int] = {}
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence as SequenceOf
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.folding import Handed, by_group, fold_blocks, fold_one
+from fedcore.graphs.folding import IN_ORDER, by_group, fold_blocks, fold_one, merge_sums, summed_leaves, sums_by_group
 from fedcore.graphs.kernels import kernels
 from fedcore.graphs.packing import CallShape
 from fedcore.graphs.realize import Realized, shown_name
@@ -243,8 +243,11 @@ class _Fold:
         self.evaluator = _Stage(module, xla=bool(function.attributes.get("xla")))
         self.known: dict[str, object] = {}
 
-    def handed(self, rest: list) -> tuple[list[Handed], tf.Tensor]:
-        """What all clients hand to the fold, and their places; takes the broadcasts and the clients from the list."""
+    def begin(self, rest: list) -> tuple[Callable, tf.Tensor, tf.Tensor]:
+        """What a group hands to the fold, by its first lane; how many lanes there are, and the clients' places.
+
+        Takes the broadcasts and the clients from the list.
+        """
         broadcast = [unflatten([shared(rest.pop(0)) for _ in leaves(p.type)], p.type) for p in self.common]
         self.known = dict(zip([p.name for p in self.common], broadcast, strict=True))
         self.evaluator.run.operations(self.shared, self.known, dict(self.types))
@@ -258,8 +261,12 @@ class _Fold:
             self.evaluator.run.operations(self.own, scope, dict(self.types), tensor_seed(lanes.of(seeds)))
             return [_stack(lane, self.width) for name in self.sent for lane in flatten(scope[name])]
 
-        sent = [spec(t) for name in self.sent for t in tensor_leaves(self.types[name])]
-        return by_group(group, tf.size(seeds, tf.int64), self.width, sent), place
+        return group, tf.size(seeds, tf.int64), place
+
+    @property
+    def handed(self) -> list[tf.TensorSpec]:
+        """What a client hands to the fold."""
+        return [spec(t) for name in self.sent for t in tensor_leaves(self.types[name])]
 
     def zeros(self, blocks: int) -> list[tf.Tensor]:
         broadcast = [self.known[p.name] for p in self.common]
@@ -303,17 +310,23 @@ def realize_stacked(
     """
     graph = _Fold(module, zero, stage, broadcasts, shape, width)
     partial_type = graph.zero.result_type
+    whole_blocks = shape.by_index and not width % block and block <= IN_ORDER
+
+    def merge(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
+        pair = [unflatten([stacked(t) for t in side], partial_type) for side in (left, right)]
+        joined = graph.evaluator.run.run(module.function(join), *pair)
+        return [_stack(lane, int(left[0].shape[0])) for lane in flatten(joined)]
 
     def body(*tensors):
-        handed, place = graph.handed(list(tensors))
-
-        def merge(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
-            pair = [unflatten([stacked(t) for t in side], partial_type) for side in (left, right)]
-            joined = graph.evaluator.run.run(module.function(join), *pair)
-            return [_stack(lane, int(left[0].shape[0])) for lane in flatten(joined)]
-
-        place = tf.reshape(place, [blocks, block])
-        return [tf.identity(t[0]) for t in fold_blocks(graph.fold, merge, graph.zeros(blocks), handed, place)]
+        group, lanes, place = graph.begin(list(tensors))
+        place, zeros = tf.reshape(place, [blocks, block]), graph.zeros(blocks)
+        sums = summed_leaves(graph.fold, zeros, graph.handed) if whole_blocks else {}
+        if len(sums) == len(zeros):
+            added = sums_by_group(group, lanes, width, graph.handed, place)
+            partial = merge_sums(merge, zeros, [added[sums[i]] for i in range(len(zeros))], place)
+        else:
+            partial = fold_blocks(graph.fold, merge, zeros, by_group(group, lanes, width, graph.handed), place)
+        return [tf.identity(t[0]) for t in partial]
 
     return graph.realized(body, graph.specs)
 
@@ -333,7 +346,8 @@ def realize_one_more(
     def body(begins, ends, *tensors):
         own = len(tensors) - len(partial)
         rest, before = list(tensors[:own]), tensors[own:]
-        handed, _ = graph.handed(rest)
+        group, lanes, _ = graph.begin(rest)
+        handed = by_group(group, lanes, width, graph.handed)
         after = fold_one(graph.fold, graph.zeros(1), handed, [t[None] for t in before], begins, ends)
         return [tf.identity(t[0]) for t in after]
 

@@ -270,7 +270,7 @@ def call_leaves(
 
     fed = list(feed.values())
     try:
-        out = _called(imported, fed, xla=xla) if xla or NOT_IN_LOOPS in data else imported(*fed)
+        out = called(imported, fed, xla=xla) if xla or NOT_IN_LOOPS in data else imported(*fed)
     except (ValueError, tf.errors.OpError) as error:
         raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
     for i, (tensor, type_) in enumerate(zip(out, result, strict=True)):
@@ -280,7 +280,7 @@ def call_leaves(
     return out
 
 
-def _called(body: Callable, operands: list[tf.Tensor], *, xla: bool) -> list[tf.Tensor]:
+def called(body: Callable, operands: list[tf.Tensor], *, xla: bool = False) -> list[tf.Tensor]:
     """The body as a function that TensorFlow, or XLA, calls and does not copy into the graph around."""
     options: dict = {"jit_compile": True} if xla else {"experimental_attributes": {"_noinline": True}}
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in operands]

@@ -68,3 +68,23 @@ def test_batches_in_order_give_the_bits_of_gathered_ones(drop_remainder):
     in_order = [d.batch(4, drop_remainder=drop_remainder) for d in whole]
     gathered = [d.take(100).batch(4, drop_remainder=drop_remainder) for d in whole]
     assert steps(in_order) == steps(gathered)
+
+
+def test_clients_in_order_add_up_to_the_bits_of_the_fold():
+    @fc.tf_computation("float32")
+    def spread(x):
+        return tf.sin(x * tf.range(1.0, 5001.0)), x, tf.cast(x * 10, tf.int32)
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+    def total(clients):
+        return fc.federated_sum(fc.federated_map(spread, clients))
+
+    clients = np.random.default_rng(0).normal(size=77).astype(np.float32)
+    found = []
+    for width in (8, 12):  # groups of a block each; groups that part a block, whose clients are folded
+        runtime = fc.runtime.local(vectorize=width)
+        with fc.use(runtime):
+            assert total.to_module("planned").function("clients").attributes["block"] == 8
+            found.append([np.asarray(leaf).tobytes() for leaf in total(clients)])
+        runtime.close()
+    assert found[0] == found[1]
