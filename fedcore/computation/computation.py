@@ -12,7 +12,7 @@ from fedcore.graphs.calling import call_in_graph, inside_graph
 from fedcore.ir import Builder, Module, Symbol, Value
 from fedcore.ir.active import active_builder
 from fedcore.ir.locations import user_location
-from fedcore.ir.module import STAGES
+from fedcore.ir.module import STAGES, Parameter
 from fedcore.ir.values import is_placed
 from fedcore.types import FunctionType, StructType, Type, contains, explain, fits, member_of, strip_placement, to_type
 
@@ -71,23 +71,29 @@ class Computation:
         """Calls from Python with a seed of its own."""
         return self._run(args, kwargs, seed)
 
+    @functools.cached_property
+    def _function_parameters(self) -> list[Parameter]:
+        """Those that hold a function."""
+        return [p for p in self.module.main.parameters if contains(p.type, lambda t: isinstance(t, FunctionType))]
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(p.name, kind) for p in self.module.main.parameters])
+
     def _run(self, args: tuple, kwargs: dict, seed: int | None):
-        for parameter in self.module.main.parameters:
-            if contains(parameter.type, lambda t: isinstance(t, FunctionType)):
-                raise TypeMismatch(
-                    f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
-                    "Python: call this in another computation and give it there"
-                )
+        for parameter in self._function_parameters:
+            raise TypeMismatch(
+                f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
+                "Python: call this in another computation and give it there"
+            )
         return context.invoke(self.module, self._bound(args, kwargs), seed=seed)
 
     def _bound(self, args: tuple, kwargs: dict) -> list:
         """The arguments in the order of the parameters; one struct may stand for all of them."""
         parameters = self.module.main.parameters
-        signature = inspect.Signature(
-            [inspect.Parameter(p.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in parameters]
-        )
         try:
-            return list(signature.bind(*args, **kwargs).arguments.values())
+            return list(self._signature.bind(*args, **kwargs).arguments.values())
         except (TypeError, ValueError) as error:
             packed = len(args) == 1 and len(parameters) > 1 and not kwargs and isinstance(args[0], tuple | list)
             if packed and len(args[0]) == len(parameters):

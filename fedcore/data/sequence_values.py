@@ -39,11 +39,12 @@ def columns_of(
     if isinstance(value, Columns):
         return value
     if isinstance(value, ClientDataset):
-        if not _layout_fits(value.columns.layout, type_):
+        columns = value.columns
+        if not _layout_fits(columns.layout, type_):
             _check_element(value.element_type, type_, path)
-        if value.columns.is_endless:
+        if columns.is_endless:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
-        return value.columns
+        return columns
     if isinstance(value, tf.data.Dataset):
         _check_element(to_type(value.element_spec), type_, path)
         if value.cardinality() == tf.data.INFINITE_CARDINALITY:

@@ -50,7 +50,7 @@ class Cancellation:
     def call(
         self,
         function: tf.types.experimental.ConcreteFunction,
-        tensors: Sequence,
+        tensors: Sequence[tf.Tensor],
         *,
         optimised: bool = False,
         in_order: bool = False,
@@ -70,7 +70,7 @@ class Cancellation:
         return execute.execute_with_cancellation(
             function.name.decode() if isinstance(function.name, bytes) else function.name,
             num_outputs=len(function.outputs),
-            inputs=[*map(tf.convert_to_tensor, tensors), *function.captured_inputs],
+            inputs=[*tensors, *function.captured_inputs],
             attrs=_as_traced()
             if optimised
             else _in_order(options.config_proto_serialized)

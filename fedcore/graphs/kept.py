@@ -25,12 +25,12 @@ class KeptByInputs(Generic[Value]):
         remembered: with a number, a value is kept when it is computed again and that many calls at most lie between.
     """
 
-    def __init__(self, max_size: int, size: Callable[[Value], int] = lambda value: 1, *, remembered: int = 0):
+    def __init__(self, max_size: int, size: Callable[[Value], float] = lambda value: 1, *, remembered: int = 0):
         self._max_size = max_size
         self._seen: deque[int] | None = deque(maxlen=remembered) if remembered else None
         self._size_of = size
-        self._entries: OrderedDict[tuple, tuple[list[weakref.ref], Value, int]] = OrderedDict()
-        self._size = 0
+        self._entries: OrderedDict[tuple, tuple[list[weakref.ref], Value, float]] = OrderedDict()
+        self._size = 0.0
         self._lock = threading.Lock()
         self._gone: deque[tuple] = deque()
 
@@ -62,7 +62,7 @@ class KeptByInputs(Generic[Value]):
         return len(self._entries)
 
     @property
-    def size(self) -> int:
+    def size(self) -> float:
         """Of the values that are kept, in sum."""
         return self._size
 

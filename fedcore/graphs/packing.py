@@ -17,7 +17,6 @@ import tensorflow as tf
 from fedcore.graphs.columns import Columns, Rows
 from fedcore.graphs.kept import KeptByInputs
 from fedcore.graphs.sequences import Layout
-from fedcore.graphs.values import flatten
 from fedcore.seeds import fold_in
 
 ABSENT = -1
@@ -64,7 +63,7 @@ def _bytes(tensor: tf.Tensor) -> int:
 
 
 def pack_clients(
-    clients: SequenceOf[tuple],
+    leaves_of: SequenceOf[list],
     positions: SequenceOf[int],
     seeds: np.ndarray,
     numbers: SequenceOf[int],
@@ -80,12 +79,12 @@ def pack_clients(
     read, a batch a slot, and with the slot of each step's first lane.
 
     Args:
+        leaves_of: each client's values, flat.
         positions: where each client stands among those of the call; the others are absent.
         numbers: of each leaf of a client, among the leaves of the call's arguments; see `realize.pack`.
         width: clients of a group; the lanes are a multiple of it.
         places: clients of a call that is not the last.
     """
-    leaves_of = [flatten(client) for client in clients]
     sequences = [i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns)]
     steady = len(sequences) == 1 and not any(leaf[sequences[0]].is_random for leaf in leaves_of)
     in_slots = steady and all(leaf[sequences[0]].is_in_order for leaf in leaves_of)
@@ -98,7 +97,7 @@ def pack_clients(
     client_of = np.asarray(lanes)
     place = np.full(places, ABSENT, np.int64)
     place[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
-    by_index = bool((place[: len(clients)] == np.arange(len(clients))).all())
+    by_index = bool((place[: len(leaves_of)] == np.arange(len(leaves_of))).all())
     tensors: list = [np.where(client_of == ABSENT, 0, seeds[client_of]), place]
     layouts: list[Layout | None] = []
     widths: list[int] = []
@@ -125,7 +124,9 @@ def _as_tensors(make: Callable[[], tuple]) -> tuple:
     return tuple(_tensor(m) if isinstance(m, np.ndarray) else m for m in make())
 
 
-def _lanes(leaves_of: list[list], sequences: dict[int, int], seeds: np.ndarray, width: int, in_slots: bool) -> tuple:
+def _lanes(
+    leaves_of: SequenceOf[list], sequences: dict[int, int], seeds: np.ndarray, width: int, in_slots: bool
+) -> tuple:
     """The client of each lane (ABSENT for none); then rows, sizes and padded size of a batch for each sequence.
 
     Args:

@@ -14,6 +14,7 @@ WORKING_SET_BYTES = 5 << 20  # what the clients of one width should stay within,
 ROWS = 32  # assumed for a batch, whose size is not known before the data is
 WIDEST = 32
 GROUPS = 8  # of a call: enough to put clients of like sizes together
+GROUPS_OF_SMALL = 16  # where clients are so small that what a call itself costs shows beside them
 WIDEST_OF_IMAGES = 4  # what a convolution makes of a batch is far larger than the batch
 
 
@@ -52,7 +53,7 @@ def stacking(
     except NoRule as error:
         return error
     width = asked or _width(module, function, broadcasts)
-    blocks = -(-width * GROUPS // block)
+    blocks = -(-width * (GROUPS if width < WIDEST else GROUPS_OF_SMALL) // block)
     return Stacking(width, block << (blocks - 1).bit_length())
 
 

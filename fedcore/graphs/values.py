@@ -15,7 +15,13 @@ def flatten(value) -> list:
     """The leaves (tensors and sequences) of a nested tuple, in order."""
     if not isinstance(value, tuple):
         return [value]
-    return [leaf for part in value for leaf in flatten(part)]
+    found: list = []
+    for part in value:
+        if isinstance(part, tuple):
+            found.extend(flatten(part))
+        else:
+            found.append(part)
+    return found
 
 
 def unflatten(leaves: Sequence, type_: Type):

@@ -1,7 +1,7 @@
 """The graph calls of a client stage: which clients one takes, its function and its tensors."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import attrs
 import numpy as np
@@ -78,6 +78,24 @@ class Call:
     def values(self) -> list[tuple]:
         """Of those clients."""
         return [client for client in self.clients if client is not None]
+
+    @functools.cached_property
+    def leaves(self) -> list[list]:
+        """Of each of those clients' values."""
+        return [flatten(client) for client in self.values]
+
+    @functools.cached_property
+    def common_layouts(self) -> tuple[Layout, ...] | None:
+        """How the sequences of all those clients are laid out; None where they differ, or a batch of theirs is empty.
+
+        A stacked step takes a batch without rows for the end of its client.
+        """
+        sequences = [[leaf for leaf in leaves if isinstance(leaf, Columns)] for leaves in self.leaves]
+        first = tuple([s.layout for s in sequences[0]]) if sequences else ()
+        for of_client in sequences:
+            if any(s.has_empty_batch for s in of_client) or tuple([s.layout for s in of_client]) != first:
+                return None
+        return first
 
     def with_only(self, indices: Iterable[int]) -> "Call":
         """The same call; the other clients are left out."""
@@ -174,17 +192,6 @@ def _packed(work: ClientWork, device: DeviceExecutor, call: Call, width: int) ->
     seeds = call.seeds(work.seed)
     with tf.device(device.device):  # what is kept packed stays there
         shape, tensors = pack_clients(
-            call.values, positions, seeds, numbers, width=width, places=call.places, kept=device.packed
+            call.leaves, positions, seeds, numbers, width=width, places=call.places, kept=device.packed
         )
     return shape, device.put(tensors)
-
-
-def common_layouts(clients: Sequence[tuple]) -> tuple[Layout, ...] | None:
-    """How the sequences of all clients are laid out; None where they differ, or a batch of theirs is empty.
-
-    A stacked step takes a batch without rows for the end of its client.
-    """
-    sequences = [[leaf for leaf in flatten(c) if isinstance(leaf, Columns)] for c in clients]
-    layouts = [tuple(s.layout for s in of_client) for of_client in sequences]
-    alike = all(given == layouts[0] for given in layouts) and not any(s.has_empty_batch for c in sequences for s in c)
-    return layouts[0] if alike else None

@@ -2,17 +2,20 @@
 
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError
+from fedcore.graphs.kept import KeptByInputs
 from fedcore.graphs.realize import Realized, realize_stage
 from fedcore.graphs.values import flatten
 from fedcore.graphs.vectorise import NoRule
-from fedcore.runtime.client_calls import Call, ClientWork, common_layouts, looped, one_more, stacked
+from fedcore.runtime.client_calls import Call, ClientWork, looped, one_more, stacked
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.drawing import Drawing, Drawn, converted, is_read_once
 from fedcore.runtime.failures import failures_of
@@ -23,6 +26,9 @@ from fedcore.runtime.reader import Reader
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.runtime.workers import Workers, dispatch
+
+MAX_CALLS = 1024
+"""Calls of datasets that are kept as they were read, for cohorts that come again."""
 
 Outcome = tuple[object, Mapping[int, object]]
 """The partial of a call's clients (None without a fold), and what is kept of each by its index."""
@@ -53,38 +59,36 @@ class ClientsExecutor:
     ):
         self.devices = list(devices)
         names = [device.device for device in self.devices]
-        self._memory = {name: DeviceMemory(workers_per_device * names.count(name)) for name in names}
-        self._workers = Workers(len(self.devices), workers_per_device)
+        self.memory = {name: DeviceMemory(workers_per_device * names.count(name)) for name in names}
+        self.workers = Workers(len(self.devices), workers_per_device)
+        self.timeout_s = timeout_s
+        self.calls: KeptByInputs[Call] = KeptByInputs(MAX_CALLS, _entries, remembered=MAX_CALLS)
         self._policy = policy
-        self._timeout_s = timeout_s
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple:
         """The merged partial (None without a fold) and the kept values by client (empty without any)."""
-        tolerance = Tolerance(self._policy, report)
-        return _Run(self.devices, self._memory, work, tolerance, self._timeout_s, report, stop).result(self._workers)
+        return _Run(self, work, Tolerance(self._policy, report), report, stop).result()
 
     def close(self) -> None:
-        self._workers.close()
+        self.workers.close()
+
+
+def _entries(call: Call) -> float:
+    """What a call counts among those that are kept; one that lacks a client would not tell why again."""
+    return math.inf if None in call.clients else 1
 
 
 class _Run:
     """One client stage in progress."""
 
-    def __init__(
-        self,
-        devices: Sequence[DeviceExecutor],
-        memory: Mapping[str, DeviceMemory],
-        work: ClientWork,
-        tolerance: Tolerance,
-        timeout_s: float | None,
-        report: Report,
-        stop: Stop,
-    ):
-        self.devices = devices
-        self.memory = memory
+    def __init__(self, stack: ClientsExecutor, work: ClientWork, tolerance: Tolerance, report: Report, stop: Stop):
+        self.devices = stack.devices
+        self.workers = stack.workers
+        self.memory = stack.memory
+        self.timeout_s = stack.timeout_s
+        self.calls = stack.calls
         self.work = work
         self.tolerance = tolerance
-        self.timeout_s = timeout_s
         self.report = report
         self.stop = stop
         self.tree = MergeTree(self._merge)
@@ -98,7 +102,7 @@ class _Run:
         self.without_rule: set[tuple] = set()  # layouts of clients that cannot be stacked
         self.shared: dict[str, list[tf.Tensor]] = {}
         self.sharing = threading.Lock()
-        self.drawing = Drawing(work, self.size, drops=tolerance.drops, timeout_s=timeout_s, stop=stop)
+        self.drawing = Drawing(work, self.size, drops=tolerance.drops, timeout_s=self.timeout_s, stop=stop)
 
     def _call_size(self, planned: int) -> int:
         """The clients of a call: at most as planned, and few enough that every device gets a call."""
@@ -109,13 +113,13 @@ class _Run:
         share = -(-blocks // len(self.devices))
         return min(planned, self.block << max(0, share - 1).bit_length())
 
-    def result(self, workers: Workers) -> tuple:
+    def result(self) -> tuple:
         ahead = int(self.drawing.is_at_hand and len(self.devices) == 1)  # of several the first free one takes the next
         with self.drawing as calls:
             dispatch(
                 calls,
                 lambda lane, drawn: self._perform(self.devices[lane], drawn),
-                workers,
+                self.workers,
                 self.stop,
                 ahead=ahead,
             )
@@ -124,7 +128,7 @@ class _Run:
         self.tolerance.check_quorum(clients)
         partial = None
         if self.work.zero is not None:
-            partial = workers.call(self._partial, self.stop)
+            partial = self.workers.call(self._partial, self.stop)
         self.report.kept += len(self.kept)
         keeps = self.work.keeps or self.work.zero is None
         return partial, [self.kept.get(i) for i in range(clients)] if keeps else []
@@ -141,9 +145,7 @@ class _Run:
         last = drawn.first + len(drawn.clients) - 1
         where = {"device": device.device, "block": drawn.index, "clients": [drawn.first, last]}
         with self.report.span("block", self.work.stage, **where):
-            with Reader(f"fedcore-data-{drawn.first}") as reader:
-                clients = tuple(self._converted(drawn.first + i, c, reader) for i, c in enumerate(drawn.clients))
-            call = Call(drawn.first, self.size, clients)
+            call = self._call(drawn)
             partial, kept = self.tolerance.outcome(lambda some: self._checked(device, some), call) or (ABSENT, {})
         if self.work.zero is not None:
             self.tree.add(drawn.index, partial)
@@ -154,6 +156,19 @@ class _Run:
                 if bits is not None and index not in self.report.dropped:
                     self.report.measure(self.work.merge, bits.tolist())
         self.report.ran(self.work.stage, device.device, drawn.first, last)
+
+    def _call(self, drawn: Drawn) -> Call:
+        """A call of datasets, which do not change, is kept; others are read anew. What cannot be read is a fault."""
+
+        def read() -> Call:
+            with Reader(f"fedcore-data-{drawn.first}") as reader:
+                clients = [self._converted(i, c, reader) for i, c in enumerate(drawn.clients, drawn.first)]
+            return Call(drawn.first, self.size, tuple(clients))
+
+        given = list(itertools.chain.from_iterable(drawn.clients))
+        if self.report.dropped or not given or set(map(type, given)) != {ClientDataset}:
+            return read()
+        return self.calls.get((*self.work.key, drawn.first, self.size), given, read)
 
     def _converted(self, index: int, client: tuple, reader: Reader) -> tuple | None:
         """A client's values as the runtime takes them; None where it is left out."""
@@ -172,7 +187,7 @@ class _Run:
         return None
 
     def _convert(self, index: int, client: tuple) -> tuple:
-        return tuple([converted(c, index, v) for c, v in zip(self.work.cohorts, client, strict=True)])
+        return tuple(map(converted, self.work.cohorts, itertools.repeat(index), client))
 
     def _checked(self, device: DeviceExecutor, call: Call) -> Outcome:
         """As `_fitting`; where clients may be dropped, the floats of the outcome are finite."""
@@ -188,7 +203,7 @@ class _Run:
         Clients that a plan stacks but whose data has no rule for it (layouts that differ, a graph whose rules ask for
         more than is known before) go one by one, and their partials merge as a tree.
         """
-        layouts = common_layouts(call.values) if self.stacked else ()
+        layouts = call.common_layouts if self.stacked else ()
         if layouts is None or layouts in self.without_rule:
             return self._unlike(device, call)
         memory = self.memory[device.device]

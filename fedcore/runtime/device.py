@@ -27,12 +27,18 @@ class DeviceExecutor:
         self.device = device
         self.functions = functions or Functions()
         self.packed = packed(MAX_PACKED_BYTES)
+        self._suffix = device.removeprefix("/")
         self._ready: weakref.WeakSet[Realized] = weakref.WeakSet()
 
     def put(self, tensors: Sequence) -> list[tf.Tensor]:
         """The tensors on this device; those that are here already are not copied."""
         with tf.device(self.device):
-            return [tf.identity(t) if _elsewhere(t, self.device) else tf.convert_to_tensor(t) for t in tensors]
+            return [self._here(t) for t in tensors]
+
+    def _here(self, tensor) -> tf.Tensor:
+        if not isinstance(tensor, tf.Tensor):
+            return tf.convert_to_tensor(tensor)
+        return tensor if tensor.device.endswith(self._suffix) else tf.identity(tensor)
 
     def get_ready(self, function: Realized, tensors: Sequence) -> None:
         """Compiles the function for this device, if that was not done before: a call with a deadline only runs it."""
@@ -45,10 +51,6 @@ class DeviceExecutor:
         """The function's result; ended early when `stop` says so."""
         with tf.device(self.device), stop.running() as cancellation:
             return function(tensors, cancellation)
-
-
-def _elsewhere(tensor, device: str) -> bool:
-    return isinstance(tensor, tf.Tensor) and not tensor.device.endswith(device.removeprefix("/"))
 
 
 def default_devices() -> list[str]:

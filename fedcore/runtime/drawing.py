@@ -80,15 +80,9 @@ class Drawing:
             yield drawn
 
     def _side_by_side(self) -> Iterator[tuple]:
-        """One tuple a client; the cohorts of one call have equally many clients."""
+        """One tuple a client."""
         cohorts = [c.given if _is_at_hand(c) else self._read(c) for c in self._work.cohorts]
-        for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
-            if any(value is _ENDED for value in client):
-                raise TypeMismatch(
-                    "the client values of one call are of equally many clients; "
-                    f"client {index} is missing in some of them"
-                )
-            yield client
+        return zip(*cohorts, strict=True) if len(cohorts) == 1 else _equally_many(cohorts)
 
     def _read(self, values: ClientValues) -> Iterator:
         """What may block or raise. After an error a generator has no more clients, where an `fc.Cohort` has."""
@@ -110,6 +104,16 @@ class Drawing:
 
     def _goes_on(self, values: ClientValues) -> bool:
         return self._drops and isinstance(values.given, Cohort)
+
+
+def _equally_many(cohorts: list[Iterable]) -> Iterator[tuple]:
+    """The cohorts of one call have equally many clients."""
+    for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
+        if any(value is _ENDED for value in client):
+            raise TypeMismatch(
+                f"the client values of one call are of equally many clients; client {index} is missing in some of them"
+            )
+        yield client
 
 
 def _is_at_hand(values: ClientValues) -> bool:

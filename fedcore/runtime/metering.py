@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from fedcore.graphs.kept import KeptByInputs
 from fedcore.intrinsics.planned import fold_of, sent_by
 from fedcore.ir import Module
 from fedcore.types import Type, leaves, member_of
@@ -51,10 +52,14 @@ def crossings(plan: Module) -> list[Crossing]:
     return found
 
 
+_crossings: KeptByInputs[list[Crossing]] = KeptByInputs(64)
+"""Of the plans that ran last."""
+
+
 def meter(plan: Module, report: "Report") -> None:
     """Tells the report what crossed: sizes that the types give, times the clients, and the others as measured."""
     measured = {name: iter(sizes) for name, sizes in report.measured.items()}
-    for one in crossings(plan):
+    for one in _crossings.get("crossings", [plan], lambda: crossings(plan)):
         bits = next(measured[one.op], 0) if one.bits is None and one.op in measured else one.bits or 0
         # What clients send can differ between them, so it is measured in sum.
         summed = one.bits is None and one.kind == "merge"

@@ -10,9 +10,9 @@ from fedcore.errors import TypeMismatch
 from fedcore.graphs.kept import KeptByInputs
 from fedcore.graphs.realize import pack, realize_stage
 from fedcore.graphs.sizes import measured_bits, unsized
-from fedcore.graphs.values import flatten
+from fedcore.graphs.values import flatten, unflatten
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
-from fedcore.ir import Module, Operation, Ref
+from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.runtime.arguments import ClientValues, leaf_numbers
 from fedcore.runtime.client_calls import ClientWork
 from fedcore.runtime.clients import ClientsExecutor
@@ -21,7 +21,7 @@ from fedcore.runtime.failures import failures_of
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
-from fedcore.types import FederatedType, leaves, member_of
+from fedcore.types import FederatedType, SequenceType, contains, leaves, member_of
 
 MAX_RESULTS = 8
 """Results of server stages that are kept, those used last; each goes with its arguments."""
@@ -32,8 +32,8 @@ class PlanExecutor:
 
     Guarantees:
       - Makes exactly the graph calls of the plan: one a server stage, one a block, one less than blocks a merge. A
-        server stage that draws nothing and is given the very tensors of a call before, such as the model that is
-        evaluated again, is not run again.
+        server stage that only takes structs apart and puts them together needs none; one that draws nothing and is
+        given the very tensors of a call before, such as the model that is evaluated again, is not run again.
       - Server values stay on the server's device between stages.
       - Where a call comes from the main thread, that thread runs no graph itself, so that Ctrl-C reaches it at once.
       - A generator that several stages would read is refused before any work.
@@ -73,9 +73,12 @@ class PlanExecutor:
         return known[main.result.name]
 
     def _run(self, module: Module, digest: str, stage: str, arguments: list, firsts, seed: int, report, stop: Stop):
+        function = module.function(stage)
+        if _only_moves(function):
+            return unflatten(self._server.put(flatten(_moved(function, arguments))), function.result_type)
         packed = [pack(a, seed, first) for a, first in zip(arguments, firsts, strict=True)]
         layouts = tuple(given for given, _ in packed)
-        function = self._server.functions.get(
+        realized = self._server.functions.get(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)
         )
         given = [t for _, ts in packed for t in ts]
@@ -85,10 +88,10 @@ class PlanExecutor:
             tensors = self._server.put([np.int64(seed), *given])
             with failures_of(module, stage):
                 if threading.current_thread() is not threading.main_thread():
-                    return self._server.call(function, tensors, stop)
-                return self._aside.call(lambda: self._server.call(function, tensors, stop), stop)
+                    return self._server.call(realized, tensors, stop)
+                return self._aside.call(lambda: self._server.call(realized, tensors, stop), stop)
 
-        if function.draws or not given or not all(isinstance(t, tf.Tensor) for t in given):
+        if realized.draws or not given or not all(isinstance(t, tf.Tensor) for t in given):
             return compute()
         return self._results.get((digest, stage), given, compute)
 
@@ -104,6 +107,20 @@ class PlanExecutor:
         if op.kind == "collect":
             return values
         return (merged, values) if work.keeps else merged
+
+
+def _only_moves(function: Function) -> bool:
+    """Whether a stage computes nothing: its result is parts of its arguments, and no sequence, which would be drawn."""
+    return all(op.kind in ("item", "struct") for op in function.operations) and not contains(
+        function.result_type, lambda t: isinstance(t, SequenceType)
+    )
+
+
+def _moved(function: Function, arguments: list):
+    known, types = dict(zip((p.name for p in function.parameters), arguments, strict=True)), function.types()
+    for op in function.operations:
+        known[op.name] = _bookkeeping(op, [known[o.name] for o in op.operands if isinstance(o, Ref)], types)
+    return known[function.result.name]
 
 
 def _measure(op: Operation, value, report: Report) -> None:

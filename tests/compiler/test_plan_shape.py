@@ -174,12 +174,14 @@ CALLS = {
 
 
 def calls_of_the_plan(computation, n: int) -> dict[str, int]:
-    """What the plan's text says: a run is one call, a stage one for every `call` clients, a merge joins all of them."""
+    """What the plan's text says: a run that computes is one call, a stage one for every `call` clients, a merge joins
+    all of them."""
     module = computation.to_module("planned")
     expected = collections.Counter(server=0, blocks=0, merges=0)
     for op in module.main.operations:
         if op.kind == "run":
-            expected["server"] += 1
+            computed = [o.kind for o in module.function(op.operands[0].name).operations]
+            expected["server"] += not set(computed) <= {"item", "struct"}
         if op.kind in ("fold", "collect"):
             plan = module.function(op.operands[op.kind == "fold"].name).attributes
             calls = math.ceil(n / plan.get("call", plan["block"]))
