@@ -1,8 +1,10 @@
 """One device: values put on it, and functions run there."""
 
+import functools
 import weakref
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
@@ -13,6 +15,10 @@ from fedcore.runtime.stopping import Stop
 
 MAX_PACKED_BYTES = 512 << 20
 """Packed client data that a device keeps for clients that come again."""
+
+
+MAX_NUMBERS = 256
+"""Scalars that a device keeps."""
 
 
 class DeviceExecutor:
@@ -28,6 +34,7 @@ class DeviceExecutor:
         self.functions = functions or Functions()
         self.packed = packed(MAX_PACKED_BYTES)
         self._suffix = device.removeprefix("/")
+        self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # a state holds some, most of which stay as they are
         self._ready: weakref.WeakSet[Realized] = weakref.WeakSet()
 
     def put(self, tensors: Sequence) -> list[tf.Tensor]:
@@ -35,10 +42,12 @@ class DeviceExecutor:
         with tf.device(self.device):
             return [self._here(t) for t in tensors]
 
-    def _here(self, tensor) -> tf.Tensor:
-        if not isinstance(tensor, tf.Tensor):
-            return tf.convert_to_tensor(tensor)
-        return tensor if tensor.device.endswith(self._suffix) else tf.identity(tensor)
+    def _here(self, value) -> tf.Tensor:
+        if isinstance(value, tf.Tensor):
+            return value if value.device.endswith(self._suffix) else tf.identity(value)
+        if isinstance(value, np.ndarray | np.generic) and not value.ndim and not value.dtype.hasobject:
+            return self._number(value.dtype, value.tobytes())
+        return tf.convert_to_tensor(value)
 
     def get_ready(self, function: Realized, tensors: Sequence) -> None:
         """Compiles the function for this device, if that was not done before: a call with a deadline only runs it."""
@@ -51,6 +60,10 @@ class DeviceExecutor:
         """The function's result; ended early when `stop` says so."""
         with tf.device(self.device), stop.running() as cancellation:
             return function(tensors, cancellation)
+
+
+def _number(dtype: np.dtype, data: bytes) -> tf.Tensor:
+    return tf.convert_to_tensor(np.frombuffer(data, dtype)[0])
 
 
 def default_devices() -> list[str]:

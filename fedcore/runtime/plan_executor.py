@@ -21,7 +21,7 @@ from fedcore.runtime.failures import failures_of
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
-from fedcore.types import FederatedType, SequenceType, contains, leaves, member_of
+from fedcore.types import FederatedType, SequenceType, leaves, member_of
 
 MAX_RESULTS = 8
 """Results of server stages that are kept, those used last; each goes with its arguments."""
@@ -111,8 +111,8 @@ class PlanExecutor:
 
 def _only_moves(function: Function) -> bool:
     """Whether a stage computes nothing: its result is parts of its arguments, and no sequence, which would be drawn."""
-    return all(op.kind in ("item", "struct") for op in function.operations) and not contains(
-        function.result_type, lambda t: isinstance(t, SequenceType)
+    return all(op.kind in ("item", "struct") for op in function.operations) and not any(
+        isinstance(leaf, SequenceType) for _, leaf in leaves(function.result_type)
     )
 
 
