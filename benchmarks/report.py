@@ -47,7 +47,7 @@ def write_report(out: Path, names: list[str], seconds: float) -> None:
         console.print(table)
     if "many" in results:
         many = results["many"]
-        costs = ", ".join(f"{float(v):.0f} µs at {k}" for k, v in many["per_client_us"].items())
+        costs = ", ".join(f"{float(v):.0f} µs from {k}" for k, v in many["per_client_us"].items())
         console.print(
             f"a client more costs {costs}: ratio {many['ratio']:.2f} (≤ {many['target']}); RSS {many['rss_mb']}"
         )

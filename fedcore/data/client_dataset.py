@@ -72,17 +72,17 @@ class ClientDataset(tf.data.Dataset):
 
     def repeat(self, count=None, name=None):
         """Goes through the elements `count` times; without a number, without end."""
-        return self._step(Step("repeat", INFINITE if count is None else int(count)))
+        return self._step(_plain_step("repeat", INFINITE if count is None else int(count)))
 
     def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
         """Draws a uniform permutation of all elements (whatever the buffer), new in every call and client."""
-        return self._step(Step("shuffle", int(seed or 0), reshuffles=reshuffle_each_iteration is not False))
+        return self._step(_plain_step("shuffle", int(seed or 0), reshuffles=reshuffle_each_iteration is not False))
 
     def take(self, count, name=None):
-        return self._step(Step("take", int(count)))
+        return self._step(_plain_step("take", int(count)))
 
     def skip(self, count, name=None):
-        return self._step(Step("skip", int(count)))
+        return self._step(_plain_step("skip", int(count)))
 
     def batch(self, batch_size, drop_remainder=False, num_parallel_calls=None, deterministic=None, name=None):
         """Groups `batch_size` elements in a row; the last group may be smaller."""
@@ -90,7 +90,7 @@ class ClientDataset(tf.data.Dataset):
             return self._real().batch(batch_size, drop_remainder)
         if int(batch_size) < 1:
             raise FedcoreError(f"a batch has at least one element, not {batch_size}")
-        return self._step(Step("batch", int(batch_size), drop_remainder=bool(drop_remainder)))
+        return self._step(_plain_step("batch", int(batch_size), drop_remainder=bool(drop_remainder)))
 
     def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options):
         """Applies `map_func` to every element; it is traced once for each type of element."""
@@ -145,6 +145,10 @@ class ClientDataset(tf.data.Dataset):
         return f"<ClientDataset {self.element_type}*{' ' + steps if steps else ''}>"
 
     __str__ = __repr__
+
+
+_plain_step = functools.lru_cache(maxsize=1024)(Step)
+"""A step without a function: one object for all clients' pipelines, rather than one more for each."""
 
 
 def _as_column(x) -> np.ndarray | tf.Tensor:

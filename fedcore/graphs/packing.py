@@ -63,7 +63,7 @@ def _bytes(tensor: tf.Tensor) -> int:
 
 
 def pack_clients(
-    leaves_of: SequenceOf[list],
+    leaves_of: SequenceOf[SequenceOf],
     positions: SequenceOf[int],
     seeds: np.ndarray,
     numbers: SequenceOf[int],
@@ -125,7 +125,7 @@ def _as_tensors(make: Callable[[], tuple]) -> tuple:
 
 
 def _lanes(
-    leaves_of: SequenceOf[list], sequences: dict[int, int], seeds: np.ndarray, width: int, in_slots: bool
+    leaves_of: SequenceOf[SequenceOf], sequences: dict[int, int], seeds: np.ndarray, width: int, in_slots: bool
 ) -> tuple:
     """The client of each lane (ABSENT for none); then rows, sizes and padded size of a batch for each sequence.
 

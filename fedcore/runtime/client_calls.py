@@ -1,7 +1,7 @@
 """The graph calls of a client stage: which clients one takes, its function and its tensors."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 import numpy as np
@@ -80,9 +80,9 @@ class Call:
         return [client for client in self.clients if client is not None]
 
     @functools.cached_property
-    def leaves(self) -> list[list]:
+    def leaves(self) -> list[Sequence]:
         """Of each of those clients' values."""
-        return [flatten(client) for client in self.values]
+        return [flatten(c) if any(isinstance(part, tuple) for part in c) else c for c in self.values]
 
     @functools.cached_property
     def common_layouts(self) -> tuple[Layout, ...] | None:
