@@ -35,13 +35,16 @@ class CallShape:
         rows: the padded size of batches, for each leaf; 0 where a leaf is no batched sequence.
         in_slots: the one sequence comes as whole batches, in the order in which the groups read them; else rows say
             which examples a batch has.
-        by_index: clients stand in lanes in the order of their indices, and none is absent before another.
+        alike: all clients take equally many steps, so they stand in lanes in the order of their indices; none is
+            absent before another.
+        single: and that is one step.
     """
 
     layouts: tuple[Layout | None, ...]
     rows: tuple[int, ...]
     in_slots: bool = False
-    by_index: bool = False
+    alike: bool = False
+    single: bool = False
 
 
 REMEMBERED = 1024
@@ -97,7 +100,10 @@ def pack_clients(
     client_of = np.asarray(lanes)
     place = np.full(places, ABSENT, np.int64)
     place[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
-    by_index = bool((place[: len(leaves_of)] == np.arange(len(leaves_of))).all())
+    count = len(leaves_of)
+    taken = [np.asarray(sizes)[:count] for sizes in rest[1::3]]
+    alike = bool((place[:count] == np.arange(count)).all()) and all(t.all() for t in taken)
+    single = alike and all(t.shape[1] == 1 for t in taken)
     tensors: list = [np.where(client_of == ABSENT, 0, seeds[client_of]), place]
     layouts: list[Layout | None] = []
     widths: list[int] = []
@@ -116,7 +122,7 @@ def pack_clients(
         else:
             kind, make = "columns", functools.partial(_all_together, values)
         tensors.extend([*kept.get(kind, values, functools.partial(_as_tensors, make)), rows, sizes])
-    return CallShape(tuple(layouts), tuple(widths), in_slots, by_index), tensors
+    return CallShape(tuple(layouts), tuple(widths), in_slots, alike, single), tensors
 
 
 def _as_tensors(make: Callable[[], tuple]) -> tuple:

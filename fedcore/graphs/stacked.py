@@ -134,8 +134,9 @@ class _Stage:
         xla: graphs that XLA may compile are compiled by it.
     """
 
-    def __init__(self, module: Module, *, xla: bool):
+    def __init__(self, module: Module, shape: CallShape, *, xla: bool):
         self.sizes: tf.Tensor | None = None
+        self._shape = shape
         self._xla = xla
         self.run = Interpreter(module, self._evaluate, self._graph)
 
@@ -165,10 +166,10 @@ class _Stage:
         return declared.meaning(*values, **declared.variables(op, types))
 
     def _reduce(self, sequence: StackedSequence, zero, function: Callable, type_: Type):
-        """Steps until all clients have ended; one that has keeps what it had."""
+        """Steps until all clients have ended; one that has keeps what it had. Where all end together, what is made of
+        a lane without a client is of no use."""
         clients = int(sequence.sizes.shape[0])
         specs = [tf.TensorShape([clients, *t.sizes]) for t in tensor_leaves(type_)]
-        last = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
 
         def step(s, *carry):
             taken = sequence.taken(s)
@@ -176,15 +177,15 @@ class _Stage:
             value = sequence.element(s, taken)
             after = flatten(_at_element(function, s)(unflatten([stacked(t) for t in carry], type_), value))
             self.sizes = None
-            return s + 1, *chosen(taken > 0, [_stack(lane, clients) for lane in after], list(carry))
+            whole = [_stack(lane, clients) for lane in after]
+            return s + 1, *(whole if self._shape.alike else chosen(taken > 0, whole, list(carry)))
 
-        start = [_stack(lane, clients) for lane in flatten(zero)]
-        state = tf.while_loop(
-            lambda s, *_: s < last,
-            step,
-            (tf.constant(0, tf.int64), *start),
-            shape_invariants=(tf.TensorShape([]), *specs),
-        )
+        start = (tf.constant(0, tf.int64), *(_stack(lane, clients) for lane in flatten(zero)))
+        if self._shape.single:
+            state = step(*start)
+        else:
+            last = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
+            state = tf.while_loop(lambda s, *_: s < last, step, start, shape_invariants=(tf.TensorShape([]), *specs))
         return unflatten([stacked(t) for t in state[1:]], type_)
 
 
@@ -240,7 +241,7 @@ class _Fold:
         self.types = function.types()
         self.specs = [spec(t) for p in self.common for t in tensor_leaves(p.type)]
         self.specs += call_specs([p.type for p in self.mine], shape)
-        self.evaluator = _Stage(module, xla=bool(function.attributes.get("xla")))
+        self.evaluator = _Stage(module, shape, xla=bool(function.attributes.get("xla")))
         self.known: dict[str, object] = {}
 
     def begin(self, rest: list) -> tuple[Callable, tf.Tensor, tf.Tensor]:
@@ -310,7 +311,7 @@ def realize_stacked(
     """
     graph = _Fold(module, zero, stage, broadcasts, shape, width)
     partial_type = graph.zero.result_type
-    whole_blocks = shape.by_index and not width % block and block <= IN_ORDER
+    whole_blocks = shape.alike and not width % block and block <= IN_ORDER
 
     def merge(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
         pair = [unflatten([stacked(t) for t in side], partial_type) for side in (left, right)]

@@ -20,7 +20,7 @@ def installed():
 
 
 def workers_of_each_device():
-    return context.current_runtime()._clients._workers.each
+    return context.current_runtime()._clients.workers.each
 
 
 CORES = os.cpu_count() or 1

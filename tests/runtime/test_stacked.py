@@ -88,3 +88,19 @@ def test_clients_in_order_add_up_to_the_bits_of_the_fold():
             found.append([np.asarray(leaf).tobytes() for leaf in total(clients)])
         runtime.close()
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("batch", [4, 2])
+def test_clients_that_end_together_have_the_bits_of_those_that_do_not(batch):
+    @fc.tf_computation("float32", ("float32", [None]))
+    def waves(total, rows):
+        return total * 1.1 + tf.reduce_sum(tf.sin(rows))
+
+    @fc.federated_computation(fc.FederatedType(BATCHES, fc.CLIENTS))
+    def total(clients):
+        return fc.federated_sum(fc.federated_map(lambda b: fc.sequence_reduce(b, 0.0, waves), clients))
+
+    rng = np.random.default_rng(0)
+    alike = [fc.data.ClientDataset.from_columns(rng.normal(size=4).astype(np.float32)).batch(batch) for _ in range(11)]
+    nothing = fc.data.ClientDataset.from_columns(np.zeros(9, np.float32)).batch(batch)  # takes more steps, adds 0
+    assert total(alike).tobytes() == total([*alike, nothing]).tobytes()
