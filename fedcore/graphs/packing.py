@@ -65,8 +65,36 @@ def _bytes(tensor: tf.Tensor) -> int:
     return tensor.dtype.size * math.prod(tensor.shape)
 
 
+@attrs.frozen
+class Leaves:
+    """What the clients of a call are given, flat; what it is like is worked out once, however often it is packed.
+
+    Args:
+        each: of each client.
+    """
+
+    each: SequenceOf[SequenceOf]
+
+    @functools.cached_property
+    def sequences(self) -> dict[int, list[Columns]]:
+        """The sequences of all clients, by the position of their leaf."""
+        found = [i for i, leaf in enumerate(self.each[0]) if isinstance(leaf, Columns)]
+        return {i: [leaves[i] for leaves in self.each] for i in found}
+
+    @functools.cached_property
+    def is_steady(self) -> bool:
+        """Whether there is one sequence, and what is drawn from it depends on no seed."""
+        columns = [c for of_clients in self.sequences.values() for c in of_clients]
+        return len(self.sequences) == 1 and not any(c.is_random for c in columns)
+
+    @functools.cached_property
+    def in_slots(self) -> bool:
+        """Whether its batches are its examples in order."""
+        return self.is_steady and all(c.is_in_order for columns in self.sequences.values() for c in columns)
+
+
 def pack_clients(
-    leaves_of: SequenceOf[SequenceOf],
+    leaves: Leaves,
     positions: SequenceOf[int],
     seeds: np.ndarray,
     numbers: SequenceOf[int],
@@ -82,47 +110,44 @@ def pack_clients(
     read, a batch a slot, and with the slot of each step's first lane.
 
     Args:
-        leaves_of: each client's values, flat.
         positions: where each client stands among those of the call; the others are absent.
         numbers: of each leaf of a client, among the leaves of the call's arguments; see `realize.pack`.
         width: clients of a group; the lanes are a multiple of it.
         places: clients of a call that is not the last.
     """
-    sequences = [i for i, leaf in enumerate(leaves_of[0]) if isinstance(leaf, Columns)]
-    steady = len(sequences) == 1 and not any(leaf[sequences[0]].is_random for leaf in leaves_of)
-    in_slots = steady and all(leaf[sequences[0]].is_in_order for leaf in leaves_of)
-    pack = functools.partial(_lanes, leaves_of, {i: numbers[i] for i in sequences}, seeds, width, in_slots)
-    if steady:  # nothing of the rows depends on a seed
-        columns = [leaf[sequences[0]] for leaf in leaves_of]
+    sequences = leaves.sequences
+    pack = functools.partial(_lanes, leaves, numbers, seeds, width)
+    if leaves.is_steady:
+        (columns,) = sequences.values()
         lanes, *rest = kept.get(f"rows by {width}", columns, functools.partial(_as_tensors, pack))
     else:
         lanes, *rest = pack()
     client_of = np.asarray(lanes)
     place = np.full(places, ABSENT, np.int64)
     place[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
-    count = len(leaves_of)
+    count = len(leaves.each)
     taken = [np.asarray(sizes)[:count] for sizes in rest[1::3]]
     alike = bool((place[:count] == np.arange(count)).all()) and all(t.all() for t in taken)
     single = alike and all(t.shape[1] == 1 for t in taken)
     tensors: list = [np.where(client_of == ABSENT, 0, seeds[client_of]), place]
     layouts: list[Layout | None] = []
     widths: list[int] = []
-    for position, leaf in enumerate(leaves_of[0]):
-        values = [leaves[position] for leaves in leaves_of]
+    for position, leaf in enumerate(leaves.each[0]):
         if position not in sequences:
             layouts.append(None)
             widths.append(0)
-            tensors.append(np.stack([np.asarray(v) for v in values])[np.maximum(client_of, 0)])
+            values = np.stack([np.asarray(of_client[position]) for of_client in leaves.each])
+            tensors.append(values[np.maximum(client_of, 0)])
             continue
-        rows, sizes, padded = rest[3 * sequences.index(position) :][:3]
+        columns, (rows, sizes, padded, *rest) = sequences[position], rest
         layouts.append(leaf.layout)
         widths.append(padded)
-        if in_slots:
-            kind, make = f"slots by {width}", functools.partial(_slots, values, client_of, sizes, padded, width)
+        if leaves.in_slots:
+            kind, make = f"slots by {width}", functools.partial(_slots, columns, client_of, sizes, padded, width)
         else:
-            kind, make = "columns", functools.partial(_all_together, values)
-        tensors.extend([*kept.get(kind, values, functools.partial(_as_tensors, make)), rows, sizes])
-    return CallShape(tuple(layouts), tuple(widths), in_slots, alike, single), tensors
+            kind, make = "columns", functools.partial(_all_together, columns)
+        tensors.extend([*kept.get(kind, columns, functools.partial(_as_tensors, make)), rows, sizes])
+    return CallShape(tuple(layouts), tuple(widths), leaves.in_slots, alike, single), tensors
 
 
 def _as_tensors(make: Callable[[], tuple]) -> tuple:
@@ -130,22 +155,15 @@ def _as_tensors(make: Callable[[], tuple]) -> tuple:
     return tuple(_tensor(m) if isinstance(m, np.ndarray) else m for m in make())
 
 
-def _lanes(
-    leaves_of: SequenceOf[SequenceOf], sequences: dict[int, int], seeds: np.ndarray, width: int, in_slots: bool
-) -> tuple:
+def _lanes(leaves: Leaves, numbers: SequenceOf[int], seeds: np.ndarray, width: int) -> tuple:
     """The client of each lane (ABSENT for none); then rows, sizes and padded size of a batch for each sequence.
 
-    Args:
-        sequences: which leaves are sequences, with the number of each.
-        in_slots: instead of rows, the slot of each step's first lane.
+    Where batches come in slots, the slot of each step's first lane stands instead of rows.
     """
-    count = len(leaves_of)
+    count = len(leaves.each)
     drawn = {
-        i: [
-            leaves[i].draw(fold_in(int(s), number) if leaves[i].is_random else 0)
-            for leaves, s in zip(leaves_of, seeds, strict=True)
-        ]
-        for i, number in sequences.items()
+        i: [c.draw(fold_in(int(s), numbers[i]) if c.is_random else 0) for c, s in zip(columns, seeds, strict=True)]
+        for i, columns in leaves.sequences.items()
     }
     steps = np.zeros(count, np.int64)
     for of_clients in drawn.values():
@@ -154,10 +172,10 @@ def _lanes(
     client_of[:count] = np.argsort(-steps, kind="stable")
     found: list = [client_of]
     for i, of_clients in drawn.items():
-        columns = [leaves[i] for leaves in leaves_of]
+        columns = leaves.sequences[i]
         padded = _padded_size(of_clients, columns) if columns[0].layout.batched else 0
         sizes = _sizes_by_lane(of_clients, client_of)
-        rows = _first_slots(sizes, width) if in_slots else _rows_by_lane(columns, of_clients, client_of, padded)
+        rows = _first_slots(sizes, width) if leaves.in_slots else _rows_by_lane(columns, of_clients, client_of, padded)
         found.extend([rows, sizes, padded])
     return tuple(found)
 

@@ -1,7 +1,7 @@
 """The graph calls of a client stage: which clients one takes, its function and its tensors."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import attrs
 import numpy as np
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.columns import Columns
-from fedcore.graphs.packing import CallShape, pack_clients
+from fedcore.graphs.packing import CallShape, Leaves, pack_clients
 from fedcore.graphs.realize import Realized, pack, realize_block
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.stacked import realize_one_more, realize_stacked
@@ -80,9 +80,9 @@ class Call:
         return [client for client in self.clients if client is not None]
 
     @functools.cached_property
-    def leaves(self) -> list[Sequence]:
-        """Of each of those clients' values."""
-        return [flatten(c) if any(isinstance(part, tuple) for part in c) else c for c in self.values]
+    def leaves(self) -> Leaves:
+        """Of those clients' values."""
+        return Leaves([flatten(c) if any(isinstance(part, tuple) for part in c) else c for c in self.values])
 
     @functools.cached_property
     def common_layouts(self) -> tuple[Layout, ...] | None:
@@ -90,7 +90,7 @@ class Call:
 
         A stacked step takes a batch without rows for the end of its client.
         """
-        sequences = [[leaf for leaf in leaves if isinstance(leaf, Columns)] for leaves in self.leaves]
+        sequences = [[leaf for leaf in leaves if isinstance(leaf, Columns)] for leaves in self.leaves.each]
         first = tuple([s.layout for s in sequences[0]]) if sequences else ()
         for of_client in sequences:
             if any(s.has_empty_batch for s in of_client) or tuple([s.layout for s in of_client]) != first:
