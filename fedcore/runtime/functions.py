@@ -13,8 +13,9 @@ class Functions:
     """The realized functions of a stack, for all its devices: TensorFlow places them where they are called.
 
     Guarantees:
-      - One function for a stage, a layout and the size of a call, which is a power of two of blocks and at most the
-        plan's: a new cohort size makes nothing new, once the few sizes of calls are there; nor does another device.
+      - One function for a stage, what the data of a call's clients has in common (layout, whether all end together, and
+        after one step) and the size of the call, which is a power of two of blocks and at most the plan's: a new cohort
+        size makes nothing new, once the few kinds and sizes of calls are there; nor does another device.
       - At most `max_functions` functions are kept, those used last.
       - A function asked for by several threads at once is built once; one whose building fails is built again.
     """
