@@ -57,6 +57,13 @@ class Handed:
         """[lanes, …], zeros at the end."""
         return tf.ensure_shape(self.groups.concat(), [None, *self.shape])
 
+    def held_until(self, total: tf.Tensor) -> tf.Tensor:
+        """The total, for whose computation the groups are held: AddN begins with whichever value nobody else holds."""
+        with tf.control_dependencies([total]):
+            held = tf.raw_ops.TensorListLength(input_handle=self.groups.flow)
+        with tf.control_dependencies([held]):
+            return tf.identity(total)
+
     def each(self, lanes: tf.Tensor) -> Tensors:
         """The values [1, …] of some lanes, which TensorFlow takes from their groups without a copy."""
         groups = tf.unstack(tf.cast(lanes // self.width, tf.int32))
@@ -204,7 +211,8 @@ def _summed(handed: Handed, place: tf.Tensor) -> tf.Tensor:
     blocks, block = place.shape
     if handed.is_large:
         values = handed.each(tf.reshape(tf.where(place >= 0, place, handed.lanes), [-1]))
-        return tf.concat([_added(values[i : i + block]) for i in range(0, blocks * block, block)], 0)
+        total = tf.concat([_added(values[i : i + block]) for i in range(0, blocks * block, block)], 0)
+        return handed.held_until(total)
     together = handed.together()
     first = place[:, :IN_ORDER]
     order = tf.reshape(first, [-1])

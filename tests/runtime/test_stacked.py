@@ -104,3 +104,21 @@ def test_clients_that_end_together_have_the_bits_of_those_that_do_not(batch):
     alike = [fc.data.ClientDataset.from_columns(rng.normal(size=4).astype(np.float32)).batch(batch) for _ in range(11)]
     nothing = fc.data.ClientDataset.from_columns(np.zeros(9, np.float32)).batch(batch)  # takes more steps, adds 0
     assert total(alike).tobytes() == total([*alike, nothing]).tobytes()
+
+
+def test_large_sums_have_the_same_bits_in_every_call():
+    @fc.tf_computation(("float32", (160_000,)), ("float32", [None]))
+    def spread(total, rows):
+        return total + tf.sin(tf.reduce_sum(rows) * tf.range(1.0, 160_001.0))
+
+    @fc.federated_computation(fc.FederatedType(BATCHES, fc.CLIENTS))
+    def total(clients):
+        start = np.zeros(160_000, np.float32)
+        return fc.federated_sum(fc.federated_map(lambda b: fc.sequence_reduce(b, start, spread), clients))
+
+    rng = np.random.default_rng(0)
+    clients = [
+        fc.data.ClientDataset.from_columns(rng.normal(size=n).astype(np.float32)).batch(2)
+        for n in rng.integers(8, 13, 100)
+    ]
+    assert len({total(clients).tobytes() for _ in range(20)}) == 1
