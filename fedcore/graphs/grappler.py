@@ -1,8 +1,12 @@
-"""TensorFlow's graph optimiser over one canonical graph."""
+"""TensorFlow's graph optimiser: over one canonical graph, and what it does when a function runs first."""
+
+import contextlib
+from collections.abc import Iterator
 
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
-from tensorflow.python.grappler import tf_optimizer  # not in the public API
+from tensorflow.python.eager import context  # neither is in the public API
+from tensorflow.python.grappler import tf_optimizer
 
 from fedcore.graphs.canonical import canonical_graph
 from fedcore.ir import Graph
@@ -42,6 +46,23 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
     return canonical_graph(
         after, arguments, [(inner[r], returned[r]) for r in results], [], "seed" if given is not arguments else None
     )
+
+
+@contextlib.contextmanager
+def of_optimised_parts() -> Iterator[None]:
+    """Functions called by one that is traced here are only tidied up when they run first.
+
+    They are made of optimised graphs; and folding constants would put those that a loop was given back into its turns.
+    """
+    eager = context.context()
+    before = eager.function_call_options
+    config = config_pb2.ConfigProto.FromString(before.config_proto_serialized)
+    config.graph_options.rewrite_options.optimizers.extend(["pruning", "dependency", "arithmetic"])
+    eager.function_call_options = context.FunctionCallOptions(before.executor_type, config)
+    try:
+        yield
+    finally:
+        eager.function_call_options = before
 
 
 def _config() -> config_pb2.ConfigProto:

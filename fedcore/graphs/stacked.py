@@ -12,12 +12,14 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.folding import IN_ORDER, by_group, fold_blocks, fold_one, merge_sums, summed_leaves, sums_by_group
+from fedcore.graphs.grappler import of_optimised_parts
 from fedcore.graphs.kernels import kernels
 from fedcore.graphs.packing import CallShape
 from fedcore.graphs.realize import Realized, shown_name
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, spec
+from fedcore.graphs.turns import turned
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.vectorise import Lane, NoRule, chosen, shared, stacked, vectorised_call
 from fedcore.graphs.xla import can_compile, compiled
@@ -68,10 +70,10 @@ class StackedSequence:
     begin: tf.Tensor | None = None
     maps: tuple[Callable, ...] = ()
 
-    def group(self, lanes: "_Window") -> "StackedSequence":
-        """That of some lanes."""
+    def group(self, lanes: "_Window", begin: tf.Tensor) -> "StackedSequence":
+        """That of some lanes, of which `begin` is the first."""
         rows = self.rows if self.rows.shape.rank == 1 else lanes.of(self.rows)
-        return attrs.evolve(self, rows=rows, sizes=lanes.of(self.sizes), begin=lanes.begin)
+        return attrs.evolve(self, rows=rows, sizes=lanes.of(self.sizes), begin=begin)
 
     def taken(self, step: tf.Tensor) -> tf.Tensor:
         """int64 [clients]: rows of each client's batch; 1 for an element that is no batch, 0 behind the end."""
@@ -81,7 +83,9 @@ class StackedSequence:
         """Lanes of the elements of one step."""
         layout = self.layout
         if self.begin is not None and self.rows.shape.rank == 1:
-            slots = _Window(tf.gather(self.rows, step) + self.begin, int(self.sizes.shape[0]))
+            begins = tf.reshape(self.rows + self.begin, [-1, 1])
+            width = int(self.sizes.shape[0])
+            slots = _Window(tf.gather(begins, step), tf.gather(begins + width, step), width)
             leaves_ = [slots.of(c) for c in self.columns]
         else:
             picked = tf.gather(self.rows, step, axis=1)
@@ -169,7 +173,6 @@ class _Stage:
         """Steps until all clients have ended; one that has keeps what it had. Where all end together, what is made of
         a lane without a client is of no use."""
         clients = int(sequence.sizes.shape[0])
-        specs = [tf.TensorShape([clients, *t.sizes]) for t in tensor_leaves(type_)]
 
         def step(s, *carry):
             taken = sequence.taken(s)
@@ -178,15 +181,15 @@ class _Stage:
             after = flatten(_at_element(function, s)(unflatten([stacked(t) for t in carry], type_), value))
             self.sizes = None
             whole = [_stack(lane, clients) for lane in after]
-            return s + 1, *(whole if self._shape.alike else chosen(taken > 0, whole, list(carry)))
+            return whole if self._shape.alike else chosen(taken > 0, whole, list(carry))
 
-        start = (tf.constant(0, tf.int64), *(_stack(lane, clients) for lane in flatten(zero)))
+        start = [_stack(lane, clients) for lane in flatten(zero)]
         if self._shape.single:
-            state = step(*start)
+            state = step(tf.constant(0, tf.int64), *start)
         else:
             last = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
-            state = tf.while_loop(lambda s, *_: s < last, step, start, shape_invariants=(tf.TensorShape([]), *specs))
-        return unflatten([stacked(t) for t in state[1:]], type_)
+            state = turned(step, last, start)
+        return unflatten([stacked(t) for t in state], type_)
 
 
 def split(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]:
@@ -256,8 +259,8 @@ class _Fold:
         values = _client_values(self.mine, self.shape, rest)
 
         def group(begin: tf.Tensor) -> list[tf.Tensor]:
-            lanes = _Window(begin, self.width)
-            of_group = [_sliced(v, lanes) for v in values]
+            lanes = _Window.at(begin, self.width)
+            of_group = [_sliced(v, lanes, begin) for v in values]
             scope = {**self.known, **dict(zip([p.name for p in self.mine], of_group, strict=True))}
             self.evaluator.run.operations(self.own, scope, dict(self.types), tensor_seed(lanes.of(seeds)))
             return [_stack(lane, self.width) for name in self.sent for lane in flatten(scope[name])]
@@ -285,7 +288,8 @@ class _Fold:
     def realized(self, body: Callable, specs: list[tf.TensorSpec]) -> Realized:
         body.__name__ = shown_name(self.module, self.stage.name)
         traced = tf.function(body, autograph=False, input_signature=specs)
-        return Realized(traced.get_concrete_function(), self.zero.result_type, optimised=True)
+        with of_optimised_parts():
+            return Realized(traced.get_concrete_function(), self.zero.result_type, optimised=True)
 
 
 def realize_stacked(
@@ -373,21 +377,29 @@ def _client_values(parameters, shape: CallShape, tensors: list) -> list:
     return values
 
 
-def _sliced(value, lanes: "_Window"):
+def _sliced(value, lanes: "_Window", begin: tf.Tensor):
     if isinstance(value, tuple):
-        return tuple(_sliced(part, lanes) for part in value)
-    return value.group(lanes) if isinstance(value, StackedSequence) else stacked(lanes.of(value.tensor))
+        return tuple(_sliced(part, lanes, begin) for part in value)
+    return value.group(lanes, begin) if isinstance(value, StackedSequence) else stacked(lanes.of(value.tensor))
 
 
 class _Window:
-    """So many places in a row of the first dimension, from one known in the graph only."""
+    """So many places in a row of the first dimension, from one known in the graph only.
 
-    def __init__(self, begin: tf.Tensor, width: int):
-        self.begin = begin
+    Args:
+        begins, ends: the first place, and the one behind the last; int64 [1].
+    """
+
+    def __init__(self, begins: tf.Tensor, ends: tf.Tensor, width: int):
+        self._from = begins
+        self._to = ends
+        self._by = tf.constant([1], begins.dtype)
         self._width = width
-        self._from = tf.reshape(begin, [1])
-        self._to = self._from + width
-        self._by = tf.constant([1], begin.dtype)
+
+    @classmethod
+    def at(cls, begin: tf.Tensor, width: int) -> "_Window":
+        begins = tf.reshape(begin, [1])
+        return cls(begins, begins + width, width)
 
     def of(self, tensor: tf.Tensor) -> tf.Tensor:
         """Those of a tensor; TensorFlow takes them without a copy."""

@@ -8,6 +8,7 @@ import tensorflow as tf
 from fedcore.graphs.trace import TracedGraph, call_leaves
 from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.vectorise import Lane, can_vectorise, vectorised_call
+from fedcore.graphs.vectorise.lanes import Padding
 from fedcore.types import StructType, TensorType
 
 WIDTHS = (2, 3, 5)
@@ -30,7 +31,7 @@ def run_vectorised(
     def body(lengths, *tensors):
         lanes = []
         for i, t in enumerate(tensors):
-            lanes.append(Lane(t, i in per_client, ragged.get(i), copies=i in ragged))
+            lanes.append(Lane(t, i in per_client, ragged.get(i), padding=Padding.COPIES))
         each = None if seeds is None else tf.constant(seeds)
         lanes_out[:] = vectorised_call(graph, graph.data, lanes, None if sizes is None else lengths, each)
         return [x.tensor for x in lanes_out]

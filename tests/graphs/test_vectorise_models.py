@@ -13,6 +13,7 @@ from test_vectorise_elementwise import normal
 
 import fedcore as fc
 from fedcore.graphs.trace import TracedGraph
+from fedcore.graphs.vectorise import stacked, vectorised_call
 from fedcore.types import tensor_leaves
 
 
@@ -68,6 +69,32 @@ def test_dense_gradients_of_weights_that_are_still_alike():
 def test_dense_gradients_over_a_padded_batch():
     values = normal(4, 6, 5), normal(4, 5, 7), normal(4, 7), normal(4, 7, 3)
     check_ragged(gradients(dense), *values, ragged=[0], sizes=[6, 1, 3, 0], tolerance=1e-5)
+
+
+def test_what_goes_back_from_rows_that_are_not_counted_is_masked_once():
+    def loss(x, y, w, b, v):
+        logits = tf.nn.relu(x @ w + b) @ v
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+
+    def fn(x, y, w, b, v):
+        with tf.GradientTape() as tape:
+            tape.watch([w, b, v])
+            out = loss(x, y, w, b, v)
+        return [out, *tape.gradient(out, [w, b, v])]
+
+    values = [normal(4, 6, 5), integers(3, 4, 6), normal(4, 5, 7), normal(4, 7), normal(4, 7, 3)]
+    check_ragged(fn, *values, ragged=[0, 1], sizes=[6, 1, 3, 5], tolerance=1e-5)
+    shapes = [(a.dtype.type, (None, *a.shape[2:]) if i < 2 else a.shape[1:]) for i, a in enumerate(values)]
+    graph = traced(fn, *shapes)
+
+    @tf.function(autograph=False)
+    def vectorised(*tensors):
+        lanes = [stacked(t, 0 if i < 2 else None) for i, t in enumerate(tensors)]
+        return [x.tensor for x in vectorised_call(graph, graph.data, lanes, tf.constant([6, 1, 3, 5], tf.int64))]
+
+    built = vectorised.get_concrete_function(*map(tf.constant, values)).graph
+    masks = [op for op in built.get_operations() if op.type == "SelectV2"]
+    assert [op.outputs[0].shape.rank for op in masks] == [3, 2]  # of the logits' gradient, and of the losses
 
 
 def convolution(x, w, b, d):

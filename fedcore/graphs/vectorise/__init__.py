@@ -17,7 +17,7 @@ from fedcore.graphs.vectorise import (
 )
 from fedcore.graphs.vectorise.call import Call
 from fedcore.graphs.vectorise.choosing import chosen, selected
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule, shared, stacked
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, rule, shared, stacked
 from fedcore.graphs.vectorise.nodes import body_of
 from fedcore.ir.module import Graph
 from fedcore.types import tensor_leaves
@@ -81,7 +81,7 @@ def can_vectorise(
                 shape[axis] = 3
             whole = [2, *shape] if i in stacked_args else shape
             tensor = tf.compat.v1.placeholder(s.dtype, whole)
-            lanes.append(Lane(tensor, i in stacked_args, axis, copies=axis is not None))
+            lanes.append(Lane(tensor, i in stacked_args, axis, padding=Padding.COPIES))
         sizes = tf.compat.v1.placeholder(tf.int64, [2]) if ragged_args else None
         seeds = tf.compat.v1.placeholder(tf.int64, [2])
         return [x.tensor for x in vectorised_call(graph, data, lanes, sizes, seeds)]

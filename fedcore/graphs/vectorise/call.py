@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.folding import MAX_ENTRIES, fold
-from fedcore.graphs.vectorise.lanes import Known, Lane, NoRule, rules
+from fedcore.graphs.vectorise.lanes import Known, Lane, NoRule, Padding, rules
 from fedcore.graphs.vectorise.nodes import Body, Node, emit
 
-PACKET = 64
-"""Entries that one step of a vector loop takes at most; the rest at the end of a tensor takes other instructions."""
+PACKET_BYTES = 64
+"""What one instruction of a vector loop takes at most; the rest at the end of a tensor takes other instructions."""
 
 _CONTROL_FLOW = frozenset(
     {"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If", "Assert"}
@@ -84,7 +84,7 @@ class Call:
         if known is None:
             return outputs
         return [
-            Lane(x.tensor, x.stacked, x.ragged, x.times, known=k, copies=x.copies)
+            Lane(x.tensor, x.stacked, x.ragged, x.times, known=k, padding=x.padding)
             for x, k in zip(outputs, known, strict=True)
         ]
 
@@ -184,7 +184,7 @@ class Call:
         key: tuple = ("mask", times)
         if key not in self._made:
             lengths = self.sizes if times == 1 else self.sizes * times
-            self._made[key] = tf.sequence_mask(lengths, self.rows * times)
+            self._made[key] = tf.expand_dims(lengths, 1) > np.arange(self.rows * times)
         shape = [self.clients] + [1] * rank
         shape[axis + 1] = self.rows * times
         key = ("mask", times, axis, rank)
@@ -195,7 +195,7 @@ class Call:
     def masked(self, lane: Lane, fill=0) -> tf.Tensor:
         """The stacked tensor with `fill` in all padded rows; as it is where nothing is padded."""
         tensor = self.tensor(lane)
-        if lane.ragged is None:
+        if lane.ragged is None or (not fill and lane.padding is Padding.ZEROS):
             return tensor
         key = ("masked", id(tensor), lane.ragged, fill)
         if key not in self._made:
@@ -241,21 +241,26 @@ class Call:
         """
         shape = tensors[0].shape
         total = shape.num_elements()
-        if total is not None and total % PACKET == 0:
+        extra = _missing(total, tensors[0].dtype)
+        if not extra:
             return fn(*tensors)
-        extra = PACKET if total is None else -total % PACKET
         flat = [tf.pad(tf.reshape(t, [-1]), [[0, extra]], constant_values=1) for t in tensors]
         out = fn(*flat)[:-extra]
         return tf.reshape(out, tf.shape(tensors[0]) if total is None else shape)
 
     def even_rows(self, fn: Callable, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """The same for a function of rows, whose results have the rows as leading axis."""
-        rows = tensors[0].shape[0]
-        if rows is not None and rows % PACKET == 0:
+        extra = _missing(tensors[0].shape[0], tensors[0].dtype)
+        if not extra:
             return fn(*tensors)
-        extra = PACKET if rows is None else -rows % PACKET
         padded = [tf.pad(t, [[0, extra]] + [[0, 0]] * (t.shape.rank - 1)) for t in tensors]
         return [t[:-extra] for t in fn(*padded)]
+
+
+def _missing(entries: int | None, dtype: tf.DType) -> int:
+    """How many more entries fill the last packet; a whole one where it is not known how many there are."""
+    packet = PACKET_BYTES // dtype.size
+    return packet if entries is None else -entries % packet
 
 
 def _constant(node: Node) -> Lane:

@@ -25,8 +25,16 @@ def selected(condition: tf.Tensor, yes: Sequence[tf.Tensor], no: Sequence[tf.Ten
 
 
 def chosen(condition: tf.Tensor, yes: Sequence[tf.Tensor], no: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The same, without a copy of large tensors where all clients choose `yes`."""
-    if sum(math.prod(s or 1 for s in t.shape) for t in yes) < WORTH_ASKING:
-        return selected(condition, yes, no)
+    """The same, without a copy of large tensors where all clients choose `yes`, nor of what both sides have."""
+    large = [i for i, t in enumerate(yes) if t is not no[i] and math.prod(s or 1 for s in t.shape) >= WORTH_ASKING]
+    some, others = [yes[i] for i in large], [no[i] for i in large]
+    found = dict(zip(large, _asked(condition, some, others) if large else [], strict=True))
+    return [
+        found[i] if i in found else a if a is b else selected(condition, [a], [b])[0]
+        for i, (a, b) in enumerate(zip(yes, no, strict=True))
+    ]
+
+
+def _asked(condition: tf.Tensor, yes: Sequence[tf.Tensor], no: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     same = tf.reduce_all(condition)
     return list(tf.cond(same, lambda: [tf.identity(t) for t in yes], lambda: selected(condition, yes, no)))

@@ -5,7 +5,8 @@ are computed with; what reduces over the batch masks them. Sizes that a graph re
 things: the number of padded rows where they shape a tensor, the client's own number where they are data.
 """
 
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Iterable
 
 import attrs
 import numpy as np
@@ -76,6 +77,15 @@ class Known:
         return (slope, start) if fits else None
 
 
+class Padding(enum.Enum):
+    """What the rows are that a client's batch lacks, and that are there and computed with all the same."""
+
+    UNKNOWN = enum.auto()
+    COPIES = enum.auto()
+    """Copies of rows of the client's own data, or made of such rows one by one: finite where its work is."""
+    ZEROS = enum.auto()
+
+
 @attrs.frozen(eq=False)
 class Lane:
     """A value for all clients.
@@ -86,7 +96,7 @@ class Lane:
         ragged: the client's axis (the leading one not counted) that is the batch, padded; None if no axis is.
         times: how many entries of that axis one row of the batch has.
         known: the value at build time, if it is small and made of constants and shapes.
-        copies: the padded rows are copies of rows of the client's own data.
+        padding: of the axis that is the batch.
         element: for a list of tensors the shape of a client's element; `stacked` and `ragged` are of its elements.
         filled: for a list, that it may hold elements already.
         content: for a list, what is known of every element; shapes go through lists from a loop to its gradient.
@@ -98,7 +108,7 @@ class Lane:
     ragged: int | None = None
     times: int = 1
     known: Known | None = None
-    copies: bool = False
+    padding: Padding = Padding.UNKNOWN
     element: Known | None = None
     filled: bool = False
     content: Known | None = None
@@ -109,9 +119,10 @@ class Lane:
         """The same for all clients, padding and all."""
         return not self.stacked and self.ragged is None and (self.known is None or self.known.constant)
 
-    def like(self, tensor: tf.Tensor, *, copies: bool = False, element: Known | None = None) -> "Lane":
-        """Another tensor with the same axes."""
-        return Lane(tensor, self.stacked, self.ragged, self.times, copies=copies, element=element, filled=self.filled)
+    def like(self, tensor: tf.Tensor, *, padding: Padding | None = None, element: Known | None = None) -> "Lane":
+        """Another tensor with the same axes, its rows made one by one."""
+        padding = padding or row_by_row([self])
+        return Lane(tensor, self.stacked, self.ragged, self.times, padding=padding, element=element, filled=self.filled)
 
 
 def shared(tensor: tf.Tensor) -> Lane:
@@ -121,7 +132,13 @@ def shared(tensor: tf.Tensor) -> Lane:
 
 def stacked(tensor: tf.Tensor, ragged: int | None = None) -> Lane:
     """A value per client along the leading axis; `ragged` is its batch axis, the leading one not counted."""
-    return Lane(tensor, True, ragged, copies=ragged is not None)
+    return Lane(tensor, True, ragged, padding=Padding.UNKNOWN if ragged is None else Padding.COPIES)
+
+
+def row_by_row(lanes: Iterable[Lane]) -> Padding:
+    """The padding of what is made of rows that belong together, one by one."""
+    copies = all(x.padding is Padding.COPIES for x in lanes if x.ragged is not None)
+    return Padding.COPIES if copies else Padding.UNKNOWN
 
 
 rules: dict[str, Callable] = {}

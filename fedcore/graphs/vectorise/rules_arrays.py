@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, row_by_row, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 
 
@@ -13,7 +13,7 @@ def _(call: Call, node: Node, x: Lane, order: Lane) -> Lane:
     axes = [int(a) for a in call.constant(node, order)]
     ragged = None if x.ragged is None else axes.index(x.ragged)
     moved = [0, *(a + 1 for a in axes)] if x.stacked else axes
-    return Lane(tf.transpose(call.tensor(x), moved), x.stacked, ragged, x.times)
+    return Lane(tf.transpose(call.tensor(x), moved), x.stacked, ragged, x.times, padding=x.padding)
 
 
 def same_axes(call: Call, node: Node, lanes: tuple[Lane, ...]) -> tuple[list[tf.Tensor], Lane]:
@@ -25,7 +25,9 @@ def same_axes(call: Call, node: Node, lanes: tuple[Lane, ...]) -> tuple[list[tf.
     if ragged is not None and any(x.ragged is None for x in lanes):
         raise NoRule(node.op, "a batch is joined with an axis of constant size")
     stacked = any(x.stacked for x in lanes)
-    return [call.stack(x) if stacked else call.tensor(x) for x in lanes], Lane(None, stacked, ragged, times)
+    return [call.stack(x) if stacked else call.tensor(x) for x in lanes], Lane(
+        None, stacked, ragged, times, padding=row_by_row(lanes)
+    )
 
 
 @rule("Pack")

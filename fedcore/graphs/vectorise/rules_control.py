@@ -6,7 +6,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, rule
 from fedcore.graphs.vectorise.nodes import Body, Node, emit
 
 
@@ -96,7 +96,7 @@ def _changing(call: Call, lane: Lane) -> Lane:
     """A carried value as it is in the loop: nothing of it is known but its axes."""
     if lane.tensor is None:
         return Lane(call.tensor(lane), lane.stacked)
-    return attrs.evolve(lane, known=None, copies=False)
+    return attrs.evolve(lane, known=None, padding=Padding.UNKNOWN)
 
 
 def _started(call: Call, lane: Lane, state: Lane) -> tf.Tensor:

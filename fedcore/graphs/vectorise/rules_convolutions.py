@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 
 
@@ -60,7 +60,7 @@ def _(call: Call, node: Node, x: Lane, sizes: Lane, dy: Lane) -> Lane:
     """Sums over the batch, so padded rows of both are zeros."""
     images(node, x, dy)
     shape = tf.constant(call.constant(node, sizes))
-    operands = [own(call, x, masked=not x.copies), shape, own(call, dy, masked=True)]
+    operands = [own(call, x, masked=x.padding is Padding.UNKNOWN), shape, own(call, dy, masked=True)]
     (tensor,) = client_by_client(call, node, operands)
     return Lane(tensor, True)
 

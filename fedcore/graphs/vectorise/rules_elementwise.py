@@ -1,10 +1,13 @@
 """Operations that work entry by entry, with broadcasting."""
 
+from collections.abc import Iterable
+
+import attrs
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
 from fedcore.graphs.vectorise.choosing import chosen
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, row_by_row, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 from fedcore.graphs.vectorise.rules_matmul import scaled_product
 
@@ -22,6 +25,29 @@ _EXACT_BINARY = (
     "BitwiseXor LeftShift RightShift"
 )
 _INEXACT_BINARY = "Pow FloorMod Mod Atan2 Xdivy Xlogy Xlog1py Zeta Igamma Igammac NextAfter"
+_ZERO_AT_ZERO = frozenset(
+    [
+        "Abs",
+        "Neg",
+        "Sign",
+        "Square",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Rint",
+        "Relu",
+        "Relu6",
+        "LeakyRelu",
+        "Real",
+        "Imag",
+        "Conj",
+        "Softsign",
+        "Add",
+        "AddV2",
+        "Sub",
+        "AddN",
+    ]
+)
 _GRADIENTS = (
     "ReluGrad Relu6Grad LeakyReluGrad TanhGrad SigmoidGrad EluGrad SeluGrad SoftsignGrad SqrtGrad RsqrtGrad InvGrad "
     "ReciprocalGrad SoftplusGrad"
@@ -38,14 +64,19 @@ def _(call: Call, node: Node, *lanes: Lane) -> list[Lane]:
     return list(lanes)
 
 
+def _padding(node: Node, lanes: Iterable[Lane]) -> Padding | None:
+    zeros = node.op in _ZERO_AT_ZERO and all(x.padding is Padding.ZEROS for x in lanes)
+    return Padding.ZEROS if zeros else None
+
+
 @rule("Cast")
 def _(call: Call, node: Node, x: Lane) -> Lane:
-    return x.like(emit("Cast", [call.tensor(x)], node.attributes)[0], copies=x.copies)
+    return x.like(emit("Cast", [call.tensor(x)], node.attributes)[0], padding=x.padding)
 
 
 @rule(*_EXACT_UNARY.split())
 def _(call: Call, node: Node, x: Lane) -> Lane:
-    return x.like(*emit(node.op, [call.tensor(x)], node.attributes))
+    return x.like(*emit(node.op, [call.tensor(x)], node.attributes), padding=_padding(node, [x]))
 
 
 @rule(*_INEXACT_UNARY.split())
@@ -94,7 +125,7 @@ def aligned(call: Call, node: Node, lanes: tuple[Lane, ...]) -> tuple[list[tf.Te
         if x.stacked:
             tensor = leading_ones(tensor, rank - call.rank(x))
         tensors.append(tensor)
-    return tensors, Lane(None, stacked, batch, times)
+    return tensors, Lane(None, stacked, batch, times, padding=row_by_row(lanes))
 
 
 def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
@@ -114,15 +145,17 @@ def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
         if sole and lane.tensor is not None and not call.rank(factor):
             scaled = scaled_product(lane.tensor, call.tensor(factor))
             if scaled is not None:
-                return Lane(scaled, True, lane.ragged, lane.times)
+                return attrs.evolve(lane, tensor=scaled)
     tensors, axes = aligned(call, node, (x, y))
-    return axes.like(*emit("Mul", tensors, node.attributes))
+    finite = all(v.ragged is None or v.padding is not Padding.UNKNOWN for v in (x, y))
+    zeros = finite and Padding.ZEROS in (x.padding, y.padding)
+    return axes.like(*emit("Mul", tensors, node.attributes), padding=Padding.ZEROS if zeros else None)
 
 
 @rule(*_EXACT_BINARY.split())
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
     tensors, axes = aligned(call, node, (x, y))
-    return axes.like(*emit(node.op, tensors, node.attributes))
+    return axes.like(*emit(node.op, tensors, node.attributes), padding=_padding(node, (x, y)))
 
 
 @rule(*_INEXACT_BINARY.split())
@@ -153,8 +186,9 @@ def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
     def apply(*parts):
         return emit(node.op, parts, node.attributes)[0]
 
-    exact = not axes.stacked or node.op in ("ReluGrad", "Relu6Grad", "LeakyReluGrad")
-    return axes.like(apply(*tensors) if exact else call.even(apply, *tensors))
+    steps = node.op in ("ReluGrad", "Relu6Grad", "LeakyReluGrad")  # these take the gradient first
+    out = apply(*tensors) if steps or not axes.stacked else call.even(apply, *tensors)
+    return axes.like(out, padding=Padding.ZEROS if steps and x.padding is Padding.ZEROS else None)
 
 
 @rule("SelectV2", "ClipByValue")
@@ -190,8 +224,8 @@ def _(call: Call, node: Node, *lanes: Lane) -> Lane:
         total = tensors[0]
         for tensor in tensors[1:]:
             total = total + tensor
-        return axes.like(total)
-    return axes.like(tf.add_n(tensors))
+        return axes.like(total, padding=_padding(node, lanes))
+    return axes.like(tf.add_n(tensors), padding=_padding(node, lanes))
 
 
 @rule("BiasAdd")

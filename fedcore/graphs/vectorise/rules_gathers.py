@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, row_by_row, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 from fedcore.graphs.vectorise.rules_convolutions import client_by_client, own
 
@@ -29,7 +29,8 @@ def _(call: Call, node: Node, params: Lane, indices: Lane, *axis: Lane) -> Lane:
         if at:
             order = [at, *range(at), *range(at + 1, out.shape.rank)]
             out = tf.transpose(out, order)
-    return Lane(out, params.stacked or indices.stacked, ragged, times)
+    padding = row_by_row([indices]) if params.ragged is None else Padding.UNKNOWN
+    return Lane(out, params.stacked or indices.stacked, ragged, times, padding=padding)
 
 
 def _gathered_batch(node: Node, params: Lane, indices: Lane, at: int, batch_dims: int, rank: int):

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, row_by_row, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 
 WORTH_SCALING = 4
@@ -33,8 +33,13 @@ def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, tran
         if not all(contracted) or x.times != y.times:
             raise NoRule(node.op, "a batch is multiplied with an axis of constant size")
         # A copy of a real row is finite if the client's work is: times zero it is zero.
-        a = a if x.copies else call.masked(x)
-        b = call.masked(y) if x.copies or not y.copies else b
+        zeros = Padding.ZEROS in (x.padding, y.padding)
+        if x.padding is Padding.UNKNOWN:
+            a = call.masked(x)
+        elif not zeros:
+            b = call.masked(y)
+        if y.padding is Padding.UNKNOWN:
+            b = call.masked(y)
     if len(out) > 1 or (x.ragged is not None and y.ragged is not None and not all(contracted) and rank == 2):
         raise NoRule(node.op, "two batches span the result")
     times, ragged = next(iter(out.items()), (1, None))
@@ -44,7 +49,8 @@ def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, tran
     if y.stacked and not x.stacked and rank > 2:
         a = tf.expand_dims(a, 0)
     tensor = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_x, adj_y=transpose_y)
-    return Lane(tensor, stacked, ragged, times)
+    batch = next((v.padding for v in (x, y) if v.ragged is not None and ragged is not None), Padding.UNKNOWN)
+    return Lane(tensor, stacked, ragged, times, padding=batch)
 
 
 def scaled_product(tensor: tf.Tensor, factor: tf.Tensor) -> tf.Tensor | None:
@@ -88,7 +94,7 @@ def _with_rank(call: Call, lane: Lane, rank: int) -> Lane:
     for _ in range(missing):
         tensor = tf.expand_dims(tensor, 1 if lane.stacked else 0)
     ragged = None if lane.ragged is None else lane.ragged + missing
-    return Lane(tensor, lane.stacked, ragged, lane.times, copies=lane.copies)
+    return Lane(tensor, lane.stacked, ragged, lane.times, padding=lane.padding)
 
 
 @rule("Einsum")
@@ -130,10 +136,13 @@ def _(call: Call, node: Node, logits: Lane, labels: Lane) -> list[Lane]:
     if y.shape.rank == x.shape.rank and y.shape[1:] != x.shape[1:]:
         raise NoRule(node.op, "labels and logits have different shapes")
     loss, gradient = call.even_rows(apply, tf.reshape(x, [-1, classes]), flat_labels)
-    return [
-        Lane(tf.reshape(loss, [call.clients, rows]), True, logits.ragged, logits.times),
-        Lane(tf.reshape(gradient, [call.clients, rows, classes]), True, logits.ragged, logits.times),
-    ]
+    each = Lane(None, True, logits.ragged, logits.times, padding=row_by_row((logits, labels)))
+    loss_of = each.like(tf.reshape(loss, [call.clients, rows]))
+    gradient_of = each.like(tf.reshape(gradient, [call.clients, rows, classes]))
+    if logits.ragged is not None:
+        # What goes back from rows that are not counted is zero, so nothing behind it has to be masked.
+        gradient_of = each.like(call.masked(gradient_of), padding=Padding.ZEROS)
+    return [loss_of, gradient_of]
 
 
 @rule("Softmax", "LogSoftmax")

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, rule
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, row_by_row, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 
 
@@ -42,7 +42,8 @@ def _(call: Call, node: Node, x: Lane, axis: Lane) -> Lane:
     own = [a + shift for a in axes]
     ragged = None if x.ragged is None or batch else x.ragged - (0 if keep else sum(a < x.ragged for a in axes))
     if not batch:
-        return Lane(reduce(call.tensor(x), own, keepdims=keep), x.stacked, ragged, x.times)
+        out = reduce(call.tensor(x), own, keepdims=keep)
+        return Lane(out, x.stacked, ragged, x.times, padding=row_by_row([x]))
     if identity is not None:
         dtype = call.tensor(x).dtype
         return Lane(reduce(call.masked(x, identity(dtype)), own, keepdims=keep), True)

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
-from fedcore.graphs.vectorise.lanes import Known, Lane, NoRule, rule
+from fedcore.graphs.vectorise.lanes import Known, Lane, NoRule, Padding, rule
 from fedcore.graphs.vectorise.nodes import Node
 
 
@@ -77,7 +77,7 @@ def _(call: Call, node: Node, x: Lane, shape: Lane) -> Lane:
         if before != np.prod(sizes[:axis]):
             raise NoRule("Reshape", "the batch is mixed with an axis before it")
     tensor = tf.reshape(call.tensor(x), [call.clients, *sizes] if x.stacked else sizes)
-    return Lane(tensor, x.stacked, axis, times, copies=x.copies)
+    return Lane(tensor, x.stacked, axis, times, padding=x.padding)
 
 
 def _reshaped(call: Call, x: Lane, wanted) -> tf.Tensor:
@@ -118,13 +118,18 @@ def broadcast(call: Call, x: Lane, shape, axis: int | None, times: int) -> Lane:
     """One client's value broadcast to a shape; values alike for all clients stay so."""
     tensor = call.tensor(x)
     if not x.stacked:
-        return Lane(tf.broadcast_to(tensor, shape), False, axis, times)
+        return Lane(tf.broadcast_to(tensor, shape), False, axis, times, padding=_repeated(x))
     rank = len(shape) if isinstance(shape, np.ndarray) else shape.shape[0]
     if rank is None:
         raise NoRule("BroadcastTo", "its number of axes is unknown")
     tensor = tf.reshape(tensor, [call.clients, *[1] * (rank - call.rank(x)), *_sizes(call, x)])
     whole = [call.clients, *shape] if isinstance(shape, np.ndarray) else tf.concat([[call.clients], shape], 0)
-    return Lane(tf.broadcast_to(tensor, whole), True, axis, times)
+    return Lane(tf.broadcast_to(tensor, whole), True, axis, times, padding=_repeated(x))
+
+
+def _repeated(x: Lane) -> Padding:
+    """Rows that are made by repeating one are all alike."""
+    return Padding.COPIES if x.ragged is None else x.padding
 
 
 def _sizes(call: Call, x: Lane) -> list:
@@ -152,7 +157,8 @@ def _(call: Call, node: Node, x: Lane, multiples: Lane) -> Lane:
         axis, times = call.batch_axis(node, known)
         if have is None or x.ragged is not None or have.values[0][axis] != 1:
             raise NoRule("Tile", "an axis is repeated for each row of a batch")
-    return Lane(tf.tile(call.tensor(x), [1, *counts] if x.stacked else counts), x.stacked, axis, times)
+    tensor = tf.tile(call.tensor(x), [1, *counts] if x.stacked else counts)
+    return Lane(tensor, x.stacked, axis, times, padding=_repeated(x))
 
 
 @rule("ExpandDims")
@@ -160,7 +166,7 @@ def _(call: Call, node: Node, x: Lane, axis: Lane) -> Lane:
     at = int(call.constant(node, axis).reshape(()))
     at = at + call.rank(x) + 1 if at < 0 else at
     ragged = None if x.ragged is None else x.ragged + int(at <= x.ragged)
-    return Lane(tf.expand_dims(call.tensor(x), at + int(x.stacked)), x.stacked, ragged, x.times, copies=x.copies)
+    return Lane(tf.expand_dims(call.tensor(x), at + int(x.stacked)), x.stacked, ragged, x.times, padding=x.padding)
 
 
 @rule("Squeeze")
@@ -175,7 +181,7 @@ def _(call: Call, node: Node, x: Lane) -> Lane:
         return x
     ragged = None if x.ragged is None else x.ragged - sum(a < x.ragged for a in axes)
     tensor = tf.squeeze(call.tensor(x), [a + int(x.stacked) for a in axes])
-    return Lane(tensor, x.stacked, ragged, x.times, copies=x.copies)
+    return Lane(tensor, x.stacked, ragged, x.times, padding=x.padding)
 
 
 @rule("BroadcastGradientArgs")
