@@ -49,7 +49,8 @@ class PlanExecutor:
         """The nested tuple of the result; `arguments` as `prepare` makes them."""
         main = module.main
         _check_readings(module, arguments)
-        known: dict[str, object] = dict(zip((p.name for p in main.parameters), arguments, strict=True))
+        placed = [self._placed(a) for a in arguments]
+        known: dict[str, object] = dict(zip((p.name for p in main.parameters), placed, strict=True))
         types = main.types()
         merges, numbers = _merges(module), leaf_numbers(main)
         for op in main.operations:
@@ -71,6 +72,12 @@ class PlanExecutor:
                 if op.kind == "broadcast":
                     _measure(op, operands[0], report)
         return known[main.result.name]
+
+    def _placed(self, value):
+        """An argument with its arrays on the server's device: several stages may take them."""
+        if isinstance(value, tuple):
+            return tuple(map(self._placed, value))
+        return self._server.put([value])[0] if isinstance(value, np.ndarray | np.generic) else value
 
     def _run(self, module: Module, digest: str, stage: str, arguments: list, firsts, seed: int, report, stop: Stop):
         function = module.function(stage)
