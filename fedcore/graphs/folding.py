@@ -105,8 +105,11 @@ def sums_by_group(
     blocks, block = place.shape
     clients = tf.reduce_sum(tf.cast(place >= 0, tf.int64))
 
+    numbers = _numbers(specs)
+
     def sums(begin: tf.Tensor) -> Tensors:
-        found = group(begin)
+        each = group(begin)
+        found = [each[of[0]] if len(of) == 1 else tf.stack([each[i] for i in of], 1) for of in numbers]
         own = tf.range(tf.minimum(clients - begin, width))
         blocks_of, number = own // block, tf.constant(width // block)
         return [
@@ -116,9 +119,25 @@ def sums_by_group(
 
     # Groups that are not there leave zeros.
     size = -(-blocks * block // width)
-    arrays = [tf.TensorArray(s.dtype, size=size, element_shape=[width // block, *s.shape]) for s in specs]
+    shapes = [[*specs[of[0]].shape, *([len(of)] if len(of) > 1 else [])] for of in numbers]
+    arrays = [
+        tf.TensorArray(specs[of[0]].dtype, size=size, element_shape=[width // block, *shape])
+        for of, shape in zip(numbers, shapes, strict=True)
+    ]
     after = _written(sums, tf.cast(lanes // width, tf.int32), width, arrays)
-    return [tf.reshape(a.stack(), [-1, *s.shape])[:blocks] for a, s in zip(after, specs, strict=True)]
+    found: dict[int, tf.Tensor] = {}
+    for of, array, shape in zip(numbers, after, shapes, strict=True):
+        total = tf.reshape(array.stack(), [-1, *shape])[:blocks]
+        found.update(zip(of, tf.unstack(total, axis=1) if len(of) > 1 else [total], strict=True))
+    return [found[i] for i in range(len(specs))]
+
+
+def _numbers(specs: Sequence[tf.TensorSpec]) -> list[list[int]]:
+    """Which leaves are summed as one: the numbers of each type together, and every other leaf by itself."""
+    found: dict[object, list[int]] = {}
+    for i, s in enumerate(specs):
+        found.setdefault(i if s.shape.rank else s.dtype.name, []).append(i)
+    return list(found.values())
 
 
 def _written(group: Callable, groups: tf.Tensor, width: int, arrays: list[tf.TensorArray]) -> list[tf.TensorArray]:
