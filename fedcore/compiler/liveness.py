@@ -15,8 +15,8 @@ from fedcore.compiler.parts import (
     with_empty,
     within,
 )
-from fedcore.compiler.purity import effectful_symbols
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.ir.purity import effectful_symbols
 from fedcore.types import SequenceType, TensorType, Type, contains
 
 LEAFWISE = (

@@ -17,6 +17,7 @@ from fedcore.graphs.trace import spec
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Function, Module
+from fedcore.ir.purity import pure_symbols
 from fedcore.seeds import fold_in
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 
@@ -30,14 +31,14 @@ class Realized:
 
     Args:
         call: takes the flat tensors of all arguments; returns flat tensors.
-        draws: it needs the seed that it is given.
+        pure: the same tensors give the same result, whatever the seed, and nothing else happens.
         optimised: made of optimised graphs, and so large that optimising it again would take a second.
         in_order: it adds clients one after the other, and TensorFlow is not to regroup the sums.
     """
 
     call: tf.types.experimental.ConcreteFunction
     result: Type
-    draws: bool = True
+    pure: bool = False
     optimised: bool = False
     in_order: bool = False
 
@@ -115,7 +116,8 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
 
     body.__name__ = shown_name(module, name)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
-    return Realized(traced.get_concrete_function(), function.result_type, draws=name in seeded_symbols(module))
+    pure = name in pure_symbols(module) and name not in seeded_symbols(module)
+    return Realized(traced.get_concrete_function(), function.result_type, pure=pure)
 
 
 def realize_block(

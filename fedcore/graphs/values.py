@@ -3,6 +3,7 @@
 Inside fedcore a struct is a tuple, whatever container the user wrote; the type says how it goes back.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -99,16 +100,19 @@ def tensor_leaf(value, type_: TensorType, path: str = "value"):
         TypeMismatch: the dtype or the shape does not fit; Python numbers take the dtype if it holds them.
     """
     if hasattr(value, "numpy") and hasattr(value, "dtype"):
-        have = TensorType(value.dtype, tuple(value.shape))
+        have = _tensor_type(value.dtype, tuple(value.shape))
         array = value
     else:
         array = _array(value, type_, path)
-        have = TensorType(array.dtype if array.dtype != object else "str", array.shape)
+        have = _tensor_type(array.dtype if array.dtype != object else "str", array.shape)
     from fedcore.types import explain, fits
 
     if not fits(have, type_):
         raise TypeMismatch(explain(f"{path} does not fit", have, type_))
     return array
+
+
+_tensor_type = functools.lru_cache(256)(TensorType)  # a state has many leaves of few types
 
 
 def _array(value, type_: TensorType, path: str) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Walks a plan: server stages here, client stages through the `ClientsExecutor`."""
 
 import threading
+from typing import Any
 
 import attrs
 import numpy as np
@@ -23,8 +24,31 @@ from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
 from fedcore.types import FederatedType, SequenceType, leaves, member_of
 
+MAX_PLANS = 64
+"""Plans of which is kept what is the same in every call, those used last."""
+
 MAX_RESULTS = 8
 """Results of server stages that are kept, those used last; each goes with its arguments."""
+
+
+@attrs.frozen
+class _Facts:
+    """What of a plan is the same in every call.
+
+    Args:
+        numbers: as `leaf_numbers` gives them.
+        broadcasts: how many of its arguments, by the operation of each client stage.
+        works: what its `ClientWork` has beside the plan and the arguments.
+    """
+
+    numbers: dict[str, int]
+    broadcasts: dict[str, int]
+    works: dict[str, dict[str, Any]]
+
+    def work(self, module: Module, digest: str, name: str, operands: list, seed: int) -> ClientWork:
+        first = self.broadcasts[name]
+        given, cohorts = tuple(operands[:first]), tuple(operands[first:])
+        return ClientWork(module, digest, broadcasts=given, cohorts=cohorts, seed=seed, **self.works[name])
 
 
 class PlanExecutor:
@@ -32,8 +56,8 @@ class PlanExecutor:
 
     Guarantees:
       - Makes exactly the graph calls of the plan: one a server stage, one a block, one less than blocks a merge. A
-        server stage that only takes structs apart and puts them together needs none; one that draws nothing and is
-        given the very tensors of a call before, such as the model that is evaluated again, is not run again.
+        server stage that only takes structs apart and puts them together needs none; one that is pure and is given the
+        very tensors of a call before, such as the model that is evaluated again, is not run again.
       - Server values stay on the server's device between stages.
       - Where a call comes from the main thread, that thread runs no graph itself, so that Ctrl-C reaches it at once.
       - A generator that several stages would read is refused before any work.
@@ -42,6 +66,7 @@ class PlanExecutor:
     def __init__(self, server: DeviceExecutor, clients: ClientsExecutor):
         self._server = server
         self._clients = clients
+        self._facts: KeptByInputs[_Facts] = KeptByInputs(MAX_PLANS)
         self._results: KeptByInputs[tuple] = KeptByInputs(MAX_RESULTS)
         self._aside = Workers(1, 1, name="fedcore-server")
 
@@ -52,18 +77,17 @@ class PlanExecutor:
         placed = [self._placed(a) for a in arguments]
         known: dict[str, object] = dict(zip((p.name for p in main.parameters), placed, strict=True))
         types = main.types()
-        merges, numbers = _merges(module), leaf_numbers(main)
+        facts = self._facts.get(digest, [module], lambda: _facts(module))
         for op in main.operations:
             seed = report.seed  # what draws tells itself apart by the salt of its operation
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
-            firsts = [numbers[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
                     stage = op.operands[0].name
+                    firsts = [facts.numbers[o.name] for o in op.operands if isinstance(o, Ref)]
                     known[op.name] = self._run(module, digest, stage, operands, firsts, seed, report, stop)
             elif op.kind in ("fold", "collect"):
-                operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
-                work = _client_work(module, digest, op, operands, firsts, operand_types, merges.get(op.name), seed)
+                work = facts.work(module, digest, op.name, operands, seed)
                 work = work if work.cohorts else attrs.evolve(work, counted=_any_cohort(arguments))
                 with report.span("clients", work.stage):
                     known[op.name] = self._stage(op, work, report, stop)
@@ -98,9 +122,9 @@ class PlanExecutor:
                     return self._server.call(realized, tensors, stop)
                 return self._aside.call(lambda: self._server.call(realized, tensors, stop), stop)
 
-        if realized.draws or not given or not all(isinstance(t, tf.Tensor) for t in given):
-            return compute()
-        return self._results.get((digest, stage), given, compute)
+        if realized.pure and given and all(isinstance(t, tf.Tensor) for t in given):
+            return self._results.get((digest, stage), given, compute)
+        return compute()
 
     def close(self) -> None:
         self._aside.close()
@@ -172,34 +196,34 @@ def _any_cohort(arguments: list) -> ClientValues | None:
     return next((leaf for leaf in flatten(tuple(arguments)) if isinstance(leaf, ClientValues)), None)
 
 
-def _merges(module: Module) -> dict[str, Operation]:
-    """For each fold the merge that it leads to."""
-    by_name = {op.name: op for op in module.main.operations}
-    return {fold_of(op, by_name).name: op for op in module.main.operations if op.kind == "merge"}
+def _facts(module: Module) -> _Facts:
+    main, numbers = module.main, leaf_numbers(module.main)
+    by_name, types = {op.name: op for op in main.operations}, main.types()
+    merges = {fold_of(op, by_name).name: op for op in main.operations if op.kind == "merge"}
+    broadcasts, works = {}, {}
+    for op in main.operations:
+        if op.kind in ("fold", "collect"):
+            given = [o.name for o in op.operands if isinstance(o, Ref)]
+            broadcasts[op.name] = split_operands([types[name] for name in given])
+            cohorts = given[broadcasts[op.name] :]
+            leaf_numbers_of = [range(n := numbers[c], n + len(leaves(member_of(types[c])))) for c in cohorts]
+            works[op.name] = _work(module, op, merges.get(op.name), leaf_numbers_of)
+    return _Facts(numbers, broadcasts, works)
 
 
-def _client_work(
-    module, digest, op: Operation, operands, firsts, types, merge: Operation | None, seed: int
-) -> ClientWork:
-    broadcasts = split_operands(types)
-    counts = [len(leaves(member_of(t))) for t in types]
+def _work(module: Module, op: Operation, merge: Operation | None, numbers: list[range]) -> dict[str, Any]:
     stages = [o.name for o in op.operands if not isinstance(o, Ref)]
     keeps = bool(op.attributes.get("keeps"))
     sent = {} if merge is None else sent_by(module.function(stages[-1]), keeps=keeps)
-    return ClientWork(
-        module=module,
-        digest=digest,
-        zero=stages[0] if op.kind == "fold" else None,
-        stage=stages[-1],
-        join=None if merge is None else merge.operands[0].name,
-        broadcasts=tuple(operands[:broadcasts]),
-        cohorts=tuple(operands[broadcasts:]),
-        numbers=tuple(range(n, n + c) for n, c in zip(firsts[broadcasts:], counts[broadcasts:], strict=True)),
-        keeps=keeps,
-        seed=seed,
-        merge=None if merge is None else merge.name,
-        measured=tuple(name for name, type_ in sent.items() if unsized(type_)),
-    )
+    return {
+        "zero": stages[0] if op.kind == "fold" else None,
+        "stage": stages[-1],
+        "join": None if merge is None else merge.operands[0].name,
+        "numbers": tuple(numbers),
+        "keeps": keeps,
+        "merge": None if merge is None else merge.name,
+        "measured": tuple(name for name, type_ in sent.items() if unsized(type_)),
+    }
 
 
 def _bookkeeping(op: Operation, operands: list, types):

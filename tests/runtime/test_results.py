@@ -3,6 +3,7 @@
 import gc
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import fedcore as fc
@@ -66,6 +67,22 @@ def test_a_stage_that_draws_runs_each_time(runtime):
     with fc.use(seed=2):
         assert evaluate_noised(state, [1.0]) != first
     assert context.last_report().graph_calls["server"] == calls
+
+
+@pytest.mark.parametrize("same", [np.float32(3), 3.0])
+def test_a_stage_that_prints_runs_each_time(runtime, same, capfd):
+    @fc.tf_computation("float32")
+    def shown(x):
+        tf.print("seen", x)
+        return x + 1
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.SERVER))
+    def at_server(x):
+        return fc.federated_map(shown, fc.federated_map(shown, x))
+
+    for _ in range(2):
+        assert at_server(same) == 5.0
+    assert capfd.readouterr().err.split() == ["seen", "3", "seen", "4"] * 2
 
 
 def test_results_go_with_the_state_they_were_made_of(runtime):

@@ -3,10 +3,10 @@ from collections.abc import Hashable
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.compiler.purity import pure_symbols
 from fedcore.compiler.reachable import reachable
 from fedcore.ir import Function, Module, Operation, Ref, Symbol
 from fedcore.ir.operations import PLAN, lookup
+from fedcore.ir.purity import pure_symbols
 from fedcore.ir.renaming import form_of, operation_form
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from fedcore.ir import Function, Graph, Module, Symbol
+from fedcore.ir.module import Function, Graph, Module, Symbol
 
 _IMPURE = ("effects", "seeded", "stateful")
 # What draws numbers, keeps state or speaks, by the names of TensorFlow's operations; better one too many than one
