@@ -23,7 +23,6 @@ def turned(turn: Callable, times: tf.Tensor, start: Sequence[tf.Tensor]) -> list
             waits for nothing but its operands.
         times: int64.
     """
-
     operands = [times, *start]
     # tf.function would have everything behind a loop wait for operations within it; this does not.
     wrapped = tf.compat.v1.wrap_function(

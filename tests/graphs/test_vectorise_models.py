@@ -13,7 +13,10 @@ from test_vectorise_elementwise import normal
 
 import fedcore as fc
 from fedcore.graphs.trace import TracedGraph
-from fedcore.graphs.vectorise import stacked, vectorised_call
+from fedcore.graphs.vectorise import Lane, stacked, vectorised_call
+from fedcore.graphs.vectorise.call import Call
+from fedcore.graphs.vectorise.lanes import Padding
+from fedcore.graphs.vectorise.nodes import Node
 from fedcore.types import tensor_leaves
 
 
@@ -69,6 +72,29 @@ def test_dense_gradients_of_weights_that_are_still_alike():
 def test_dense_gradients_over_a_padded_batch():
     values = normal(4, 6, 5), normal(4, 5, 7), normal(4, 7), normal(4, 7, 3)
     check_ragged(gradients(dense), *values, ragged=[0], sizes=[6, 1, 3, 0], tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "product"),
+    [
+        (Padding.COPIES, Padding.COPIES, Padding.COPIES),
+        (Padding.COPIES, Padding.ZEROS, Padding.ZEROS),
+        (Padding.ZEROS, Padding.UNKNOWN, Padding.UNKNOWN),
+        (Padding.COPIES, Padding.UNKNOWN, Padding.UNKNOWN),
+        (Padding.UNKNOWN, Padding.COPIES, Padding.UNKNOWN),
+    ],
+)
+def test_a_product_of_batches_is_known_by_both(x, y, product):
+    @tf.function(autograph=False)
+    def both(a, b):
+        lanes = Lane(a, True, 0, padding=x), Lane(b, True, 0, padding=y)
+        call = Call(2, 3, tf.constant([3, 1], tf.int64))
+        for op, attributes in (("BatchMatMulV2", {"T": tf.float32}), ("Mul", {"T": tf.float32})):
+            (found,) = call.evaluate(Node("n", op, (), attributes, sole=(False, False)), list(lanes))
+            assert found.padding is product
+        return found.tensor
+
+    both(tf.ones([2, 3, 4, 4]), tf.ones([2, 3, 4, 4]))
 
 
 def test_what_goes_back_from_rows_that_are_not_counted_is_masked_once():

@@ -141,6 +141,13 @@ def row_by_row(lanes: Iterable[Lane]) -> Padding:
     return Padding.COPIES if copies else Padding.UNKNOWN
 
 
+def multiplied(lanes: Iterable[Lane]) -> Padding:
+    """The padding of products of rows that belong together: zero times what is finite is zero."""
+    batches = [x for x in lanes if x.ragged is not None]
+    found = {x.padding for x in batches}
+    return Padding.ZEROS if Padding.ZEROS in found and Padding.UNKNOWN not in found else row_by_row(batches)
+
+
 rules: dict[str, Callable] = {}
 
 

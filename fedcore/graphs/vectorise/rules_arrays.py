@@ -25,9 +25,8 @@ def same_axes(call: Call, node: Node, lanes: tuple[Lane, ...]) -> tuple[list[tf.
     if ragged is not None and any(x.ragged is None for x in lanes):
         raise NoRule(node.op, "a batch is joined with an axis of constant size")
     stacked = any(x.stacked for x in lanes)
-    return [call.stack(x) if stacked else call.tensor(x) for x in lanes], Lane(
-        None, stacked, ragged, times, padding=row_by_row(lanes)
-    )
+    joined = Lane(None, stacked, ragged, times, padding=row_by_row(lanes))
+    return [call.stack(x) if stacked else call.tensor(x) for x in lanes], joined
 
 
 @rule("Pack")

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
 from fedcore.graphs.vectorise.choosing import chosen
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, row_by_row, rule
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, multiplied, row_by_row, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 from fedcore.graphs.vectorise.rules_matmul import scaled_product
 
@@ -25,28 +25,8 @@ _EXACT_BINARY = (
     "BitwiseXor LeftShift RightShift"
 )
 _INEXACT_BINARY = "Pow FloorMod Mod Atan2 Xdivy Xlogy Xlog1py Zeta Igamma Igammac NextAfter"
-_ZERO_AT_ZERO = frozenset(
-    [
-        "Abs",
-        "Neg",
-        "Sign",
-        "Square",
-        "Floor",
-        "Ceil",
-        "Round",
-        "Rint",
-        "Relu",
-        "Relu6",
-        "LeakyRelu",
-        "Real",
-        "Imag",
-        "Conj",
-        "Softsign",
-        "Add",
-        "AddV2",
-        "Sub",
-        "AddN",
-    ]
+_ZERO_AT_ZERO = (
+    "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu Real Imag Conj Softsign Add AddV2 Sub AddN"
 )
 _GRADIENTS = (
     "ReluGrad Relu6Grad LeakyReluGrad TanhGrad SigmoidGrad EluGrad SeluGrad SoftsignGrad SqrtGrad RsqrtGrad InvGrad "
@@ -65,7 +45,7 @@ def _(call: Call, node: Node, *lanes: Lane) -> list[Lane]:
 
 
 def _padding(node: Node, lanes: Iterable[Lane]) -> Padding | None:
-    zeros = node.op in _ZERO_AT_ZERO and all(x.padding is Padding.ZEROS for x in lanes)
+    zeros = node.op in _ZERO_AT_ZERO.split() and all(x.padding is Padding.ZEROS for x in lanes)
     return Padding.ZEROS if zeros else None
 
 
@@ -142,14 +122,12 @@ def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
 @rule("Mul")
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
     for lane, factor, sole in ((x, y, node.sole[0]), (y, x, node.sole[1])):
-        if sole and lane.tensor is not None and not call.rank(factor):
+        if sole and lane.stacked and lane.tensor is not None and not call.rank(factor):
             scaled = scaled_product(lane.tensor, call.tensor(factor))
             if scaled is not None:
                 return attrs.evolve(lane, tensor=scaled)
     tensors, axes = aligned(call, node, (x, y))
-    finite = all(v.ragged is None or v.padding is not Padding.UNKNOWN for v in (x, y))
-    zeros = finite and Padding.ZEROS in (x.padding, y.padding)
-    return axes.like(*emit("Mul", tensors, node.attributes), padding=Padding.ZEROS if zeros else None)
+    return axes.like(*emit("Mul", tensors, node.attributes), padding=multiplied((x, y)))
 
 
 @rule(*_EXACT_BINARY.split())

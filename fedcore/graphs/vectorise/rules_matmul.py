@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from fedcore.graphs.vectorise.call import Call
-from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, row_by_row, rule
+from fedcore.graphs.vectorise.lanes import Lane, NoRule, Padding, multiplied, row_by_row, rule
 from fedcore.graphs.vectorise.nodes import Node, emit
 
 WORTH_SCALING = 4
@@ -49,8 +49,8 @@ def product(call: Call, node: Node, x: Lane, y: Lane, *, transpose_x: bool, tran
     if y.stacked and not x.stacked and rank > 2:
         a = tf.expand_dims(a, 0)
     tensor = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_x, adj_y=transpose_y)
-    batch = next((v.padding for v in (x, y) if v.ragged is not None and ragged is not None), Padding.UNKNOWN)
-    return Lane(tensor, stacked, ragged, times, padding=batch)
+    padding = Padding.UNKNOWN if ragged is None else multiplied((x, y))
+    return Lane(tensor, stacked, ragged, times, padding=padding)
 
 
 def scaled_product(tensor: tf.Tensor, factor: tf.Tensor) -> tf.Tensor | None:
