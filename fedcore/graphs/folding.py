@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.trace import called
+from fedcore.graphs.turns import turned
 from fedcore.graphs.vectorise import selected
 
 Tensors = list[tf.Tensor]
@@ -31,23 +32,22 @@ LARGE = 1 << 12
 
 @attrs.frozen
 class Handed:
-    """One leaf that clients hand to the fold.
+    """What clients hand to the fold: one leaf, or several numbers of a type as one.
 
     Args:
-        groups: an array of tensors [width, …], the last of them zeros.
+        leaves: which; several stand side by side in the last dimension.
+        groups: a list of tensors [width, …], the last of them zeros.
         width: lanes of a group.
         lanes: how many there are, those of the zeros not counted.
         shape: of one client's value.
     """
 
-    groups: tf.TensorArray
+    leaves: tuple[int, ...]
+    groups: tf.Tensor
     width: int
     lanes: tf.Tensor
     shape: tf.TensorShape
-
-    @property
-    def dtype(self) -> tf.DType:
-        return self.groups.dtype
+    dtype: tf.DType
 
     @property
     def is_large(self) -> bool:
@@ -55,12 +55,20 @@ class Handed:
 
     def together(self) -> tf.Tensor:
         """[lanes, …], zeros at the end."""
-        return tf.ensure_shape(self.groups.concat(), [None, *self.shape])
+        none = tf.zeros([0], tf.int64)
+        found, _ = tf.raw_ops.TensorListConcatV2(
+            input_handle=self.groups, element_shape=[-1, *self.shape], leading_dims=none, element_dtype=self.dtype
+        )
+        return tf.ensure_shape(found, [None, *self.shape])
+
+    def apart(self, tensor: tf.Tensor) -> dict[int, tf.Tensor]:
+        """What of such a value, with a leading axis, is which leaf's."""
+        return _apart(self.leaves, tensor)
 
     def held_until(self, total: tf.Tensor) -> tf.Tensor:
         """The total, for whose computation the groups are held: AddN begins with whichever value nobody else holds."""
         with tf.control_dependencies([total]):
-            held = tf.raw_ops.TensorListLength(input_handle=self.groups.flow)
+            held = tf.raw_ops.TensorListLength(input_handle=self.groups)
         with tf.control_dependencies([held]):
             return tf.identity(total)
 
@@ -71,10 +79,18 @@ class Handed:
         begins = tf.unstack(tf.pad((lanes % self.width)[:, None], [[0, 0], [0, rank]]))
         size = tf.constant([1, *self.shape], tf.int64)
         found = [
-            tf.raw_ops.Slice(input=self.groups.read(g), begin=b, size=size) for g, b in zip(groups, begins, strict=True)
+            tf.raw_ops.Slice(input=self._group(g), begin=b, size=size) for g, b in zip(groups, begins, strict=True)
         ]
         for value in found:
             value.set_shape([1, *self.shape])
+        return found
+
+    def _group(self, number: tf.Tensor) -> tf.Tensor:
+        shape = [self.width, *self.shape]
+        found = tf.raw_ops.TensorListGetItem(
+            input_handle=self.groups, index=number, element_shape=shape, element_dtype=self.dtype
+        )
+        found.set_shape(shape)
         return found
 
 
@@ -85,11 +101,20 @@ def by_group(group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.T
         group: the first lane of a group -> its tensors [width, …].
         lanes: how many there are, in whole groups.
     """
+    joined = _joined_specs(specs)
+
+    def handed(begin: tf.Tensor) -> Tensors:
+        each = group(begin)
+        return [_together(of, each) for of, _ in joined]
+
     groups = tf.cast(lanes // width, tf.int32)
-    arrays = [tf.TensorArray(s.dtype, size=groups + 1, element_shape=[width, *s.shape]) for s in specs]
-    after = _written(group, groups, width, arrays)
-    after = [a.write(groups, tf.zeros([width, *s.shape], s.dtype)) for a, s in zip(after, specs, strict=True)]
-    return [Handed(a, width, lanes, s.shape) for a, s in zip(after, specs, strict=True)]
+    written = _written(handed, groups, width, [_list(groups + 1, [width, *s.shape], s.dtype) for _, s in joined])
+    found = []
+    for (of, s), list_ in zip(joined, written, strict=True):
+        zeros = tf.zeros([width, *s.shape], s.dtype)
+        list_ = tf.raw_ops.TensorListSetItem(input_handle=list_, index=groups, item=zeros)
+        found.append(Handed(of, list_, width, lanes, s.shape, s.dtype))
+    return found
 
 
 def sums_by_group(
@@ -104,65 +129,86 @@ def sums_by_group(
     """
     blocks, block = place.shape
     clients = tf.reduce_sum(tf.cast(place >= 0, tf.int64))
-
-    numbers = _numbers(specs)
+    joined = _joined_specs(specs)
 
     def sums(begin: tf.Tensor) -> Tensors:
         each = group(begin)
-        found = [each[of[0]] if len(of) == 1 else tf.stack([each[i] for i in of], 1) for of in numbers]
         own = tf.range(tf.minimum(clients - begin, width))
         blocks_of, number = own // block, tf.constant(width // block)
         return [
             tf.raw_ops.SparseSegmentSumWithNumSegments(data=t, indices=own, segment_ids=blocks_of, num_segments=number)
-            for t in found
+            for t in (_together(of, each) for of, _ in joined)
         ]
 
     # Groups that are not there leave zeros.
     size = -(-blocks * block // width)
-    shapes = [[*specs[of[0]].shape, *([len(of)] if len(of) > 1 else [])] for of in numbers]
-    arrays = [
-        tf.TensorArray(specs[of[0]].dtype, size=size, element_shape=[width // block, *shape])
-        for of, shape in zip(numbers, shapes, strict=True)
-    ]
-    after = _written(sums, tf.cast(lanes // width, tf.int32), width, arrays)
+    shapes = [[width // block, *s.shape] for _, s in joined]
+    lists = [_list(tf.constant(size), shape, s.dtype) for (_, s), shape in zip(joined, shapes, strict=True)]
     found: dict[int, tf.Tensor] = {}
-    for of, array, shape in zip(numbers, after, shapes, strict=True):
-        total = tf.reshape(array.stack(), [-1, *shape])[:blocks]
-        found.update(zip(of, tf.unstack(total, axis=1) if len(of) > 1 else [total], strict=True))
+    written = _written(sums, tf.cast(lanes // width, tf.int32), width, lists)
+    for (of, s), list_, shape in zip(joined, written, shapes, strict=True):
+        stack = tf.raw_ops.TensorListStack(
+            input_handle=list_, element_shape=shape, element_dtype=s.dtype, num_elements=size
+        )
+        found.update(_apart(of, tf.reshape(stack, [-1, *s.shape])[:blocks]))
     return [found[i] for i in range(len(specs))]
 
 
-def _numbers(specs: Sequence[tf.TensorSpec]) -> list[list[int]]:
-    """Which leaves are summed as one: the numbers of each type together, and every other leaf by itself."""
+def _joined_specs(specs: Sequence[tf.TensorSpec]) -> list[tuple[tuple[int, ...], tf.TensorSpec]]:
+    """Which leaves are handed over as one, and as what: the numbers of each type, and every other leaf by itself."""
     found: dict[object, list[int]] = {}
     for i, s in enumerate(specs):
         found.setdefault(i if s.shape.rank else s.dtype.name, []).append(i)
-    return list(found.values())
+    return [
+        (tuple(of), specs[of[0]] if len(of) == 1 else tf.TensorSpec([len(of)], specs[of[0]].dtype))
+        for of in found.values()
+    ]
 
 
-def _written(group: Callable, groups: tf.Tensor, width: int, arrays: list[tf.TensorArray]) -> list[tf.TensorArray]:
-    def body(g, *before):
+def _together(of: tuple[int, ...], each: Tensors) -> tf.Tensor:
+    return each[of[0]] if len(of) == 1 else tf.stack([each[i] for i in of], 1)
+
+
+def _apart(of: tuple[int, ...], tensor: tf.Tensor) -> dict[int, tf.Tensor]:
+    return dict(zip(of, [tensor] if len(of) == 1 else tf.unstack(tensor, axis=1), strict=True))
+
+
+def _list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
+    return tf.raw_ops.TensorListReserve(element_shape=shape, num_elements=size, element_dtype=dtype)
+
+
+def _written(group: Callable, groups: tf.Tensor, width: int, lists: Tensors) -> Tensors:
+    """The lists of what each group gives."""
+
+    def turn(number, *before):
         # A graph of its own is called once a turn, where operations in this one would be handled one by one.
-        found = called(group, [tf.cast(g, tf.int64) * width])
-        return g + 1, *(a.write(g, t) for a, t in zip(before, found, strict=True))
+        found = called(group, [number * width])
+        index = tf.cast(number, tf.int32)
+        pairs = zip(before, found, strict=True)
+        return [tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=t) for list_, t in pairs], None
 
-    _, *after = tf.while_loop(
-        lambda g, *_: g < groups, body, (tf.constant(0), *arrays), parallel_iterations=GROUPS_AT_ONCE
-    )
-    return after
+    return turned(turn, tf.cast(groups, tf.int64), lists, at_once=GROUPS_AT_ONCE)
 
 
-def fold_blocks(fold: Callable, merge: Callable, zeros: Tensors, handed: list[Handed], place: tf.Tensor) -> Tensors:
+def fold_blocks(
+    fold: Callable,
+    merge: Callable,
+    zeros: Tensors,
+    specs: Sequence[tf.TensorSpec],
+    handed: list[Handed],
+    place: tf.Tensor,
+) -> Tensors:
     """The one partial of all blocks, with a leading axis of size 1.
 
     Args:
         fold: (the values of one client of every block, the partials before) -> the partials after.
         merge: (partials, those of the blocks next to them) -> their partials.
         zeros: the first partials [blocks, …].
+        specs: of the leaves that a client hands over.
         place: int64 [blocks, block]: the lane of every client, negative for one that is absent.
     """
     place = tf.gather(place, _bit_reversed(int(place.shape[0])))
-    return _merged(merge, _folded(fold, zeros, handed, place), place)
+    return _merged(merge, _folded(fold, zeros, specs, handed, place), place)
 
 
 def merge_sums(merge: Callable, zeros: Tensors, sums: Tensors, place: tf.Tensor) -> Tensors:
@@ -186,7 +232,13 @@ def _merged(merge: Callable, partial: Tensors, place: tf.Tensor) -> Tensors:
 
 
 def fold_one(
-    fold: Callable, zeros: Tensors, handed: list[Handed], before: Tensors, begins: tf.Tensor, ends: tf.Tensor
+    fold: Callable,
+    zeros: Tensors,
+    specs: Sequence[tf.TensorSpec],
+    handed: list[Handed],
+    before: Tensors,
+    begins: tf.Tensor,
+    ends: tf.Tensor,
 ) -> Tensors:
     """The partial [1, …] of a block after one more client, that of lane 0: the bits are those of `fold_blocks`.
 
@@ -196,9 +248,12 @@ def fold_one(
         zeros, before: the first partial, and that after the clients before.
         begins, ends: whether it is the block's first client, and its last.
     """
-    mine = [tf.ensure_shape(h.together()[:1], [1, *h.shape]) for h in handed]
+    of_client: dict[int, tf.Tensor] = {}
+    for h in handed:
+        of_client.update(h.apart(tf.ensure_shape(h.together()[:1], [1, *h.shape])))
+    mine = [of_client[i] for i in range(len(specs))]
     after = fold(mine, [tf.where(begins, z, b) for z, b in zip(zeros, before, strict=True)])
-    for i, j in summed_leaves(fold, zeros, handed).items():
+    for i, j in summed_leaves(fold, zeros, specs).items():
         total = tf.where(begins, mine[j], before[i] + mine[j])
         after[i] = tf.where(ends, zeros[i] + total, total)
     return after
@@ -211,15 +266,23 @@ def _bit_reversed(count: int) -> np.ndarray:
     return order
 
 
-def _folded(fold: Callable, zeros: Tensors, handed: list[Handed], place: tf.Tensor) -> Tensors:
+def _folded(
+    fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec], handed: list[Handed], place: tf.Tensor
+) -> Tensors:
     """The partial of each block: its present clients in the order of their indices."""
-    sums = summed_leaves(fold, zeros, handed)
-    found = {i: zeros[i] + _summed(handed[j], place) for i, j in sums.items()}
+    sums = summed_leaves(fold, zeros, specs)
+    totals: dict[int, tf.Tensor] = {}
+    for h in handed:
+        if set(h.leaves) & set(sums.values()):
+            totals.update(h.apart(_summed(h, place)))
+    found = {i: zeros[i] + totals[j] for i, j in sums.items()}
     if len(found) < len(zeros):
         partial = zeros
-        joined = [h.together() for h in handed]
+        lanes: dict[int, tf.Tensor] = {}
+        for h in handed:
+            lanes.update(h.apart(h.together()))
         for b in range(int(place.shape[1])):
-            mine = [tf.gather(t, tf.maximum(place[:, b], 0)) for t in joined]
+            mine = [tf.gather(lanes[i], tf.maximum(place[:, b], 0)) for i in range(len(specs))]
             partial = selected(place[:, b] >= 0, fold(mine, partial), partial)
         found = {**dict(enumerate(partial)), **found}
     return [found[i] for i in range(len(zeros))]
@@ -254,13 +317,13 @@ def _added(values: Tensors) -> tf.Tensor:
     return total
 
 
-def summed_leaves(fold: Callable, zeros: Tensors, handed: Sequence[Handed | tf.TensorSpec]) -> dict[int, int]:
+def summed_leaves(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> dict[int, int]:
     """The leaves of the partial that a fold only adds to -> the leaf that it adds. Found in a graph thrown away."""
     found: dict[int, int] = {}
 
     def scratch():
         before = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in zeros]
-        mine = [tf.compat.v1.placeholder(h.dtype, [zeros[0].shape[0], *h.shape]) for h in handed]
+        mine = [tf.compat.v1.placeholder(s.dtype, [zeros[0].shape[0], *s.shape]) for s in specs]
         for i, tensor in enumerate(fold(mine, before)):
             if tensor.op.type not in ("AddV2", "Add") or tensor.dtype not in SUMMED:
                 continue

@@ -57,7 +57,7 @@ def of_optimised_parts() -> Iterator[None]:
     eager = context.context()
     before = eager.function_call_options
     config = config_pb2.ConfigProto.FromString(before.config_proto_serialized)
-    config.graph_options.rewrite_options.optimizers.extend(["pruning", "dependency", "arithmetic"])
+    config.graph_options.rewrite_options.optimizers[:] = ["pruning", "dependency"]
     eager.function_call_options = context.FunctionCallOptions(before.executor_type, config)
     try:
         yield

@@ -21,7 +21,7 @@ from fedcore.graphs.sequences import Layout
 from fedcore.graphs.trace import TracedGraph, spec
 from fedcore.graphs.turns import turned
 from fedcore.graphs.values import flatten, unflatten
-from fedcore.graphs.vectorise import Lane, NoRule, chosen, shared, stacked, vectorised_call
+from fedcore.graphs.vectorise import Lane, NoRule, shared, stacked, vectorised_call
 from fedcore.graphs.xla import can_compile, compiled
 from fedcore.ir.interpret import Callee, Interpreter, seeded_symbols
 from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
@@ -180,12 +180,11 @@ class _Stage:
             value = sequence.element(s, taken)
             after = flatten(_at_element(function, s)(unflatten([stacked(t) for t in carry], type_), value))
             self.sizes = None
-            whole = [_stack(lane, clients) for lane in after]
-            return whole if self._shape.alike else chosen(taken > 0, whole, list(carry))
+            return [_stack(lane, clients) for lane in after], None if self._shape.alike else taken > 0
 
         start = [_stack(lane, clients) for lane in flatten(zero)]
         if self._shape.single:
-            state = step(tf.constant(0, tf.int64), *start)
+            state, _ = step(tf.constant(0, tf.int64), *start)
         else:
             last = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
             state = turned(step, last, start)
@@ -330,7 +329,8 @@ def realize_stacked(
             added = sums_by_group(group, lanes, width, graph.handed, place)
             partial = merge_sums(merge, zeros, [added[sums[i]] for i in range(len(zeros))], place)
         else:
-            partial = fold_blocks(graph.fold, merge, zeros, by_group(group, lanes, width, graph.handed), place)
+            handed = by_group(group, lanes, width, graph.handed)
+            partial = fold_blocks(graph.fold, merge, zeros, graph.handed, handed, place)
         return [tf.identity(t[0]) for t in partial]
 
     return graph.realized(body, graph.specs)
@@ -353,7 +353,7 @@ def realize_one_more(
         rest, before = list(tensors[:own]), tensors[own:]
         group, lanes, _ = graph.begin(rest)
         handed = by_group(group, lanes, width, graph.handed)
-        after = fold_one(graph.fold, graph.zeros(1), handed, [t[None] for t in before], begins, ends)
+        after = fold_one(graph.fold, graph.zeros(1), graph.handed, handed, [t[None] for t in before], begins, ends)
         return [tf.identity(t[0]) for t in after]
 
     return graph.realized(body, [flag, flag, *graph.specs, *partial])

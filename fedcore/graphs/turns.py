@@ -2,65 +2,125 @@
 
 `tf.while_loop` makes a function of its body: each of its constants and whatever it computes of values from outside is
 handled again in every turn, and those values go around with the state. Of a body built in place only what depends on
-something that changes is in the loop.
+something that changes is in the loop; and totals that nothing else in it reads, as metrics are, go around as one.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
+from fedcore.graphs.grappler import of_optimised_parts
 from fedcore.graphs.trace import called
+from fedcore.graphs.vectorise import chosen
 
 AT_ONCE = 10
-"""Turns that may overlap: TensorFlow's own default."""
+"""Turns that may overlap, as TensorFlow has it."""
 
 
-def turned(turn: Callable, times: tf.Tensor, start: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def turned(turn: Callable, times: tf.Tensor, start: Sequence[tf.Tensor], *, at_once: int = AT_ONCE) -> list[tf.Tensor]:
     """The state after so many turns.
 
     Args:
-        turn: (its number, *state) -> the state after it, of the same shapes. It has no effects, and what it builds
-            waits for nothing but its operands.
+        turn: (its number, *state) -> the state after it, of the same shapes; and bool [K], for which rows of the state
+            the turn counts, or None where it counts for all. It has no effects, and what it builds waits for nothing
+            but its operands.
         times: int64.
+        at_once: turns that may overlap.
     """
     operands = [times, *start]
     # tf.function would have everything behind a loop wait for operations within it; this does not.
     wrapped = tf.compat.v1.wrap_function(
-        lambda times, *start: _Loop(times, start).closed(turn), [tf.TensorSpec(t.shape, t.dtype) for t in operands]
+        lambda times, *start: _Loop(times, start, at_once).closed(turn),
+        [tf.TensorSpec(t.shape, t.dtype) for t in operands],
     )
-    # TensorFlow cannot copy one such loop into another.
-    return called(wrapped, operands)
+    # TensorFlow cannot copy one such loop into another; and its arithmetic has x + x wait for what gave x, which in a
+    # loop's last turn is done without giving anything.
+    with of_optimised_parts():
+        return called(wrapped, operands)
 
 
 class _Loop:
     """One loop in the graph being built: its state before a turn is that merged from the start and the turn before."""
 
-    def __init__(self, times: tf.Tensor, start: Sequence[tf.Tensor]):
+    def __init__(self, times: tf.Tensor, start: Sequence[tf.Tensor], at_once: int):
         self._graph = tf.compat.v1.get_default_graph()
         self._frame = self._graph.unique_name("turns")
-        self._start = [tf.constant(0, tf.int64), *start]
-        self._merged = [tf.raw_ops.Merge(inputs=[t, t]).output for t in map(self._entered, self._start)]
-        more = tf.raw_ops.LoopCond(input=self._merged[0] < self._entered(times, constant=True))
-        parts = [tf.raw_ops.Switch(data=t, pred=more) for t in self._merged]
-        self._state = [_shaped(p.output_true, t) for p, t in zip(parts, self._start, strict=True)]
-        self._left = [p.output_false for p in parts]
+        self._at_once = at_once
+        self._start: list[tf.Tensor] = []
+        self._merged: list[tf.Tensor] = []
+        self._state: list[tf.Tensor] = []
+        self._left: list[tf.Tensor] = []
+        number = self._merge(tf.constant(0, tf.int64))
+        self._more = tf.raw_ops.LoopCond(input=number < self._entered(times, constant=True))
+        self._switch()
+        for tensor in start:
+            self._goes_around(tensor)
+
+    def _merge(self, start: tf.Tensor) -> tf.Tensor:
+        entered = self._entered(start)
+        self._start.append(start)
+        self._merged.append(tf.raw_ops.Merge(inputs=[entered, entered]).output)
+        return self._merged[-1]
+
+    def _switch(self) -> tf.Tensor:
+        left, stays = tf.raw_ops.Switch(data=self._merged[-1], pred=self._more)
+        self._left.append(left)
+        self._state.append(_shaped(stays, self._start[-1]))
+        return self._state[-1]
+
+    def _goes_around(self, start: tf.Tensor) -> tf.Tensor:
+        """The state before a turn of what is this before the first."""
+        self._merge(start)
+        return self._switch()
 
     def _entered(self, tensor: tf.Tensor, *, constant: bool = False) -> tf.Tensor:
-        found = tf.raw_ops.Enter(data=tensor, frame_name=self._frame, is_constant=constant, parallel_iterations=AT_ONCE)
+        found = tf.raw_ops.Enter(
+            data=tensor, frame_name=self._frame, is_constant=constant, parallel_iterations=self._at_once
+        )
         return _shaped(found, tensor)
 
     def closed(self, turn: Callable) -> list[tf.Tensor]:
-        before = len(self._graph.get_operations())
-        number, *state = self._state
-        after = [number + 1, *turn(number, *state)]
+        built: list[tf.Operation] = []
+        count = len(self._state)
+        with self._building(built):
+            following, going = turn(*self._state)
+            after = [self._state[0] + 1, *following]
+            joined = self._totals(after)
+        for positions in joined:
+            self._goes_around(tf.stack([self._start[i] for i in positions], -1))
+        with self._building(built):
+            for state, positions in zip(self._state[count:], joined, strict=True):
+                after.append(state + tf.stack([_added(after[i], self._state[i]) for i in positions], -1))
+                for i in positions:
+                    after[i] = self._state[i]
+            if going is not None:
+                after[1:] = chosen(going, after[1:], self._state[1:])
         # What a turn passes on as it is never changes, so it does not go around.
         changing = [i for i, (a, b) in enumerate(zip(after, self._state, strict=True)) if a is not b]
-        following = {i: tf.raw_ops.NextIteration(data=after[i]) for i in changing}
-        self._enter_what_stays(self._graph.get_operations()[before:], following)
-        for i, tensor in following.items():
+        nexts = {i: tf.raw_ops.NextIteration(data=after[i]) for i in changing}
+        self._enter_what_stays([*built, *(t.op for t in nexts.values())], nexts)
+        for i, tensor in nexts.items():
             self._merged[i].op._update_input(1, tensor)  # closes the circle, which no public operation can
         ends = {i: _shaped(tf.raw_ops.Exit(data=self._left[i]), self._start[i]) for i in changing}
-        return [tf.identity(ends.get(i, start)) for i, start in enumerate(self._start)][1:]
+        for i, positions in enumerate(joined, count):
+            ends.update(zip(positions, tf.unstack(ends[i], axis=-1), strict=True))
+        return [tf.identity(ends.get(i, start)) for i, start in enumerate(self._start[:count])][1:]
+
+    @contextlib.contextmanager
+    def _building(self, built: list[tf.Operation]) -> Iterator[None]:
+        """Adds the operations made meanwhile."""
+        before = len(self._graph.get_operations())
+        yield
+        built.extend(self._graph.get_operations()[before:])
+
+    def _totals(self, after: list[tf.Tensor]) -> list[list[int]]:
+        """Of the state what a turn only adds to, those of a shape and type together."""
+        found: dict[object, list[int]] = {}
+        for i, (tensor, before) in enumerate(zip(after, self._state, strict=True)):
+            if tensor.shape.rank == 1 and _added(tensor, before) is not None:
+                found.setdefault((tensor.dtype, tensor.shape[0]), []).append(i)
+        return [positions for positions in found.values() if len(positions) > 1]
 
     def _enter_what_stays(self, built: list[tf.Operation], following: dict[int, tf.Tensor]) -> None:
         """Operations that reach nothing that changes stay outside; the others take what those give entered."""
@@ -84,3 +144,14 @@ class _Loop:
 def _shaped(tensor: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     tensor.set_shape(like.shape)
     return tensor
+
+
+def _added(total: tf.Tensor, before: tf.Tensor) -> tf.Tensor | None:
+    """What was added to the total before, if that is all that was done with it."""
+    if total.op.type != "AddV2" or before.consumers() != [total.op]:
+        return None
+    x, y = total.op.inputs
+    if x is y:
+        return None
+    added = y if x is before else x
+    return added if added.shape == total.shape else tf.broadcast_to(added, total.shape)

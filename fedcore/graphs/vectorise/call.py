@@ -1,5 +1,6 @@
 """Evaluates a graph for K clients at once, operation by operation, into the graph being built."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -127,7 +128,9 @@ class Call:
         key = ("sizes", dtype)
         if key not in self._made:
             self._made[key] = tf.cast(self.sizes, dtype)
-        sizes = tf.reshape(self._made[key], [self.clients] + [1] * slope.ndim)
+        sizes = self._made[key]
+        if slope.ndim:
+            sizes = tf.reshape(sizes, [self.clients] + [1] * slope.ndim)
         if (slope != 1).any():
             sizes = sizes * tf.constant(slope.astype(dtype.as_numpy_dtype))
         if start.any():
@@ -189,7 +192,8 @@ class Call:
         shape[axis + 1] = self.rows * times
         key = ("mask", times, axis, rank)
         if key not in self._made:
-            self._made[key] = tf.reshape(self._made["mask", times], shape)
+            rows = self._made["mask", times]
+            self._made[key] = rows if shape == rows.shape else tf.reshape(rows, shape)
         return self._made[key]
 
     def masked(self, lane: Lane, fill=0) -> tf.Tensor:
@@ -199,9 +203,19 @@ class Call:
             return tensor
         key = ("masked", id(tensor), lane.ragged, fill)
         if key not in self._made:
-            mask = self.mask(self.rank(lane), lane.ragged, lane.times)
-            self._made[key] = (tf.where(mask, tensor, tf.constant(fill, tensor.dtype)), tensor)
+            self._made[key] = (self._filled(lane, tensor, tf.constant(fill, tensor.dtype)), tensor)
         return self._made[key][0]
+
+    def _filled(self, lane: Lane, tensor: tf.Tensor, fill: tf.Tensor) -> tf.Tensor:
+        """Row by row where the rows come first: choosing with broadcasting takes TensorFlow several times as long."""
+        assert lane.ragged is not None
+        if lane.ragged or not lane.stacked or not tensor.shape.is_fully_defined():
+            return tf.where(self.mask(self.rank(lane), lane.ragged, lane.times), tensor, fill)
+        rows = self.mask(1, 0, lane.times)
+        if self.rank(lane) == 1:
+            return tf.raw_ops.Select(condition=rows, x=tensor, y=tf.fill(tensor.shape, fill))
+        rows, flat = tf.reshape(rows, [-1]), _reshaped(tensor, [math.prod(tensor.shape[:2]), *tensor.shape[2:]])
+        return tf.reshape(tf.raw_ops.Select(condition=rows, x=flat, y=tf.fill(flat.shape, fill)), tensor.shape)
 
     def batch_axis(self, node: Node, shapes: Known) -> tuple[int | None, int]:
         """Which axis of a shape is the batch, and how many entries of it a row has."""
@@ -255,6 +269,12 @@ class Call:
             return fn(*tensors)
         padded = [tf.pad(t, [[0, extra]] + [[0, 0]] * (t.shape.rank - 1)) for t in tensors]
         return [t[:-extra] for t in fn(*padded)]
+
+
+def _reshaped(tensor: tf.Tensor, shape: list[int]) -> tf.Tensor:
+    """As tf.reshape; what only had this shape before is taken from there."""
+    before = tensor.op.inputs[0] if tensor.op.type == "Reshape" else tensor
+    return before if before.shape == shape else tf.reshape(tensor, shape)
 
 
 def _missing(entries: int | None, dtype: tf.DType) -> int:

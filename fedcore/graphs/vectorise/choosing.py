@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-WORTH_ASKING = 1 << 14
+WORTH_ASKING = 1 << 12
 """Entries from which it pays to ask first whether there is anything to choose."""
 
 
@@ -37,4 +37,18 @@ def chosen(condition: tf.Tensor, yes: Sequence[tf.Tensor], no: Sequence[tf.Tenso
 
 def _asked(condition: tf.Tensor, yes: Sequence[tf.Tensor], no: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     same = tf.reduce_all(condition)
-    return list(tf.cond(same, lambda: [tf.identity(t) for t in yes], lambda: selected(condition, yes, no)))
+    found = []
+    for a, b in zip(yes, no, strict=True):
+        some, whole = tf.raw_ops.Switch(data=a, pred=same)
+        if b.shape != a.shape:  # made as large as the others where it is needed
+            b, _ = tf.raw_ops.Switch(data=_one(b), pred=same)
+        (other,) = selected(condition, [some], [b])
+        merged = tf.raw_ops.Merge(inputs=[other, whole]).output
+        merged.set_shape(a.shape)
+        found.append(merged)
+    return found
+
+
+def _one(tensor: tf.Tensor) -> tf.Tensor:
+    """The number of which a tensor is made, if it is made of one."""
+    return tensor.op.inputs[1] if tensor.op.type == "Fill" else tensor

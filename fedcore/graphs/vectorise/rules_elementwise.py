@@ -122,6 +122,9 @@ def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
 @rule("Mul")
 def _(call: Call, node: Node, x: Lane, y: Lane) -> Lane:
     for lane, factor, sole in ((x, y, node.sole[0]), (y, x, node.sole[1])):
+        known = call.known(factor)
+        if known is not None and known.constant and not known.values[0].ndim and known.values[0] == 1:
+            return lane
         if sole and lane.stacked and lane.tensor is not None and not call.rank(factor):
             scaled = scaled_product(lane.tensor, call.tensor(factor))
             if scaled is not None:
@@ -177,6 +180,11 @@ def _(call: Call, node: Node, *lanes: Lane) -> Lane:
     condition, yes, no = lanes
     if condition.stacked and not call.rank(condition) and yes.stacked and call.rank(yes) >= call.rank(no):
         return axes.like(*chosen(call.tensor(condition), [tensors[1]], [tensors[2]]))
+    shape = tensors[0].shape
+    if shape.is_fully_defined() and all(t.shape in (shape, tf.TensorShape([])) for t in tensors[1:]):
+        # Numbers are made as large as the others once, where the graph is in a loop.
+        x, y = (t if t.shape == shape else tf.fill(shape, t) for t in tensors[1:])
+        return axes.like(tf.raw_ops.Select(condition=tensors[0], x=x, y=y))
     return axes.like(*emit("SelectV2", tensors, node.attributes))
 
 
