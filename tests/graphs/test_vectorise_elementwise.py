@@ -5,7 +5,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from lanes_by_client import check, check_ragged
+from lanes_by_client import check, check_ragged, traced
+
+from fedcore.graphs.vectorise import stacked, vectorised_call
+from fedcore.graphs.vectorise.choosing import WORTH_ASKING
 
 UNARY = (
     "exp expm1 log1p sqrt rsqrt reciprocal tanh sigmoid softplus sin cos erf abs negative square sign floor round "
@@ -70,3 +73,47 @@ def test_elementwise_over_a_padded_batch():
         return tf.nn.sigmoid(x * w) + 1.0, tf.zeros_like(x), tf.ones_like(x) * 2.0, tf.fill(tf.shape(x), 3.0)
 
     check_ragged(fn, normal(3, 6, 5), normal(3, 5, seed=1), ragged=[0], sizes=[6, 1, 4])
+
+
+@pytest.mark.parametrize("ends", [[3] * 8, [0] * 8, [3, 1, 0, 2, 3, 3, 1, 0]], ids=["all", "none", "some"])
+@pytest.mark.parametrize("where", ["straight", "in a loop", "in a branch"])
+def test_choosing_between_large_tensors(ends, where):
+    def step(x, number, end):
+        grown = tf.where(number < end, x * 2.0 + 1.0, x)
+        return tf.where(number < end, grown, tf.zeros_like(x)) + tf.where(number < end, x, 1.5)
+
+    def fn(x, end, taken):
+        if where == "straight":
+            return step(x, 1, end)
+        if where == "in a loop":
+            return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, step(x, i, end)), (0, x))[1]
+        return tf.cond(taken, lambda: step(x, 1, end), lambda: x)
+
+    x = normal(8, 70, 80)
+    assert x[0].size > WORTH_ASKING
+    check(fn, x, np.int32(ends), np.array(True), shared=[2])
+
+
+def test_choices_with_numbers_let_nothing_through_that_is_not_chosen():
+    def fn(x):
+        return tf.where(tf.math.is_finite(x), x, 0.0), tf.where(x > 0.0, 1.0, -1.0)
+
+    x = normal(8, 4, 3)
+    x[0, 0], x[1, 1], x[2, 2] = np.nan, np.inf, -np.inf
+    check(fn, x)
+
+
+def test_padded_rows_that_are_not_finite_are_left_out():
+    x = normal(3, 6, 5)
+    x[1, 1:], x[2, 4:] = np.nan, np.inf  # behind the clients' own rows
+
+    @tf.function(autograph=False)
+    def sums(x, sizes):
+        lanes = [stacked(x, 0)]
+        return [lane.tensor for lane in vectorised_call(graph, graph.data, lanes, sizes)]
+
+    graph = traced(lambda x: (tf.reduce_sum(x, 0), tf.reduce_mean(tf.reduce_max(x, 1))), (None, 5))
+    found = sums(tf.constant(x), tf.constant([6, 1, 4], tf.int64))
+    for i, size in enumerate([6, 1, 4]):
+        np.testing.assert_allclose(found[0][i], x[i, :size].sum(0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found[1][i], x[i, :size].max(1).mean(), rtol=1e-5)
