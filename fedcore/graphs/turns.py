@@ -5,6 +5,7 @@ handled again in every turn, and those values go around with the state. Of a bod
 something that changes is in the loop; and totals that nothing else in it reads, as metrics are, go around as one.
 """
 
+import collections
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -87,12 +88,12 @@ class _Loop:
             following, going = turn(*self._state)
             after = [self._state[0] + 1, *following]
             joined = self._totals(after)
-        for positions in joined:
-            self._goes_around(tf.stack([self._start[i] for i in positions], -1))
+        for added in joined:
+            self._goes_around(tf.stack([self._start[i] for i in added], -1))
         with self._building(built):
-            for state, positions in zip(self._state[count:], joined, strict=True):
-                after.append(state + tf.stack([_added(after[i], self._state[i]) for i in positions], -1))
-                for i in positions:
+            for state, added in zip(self._state[count:], joined, strict=True):
+                after.append(state + tf.stack([*added.values()], -1))
+                for i in added:
                     after[i] = self._state[i]
             if going is not None:
                 after[1:] = chosen(going, after[1:], self._state[1:])
@@ -103,8 +104,8 @@ class _Loop:
         for i, tensor in nexts.items():
             self._merged[i].op._update_input(1, tensor)  # closes the circle, which no public operation can
         ends = {i: _shaped(tf.raw_ops.Exit(data=self._left[i]), self._start[i]) for i in changing}
-        for i, positions in enumerate(joined, count):
-            ends.update(zip(positions, tf.unstack(ends[i], axis=-1), strict=True))
+        for i, added in enumerate(joined, count):
+            ends.update(zip(added, tf.unstack(ends[i], axis=-1), strict=True))
         return [tf.identity(ends.get(i, start)) for i, start in enumerate(self._start[:count])][1:]
 
     @contextlib.contextmanager
@@ -114,13 +115,17 @@ class _Loop:
         yield
         built.extend(self._graph.get_operations()[before:])
 
-    def _totals(self, after: list[tf.Tensor]) -> list[list[int]]:
-        """Of the state what a turn only adds to, those of a shape and type together."""
-        found: dict[object, list[int]] = {}
+    def _totals(self, after: list[tf.Tensor]) -> list[dict[int, tf.Tensor]]:
+        """Of the state what a turn only adds to, and what it adds; those of a shape and type together."""
+        found: dict[object, dict[int, tf.Tensor]] = {}
+        times = collections.Counter(t.ref() for t in after)
         for i, (tensor, before) in enumerate(zip(after, self._state, strict=True)):
-            if tensor.shape.rank == 1 and _added(tensor, before) is not None:
-                found.setdefault((tensor.dtype, tensor.shape[0]), []).append(i)
-        return [positions for positions in found.values() if len(positions) > 1]
+            alone = times[tensor.ref()] == 1 and not times[before.ref()]
+            added = _added(tensor, before) if alone and tensor.shape.rank == 1 else None
+            if added is not None:
+                whole = added if added.shape == tensor.shape else tf.broadcast_to(added, tensor.shape)
+                found.setdefault((tensor.dtype, tensor.shape[0]), {})[i] = whole
+        return [added for added in found.values() if len(added) > 1]
 
     def _enter_what_stays(self, built: list[tf.Operation], following: dict[int, tf.Tensor]) -> None:
         """Operations that reach nothing that changes stay outside; the others take what those give entered."""
@@ -147,11 +152,8 @@ def _shaped(tensor: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def _added(total: tf.Tensor, before: tf.Tensor) -> tf.Tensor | None:
-    """What was added to the total before, if that is all that was done with it."""
-    if total.op.type != "AddV2" or before.consumers() != [total.op]:
+    """What was added to the total before, if nothing else was made of that, nor of the total after."""
+    if total.op.type != "AddV2" or before.consumers() != [total.op] or total.consumers():
         return None
     x, y = total.op.inputs
-    if x is y:
-        return None
-    added = y if x is before else x
-    return added if added.shape == total.shape else tf.broadcast_to(added, total.shape)
+    return None if x is y else y if x is before else x

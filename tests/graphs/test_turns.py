@@ -138,6 +138,26 @@ def test_totals_go_around_as_one():
     assert in_turns(graph).count("NextIteration") == 4
 
 
+def test_a_total_of_which_the_turn_makes_something_else_is_no_total():
+    def turn(number, count, total, seen, mean, last):
+        count, total, seen = count + 1, total + 2, seen + 3
+        return (count, total, seen, mean + 1 / count, total), None
+
+    zeros = [np.float32([0, 0])] * 5
+    found, graph = looped(turn, *zeros, times=3)
+    np.testing.assert_allclose(found, np.repeat([[3], [6], [9], [1 + 1 / 2 + 1 / 3], [6]], 2, axis=1), rtol=1e-6)
+    # The number of the turn, the count, which is read again, the total, which is two of the state, and two as one.
+    assert in_turns(graph).count("NextIteration") == 5
+
+
+def test_a_total_that_is_kept_as_it_was_before_too_is_no_total():
+    def turn(number, total, other, before):
+        return (total + 1, other + 2, total), None
+
+    found, _ = looped(turn, *[np.float32([0, 0])] * 3, times=3)
+    np.testing.assert_array_equal(found, np.float32([[3, 3], [6, 6], [2, 2]]))
+
+
 def test_a_total_that_the_turn_reads_or_doubles_is_no_total():
     def turn(number, a, b, c):
         return (a + 1, b + a, c + c), None

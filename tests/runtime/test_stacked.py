@@ -60,6 +60,27 @@ def test_a_map_over_batches_sees_the_rows_that_are_there():
     np.testing.assert_allclose(means([client(n, b) for n, b in sizes]), want, rtol=1e-6)
 
 
+@fc.tf_computation(("float32", "float32", "float32"), ("float32", [None]))
+def running_mean(state, batch):
+    steps, rows, mean = state
+    steps, rows = steps + 1.0, rows + tf.cast(tf.shape(batch)[0], tf.float32)
+    return steps, rows, mean + (tf.reduce_mean(batch) - mean) / steps
+
+
+@fc.federated_computation(fc.FederatedType(BATCHES, fc.CLIENTS))
+def running_means(clients):
+    means = fc.federated_map(lambda b: fc.sequence_reduce(b, (0.0, 0.0, 0.0), running_mean), clients)
+    return fc.federated_sum(means)
+
+
+def test_a_total_that_a_step_goes_on_to_read_is_that_of_the_step():
+    assert running_means.to_module("planned").function("clients").attributes["strategy"] == "vectorised"
+    sizes = (7, 3, 20, 1, 9)
+    batches = [[list(range(n))[i : i + 4] for i in range(0, n, 4)] for n in sizes]
+    want = sum(map(len, batches)), sum(sizes), sum(np.mean([np.mean(b) for b in of_client]) for of_client in batches)
+    np.testing.assert_allclose(running_means([client(n, 4) for n in sizes]), want, rtol=1e-6)
+
+
 @pytest.mark.parametrize("drop_remainder", [False, True])
 def test_batches_in_order_give_the_bits_of_gathered_ones(drop_remainder):
     rng = np.random.default_rng(0)
