@@ -32,7 +32,7 @@ lint: $(READY) ## linters, types and layers only
 	@$(BIN)/lint-imports --no-logo
 
 soak: $(READY) ## long runs: large cohorts, kills, thousands of generated programs
-	@FEDCORE_SOAK=1 $(BIN)/python -m pytest -m soak
+	@FEDCORE_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 0 -o faulthandler_timeout=0
 
 bench: $(READY) ## ratios against hand-written floors, measured in the same run
 	@$(BIN)/python -m benchmarks

@@ -1,15 +1,19 @@
 """What the exit codes mean, and the one place where errors become codes."""
 
+import contextlib
 import errno
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 
 import click
 
 from fedcore.cli.reproducer import Work
 from fedcore.errors import FedcoreError
 
-OK, WRONG_PROGRAM, USAGE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 130
+OK, WRONG_PROGRAM, USAGE, INTERNAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 
 EXIT_CODES = {
     OK: "done",
@@ -17,6 +21,7 @@ EXIT_CODES = {
     USAGE: "the command line is wrong",
     INTERNAL: "an error inside fedcore; a file to reproduce it was written",
     INTERRUPTED: "stopped by Ctrl-C",
+    TERMINATED: "stopped by SIGTERM",
 }
 
 
@@ -37,12 +42,16 @@ class GuardedGroup(click.Group):
 
     def invoke(self, ctx):
         try:
-            return super().invoke(ctx)
+            with _sigterm_interrupts():
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except FedcoreError as error:
             say(f"fedcore: {error}")
             ctx.exit(WRONG_PROGRAM)
+        except _Terminated:
+            say("fedcore: stopped by SIGTERM")
+            ctx.exit(TERMINATED)
         except KeyboardInterrupt:
             say("fedcore: stopped by Ctrl-C")
             ctx.exit(INTERRUPTED)
@@ -52,6 +61,27 @@ class GuardedGroup(click.Group):
                 ctx.exit(OK)
             say(ctx.obj.reproduce(error))
             ctx.exit(INTERNAL)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came: what runs ends as by Ctrl-C, which a process in the background ignores."""
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Raises `_Terminated` in what runs inside when SIGTERM comes, unless the program has a handler of its own."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def handle(number, frame):
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def say(message: str) -> None:

@@ -10,6 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+COMMAND = """
+import signal
+signal.signal(signal.SIGINT, signal.{sigint})
+from fedcore.cli import main
+main(prog_name="fedcore")
+"""
+
 
 @attrs.frozen
 class Ran:
@@ -40,11 +47,11 @@ def fedcore(tmp_path):
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts `python -u -m fedcore ...` in `tmp_path`; the process has pipes."""
+    """Starts `fedcore ...` in `tmp_path`, as a terminal does or as `nohup` does; the process has pipes."""
 
-    def run(*arguments: str) -> subprocess.Popen:
+    def run(*arguments: str, sigint: str = "default_int_handler") -> subprocess.Popen:
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "fedcore", *arguments],
+            [sys.executable, "-u", "-c", COMMAND.format(sigint=sigint), *arguments],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -17,7 +17,8 @@ tf.config.set_logical_device_configuration(
 """
 
 _TELL = """
-import json, sys
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background hands down that it is ignored
 def tell(value):
     print("TOLD " + json.dumps(value), flush=True)
 """
