@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import functools
+import itertools
 import os
 import random
 import threading
@@ -12,13 +13,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+import attrs
+
 from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, pipeline_with, run_passes
 from fedcore.compiler.pinned_plans import PinnedPlans
+from fedcore.compiler.pipeline import registrations
 from fedcore.compiler.stored_plans import stored_plans
+from fedcore.errors import TypeMismatch, brief
 from fedcore.ir import Module, verify
 from fedcore.ir.operations import declarations
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.report import Report
+from fedcore.scalars import seed_number
+from fedcore.seeds import fold_in
 
 MAX_PLANS = 256
 
@@ -42,15 +49,15 @@ class PlanCache:
 
     Guarantees:
       - Equal programs of different lines have plans of their own: errors and reports name the right ones.
-      - An intrinsic that is declared again, as in a notebook, is compiled again.
+      - Programs are compiled again after an intrinsic, a lowering or a pass is declared again, as in a notebook.
       - One compilation a module, however many threads ask at once.
     """
 
     def __init__(self, max_entries: int = MAX_PLANS):
-        self._plans: OrderedDict[tuple[str, str, int], Module] = OrderedDict()
+        self._plans: OrderedDict[tuple, Module] = OrderedDict()
         self._max_entries = max_entries
         self._lock = threading.RLock()
-        self._recorded: set[tuple[str, str, int, Path]] = set()
+        self._recorded: set[tuple] = set()
 
     def get(
         self,
@@ -67,7 +74,7 @@ class PlanCache:
             recorded_in: what each pass did is written there.
         """
         how = pipeline if given is None else f"given {given.digest()}"
-        key = (module.source_digest(), how, declarations())
+        key = (module.source_digest(), how, declarations(), registrations())
         with self._lock:
             if recorded_in is not None and (*key, recorded_in) not in self._recorded:
                 self._recorded.add((*key, recorded_in))
@@ -86,11 +93,10 @@ def _compiled(module: Module, pipeline: str) -> Module:
     stored = stored_plans()
     if stored is None:
         return verify(compile_module(module, pipeline))
-    digest = module.source_digest()
-    plan = stored.get(digest, pipeline)
+    plan = stored.get(module, pipeline)
     if plan is None:
         plan = verify(compile_module(module, pipeline))
-        stored.put(digest, plan, pipeline)
+        stored.put(module, plan, pipeline)
     return plan
 
 
@@ -106,25 +112,59 @@ def _compile_recorded(module: Module, pipeline: str, given: Module | None, direc
 _plans = PlanCache()
 _default: Runtime | None = None
 _default_lock = threading.Lock()
-_used: contextvars.ContextVar[tuple[Runtime, int | None] | None] = contextvars.ContextVar(
-    "fedcore_runtime", default=None
-)
-_pinned: contextvars.ContextVar[PinnedPlans | None] = contextvars.ContextVar("fedcore_pinned_plans", default=None)
 _last_report: contextvars.ContextVar[Report | None] = contextvars.ContextVar("fedcore_report", default=None)
 
 
+@attrs.frozen
+class _CallSeeds:
+    """The seeds of a context's calls: the context's seed folded with 0, 1, ….
+
+    Guarantees:
+      - Each number is taken once, whatever threads take them.
+    """
+
+    seed: int
+    numbers: Iterator[int] = attrs.field(factory=itertools.count)
+
+    def take(self) -> int:
+        return fold_in(self.seed, next(self.numbers))
+
+    def with_next_taken(self) -> "_CallSeeds":
+        """The same seeds for one later caller, whose first number is taken now."""
+        return _CallSeeds(self.seed, itertools.chain([next(self.numbers)], self.numbers))
+
+
+@attrs.frozen
+class _InUse:
+    """What `use` set for the calls inside, and what holds again when it ends."""
+
+    runtime: Runtime
+    seeds: _CallSeeds | None
+    pins: PinnedPlans | None
+    outer: "_InUse | None"
+
+
+_in_use: contextvars.ContextVar[_InUse | None] = contextvars.ContextVar("fedcore_in_use", default=None)
+
+
 def set_runtime(runtime: Runtime | None) -> None:
-    """Installs a runtime for the whole process; None goes back to a local one, made when first needed."""
+    """Installs a runtime for the whole process; None goes back to a local one, made when first needed.
+
+    Raises:
+        TypeMismatch: it is no runtime, such as `fc.runtime.local` without the call.
+    """
     global _default
+    if runtime is not None:
+        _check_runtime("fc.set_runtime", runtime)
     with _default_lock:
         _default = runtime
 
 
 def current_runtime() -> Runtime:
     """The runtime in use: that of the innermost `use`, else the installed one, else a new local one."""
-    used = _used.get()
+    used = _in_use.get()
     if used is not None:
-        return used[0]
+        return used.runtime
     global _default
     with _default_lock:
         if _default is None:
@@ -134,21 +174,68 @@ def current_runtime() -> Runtime:
         return _default
 
 
-@contextlib.contextmanager
+def _check_runtime(function: str, given) -> None:
+    """Refuses what is no runtime.
+
+    Raises:
+        TypeMismatch: with the call that is missing, where it is certain.
+    """
+    if callable(getattr(given, "run", None)) and not isinstance(given, type):
+        return
+    if callable(given):
+        name = getattr(given, "__qualname__", type(given).__name__)
+        raise TypeMismatch(f"{function} takes a runtime, but is given the function `{name}`: call it, {name}()")
+    fix = f"; write {function}(seed={given})" if isinstance(given, int) and function == "fc.use" else ""
+    raise TypeMismatch(f"{function} takes a runtime, such as fc.runtime.local(), not {brief(given)}{fix}")
+
+
+class _Use(contextlib.ContextDecorator):
+    """What `use` returns. It may be entered again, also in itself and in other threads."""
+
+    def __init__(self, runtime: Runtime | None, seed: int | None, pins: PinnedPlans | None):
+        self._runtime = runtime
+        self._seed = seed
+        self._pins = pins
+
+    def __enter__(self) -> Runtime:
+        outer = _in_use.get()
+        runtime = current_runtime() if self._runtime is None else self._runtime
+        seeds = outer.seeds if outer is not None else None
+        if self._seed is not None:
+            seeds = _CallSeeds(self._seed)
+        pins = self._pins or (outer.pins if outer is not None else None)
+        _in_use.set(_InUse(runtime, seeds, pins, outer))
+        return runtime
+
+    def __exit__(self, *error) -> None:
+        used = _in_use.get()
+        assert used is not None
+        _in_use.set(used.outer)
+
+
 def use(
     runtime: Runtime | None = None,
     *,
     seed: int | None = None,
     plans: str | os.PathLike | None = None,
     trusted: bool = False,
-) -> Iterator[Runtime]:
-    """Runs what is called inside with `runtime` (or the current one), and with `seed` where it is given.
+) -> _Use:
+    """Runs the calls inside with `runtime` (or the current one).
+
+    A `use` inside another one keeps the outer runtime, seed and plans where it is given none of its own. Calls in
+    other threads do not see it, unless they run in a copy of this context (`contextvars.copy_context`).
 
     Args:
+        seed: the seed of this context. Call n inside has the seed `fold_in(seed, n)`, n = 0, 1, …, so no two calls draw
+            the same numbers, and the same sequence of calls draws the same again. Awaited calls are numbered in the
+            order in which their tasks begin. A call with a seed of its own (`invoke(seed=)`, a learning process's
+            `next`) has exactly that seed and no number. Entering again starts at 0. Default: the outer seed, else each
+            call draws one.
         plans: a file that `fedcore tune` wrote, or a directory of such: programs that these were made for run by
             them, other programs as always. Default: what FEDCORE_PLANS names, if it is set.
         trusted: the graphs of `plans` may hold any operation, as those of `fc.load(path, trusted=True)`.
     Raises:
+        TypeMismatch: `runtime` is no runtime, such as `fc.runtime.local` without the call.
         FedcoreError: `plans` names what is no pinned plan, or a plan with operations that are not allowed.
     Example:
         >>> with fc.use(fc.runtime.reference(), seed=7):
@@ -156,15 +243,17 @@ def use(
         >>> with fc.use(plans='pinned.fed'):
         ...     state, metrics = process.next(state, clients)
     """
+    if runtime is not None:
+        _check_runtime("fc.use", runtime)
     pins = None if plans is None else PinnedPlans.read(plans, trusted=trusted)
-    chosen = runtime or current_runtime()
-    token = _used.set((chosen, seed))
-    pinned_token = _pinned.set(pins or _pinned.get())
-    try:
-        yield chosen
-    finally:
-        _pinned.reset(pinned_token)
-        _used.reset(token)
+    return _Use(runtime, None if seed is None else seed_number("fc.use: seed", seed), pins)
+
+
+def number_this_call() -> None:
+    """Gives the next call in this context (a copy, which runs later) its number now."""
+    used = _in_use.get()
+    if used is not None and used.seeds is not None:
+        _in_use.set(attrs.evolve(used, seeds=used.seeds.with_next_taken()))
 
 
 def last_report() -> Report | None:
@@ -179,8 +268,8 @@ def note_report(report: Report | None) -> None:
 
 def plan_of(module: Module) -> Module:
     """The plan of a module for the runtime in use: a plan itself, the pinned one, or the compiler's."""
-    used = _used.get()
-    runtime = used[0] if used is not None else _default
+    used = _in_use.get()
+    runtime = used.runtime if used is not None else _default
     return _plan_for(module, runtime.plan_options if runtime else {})
 
 
@@ -188,7 +277,8 @@ def _plan_for(
     module: Module, options: Mapping[str, object], report: Report | None = None, recorded_in: Path | None = None
 ) -> Module:
     """As `plan_of`; the report is told which plan it is."""
-    pins = _pinned.get() or _named_plans(os.environ.get("FEDCORE_PLANS", ""))
+    used = _in_use.get()
+    pins = (used.pins if used is not None else None) or _named_plans(os.environ.get("FEDCORE_PLANS", ""))
     given = module if module.stage == "planned" else None if pins is None else pins.get(module)
     plan = _plans.get(module, pipeline_with(options), given=given, recorded_in=recorded_in)
     if report is not None:
@@ -214,12 +304,16 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None):
     """Runs a traced module on arguments in the order of its parameters.
 
     Args:
-        seed: of this call. Default: that of `use`, else a drawn one, which the report tells.
+        seed: of this call, exactly. Default: the next one of `use`, else a drawn one, which the report tells.
     """
     runtime = current_runtime()
-    used = _used.get()
-    if seed is None:
-        seed = used[1] if used is not None and used[1] is not None else random.SystemRandom().getrandbits(63)
+    used = _in_use.get()
+    if seed is not None:
+        seed = seed_number("seed", seed)
+    elif used is not None and used.seeds is not None:
+        seed = used.seeds.take()
+    else:
+        seed = random.SystemRandom().getrandbits(63)
     report = Report(seed=seed)
     directory = trace_directory()
     if directory is not None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 
 import attrs
 
+MAX_LINE = 360
+"""Characters of a message's line, three lines of a screen."""
+
+MAX_LINES = 60
+"""Lines of a message."""
+
+_BRIEF = 80  # characters of a value in a message
 _CLIP = 100  # characters of a source line shown on each side of the caret
 
 
@@ -21,11 +29,23 @@ class Location:
 
 
 class FedcoreError(Exception):
-    """What all errors of fedcore are."""
+    """The class of all errors of fedcore; what is raised is of a class below it.
+
+    Guarantees:
+      - A bad argument is a `ValueError` or a `TypeError` too.
+      - A message stays readable: of a long line its two ends are shown, of many lines the first and the last.
+    """
+
+    def __str__(self) -> str:
+        return _clipped(super().__str__())
 
 
 class TypeMismatch(FedcoreError, TypeError):
-    """A type does not fit where it is used. The message shows both sides."""
+    """Something of the wrong kind: a type that does not fit where it is used. The message shows both sides."""
+
+
+class InvalidValue(FedcoreError, ValueError):
+    """Something of the right kind that cannot be used: a number out of range, an unknown name, a damaged file."""
 
 
 class VerifyError(FedcoreError, ValueError):
@@ -74,6 +94,63 @@ class ParseError(FedcoreError, ValueError):
         caret = " " * (self.column - 1 - start) + "^"
         hint = f" expected {_either(self.expected)}" if self.expected else ""
         return f"line {self.line}, column {self.column}: {self.problem}\n  {shown}\n  {caret}{hint}"
+
+
+class _Brief(reprlib.Repr):
+    """`repr` of bounded length; tensors, arrays and tables by their class, dtype and shape."""
+
+    def repr1(self, x, level):
+        shape = getattr(x, "shape", None)
+        if shape is not None and not isinstance(x, type):
+            return _array(x, shape)
+        return super().repr1(x, level)
+
+    def repr_instance(self, x, level):
+        try:
+            text = repr(x)
+        except Exception:  # the repr of someone else's class
+            text = object.__repr__(x)
+        return _shortened(" ".join(text.split()), self.maxother)
+
+
+_brief = _Brief()
+_brief.maxstring = _brief.maxother = _BRIEF
+
+
+def brief(value) -> str:
+    """A value as it stands in a message: `repr`, but never more than a line; arrays by dtype and shape."""
+    return _shortened(_brief.repr(value), 2 * _BRIEF)
+
+
+def _array(x, shape) -> str:
+    name = type(x).__name__
+    dtype = getattr(getattr(x, "dtype", None), "name", None)
+    try:
+        sizes = list(shape)
+    except (TypeError, ValueError):  # a tensor of unknown rank
+        return f"<{name} of unknown rank>"
+    if not sizes and dtype is not None and hasattr(x, "item"):
+        return f"{name}({x.item()!r})"
+    return f"<{name} {dtype or ''}[{','.join('?' if n is None else str(n) for n in sizes)}]>"
+
+
+def _shortened(text: str, limit: int) -> str:
+    """The two ends of a text that is longer than the limit."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 3) // 2
+    return f"{text[: limit - 3 - half]} … {text[-half:]}"
+
+
+def _clipped(text: str) -> str:
+    """A message with bounded lines, and boundedly many."""
+    if len(text) <= MAX_LINE:
+        return text
+    lines = [_shortened(line, MAX_LINE) for line in text.split("\n")]
+    if len(lines) > MAX_LINES:
+        half = MAX_LINES // 2
+        lines = [*lines[:half], f"  … {len(lines) - 2 * half} lines more …", *lines[-half:]]
+    return "\n".join(lines)
 
 
 def render_mismatch(

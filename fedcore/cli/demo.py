@@ -157,10 +157,11 @@ def _report():
 def _summary(training: _Training, rounds: int, seconds: float, out: Path) -> None:
     from fedcore.cli.curve import draw_accuracy
     from fedcore.cli.round_lines import as_bits
+    from fedcore.whole_files import write_whole
 
     report = _report()
     fed, png = out / "round.fed", out / "accuracy.png"
-    fed.write_text(training.process.next.to_text("planned"), encoding="utf-8")
+    write_whole(fed, training.process.next.to_text("planned"))
     draw_accuracy(png, training.clients, training.tests, clients=CLIENTS, clients_per_round=CLIENTS_PER_ROUND)
     calls = ", ".join(f"{number} {kind}" for kind, number in report.graph_calls.items())
     rows = {

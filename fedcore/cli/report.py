@@ -34,11 +34,12 @@ def report(work: Work, directory: Path, output: Path | None, format_: str):
         click.echo(json.dumps({"calls": recorded.figures()}, indent=2))
         return
     from fedcore.cli.page import page
+    from fedcore.whole_files import write_whole
 
     path = output or directory / "report.html"
     text = page(recorded)
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise click.BadParameter(f"cannot write {path}: {error.strerror}", param_hint="-o") from None
     ones = len(recorded.computations)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from fedcore import __version__
+from fedcore.whole_files import write_whole
 
 if TYPE_CHECKING:
     from fedcore.ir import Module
@@ -55,7 +56,7 @@ class Work:
             bundle.write(self.module, where / runs)
         command = f"fedcore opt {runs} -p '{self.pipeline}'" if self.pipeline else f"fedcore opt {runs}"
         head = _comment(f"{command}\n\n{_versions()}\n\n{' '.join(['fedcore', *sys.argv[1:]])}\n\n{trace}")
-        path.write_text(f"{head}\n\n{self.text if self.module is None else self.module}", encoding="utf-8")
+        write_whole(path, f"{head}\n\n{self.text if self.module is None else self.module}")
         return path
 
 

@@ -40,6 +40,12 @@ BUILT_IN = (
 )
 
 _registry: dict[str, "Pass"] = {}
+_registrations = 0
+
+
+def registrations() -> int:
+    """How many passes have been registered, again or from elsewhere: compiled plans may be out of date."""
+    return _registrations
 
 
 @attrs.frozen
@@ -63,6 +69,9 @@ def compiler_pass(name: str, *, idempotent: bool = True):
     """Registers a pass; `fedcore opt -p name{option=value}` runs it."""
 
     def register(fn):
+        global _registrations
+        if name in _registry or name not in BUILT_IN:
+            _registrations += 1
         _registry[name] = Pass(name, fn, idempotent)
         return fn
 
@@ -75,6 +84,11 @@ def get_pass(name: str) -> Pass:
     if name not in _registry:
         raise FedcoreError(f"no pass is called {name!r}; there are {', '.join(sorted({*BUILT_IN, *_registry}))}")
     return _registry[name]
+
+
+def registered_passes() -> dict[str, Pass]:
+    """Those whose module has been imported, by name."""
+    return dict(_registry)
 
 
 def all_passes() -> list[Pass]:

@@ -44,6 +44,8 @@ async def invoke_async(computation, *args, seed: int | None = None, **kwargs):
             return call(*args, **kwargs), context.last_report()
 
     own = contextvars.copy_context()
+    if seed is None:
+        own.run(context.number_this_call)
     try:
         result, report = await asyncio.get_running_loop().run_in_executor(_pool(), own.run, run)
     except asyncio.CancelledError:

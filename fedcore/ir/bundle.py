@@ -4,7 +4,6 @@ Blobs are graphs, and literal arrays of more than `INLINE_BYTES`: in the file th
 module they are constants as all others.
 """
 
-import contextlib
 import io
 import math
 import os
@@ -22,6 +21,7 @@ from fedcore.ir.module import Blob, Constant, Function, Module, Operation, diges
 from fedcore.ir.parser import parse_module
 from fedcore.ir.printer import print_module
 from fedcore.types import TensorType, is_static
+from fedcore.whole_files import write_whole
 
 INLINE_BYTES = 4096
 
@@ -173,16 +173,8 @@ def _decoded(data: bytes) -> str:
 
 
 def write(module: Module, path: str | os.PathLike) -> None:
-    """Writes the module; a crash leaves the old file or the new one, never half of it."""
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(to_bytes(module))
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+    """Writes the module as `to_bytes` makes it; as `write_whole`."""
+    write_whole(path, to_bytes(module))
 
 
 def read(path: str | os.PathLike) -> Module:

@@ -91,7 +91,7 @@ def registered() -> dict[str, "Intrinsic"]:
 
 
 def declarations() -> int:
-    """How many operations have been declared, again or anew: what was compiled before may be out of date."""
+    """How many operations and lowerings have been declared, again or anew: compiled plans may be out of date."""
     return len(_declared)
 
 
@@ -142,7 +142,12 @@ class Intrinsic:
     def lowering(self, fn: Callable) -> Callable:
         """Registers how this operation is written in others; takes and returns Values."""
         self.lowered_by = fn
+        _declared.append(self.name)
         return fn
+
+    def functions(self) -> list[Callable | None]:
+        """The functions that say what it does."""
+        return [self.meaning, self.lowered_by, self._typing, self._rule]
 
     # Types.
 

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import attrs
 
 from fedcore.ir import Module
 from fedcore.runtime.report import Report
+from fedcore.whole_files import write_whole
 
 VERSION = 1
 _SAMPLES = 400  # a call; when they are full, every second one goes and the next come half as often
@@ -36,7 +38,8 @@ class Recording:
 
     Guarantees:
       - Spans may come from any thread.
-      - The files are complete or not there: each is written under another name first.
+      - The files are complete or not there; the timeline ends with a complete event.
+      - What cannot be written costs the recording, not the call.
     """
 
     directory: Path
@@ -81,7 +84,11 @@ class Recording:
                 return
 
     def write(self, report: Report, plan: Module | None, error: BaseException | None) -> None:
-        """Writes the call's file, and its spans into the process's timeline."""
+        """Writes the call's file, and its spans into the process's timeline; what cannot be written is warned of."""
+        with _without_costing_the_call(self.directory):
+            self._write(report, plan, error)
+
+    def _write(self, report: Report, plan: Module | None, error: BaseException | None) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         number = next(_numbers)
         call = {
@@ -107,7 +114,7 @@ class Recording:
             "spans": sorted(self.spans, key=lambda s: s["start"]),
             "samples": self.samples,
         }
-        _write(self.directory / f"call-{os.getpid()}-{number:06}.json", call)
+        write_whole(self.directory / f"call-{os.getpid()}-{number:06}.json", json.dumps(call))
         self._append_timeline(number)
 
     def _append_timeline(self, number: int) -> None:
@@ -138,23 +145,23 @@ class Recording:
             events.append({**at, "name": "resident MiB", "args": {"MiB": resident / 2**20}})
             events.append({**at, "name": "threads", "args": {"threads": threads}})
         text = "".join(json.dumps(e) + ",\n" for e in events)
-        with _writing, path.open("a", encoding="utf-8") as file:
-            file.write(text if file.tell() else "[\n" + text)
+        _append(path, text, beginning="[\n")
 
 
 def record_compilation(directory: Path, name: str, module: Module, passes: Iterator[tuple[str, Module]]) -> Module:
-    """Runs the passes and writes what each made of the module; returns the last."""
+    """Runs the passes and writes what each made of the module, or warns; returns the last."""
     stages, after = stages_of(module, passes)
-    directory.mkdir(parents=True, exist_ok=True)
-    content = {
-        "fedcore": VERSION,
-        "name": name,
-        "digest": module.source_digest(),
-        "plan_digest": after.digest(),
-        "stages": stages,
-        "sources": sources_of(str(module) + str(after)),
-    }
-    _write(directory / f"module-{module.source_digest()[:16]}.json", content)
+    with _without_costing_the_call(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        content = {
+            "fedcore": VERSION,
+            "name": name,
+            "digest": module.source_digest(),
+            "plan_digest": after.digest(),
+            "stages": stages,
+            "sources": sources_of(str(module) + str(after)),
+        }
+        write_whole(directory / f"module-{module.source_digest()[:16]}.json", json.dumps(content))
     return after
 
 
@@ -190,10 +197,33 @@ def _source(name: str) -> str | None:
     return None
 
 
-def _write(path: Path, content: dict) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
-    partial.replace(path)
+def _append(path: Path, text: str, *, beginning: str) -> None:
+    """Appends to a file that starts with `beginning`; what does not fit wholly is not there."""
+    with _writing, path.open("ab", buffering=0) as file:
+        size = file.tell()
+        data = memoryview((text if size else beginning + text).encode())
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            file.truncate(size)
+            raise
+
+
+_unwritten: set[Path] = set()
+
+
+@contextlib.contextmanager
+def _without_costing_the_call(directory: Path) -> Iterator[None]:
+    """What goes wrong inside is warned of, once for each directory."""
+    try:
+        yield
+    except Exception as error:  # the call's result is worth more than its recording
+        if directory in _unwritten:
+            return
+        _unwritten.add(directory)
+        with contextlib.suppress(Warning):  # where warnings are errors
+            warnings.warn(f"FEDCORE_TRACE={directory}: calls are not recorded: {error}", RuntimeWarning, stacklevel=2)
 
 
 def _resident_bytes() -> int:

@@ -10,6 +10,7 @@ import fedcore as fc
 from fedcore import context
 from fedcore.errors import TracingError, TypeMismatch
 from fedcore.ir import operations
+from fedcore.seeds import fold_in
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 PATIENCE_S = 30
@@ -65,7 +66,7 @@ def test_a_use_ends_where_its_body_raises():
 def test_a_seed_alone_keeps_the_runtime():
     with fc.use(Named("outer")), fc.use(seed=5):
         assert total([1.0]) == "outer"
-        assert context.last_report().seed == 5
+        assert context.last_report().seed == fold_in(5, 0)
 
 
 def test_set_runtime_to_none_goes_back_to_a_local_one():
@@ -116,7 +117,7 @@ def test_each_thread_has_its_own_report():
     thread = threading.Thread(target=call)
     thread.start()
     thread.join(PATIENCE_S)
-    assert (context.last_report().seed, seen) == (1, [2])
+    assert (context.last_report().seed, seen) == (fold_in(1, 0), [fold_in(2, 0)])
 
 
 # Tasks.

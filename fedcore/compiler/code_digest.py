@@ -1,0 +1,228 @@
+"""Digest of the code that decides plans: fedcore's own sources, and the passes and operations of third parties."""
+
+import dis
+import functools
+import hashlib
+import importlib.metadata
+import os
+import re
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import numpy as np
+
+import fedcore
+from fedcore.compiler.pipeline import registered_passes
+from fedcore.ir.operations import Intrinsic, registered
+
+_MADE_WITH = ("tensorflow", "keras", "numpy", "networkx", "ml_dtypes")
+_STARTED = time.time()
+
+
+class Unknown(Exception):
+    """Code that cannot be told from other code by its content."""
+
+
+def code_digest() -> str | None:
+    """Names the code that decides plans; None where it cannot be told from other code.
+
+    Guarantees:
+      - Changes with each source file of fedcore and with the versions of the packages that it uses.
+      - Changes with each pass and operation of a third party: its code, and the functions, modules and constants that
+        it refers to, and these in turn.
+      - Lines, comments and names of files of third parties do not show in it.
+    """
+    own = _own_sources()
+    if own is None:
+        return None
+    walk = _Walk()
+    try:
+        for one in sorted(registered_passes().values(), key=lambda p: p.name):
+            if _is_foreign(one.run):
+                walk.add(one.name, one.run)
+        for op in sorted(registered().values(), key=lambda o: o.name):
+            if any(map(_is_foreign, op.functions())):
+                walk.add(op.name, op.signature_text, op.level, op.attributes, op.draws, *op.functions())
+    except Unknown:
+        return None
+    return hashlib.sha256("\n".join([own, *versions(), *walk.found]).encode(errors="replace")).hexdigest()
+
+
+@functools.cache
+def _own_sources() -> str | None:
+    """Of all source files; None where one has changed since this process began, and may have been read before."""
+    digest = hashlib.sha256()
+    root = Path(fedcore.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        if file.stat().st_mtime > _STARTED:
+            return None
+        digest.update(f"{file.relative_to(root)}\n{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+@functools.cache
+def versions() -> tuple[str, ...]:
+    """What decides plans beside fedcore's own code."""
+    own = (f"fedcore {fedcore.__version__}", f"python {sys.version_info[:2]}")
+    return (*own, *(f"{name} {_version(name)}" for name in _MADE_WITH))
+
+
+@functools.cache
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:  # built from source, or a package of another name
+        return "unknown"
+
+
+class _Walk:
+    """The content of functions and of what they refer to, as lines of text."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._numbers: dict[int, int] = {}
+        self._alive: list[object] = []  # so that no number is given to two objects
+
+    def add(self, *values) -> None:
+        for value in values:
+            self._add(value)
+
+    def _add(self, value) -> None:
+        """Each object once; where it comes again, its number stands."""
+        if isinstance(value, str | bytes | int | float | complex | None | types.EllipsisType):
+            self.found.append(f"{type(value).__name__} {value!r}")
+            return
+        if id(value) in self._numbers:
+            self.found.append(f"again {self._numbers[id(value)]}")
+            return
+        self._numbers[id(value)] = len(self._numbers)
+        self._alive.append(value)
+        self.found.append(type(value).__qualname__)
+        self.add(*self._parts(value))
+
+    def _parts(self, value) -> Iterator:
+        installed = _installed(value)
+        if installed is not None:
+            yield installed
+        elif isinstance(value, types.CodeType):
+            yield from _code_parts(value)
+        elif isinstance(value, types.FunctionType):
+            yield from _function_parts(value)
+        elif isinstance(value, types.MethodType):
+            yield from (value.__self__, value.__func__)
+        elif isinstance(value, staticmethod | classmethod):
+            yield value.__func__
+        elif isinstance(value, property):
+            yield from (value.fget, value.fset, value.fdel)
+        elif isinstance(value, functools.partial):
+            yield from (value.func, value.args, value.keywords)
+        elif isinstance(value, types.ModuleType):
+            yield from _module_parts(value)
+        elif isinstance(value, type):
+            yield from _class_parts(value)
+        elif isinstance(value, tuple | list):
+            yield from value
+        elif isinstance(value, dict | types.MappingProxyType):
+            for key in value:
+                yield from (key, value[key])
+        elif isinstance(value, set | frozenset):
+            yield from sorted(map(repr, value))
+        elif isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+            yield from (value.dtype.str, value.shape, value.tobytes())
+        elif isinstance(value, re.Pattern):
+            yield from (value.pattern, value.flags)
+        elif isinstance(value, np.dtype):
+            yield value.str
+        elif isinstance(value, Intrinsic):
+            yield from (value.name, value.signature_text, *value.functions())
+        elif callable(getattr(value, "python_function", None)):  # a tf.function
+            yield value.python_function
+        elif callable(getattr(getattr(value, "module", None), "source_digest", None)):  # a computation
+            yield value.module.source_digest()
+        elif attrs.has(type(value)) and type(value).__module__.partition(".")[0] == "fedcore":
+            yield repr(value)  # types, placements
+        else:
+            raise Unknown
+
+
+def _is_foreign(fn) -> bool:
+    return fn is not None and _top(getattr(fn, "__module__", None)) != "fedcore"
+
+
+def _top(name: str | None) -> str:
+    return (name or "").partition(".")[0]
+
+
+def _installed(value) -> str | None:
+    """The name of what fedcore, Python or an installed package defines, with the package's version and the source."""
+    if isinstance(value, types.ModuleType):
+        of = value.__name__
+    elif isinstance(value, type) or hasattr(value, "__qualname__"):
+        of = getattr(value, "__module__", None) or ""
+    else:
+        return None
+    name = f"{of}.{getattr(value, '__qualname__', '')}"
+    if _top(of) == "fedcore":
+        return name
+    file = getattr(sys.modules.get(of), "__file__", None)
+    if file is None:
+        return name if of in sys.builtin_module_names else None
+    if _is_below(file, _INSTALLED):
+        return f"{name} {_version(_top(of))} {_source(file)}"
+    return name if _is_below(file, _STANDARD) else None
+
+
+_PATHS = sysconfig.get_paths()
+_INSTALLED = {_PATHS["purelib"], _PATHS["platlib"]}
+_STANDARD = {_PATHS["stdlib"], _PATHS["platstdlib"]}
+
+
+def _is_below(file: str, folders: set[str]) -> bool:
+    return any(file.startswith(folder + os.sep) for folder in folders)
+
+
+@functools.cache
+def _source(file: str) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file.endswith(".py") else ""
+
+
+def _code_parts(code: types.CodeType) -> Iterator:
+    yield from (code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)
+    yield from code.co_consts
+
+
+def _function_parts(fn: types.FunctionType) -> Iterator:
+    yield from (fn.__code__, fn.__defaults__, fn.__kwdefaults__)
+    for cell in fn.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not filled yet
+            yield None
+    for name in sorted(_names(fn.__code__)):
+        if name in fn.__globals__:
+            yield from (name, fn.__globals__[name])
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The globals that the code reads."""
+    own = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return own.union(*(_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))
+
+
+def _module_parts(module: types.ModuleType) -> Iterator:
+    """Its public and private functions, classes, modules and constants; Python's own entries are left out."""
+    for name, value in sorted(vars(module).items()):
+        if not (name.startswith("__") and name.endswith("__")):
+            yield from (name, value)
+
+
+def _class_parts(cls: type) -> Iterator:
+    yield from cls.__bases__
+    for name, value in sorted(vars(cls).items()):
+        if name not in ("__module__", "__dict__", "__weakref__", "__doc__", "__static_attributes__", "__firstlineno__"):
+            yield from (name, value)

@@ -1,0 +1,76 @@
+"""Python numbers from what a user gives for one: also numpy scalars, and tensors and arrays of rank 0."""
+
+import math
+import operator
+
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+
+_SEEDS = range(-(1 << 63), 1 << 63)
+
+
+def whole_number(name: str, value, *, at_least: int | None = None) -> int:
+    """`value` as an int.
+
+    Args:
+        name: of the argument, for messages.
+    Raises:
+        TypeMismatch: it is no integer.
+        InvalidValue: it is less than `at_least`.
+    """
+    wanted = "a whole number" if at_least is None else f"a whole number, {at_least} or more"
+    number = _index(value)
+    if number is None:
+        raise TypeMismatch(f"{name} is {wanted}, not {brief(value)}")
+    if at_least is not None and number < at_least:
+        raise InvalidValue(f"{name} is {wanted}, not {number}")
+    return number
+
+
+def _index(value) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except Exception:  # a symbolic tensor raises errors of its own
+        return None
+
+
+def real_number(name: str, value, *, at_least: float | None = None, above: float | None = None) -> float | int:
+    """`value` as a finite float, or an int where it is one.
+
+    Raises:
+        TypeMismatch: it is no real number.
+        InvalidValue: it is not finite, or not in the range.
+    """
+    limit = f", {at_least} or more" if at_least is not None else f" above {above}" if above is not None else ""
+    number = _index(value)
+    found: float | int | None = _float(value) if number is None else number
+    if found is None:
+        raise TypeMismatch(f"{name} is a number{limit}, not {brief(value)}")
+    low = (at_least is not None and found < at_least) or (above is not None and found <= above)
+    if low or not math.isfinite(found):
+        raise InvalidValue(f"{name} is a finite number{limit}, not {found}")
+    return found
+
+
+def _float(value) -> float | None:
+    kind = getattr(getattr(value, "dtype", None), "name", "")
+    if isinstance(value, bool | str | bytes) or kind == "bool" or getattr(value, "shape", ()) != ():
+        return None
+    try:
+        return float(value)
+    except Exception:  # a symbolic tensor raises errors of its own
+        return None
+
+
+def seed_number(name: str, value) -> int:
+    """`value` as a seed: an integer of 64 bits, negative ones too.
+
+    Raises:
+        TypeMismatch: it is no integer.
+        InvalidValue: it has more than 64 bits.
+    """
+    number = whole_number(name, value)
+    if number not in _SEEDS:
+        raise InvalidValue(f"{name} is a whole number of 64 bits, with its sign, not {number}")
+    return number
