@@ -67,6 +67,16 @@ def nodes_of(tree) -> Iterator[Node]:
         yield tree
 
 
+def _returned(tree, type_: Type) -> Iterator[tuple[Node, Type]]:
+    """The nodes of a result, each with the type that the function declares for it."""
+    if isinstance(tree, tuple):
+        assert isinstance(type_, StructType)
+        for part, part_type in zip(tree, type_.types, strict=True):
+            yield from _returned(part, part_type)
+    else:
+        yield tree, type_
+
+
 class Dataflow:
     """The nodes of a function in the order of its operations, and the tree of nodes that it returns."""
 
@@ -80,6 +90,7 @@ class Dataflow:
         for op in function.operations:
             trees[op.name] = self._operation(op, [self._operand(o, trees) for o in op.operands])
         self.result = trees[function.result.name]
+        self.returned = list(_returned(self.result, function.result_type))
         self.needed = self._needed()
         self._sink()
 

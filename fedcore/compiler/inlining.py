@@ -10,7 +10,7 @@ from fedcore.ir.interpret import join_salts, salt_of
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import PLACED, lookup
 from fedcore.ir.structural import bind, call, item
-from fedcore.types import StructType, member_of, placement
+from fedcore.types import FederatedType, StructType, Type, member_of, placement
 
 _PLACES = {"federated_map": None, "federated_apply": "SERVER"}
 
@@ -74,6 +74,7 @@ class Inliner:
             assert isinstance(packed, StructType)
             parts = [self.materialized(builder, a) for a in arguments[alone:]]
             arguments = [*arguments[:alone], builder.struct(list(zip(packed.names, parts, strict=True)))]
+        arguments = [self._conformed(builder, a, p.type) for a, p in zip(arguments, function.parameters, strict=True)]
         known = dict(zip((p.name for p in function.parameters), arguments, strict=True))
 
         def value(operand):
@@ -83,6 +84,23 @@ class Inliner:
             with builder.at(op.location):
                 known[op.name] = self._operation(builder, _salted(op, salt), op.operands, value)
         return value(function.result)
+
+    def _conformed(self, builder: Builder, value, wanted: Type):
+        """An argument with the parameter's names and containers, and as a value of each client where the parameter is
+        one: what the function returns keeps its type. Shapes may be narrower."""
+        if not isinstance(value, Value) or value.type == wanted:
+            return value
+        type_ = _named_as(value.type, wanted)
+        if type_ == value.type:
+            return value
+        if isinstance(value.type, FederatedType):
+            with builder:
+                same = builder.function(
+                    lambda x: self._conformed(x.builder, x, type_.member), value.type.member, "same"
+                )
+                return lookup("federated_map").emit([same, value], builder=builder)
+        parts = [self._conformed(builder, element(builder, value, i), t) for i, t in enumerate(type_.types)]
+        return builder.append("struct", parts, type_)
 
     def _operation(self, builder: Builder, op: Operation, operands, value):
         if op.kind == "call":
@@ -96,7 +114,10 @@ class Inliner:
             if lookup(op.kind).level == PLACED:
                 return self._placed_with_captures(builder, op, values)
             values = [self.materialized(builder, v) for v in values]
-        return builder.append(op.kind, values, op.type, op.attributes)
+        type_ = op.type
+        if op.kind == "struct" and isinstance(type_, StructType):  # its parts may have become of narrower types
+            type_ = type_.with_types([v.type for v in values])
+        return builder.append(op.kind, values, type_, op.attributes)
 
     def _call(self, builder: Builder, op: Operation, operands, value):
         function, captured = operands[0], ()
@@ -152,6 +173,19 @@ class Inliner:
             count = len(captured) + 1
             wrapped = builder.function(with_parameters(applied, count), member_of(zipped.type), op.kind)
             return lookup(op.kind).emit([wrapped, zipped], builder=builder, **op.attributes)
+
+
+def _named_as(have: Type, want: Type) -> Type:
+    """`have` with the names and containers of `want`, which it fits; all equal only where `want` is."""
+    if isinstance(have, StructType) and isinstance(want, StructType):
+        return want.with_types([_named_as(h, w) for h, w in zip(have.types, want.types, strict=True)])
+    if isinstance(have, FederatedType) and isinstance(want, FederatedType) and (_is_server(want) or not want.all_equal):
+        return FederatedType(_named_as(have.member, want.member), have.placement, want.all_equal)
+    return have
+
+
+def _is_server(type_: FederatedType) -> bool:
+    return type_.placement.name == "SERVER"
 
 
 def _salted(op: Operation, salt: str) -> Operation:

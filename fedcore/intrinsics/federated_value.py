@@ -1,3 +1,4 @@
+from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir.operations import intrinsic
 
 
@@ -8,4 +9,4 @@ def federated_value(value, placement, *, clients):
     Example:
         >>> one = fc.federated_value(1, fc.CLIENTS)
     """
-    return [value] * clients if placement == "CLIENTS" else value
+    return AllEqual(value, clients) if placement == "CLIENTS" else value

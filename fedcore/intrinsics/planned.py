@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping
 
 from fedcore.errors import TypeMismatch
+from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir.module import Function, Operation, Ref
 from fedcore.ir.operations import PLAN, operation
 from fedcore.ir.structural import application_type
@@ -37,8 +38,8 @@ def _broadcast_typing(types, attributes):
 
 @operation(_broadcast_typing, level=PLAN)
 def broadcast(value, *, clients):
-    """Sends a value of the server's to every client; `bits` is what one client receives."""
-    return [value] * clients
+    """Sends a value of the server's to every client; `bits` is what one client receives, 0 for a constant."""
+    return AllEqual(value, clients)
 
 
 def split_operands(types) -> int:

@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from fedcore.data import columns_of
@@ -176,4 +177,7 @@ def _to_numpy(value, type_: Type):
 
 
 def _leaf(value):
-    return returned.show(value) if isinstance(value, tf.Tensor) else value
+    if isinstance(value, tf.Tensor):
+        return returned.show(value)
+    # A client's own scalar that was passed on as it was given.
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value

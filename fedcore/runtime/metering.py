@@ -37,6 +37,8 @@ def crossings(plan: Module) -> list[Crossing]:
     found = []
     by_name = {op.name: op for op in plan.main.operations}
     for op in plan.main.operations:
+        if op.attributes.get("bits") == 0:  # nothing crosses
+            continue
         if op.kind == "broadcast":
             values = {"": member_of(op.type)}
         elif op.kind == "merge":

@@ -93,7 +93,7 @@ class PlanExecutor:
                     known[op.name] = self._stage(op, work, report, stop)
             else:
                 known[op.name] = _bookkeeping(op, operands, types)
-                if op.kind == "broadcast":
+                if op.kind == "broadcast" and op.attributes.get("bits") != 0:
                     _measure(op, operands[0], report)
         return known[main.result.name]
 

@@ -11,6 +11,7 @@ from fedcore.data import columns_of
 from fedcore.errors import ExecutionError, TypeMismatch
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.trace import eager_callable
+from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir import Module, Operation, lookup
 from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
@@ -59,7 +60,7 @@ def evaluator(clients: int) -> Callable:
 
     def evaluate(op: Operation, types: list[Type], values: list, seed: Seed | None):
         if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
-            return [v[op.attributes["index"]] for v in values[0]]
+            return _element(values[0], op.attributes["index"])
         values = [_per_member(op, i, v) if isinstance(v, Callee) else v for i, v in enumerate(values)]
         declared = lookup(op.kind)
         keywords = declared.variables(op, types)
@@ -74,6 +75,13 @@ def evaluator(clients: int) -> Callable:
             raise ExecutionError(f"{op.kind} failed: {reason(error)}{at}") from None
 
     return evaluate
+
+
+def _element(value: list, index: int) -> list:
+    """An element of a client value; of one that is all equal, all equal too."""
+    if isinstance(value, AllEqual):
+        return AllEqual(value.value[index], len(value))
+    return [v[index] for v in value]
 
 
 def _per_member(op: Operation, index: int, function: Callee) -> Callable:
@@ -130,7 +138,7 @@ def _count(values: list, types: list[Type]) -> int:
 
 def _placed(value, type_: Type, clients: int):
     if isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and type_.all_equal:
-        return [value] * clients
+        return AllEqual(value, clients)
     if isinstance(type_, StructType):
         return tuple(_placed(v, t, clients) for v, t in zip(value, type_.types, strict=True))
     return value
@@ -138,10 +146,7 @@ def _placed(value, type_: Type, clients: int):
 
 def _one_of_equal(value, type_: Type):
     if isinstance(type_, FederatedType):
-        equal = type_.placement.name == "CLIENTS" and type_.all_equal
-        if equal and not value:
-            raise TypeMismatch(f"the result {type_} is a value of the clients, and there are none")
-        return value[0] if equal else value
+        return value.value if type_.placement.name == "CLIENTS" and type_.all_equal else value
     if isinstance(type_, StructType):
         return tuple(_one_of_equal(v, t) for v, t in zip(value, type_.types, strict=True))
     return value

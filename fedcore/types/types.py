@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -159,6 +159,11 @@ class StructType(Type):
 
     def items(self) -> tuple[tuple[str | None, Type], ...]:
         return self.elements
+
+    def with_types(self, types: Iterable[Type]) -> StructType:
+        """The same names and container around other types, one for each element."""
+        elements = tuple(zip(self.names, types, strict=True))
+        return self if elements == self.elements else attrs.evolve(self, elements=elements)
 
     def index(self, key: int | str) -> int:
         """The position of an element, by name or position (negative ones count from the end).

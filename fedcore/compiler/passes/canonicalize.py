@@ -5,7 +5,7 @@ from fedcore.compiler.reachable import reachable
 from fedcore.errors import FedcoreError
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.operations import lookup
-from fedcore.types import FederatedType, StructType, StructWithPythonType, Type
+from fedcore.types import FederatedType, StructType
 
 _MAPS = ("federated_map", "federated_apply")
 
@@ -137,7 +137,8 @@ class _Rewrite:
         name = f"{op.name}_flat"
         if name in self.types:
             return op
-        type_ = _with_types(struct.type, [self.types[p.name] for p in parts])
+        assert isinstance(struct.type, StructType)
+        type_ = struct.type.with_types([self.types[p.name] for p in parts])
         flat = Operation(name, "struct", tuple(parts), type_, {}, struct.location)
         try:
             computed = lookup("federated_zip").result_type([type_], {})
@@ -179,12 +180,3 @@ class _Rewrite:
             return False
         op = self.made[operand.name]
         return op.kind in ("literal", "generic_zero", "struct") and all(map(self._is_constant, op.operands))
-
-
-def _with_types(type_: Type, types: list[Type]) -> StructType:
-    """The struct's names and container around other types."""
-    assert isinstance(type_, StructType)
-    elements = list(zip(type_.names, types, strict=True))
-    if isinstance(type_, StructWithPythonType):
-        return StructWithPythonType(elements, type_.container)
-    return StructType(elements)

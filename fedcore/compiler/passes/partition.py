@@ -54,8 +54,11 @@ class _Partition:
         self.inliner = Inliner(module, self.target)
         self.main = Builder(self.target, locate=lambda: None)
         self.placed: dict[Node, Value] = {}  # what stands for a node at top level
+        self.equal: dict[Node, Value] = {}  # constants that are returned as one value for all clients
         self.sent: dict[Node, Value] = {}  # unplaced values that clients asked for
         self.partials: dict[Node, tuple[Value, int | None]] = {}  # a merged partial, and which of its elements
+        self.kept_returned = set(self._returned(all_equal=False))
+        self.only_returned = self._only_returned()
         for parameter, tree in zip(module.main.parameters, self.flow.parameters, strict=True):
             self._bind(self.main.parameter(parameter.name, parameter.type), tree)
         for level in range(max((n.level for n in self.flow.needed), default=0) + 1):
@@ -64,6 +67,8 @@ class _Partition:
                 self._client_stage(level, nodes)
             else:
                 self._server_stage(level, nodes)
+        self._place_equal()
+        self.returned_equal = {n: self._all_equal(n) for n in self._returned(all_equal=True)}
         self._draw_returned()
         with self.main.at(_line_of_result(module.main)):
             result = self._result(self.flow.result, module.main.result_type)
@@ -78,21 +83,72 @@ class _Partition:
             with self.main:
                 self._bind(item.emit([value], index=i), part)
 
+    # What it returns.
+
+    def _returned(self, *, all_equal: bool) -> list[Node]:
+        """What the program returns at the clients: one value for all, or a value of each."""
+        found = [n for n, type_ in self.flow.returned if n.where == AT_CLIENTS and type_.all_equal == all_equal]
+        return list(dict.fromkeys(found))
+
+    def _place_equal(self) -> None:
+        """Constants that are returned as one value for all clients: one server stage makes them; they cross nothing."""
+        roots = dict.fromkeys(_root(n) for n in self._returned(all_equal=True))
+        constants = [n for n in roots if not (n.is_input or self._is_broadcast(n))]
+        if not constants:
+            return
+        local = _Local(self, AT_SERVER)
+        for node in constants:
+            local.node(node)
+        made = self._outputs(local, "server", SERVER, constants, run)
+        with self.main, self.main.at(_last_line(constants)):
+            for node, value in zip(constants, made, strict=True):
+                self.equal[node] = broadcast.emit([value], bits=0)
+
+    def _only_returned(self) -> set[Node]:
+        """What makes up values returned as one for all clients, and no client computes with."""
+        found = set(self._returned(all_equal=True))
+        if not found:
+            return found
+        for node in reversed(self.flow.needed):
+            if node.where == AT_CLIENTS:
+                users = self.flow.users(node)
+                if node in self.kept_returned or not all(u in found for u in users):
+                    found.discard(node)
+                elif users:
+                    found.add(node)
+        return found
+
+    def _all_equal(self, node: Node) -> Value:
+        """A client value that is one value for all: what is broadcast, or an element of it."""
+        if node in self.equal:
+            return self.equal[node]
+        if node.op is not None and node.op.kind == "item":
+            (source,) = node.sources()
+            with self.main:
+                return item.emit([self._all_equal(source)], index=node.op.attributes["index"])
+        return self.placed[node]
+
     def _draw_returned(self) -> None:
-        """A sequence that the program returns as it was given goes through a stage too: stages draw."""
-        for node in dict.fromkeys(nodes_of(self.flow.result)):
-            if node.is_input and contains(node.type, _is_sequence):
-                at_clients = node.where == AT_CLIENTS
-                local = _Local(self, node.where)
-                local.value(node)
-                kind = (collect, "clients", CLIENTS) if at_clients else (run, "server", SERVER)
-                self._finish(local, kind[1], kind[2], [node], kind[0])
+        """Inputs that the program returns go through a stage where they have to: sequences, which stages draw, and one
+        value for all clients that is returned as a value of each."""
+        of_each = self._returned(all_equal=False)
+        for node in dict.fromkeys(n for n, _ in self.flow.returned):
+            drawn = node.is_input and contains(node.type, _is_sequence)
+            if not drawn and not (node in of_each and self.placed[node].type.all_equal):
+                continue
+            at_clients = node.where == AT_CLIENTS
+            local = _Local(self, node.where)
+            local.value(node)
+            kind = (collect, "clients", CLIENTS) if at_clients else (run, "server", SERVER)
+            self._finish(local, kind[1], kind[2], [node], kind[0])
 
     def _result(self, tree, type_) -> Value:
+        """What is returned, at the types that its parts have in the plan: there, unplaced values are the server's."""
         if isinstance(tree, Node):
-            return self.placed[tree]
+            is_equal = tree.where == AT_CLIENTS and type_.all_equal
+            return self.returned_equal[tree] if is_equal else self.placed[tree]
         parts = [self._result(t, p) for t, p in zip(tree, type_.types, strict=True)]
-        return self.main.append("struct", parts, type_)
+        return self.main.append("struct", parts, type_.with_types([p.type for p in parts]))
 
     # The server.
 
@@ -132,7 +188,7 @@ class _Partition:
             for n in self.flow.needed
             if n.op is not None and n.op.kind == "federated_aggregate" and n.level == level + 1
         ]
-        work = [n for n in nodes if n not in self.placed]
+        work = [n for n in nodes if n not in self.placed and n not in self.only_returned]
         kept = [n for n in work if self._is_kept(n, level)]
         if not aggregations and not kept:
             return
@@ -168,7 +224,7 @@ class _Partition:
         return node.operation.kind == "federated_value" and not all(n.is_constant for n in node.sources())
 
     def _is_kept(self, node: Node, level: int) -> bool:
-        if any(n is node for n in nodes_of(self.flow.result)):
+        if node in self.kept_returned:
             return True
         return any(u.level > level + 1 or (u.level > level and u.where == AT_CLIENTS) for u in self.flow.users(node))
 
@@ -219,6 +275,10 @@ class _Partition:
         return taken.types[0]
 
     def _finish(self, local: "_Local", name: str, where, wanted: list[Node], kind) -> None:
+        self.placed.update(zip(wanted, self._outputs(local, name, where, wanted, kind), strict=True))
+
+    def _outputs(self, local: "_Local", name: str, where, wanted: list[Node], kind) -> list[Value]:
+        """Ends a stage that makes the wanted values; returns them at top level."""
         line = _last_line(wanted)
         with local.builder, local.builder.at(line):
             values = [local.known[n] for n in wanted]
@@ -226,8 +286,14 @@ class _Partition:
         stage = local.finish(name, result, where)
         with self.main, self.main.at(line):
             out = kind.emit([stage, *local.outer_arguments()])
-            for i, node in enumerate(wanted):
-                self.placed[node] = out if len(wanted) == 1 else out[i]
+            return [out] if len(wanted) == 1 else [out[i] for i in range(len(wanted))]
+
+
+def _root(node: Node) -> Node:
+    """What the node is an element of."""
+    while node.op is not None and node.op.kind == "item":
+        (node,) = node.sources()
+    return node
 
 
 def _is_sequence(type_: Type) -> bool:
@@ -341,7 +407,7 @@ class _Local:
         if isinstance(tree, Node):
             return self.value(tree)
         parts = [self._zipped(t, p) for t, p in zip(tree, type_.types, strict=True)]
-        return self.builder.append("struct", parts, type_)
+        return self.builder.append("struct", parts, type_.with_types([p.type for p in parts]))
 
     def _local(self, node: Node) -> Value:
         operands = [

@@ -91,6 +91,8 @@ def _stacking(module: Module, op: Operation, width: int | None, block: int | Non
     joins = [o for o in module.main.operations if o.kind == "merge" and o.operands[1] == Ref(op.name)]
     if op.kind != "fold" or op.attributes.get("keeps") or not joins:
         return "values of single clients are kept"
+    if not leaves(member_of(op.type)):
+        return "its partial holds no tensors"
     types = module.main.types()
     given = [types[o.name] for o in op.operands if isinstance(o, Ref)]
     broadcasts = split_operands(given)
@@ -104,6 +106,8 @@ def _stacking(module: Module, op: Operation, width: int | None, block: int | Non
 
 
 def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, Function]) -> Operation:
+    if op.kind == "broadcast" and op.attributes.get("bits") == 0:
+        return op  # a constant
     if op.kind == "broadcast":
         bits = size_bits([member_of(op.type)])
     elif op.kind == "merge":

@@ -352,4 +352,4 @@ def _line_of_result(function: Function):
 
 
 def _without_bits(op: Operation) -> dict:
-    return {key: value for key, value in op.attributes.items() if key != "bits"}
+    return {key: value for key, value in op.attributes.items() if key != "bits" or value == 0}  # 0: a constant
