@@ -1,6 +1,8 @@
 """`ClientDataset`: a client's examples as columns, in the shape of a `tf.data.Dataset`."""
 
 import functools
+import operator
+import uuid
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 
@@ -10,8 +12,10 @@ import tensorflow as tf
 
 from fedcore.data.same_functions import meaning
 from fedcore.errors import FedcoreError, TracingError
-from fedcore.graphs.columns import INFINITE, Columns, Step
+from fedcore.graphs.columns import Columns
+from fedcore.graphs.reading_order import UNKNOWN
 from fedcore.graphs.sequences import Layout
+from fedcore.graphs.steps import INFINITE, Step
 from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.values import leaves_of, to_python, unflatten
@@ -26,6 +30,8 @@ class ClientDataset(tf.data.Dataset):
     `tf.data` iterator is ever made for them; any other method of `tf.data.Dataset` makes the real dataset first, when
     it is needed. So do a map that draws random numbers, a filter over batches, and a batch of batches.
 
+    Every call of a computation reads a dataset from its beginning, as a first `for` over it does.
+
     Guarantees:
       - Immutable: a step makes a new dataset over the same columns.
       - A map's function is traced once for all clients whose elements have one type.
@@ -34,10 +40,21 @@ class ClientDataset(tf.data.Dataset):
         >>> client = fc.data.ClientDataset.from_columns({'x': images, 'y': labels}).repeat(5).shuffle(100).batch(20)
     """
 
-    def __init__(self, columns: Columns):
+    def __init__(self, columns: Columns, before: "ClientDataset | None" = None):
+        """A dataset over columns.
+
+        Args:
+            before: the dataset without its last step, where that or an earlier one shuffles: real datasets that come
+                from one shuffle share its seeds.
+        """
         # No super().__init__: it would want a variant tensor, which is the real dataset.
         self._columns = columns
+        self._before = before
+        self._kept_real: tf.data.Dataset | None = None
         self._options_attr = tf.data.Options()
+
+    def __reduce__(self):
+        return ClientDataset, (self._columns,)
 
     @classmethod
     def from_columns(cls, columns) -> "ClientDataset":
@@ -75,8 +92,40 @@ class ClientDataset(tf.data.Dataset):
         return self._step(_plain_step("repeat", INFINITE if count is None else int(count)))
 
     def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
-        """Draws a uniform permutation of all elements (whatever the buffer), new in every call and client."""
-        return self._step(_plain_step("shuffle", int(seed or 0), reshuffles=reshuffle_each_iteration is not False))
+        """Changes the order of the elements.
+
+        With a seed it is the order in which `tf.data` reads them: always the same, whatever the seed of the call. A
+        global seed (`tf.random.set_seed`) counts beside the shuffle's own, as in TensorFlow.
+
+        Without a seed the call's seed decides, so that each client and call has another order; a global seed alone
+        changes nothing. The order is then a uniform permutation of all elements, whatever the buffer. (In a pipeline
+        with a seeded shuffle, or with a cache behind a shuffle, it is drawn by a buffer of that size.) With
+        `reshuffle_each_iteration=False` all that is made of this dataset has one order in a call, so that `take(n)` and
+        `skip(n)` share no element; in the next call they do. A split that is to last has a seed.
+
+        Args:
+            buffer_size: of how many elements the next is drawn. Default: all.
+            reshuffle_each_iteration: False for the same order in every repetition.
+        Raises:
+            FedcoreError: the buffer has no size, or the seed is no integer.
+        """
+        size = _buffer_size(buffer_size)
+        seeds = None if seed is None else shuffle_seeds(seed)
+        return self.shuffled(size, seeds, reshuffles=reshuffle_each_iteration is not False)
+
+    def shuffled(
+        self, size: int, seeds: tuple[int, int] | None, *, reshuffles: bool, token: Hashable | None = None
+    ) -> "ClientDataset":
+        """The elements in another order.
+
+        Args:
+            size: of the buffer; 0 for all elements.
+            seeds: the two of a shuffle of TensorFlow; None where the call's decides.
+            token: of the order, where that is fixed. Default: a new one.
+        """
+        if seeds is not None or reshuffles:
+            return self._step(_plain_step("shuffle", size, reshuffles=reshuffles, seeds=seeds))
+        return self._step(Step("shuffle", size, reshuffles=False, token=token or new_token()))
 
     def take(self, count, name=None):
         return self._step(_plain_step("take", int(count)))
@@ -109,18 +158,39 @@ class ClientDataset(tf.data.Dataset):
         return self._step(Step("filter", graph=graph, kept=_kept(self._columns, graph)))
 
     def prefetch(self, buffer_size=None, name=None):
-        return self
+        steps = self._columns.steps
+        # TensorFlow makes one step of a shuffle and a repetition with nothing between them.
+        return self._step(_plain_step("prefetch")) if steps and steps[-1].seeds is not None else self
 
     def cache(self, filename="", name=None):
-        return self if not filename else self._real().cache(filename)
+        """Keeps the order in which the elements are read first."""
+        return self.cached() if not filename else self._real().cache(filename)
+
+    def cached(self, token: Hashable | None = None) -> "ClientDataset":
+        """The same elements, in one order: for all that is made of it.
+
+        Args:
+            token: of that order. Default: a new one.
+        """
+        shuffles = [step for step in self._columns.steps if step.kind == "shuffle"]
+        if not shuffles:
+            return self
+        drawn = any(step.seeds is None for step in shuffles)
+        return self._step(Step("cache", token=token or new_token()) if drawn else _plain_step("cache"))
 
     def _step(self, step: Step) -> "ClientDataset":
-        return ClientDataset(self._columns.then(step))
+        shuffles = step.kind == "shuffle" or self._before is not None
+        return ClientDataset(self._columns.then(step), self if shuffles else None)
 
     # The real dataset, for whatever else tf.data offers.
 
     def _real(self) -> tf.data.Dataset:
         """The same elements as a `tf.data.Dataset` proper."""
+        if self._before is not None and tf.executing_eagerly():
+            if self._kept_real is None:
+                step = self._columns.steps[-1]
+                self._kept_real = _REAL[step.kind](self._before._real(), step)
+            return self._kept_real
         dataset = _base(self._columns)
         for step in self._columns.steps:
             dataset = _REAL[step.kind](dataset, step)
@@ -145,6 +215,33 @@ class ClientDataset(tf.data.Dataset):
         return f"<ClientDataset {self.element_type}*{' ' + steps if steps else ''}>"
 
     __str__ = __repr__
+
+
+def _buffer_size(size) -> int:
+    if size is None:
+        return 0
+    try:
+        number = operator.index(size.numpy() if isinstance(size, tf.Tensor) else size)
+    except (TypeError, AttributeError):
+        raise FedcoreError(f"the size of a shuffle's buffer is an integer, not {size!r}") from None
+    if number < 1 and number != UNKNOWN:
+        raise FedcoreError(f"the buffer of a shuffle holds at least one element, not {number}")
+    return number
+
+
+def shuffle_seeds(seed) -> tuple[int, int]:
+    """The two seeds that TensorFlow makes of a shuffle's: the global one counts too."""
+    try:
+        number = operator.index(seed.numpy() if isinstance(seed, tf.Tensor) else seed)
+    except (TypeError, AttributeError):
+        raise FedcoreError(f"the seed of a shuffle is an integer, not {seed!r}") from None
+    first, second = tf.compat.v1.get_seed(number)
+    return int(first), int(second)
+
+
+def new_token() -> str:
+    """For an order that is drawn once, in all processes."""
+    return uuid.uuid4().hex
 
 
 _plain_step = functools.lru_cache(maxsize=1024)(Step)
@@ -277,8 +374,22 @@ def _real_map(dataset, step: Step, *, filters: bool = False):
 
 
 def _real_shuffle(dataset, step: Step):
-    everything = max(1, int(dataset.cardinality()))
-    return dataset.shuffle(everything, seed=step.number or None, reshuffle_each_iteration=step.reshuffles)
+    size = step.number or max(1, int(dataset.cardinality()))
+    if step.seeds is None:
+        return dataset.shuffle(size, reshuffle_each_iteration=step.reshuffles)
+    if step.seeds == shuffle_seeds(step.seeds[1]):
+        return dataset.shuffle(size, seed=step.seeds[1], reshuffle_each_iteration=step.reshuffles)
+    variant = tf.raw_ops.ShuffleDatasetV3(  # made under another global seed
+        input_dataset=dataset._variant_tensor,
+        buffer_size=size,
+        seed=step.seeds[0],
+        seed2=step.seeds[1],
+        seed_generator=tf.raw_ops.DummySeedGenerator(),
+        output_types=[s.dtype for s in tf.nest.flatten(dataset.element_spec)],
+        output_shapes=[s.shape for s in tf.nest.flatten(dataset.element_spec)],
+        reshuffle_each_iteration=step.reshuffles,
+    )
+    return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 
 _REAL: dict[str, Callable] = {
@@ -289,4 +400,6 @@ _REAL: dict[str, Callable] = {
     "batch": lambda dataset, step: dataset.batch(step.number, drop_remainder=step.drop_remainder),
     "map": _real_map,
     "filter": lambda dataset, step: _real_map(dataset, step, filters=True),
+    "cache": lambda dataset, step: dataset.cache(),
+    "prefetch": lambda dataset, step: dataset.prefetch(1),
 }

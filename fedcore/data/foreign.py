@@ -7,17 +7,19 @@ is not recognised is iterated in every call, and the report says so.
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from fedcore.data.client_dataset import ClientDataset
+from fedcore.data.client_dataset import ClientDataset, new_token
 from fedcore.errors import FedcoreError
 
 MAX_BYTES = 1 << 30
 """What is kept of all foreign datasets together."""
 
-_OP_SEED = 87654321  # stands beside a seed that the user gave to `shuffle`, where no global one is set
+_tokens: "weakref.WeakKeyDictionary[tf.data.Dataset, str]" = weakref.WeakKeyDictionary()
+"""Of real datasets whose order is fixed by what the call's seed draws."""
+_tokens_lock = threading.Lock()
 
 
 class _Unknown(Exception):
@@ -96,22 +98,85 @@ def recognised(
 
 def _taken_apart(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Callable]]:
     """What precedes the first shuffle or repetition, and the steps from there on."""
-    chain: list[tf.data.Dataset] = []
-    current: tf.data.Dataset | None = dataset
-    while current is not None:
-        chain.append(current)
-        current = getattr(current, "_input_dataset", None)
-    chain.reverse()
-    names = [_name(d) for d in chain]
-    first = next((i for i, n in enumerate(names) if n in ("Shuffle", "Repeat")), None)
+    chain = _chain(dataset)
+    first = next((i for i, (name, _) in enumerate(chain) if name in ("Shuffle", "Repeat")), None)
     if first is None or first == 0:
         return dataset, []
     steps = []
-    for name, made in zip(names[first:], chain[first:], strict=True):
+    for name, made in chain[first:]:
         if name not in _STEPS:
             raise _Unknown(f"its step {type(made).__name__.strip('_')} is not replayed")
         steps.append(_STEPS[name](made))
-    return chain[first - 1], steps
+    return chain[first - 1][1], steps
+
+
+def token_of(made: tf.data.Dataset) -> str:
+    """The token of the order in which a real dataset is read, where that is fixed and the call's seed draws it."""
+    with _tokens_lock:
+        return _tokens.setdefault(made, new_token())
+
+
+def tokens_of(dataset: tf.data.Dataset) -> list[str]:
+    """Those of a real dataset and of what it is made of, in order."""
+    found = []
+    draws = False
+    for name, made in _chain(dataset):
+        fixes = name == "Cache" and draws
+        if name == "Shuffle" and not any(map(tf.get_static_value, (made._seed, made._seed2))):
+            draws = True
+            fixes = made._reshuffle_each_iteration is False
+        if fixes:
+            found.append(token_of(made))
+    return found
+
+
+def from_its_beginning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A dataset to iterate in one call: a seeded shuffle in it gives the orders of a dataset that nobody has read.
+
+    TensorFlow keeps how often a shuffle was read, and the content of a cache, with the dataset. A copy has its own.
+    """
+    if not any(map(_has_changing_seeds, _all_of(dataset))):
+        return dataset
+    try:
+        serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=dataset._variant_tensor, external_state_policy=1)
+        graph_def = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+        for node in list(graph_def.node):
+            if node.op in _STATE:
+                place, state = _STATE[node.op]
+                name = f"{node.name}/state"
+                graph_def.node.add(name=name, op=state)
+                node.input[place] = name
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph_def.SerializeToString())
+    except (tf.errors.OpError, ValueError):
+        return dataset
+    return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+_STATE = {"ShuffleDatasetV3": (4, "DummySeedGenerator"), "CacheDatasetV2": (2, "DummyMemoryCache")}
+"""The operand of a dataset's operation that holds its state, and the operation that stands for a new one."""
+
+
+def _has_changing_seeds(dataset: tf.data.Dataset) -> bool:
+    if _name(dataset) != "Shuffle" or dataset._reshuffle_each_iteration is False:
+        return False
+    return any(map(tf.get_static_value, (dataset._seed, dataset._seed2)))
+
+
+def _all_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    waiting = [dataset]
+    while waiting:
+        waiting.extend(waiting[0]._inputs())
+        yield waiting.pop(0)
+
+
+def _chain(dataset: tf.data.Dataset) -> list[tuple[str, tf.data.Dataset]]:
+    """The dataset's steps by name, from its source on."""
+    found: list[tuple[str, tf.data.Dataset]] = []
+    current: tf.data.Dataset | None = dataset
+    while current is not None:
+        found.append((_name(current), current))
+        current = getattr(current, "_input_dataset", None)
+    return found[::-1]
 
 
 def _name(dataset: tf.data.Dataset) -> str:
@@ -132,9 +197,10 @@ def _repeat(made) -> Callable:
 
 
 def _shuffle(made) -> Callable:
-    first, second = int(_number(made, "_seed")), int(_number(made, "_seed2"))
-    seed = second if first == _OP_SEED else first ^ second
-    return lambda d: d.shuffle(None, seed=seed, reshuffle_each_iteration=made._reshuffle_each_iteration)
+    seeds = int(_number(made, "_seed")), int(_number(made, "_seed2"))
+    size, reshuffles = int(_number(made, "_buffer_size")), made._reshuffle_each_iteration is not False
+    token = None if any(seeds) or reshuffles else token_of(made)
+    return lambda d: d.shuffled(size, seeds if any(seeds) else None, reshuffles=reshuffles, token=token)
 
 
 def _batch(made) -> Callable:
@@ -170,7 +236,10 @@ def _skip(made) -> Callable:
 
 
 def _cache(made) -> Callable:
-    raise _Unknown("it caches what it has shuffled, which columns draw anew")
+    if _number(made, "_filename"):
+        raise _Unknown("it caches in a file")
+    token = token_of(made)
+    return lambda d: d.cached(token)
 
 
 _STEPS: dict[str, Callable[[tf.data.Dataset], Callable]] = {
@@ -182,6 +251,6 @@ _STEPS: dict[str, Callable[[tf.data.Dataset], Callable]] = {
     "Take": _take,
     "Skip": _skip,
     "Cache": _cache,
-    "Prefetch": lambda made: lambda d: d,
-    "Options": lambda made: lambda d: d,
+    "Prefetch": lambda made: lambda d: d.prefetch(),
+    "Options": lambda made: lambda d: d.prefetch(),
 }

@@ -1,13 +1,13 @@
 """What users pass for a sequence, as the runtimes take it."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
-from fedcore.data.foreign import recognised
+from fedcore.data.foreign import from_its_beginning, recognised
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.sequences import Layout
@@ -26,12 +26,17 @@ from fedcore.types import (
 
 
 def columns_of(
-    value, type_: SequenceType, path: str = "value", note: Callable[[str], None] = lambda text: None
+    value,
+    type_: SequenceType,
+    path: str = "value",
+    note: Callable[[str], None] = lambda text: None,
+    seeds: Mapping[Hashable, int] | None = None,
 ) -> Columns:
     """A sequence as columns: a `ClientDataset` as it is, a real dataset recognised or iterated, a list laid out.
 
     Args:
         note: takes what the user should know, such as why a dataset is iterated.
+        seeds: of orders that sequences share; see `fixed_seeds`.
     Raises:
         TypeMismatch: the elements do not fit the type.
         FedcoreError: the sequence does not end.
@@ -44,20 +49,30 @@ def columns_of(
             _check_element(value.element_type, type_, path)
         if columns.is_endless:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
-        return columns
+        return _with_seeds(columns, seeds, note)
     if isinstance(value, tf.data.Dataset):
         _check_element(to_type(value.element_spec), type_, path)
         if value.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
         found = recognised(value, lambda source, max_bytes: _drawn(source, max_bytes, path))
         if isinstance(found, ClientDataset) and _layout_fits(found.columns.layout, type_):
-            return found.columns
+            return _with_seeds(found.columns, seeds, note)
         if isinstance(found, str):
             note(f"a tf.data.Dataset is iterated in every call: {found}")
-        return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
+        elements = [_element(x, type_.element, path) for x in from_its_beginning(value)]
+        return _from_elements(elements, type_.element, path)
     if hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict):
         return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
     raise _no_sequence(value, type_, path)
+
+
+def _with_seeds(columns: Columns, seeds: Mapping[Hashable, int] | None, note: Callable[[str], None]) -> Columns:
+    if columns.splits_anew:
+        note(
+            "take or skip of a shuffle without a seed splits its elements anew in every call: give the shuffle a seed, "
+            "or what was left out in one call is in the next"
+        )
+    return columns.with_fixed_seeds(seeds) if seeds and columns.has_fixed_order else columns
 
 
 def dataset_of(value: Columns | list, type_: SequenceType) -> ClientDataset:

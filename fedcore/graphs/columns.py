@@ -2,52 +2,25 @@
 
 Which rows a pipeline of `repeat`, `shuffle`, `batch`, `take` and `skip` draws, and in which order, is worked out
 here, in numpy, before the client's work begins; all runtimes draw with it. A graph then only gathers: its layout knows
-nothing of sizes, counts and seeds.
+nothing of sizes, counts and seeds. A shuffle with a seed, or before a cache, is drawn as `tf.data` draws it
+(reading_order.py); where all shuffles follow the call's seed, they are uniform permutations, which are quicker.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 
 import attrs
 import numpy as np
 
-from fedcore.errors import FedcoreError
+from fedcore.graphs.reading_order import reading_order
 from fedcore.graphs.sequences import Layout
+from fedcore.graphs.steps import INFINITE, Step
 from fedcore.graphs.trace import TracedGraph, eager_callable
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.seeds import fold_in, permutation
 from fedcore.types import TensorType, Type, tensor_leaves
-
-INFINITE = -1
-"""The count of `repeat()` without a number; only a `take` after it ends the sequence."""
-
-
-@attrs.frozen
-class Step:
-    """One step over a sequence.
-
-    Args:
-        kind: map, filter, repeat, shuffle, take, skip or batch.
-        number: how often, how many, or the user's seed; none for a map.
-        drop_remainder: of a batch.
-        reshuffles: of a shuffle: a new order in every repetition.
-        graph: of a map.
-        kept: of a filter: for each row of the columns whether it stays.
-    """
-
-    kind: str
-    number: int = 0
-    drop_remainder: bool = False
-    reshuffles: bool = True
-    graph: TracedGraph | None = attrs.field(default=None, eq=lambda g: g and g.digest)
-    kept: np.ndarray | None = attrs.field(default=None, eq=False, repr=False)
-
-    @property
-    def traced(self) -> TracedGraph:
-        """The graph of a `map`."""
-        if self.graph is None:
-            raise FedcoreError(f"the step {self.kind} has no graph")
-        return self.graph
 
 
 @attrs.frozen
@@ -80,11 +53,23 @@ class Columns:
         steps: in order.
     Attributes:
         layout: what of it decides a graph.
-        is_random: a seed decides what it draws.
+        is_random: the call's seed decides what it draws.
+        fixed_seeds: in place of the call's seed, by tokens of steps: sequences that share a step draw one order.
         is_in_order: its batches are all its examples, one after the other.
     """
 
-    __slots__ = ("__weakref__", "_rows", "arrays", "element", "groups", "is_in_order", "is_random", "layout", "steps")
+    __slots__ = (
+        "__weakref__",
+        "_rows",
+        "arrays",
+        "element",
+        "fixed_seeds",
+        "groups",
+        "is_in_order",
+        "is_random",
+        "layout",
+        "steps",
+    )
 
     def __init__(
         self, element: Type, arrays: Sequence, *, groups: np.ndarray | None = None, steps: tuple[Step, ...] = ()
@@ -94,11 +79,31 @@ class Columns:
         self.groups = groups
         self.steps = steps
         self.layout, self.is_random, self.is_in_order = _told_by(element, groups is not None, steps)
+        self.fixed_seeds: Mapping[Hashable, int] = _NO_SEEDS
         self._rows: Rows | None = None
 
     def then(self, step: Step) -> "Columns":
         """The same columns with one more step."""
         return Columns(self.element, self.arrays, groups=self.groups, steps=(*self.steps, step))
+
+    def with_fixed_seeds(self, seeds: Mapping[Hashable, int]) -> "Columns":
+        """The same sequence, its steps with a token drawn by these seeds."""
+        fixed = Columns(self.element, self.arrays, groups=self.groups, steps=self.steps)
+        fixed.fixed_seeds = seeds
+        return fixed
+
+    @property
+    def has_fixed_order(self) -> bool:
+        """Whether a step has a token."""
+        return self.is_random and any(step.token is not None for step in self.steps)
+
+    @property
+    def splits_anew(self) -> bool:
+        """Whether `take` or `skip` divides an order that is fixed in a call, and another one in the next."""
+        if not self.has_fixed_order:
+            return False
+        first = next(i for i, step in enumerate(self.steps) if step.token is not None)
+        return any(step.kind in ("take", "skip") for step in self.steps[first:])
 
     @property
     def has_empty_batch(self) -> bool:
@@ -113,21 +118,26 @@ class Columns:
             endless = endless and not (step.kind == "take" and step.number != INFINITE)
         return endless
 
-    def draw(self, seed: int) -> Rows:
-        """The rows that a client of that seed sees; kept where no seed matters."""
+    def draw(self, seed: int, number: int = 0) -> Rows:
+        """The rows that a client of that seed sees; kept where no seed matters.
+
+        Args:
+            number: of the sequence, among the leaves of the call's arguments.
+        """
         if self._rows is not None:
             return self._rows
         if self.is_random:
-            return _drawn(self._stored(), self.steps, seed)
+            return _drawn(self._stored(), self.steps, _keys(self.steps, seed, number, self.fixed_seeds))
         if self.groups is None and not any(step.kind == "filter" for step in self.steps):
-            self._rows = _drawn_of(len(self.arrays[0]) if self.arrays else 0, self.steps)
+            moving = tuple([_SOME_MAP if step.kind == "map" else step for step in self.steps])
+            self._rows = _drawn_of(len(self.arrays[0]) if self.arrays else 0, moving)
         else:
-            self._rows = _drawn(self._stored(), self.steps, seed)
+            self._rows = _drawn(self._stored(), self.steps, [0] * len(self.steps))
         return self._rows
 
-    def elements(self, seed: int) -> list:
+    def elements(self, seed: int, number: int = 0) -> list:
         """The elements that a client of that seed sees, as nested tuples of numpy arrays, outside of any graph."""
-        drawn = self.draw(seed)
+        drawn = self.draw(seed, number)
         columns = [np.asarray(array) for array in self.arrays]
         before, after = _chain(self.layout.before), _chain(self.layout.after)
         sizes = drawn.sizes
@@ -151,19 +161,52 @@ class Columns:
         return _batches(starts, sizes)
 
 
-def _drawn(stored: Rows, steps: tuple[Step, ...], seed: int) -> Rows:
+_NO_SEEDS: Mapping[Hashable, int] = MappingProxyType({})
+_SOME_MAP = Step("map")
+
+
+def _drawn(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
+    if any(step.seeds is not None or step.kind == "cache" for step in steps):
+        return _read(stored, steps, keys)
+
     def drawn(epoch: int) -> Rows:
         return stored
 
     for position, step in enumerate(steps):
-        drawn = _DRAWN[step.kind](drawn, step, fold_in(seed, position), steps[position + 1 :])
+        drawn = _DRAWN[step.kind](drawn, step, keys[position], steps[position + 1 :])
     return drawn(0)
+
+
+def _keys(steps: tuple[Step, ...], seed: int, number: int, fixed: Mapping[Hashable, int]) -> list[int]:
+    """The seed of each step: those of a client's sequences differ, but not for what a token fixes."""
+    own = fold_in(seed, number)
+    found = [0] * len(steps)
+    for position in reversed(range(len(steps))):
+        step = steps[position]
+        of_step = own if step.token is None else fixed.get(step.token, seed)
+        if step.kind == "cache":
+            own = of_step  # what is before a cache is drawn once
+        found[position] = fold_in(of_step, position)
+    return found
+
+
+def _read(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
+    """What `tf.data` reads."""
+
+    def seeds(position: int) -> tuple[int, int]:
+        return fold_in(keys[position], 0), fold_in(keys[position], 1)
+
+    order = reading_order(len(stored), steps, seeds)
+    if not any(step.kind == "batch" for step in steps):
+        return stored.picked(np.asarray(order, np.int64))
+    sizes = np.array([len(rows) for rows in order], np.int64)
+    return _batches(np.cumsum(sizes) - sizes, sizes, np.fromiter(itertools.chain.from_iterable(order), np.int64))
 
 
 @functools.lru_cache(maxsize=1024)
 def _drawn_of(count: int, steps: tuple[Step, ...]) -> Rows:
-    """What steps without chance draw from so many rows: the same for all clients of that size."""
-    return _drawn(Rows(np.arange(count, dtype=np.int64)), steps, 0)
+    """What steps that no call's seed decides draw from so many rows: the same for all clients of that size."""
+    return _drawn(Rows(np.arange(count, dtype=np.int64)), steps, [0] * len(steps))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -179,7 +222,8 @@ def _told_by(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Lay
         batched = batched or step.kind == "batch"
     kinds = {step.kind for step in steps}
     in_order = not grouped and "batch" in kinds and kinds <= {"map", "batch"}
-    return Layout(element, tuple(before), batched, tuple(after), grouped), "shuffle" in kinds, in_order
+    is_random = any(step.kind == "shuffle" and step.seeds is None for step in steps)
+    return Layout(element, tuple(before), batched, tuple(after), grouped), is_random, in_order
 
 
 def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:
@@ -248,7 +292,7 @@ def _joined(parts: list[Rows], like: Rows) -> Rows:
 def _shuffle(drawn, step: Step, key: int, later):
     def rows(epoch: int) -> Rows:
         before = drawn(epoch)
-        mixed = fold_in(fold_in(key, step.number), epoch if step.reshuffles else 0)
+        mixed = fold_in(fold_in(key, 0), epoch if step.reshuffles else 0)
         return before.picked(permutation(mixed, len(before)))
 
     return rows
@@ -291,4 +335,5 @@ _DRAWN: dict[str, Callable] = {
     "batch": _batch,
     "filter": _filter,
     "map": lambda drawn, step, key, later: drawn,
+    "prefetch": lambda drawn, step, key, later: drawn,
 }

@@ -17,7 +17,6 @@ import tensorflow as tf
 from fedcore.graphs.columns import Columns, Rows
 from fedcore.graphs.kept import KeptByInputs
 from fedcore.graphs.sequences import Layout
-from fedcore.seeds import fold_in
 
 ABSENT = -1
 """The place of a client that a call does not have."""
@@ -162,7 +161,7 @@ def _lanes(leaves: Leaves, numbers: SequenceOf[int], seeds: np.ndarray, width: i
     """
     count = len(leaves.each)
     drawn = {
-        i: [c.draw(fold_in(int(s), numbers[i]) if c.is_random else 0) for c, s in zip(columns, seeds, strict=True)]
+        i: [c.draw(int(s), numbers[i]) for c, s in zip(columns, seeds, strict=True)]
         for i, columns in leaves.sequences.items()
     }
     steps = np.zeros(count, np.int64)

@@ -18,7 +18,6 @@ from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Function, Module
 from fedcore.ir.purity import pure_symbols
-from fedcore.seeds import fold_in
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
@@ -70,7 +69,7 @@ def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
             layouts.append(None)
             tensors.append(leaf)
             continue
-        drawn = leaf.draw(fold_in(seed, first + position))
+        drawn = leaf.draw(seed, first + position)
         layouts.append(leaf.layout)
         tensors.extend([*leaf.arrays, drawn.rows, *([drawn.sizes] if leaf.layout.batched else [])])
     return tuple(layouts), tensors

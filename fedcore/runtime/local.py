@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data import columns_of
+from fedcore.data import columns_of, fixed_seeds
 from fedcore.errors import FedcoreError
 from fedcore.graphs.threads import set_intra_op_threads
 from fedcore.ir import Module
@@ -69,7 +69,8 @@ class LocalRuntime:
         for note in self._notes:
             report.note(note)
         main = module.main
-        sequence = functools.partial(columns_of, note=report.note)
+        seeds = fixed_seeds(arguments, [p.type for p in main.parameters], report.seed)
+        sequence = functools.partial(columns_of, note=report.note, seeds=seeds)
         values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
         with current_stop() as stop:
             result = self._plans.run(module, module.digest(), values, report, stop)

@@ -1,5 +1,6 @@
 """The reference runtime: the meanings of the operations, run in numpy over the module as it stands."""
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -7,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data import columns_of
+from fedcore.data import columns_of, fixed_seeds
 from fedcore.errors import ExecutionError, TypeMismatch
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.trace import eager_callable
@@ -35,8 +36,10 @@ class ReferenceRuntime:
     def run(self, module: Module, arguments: list, report: Report):
         main = module.main
         numbers = leaf_numbers(main)
+        seeds = fixed_seeds(arguments, [p.type for p in main.parameters], report.seed)
+        sequence = functools.partial(columns_of, seeds=seeds)
         values = [
-            _materialized(prepare(v, p.type, p.name, columns_of), p.type, report.seed, numbers[p.name])
+            _materialized(prepare(v, p.type, p.name, sequence), p.type, report.seed, numbers[p.name])
             for v, p in zip(arguments, main.parameters, strict=True)
         ]
         clients = _count(values, [p.type for p in main.parameters])
@@ -113,7 +116,7 @@ def _materialized(value, type_: Type, seed: int, number: int):
         starts = itertools.accumulate((len(leaves(strip_placement(t))) for t in type_.types), initial=number)
         return tuple(_materialized(v, t, seed, n) for v, t, n in zip(value, type_.types, starts, strict=False))
     if isinstance(value, Columns):
-        return value.elements(fold_in(seed, number))
+        return value.elements(seed, number)
     return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
