@@ -20,18 +20,23 @@ from fedcore.compiler.pinned_plans import PinnedPlans
 from fedcore.compiler.pipeline import registrations
 from fedcore.compiler.stored_plans import stored_plans
 from fedcore.errors import TypeMismatch, brief
-from fedcore.ir import Module, verify
+from fedcore.graphs.kept import KeptByInputs
+from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.operations import declarations
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.report import Report
 from fedcore.scalars import seed_number
 from fedcore.seeds import fold_in
+from fedcore.types import FederatedType, StructType, Type, contains
 
 MAX_PLANS = 256
 
 
 class Runtime(Protocol):
-    """What runs modules: planned ones if it `compiles`, else traced ones."""
+    """What runs modules: planned ones if it `compiles`, else traced ones.
+
+    One that has `default_num_clients` is given calls without client arguments only where that is not None.
+    """
 
     compiles: bool
 
@@ -314,6 +319,8 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None):
         seed = used.seeds.take()
     else:
         seed = random.SystemRandom().getrandbits(63)
+    if getattr(runtime, "default_num_clients", 0) is None and not _has_client_argument(module):
+        _check_needs_no_clients(module)
     report = Report(seed=seed)
     directory = trace_directory()
     if directory is not None:
@@ -325,6 +332,53 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None):
     finally:
         report.seconds = time.perf_counter() - began
         _last_report.set(report)
+
+
+def _has_client_argument(module: Module) -> bool:
+    return any(_is_of_clients(p.type) for p in module.main.parameters)
+
+
+def _is_of_clients(type_: Type) -> bool:
+    """Whether each client has a value of its own, somewhere in the type."""
+    if isinstance(type_, FederatedType):
+        return type_.placement.name == "CLIENTS" and not type_.all_equal
+    return isinstance(type_, StructType) and any(map(_is_of_clients, type_.types))
+
+
+def _check_needs_no_clients(module: Module) -> None:
+    """Refuses a call whose result would depend on how many clients there are, which nothing says.
+
+    Raises:
+        TypeMismatch: with the first operation that asks for it.
+    """
+    op = _counting.get("counting", [module], lambda: _first_that_counts(module))
+    if op is None:
+        return
+    at = f"\n  at {op.location}" if op.location else ""
+    raise TypeMismatch(
+        f"{module.main.name}: {op.kind} asks how many clients there are, which nothing says: no argument of the call is a "
+        f"client value{at}\n  fix: fc.use(fc.runtime.local(default_num_clients=...)) says how many"
+    )
+
+
+def _first_that_counts(module: Module) -> Operation | None:
+    """The first operation that clients do each for themselves, or that joins the values of all clients."""
+    for function in module.functions:
+        types = function.types()
+        for op in function.operations:
+            operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
+            joins = _is_placed_at(op.type, "SERVER") and any(_is_placed_at(t, "CLIENTS") for t in operands)
+            if joins or _is_of_clients(op.type):
+                return op
+    return None
+
+
+def _is_placed_at(type_: Type, name: str) -> bool:
+    return contains(type_, lambda t: isinstance(t, FederatedType) and t.placement.name == name)
+
+
+_counting: KeptByInputs[Operation | None] = KeptByInputs(MAX_PLANS)
+"""What `_first_that_counts` found in the modules that ran last."""
 
 
 def _recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report):

@@ -60,6 +60,10 @@ class SizingEnvironment:
         self._lock = threading.Lock()
 
     @property
+    def default_num_clients(self) -> int | None:
+        return getattr(self._runtime, "default_num_clients", 0)
+
+    @property
     def plan_options(self) -> Mapping[str, object]:
         return self._runtime.plan_options
 

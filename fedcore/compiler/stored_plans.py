@@ -13,6 +13,7 @@ from fedcore.errors import FedcoreError
 from fedcore.ir import Module, bundle, verify
 from fedcore.types import fits
 
+
 class StoredPlans:
     """The plans of traced modules, a bundle each.
 

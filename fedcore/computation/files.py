@@ -3,7 +3,7 @@
 import os
 
 from fedcore.computation.computation import Computation
-from fedcore.ir import bundle, verify
+from fedcore.ir import Module, bundle, verify
 
 
 def save(computation: Computation, path: str | os.PathLike) -> None:
@@ -27,7 +27,12 @@ def load(path: str | os.PathLike, trusted: bool = False) -> Computation:
         FedcoreError: the file is no bundle, the module in it is not valid, or a graph is malformed or holds an
             operation that is not allowed.
     """
-    module = verify(bundle.read(path))
+    return computation_from(bundle.read(path), trusted)
+
+
+def computation_from(module: Module, trusted: bool) -> Computation:
+    """The computation of a module that was read, checked as `load` says."""
+    verify(module)
     if module.graphs:
         from fedcore.graphs.allowed import check_graphs  # brings TensorFlow in
 

@@ -16,6 +16,7 @@ from fedcore.graphs.stacked import realize_one_more, realize_stacked
 from fedcore.graphs.values import flatten
 from fedcore.ir import Module
 from fedcore.runtime.arguments import ClientValues
+from fedcore.runtime.client_count import ClientCount
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.seeds import fold_in_each
 
@@ -32,6 +33,7 @@ class ClientWork:
         merge: the operation of the plan that takes the partials.
         measured: what crosses to the server in sizes that its types leave open, by its names in the stage.
         counted: where the stage takes no client value, one of the call's: it says how many clients there are.
+        count: of the call's clients, as far as it is known.
         keeps: the stage returns a value per client beside the partial.
     """
 
@@ -48,6 +50,7 @@ class ClientWork:
     merge: str | None = None
     measured: tuple[str, ...] = ()
     counted: ClientValues | None = None
+    count: ClientCount = attrs.field(factory=ClientCount, eq=False)
 
     @property
     def key(self) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.data import Cohort
-from fedcore.errors import ClientError, TypeMismatch
+from fedcore.errors import ClientError
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_calls import ClientWork
 from fedcore.runtime.reader import Reader, TooLate
@@ -72,17 +72,31 @@ class Drawing:
 
     def _calls(self) -> Iterator[Drawn]:
         clients = self._side_by_side() if self._work.cohorts else (() for _ in _counted(self._work.counted))
+        read = self._work.cohorts[0] if self._work.cohorts else self._work.counted
+        name = read.path if read is not None else ""
         for index in itertools.count():
             drawn = Drawn(index, index * self._size, list(itertools.islice(clients, self._size)))
             if not drawn.clients:
+                self._work.count.check_ended(name, self.clients)
                 return
             self.clients += len(drawn.clients)
+            self._work.count.check_reading(name, self.clients)
             yield drawn
 
     def _side_by_side(self) -> Iterator[tuple]:
         """One tuple a client."""
         cohorts = [c.given if _is_at_hand(c) else self._read(c) for c in self._work.cohorts]
-        return zip(*cohorts, strict=True) if len(cohorts) == 1 else _equally_many(cohorts)
+        return zip(*cohorts, strict=True) if len(cohorts) == 1 else self._equally_many(cohorts)
+
+    def _equally_many(self, cohorts: list[Iterable]) -> Iterator[tuple]:
+        """One tuple a client; all end at once."""
+        for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
+            ended = [c.path for c, value in zip(self._work.cohorts, client, strict=True) if value is _ENDED]
+            if ended:
+                self._work.count.check_ended(ended[0], index)
+                longer = next(c.path for c in self._work.cohorts if c.path not in ended)
+                self._work.count.check_reading(longer, index + 1)
+            yield client
 
     def _read(self, values: ClientValues) -> Iterator:
         """What may block or raise. After an error a generator has no more clients, where an `fc.Cohort` has."""
@@ -104,16 +118,6 @@ class Drawing:
 
     def _goes_on(self, values: ClientValues) -> bool:
         return self._drops and isinstance(values.given, Cohort)
-
-
-def _equally_many(cohorts: list[Iterable]) -> Iterator[tuple]:
-    """The cohorts of one call have equally many clients."""
-    for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
-        if any(value is _ENDED for value in client):
-            raise TypeMismatch(
-                f"the client values of one call are of equally many clients; client {index} is missing in some of them"
-            )
-        yield client
 
 
 def _is_at_hand(values: ClientValues) -> bool:

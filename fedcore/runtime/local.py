@@ -21,6 +21,7 @@ from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.returned import returned
 from fedcore.runtime.stopping import current_stop
+from fedcore.scalars import whole_number
 from fedcore.types import FederatedType, StructType, Type
 
 
@@ -38,6 +39,7 @@ class LocalRuntime:
         notes: what every report says.
         on_client_failure: None raises.
         client_timeout_s: None is no deadline.
+        default_num_clients: of calls without client arguments; None is not known.
     """
 
     compiles = True
@@ -51,13 +53,15 @@ class LocalRuntime:
         notes: Sequence[str] = (),
         on_client_failure: Drop | None = None,
         client_timeout_s: float | None = None,
+        default_num_clients: int | None = None,
     ):
+        self.default_num_clients = default_num_clients
         self.plan_options = dict(plan_options)
         self._notes = tuple(notes)
         functions = Functions()
         devices = [DeviceExecutor(device, functions) for device in clients]
         self._clients = ClientsExecutor(devices, workers_per_device, on_client_failure, client_timeout_s)
-        self._plans = PlanExecutor(DeviceExecutor(server, functions), self._clients)
+        self._plans = PlanExecutor(DeviceExecutor(server, functions), self._clients, default_num_clients)
 
     @property
     def client_devices(self) -> list[DeviceExecutor]:
@@ -95,6 +99,7 @@ def local(
     deterministic: bool = False,
     on_client_failure: str | Drop = "raise",
     client_timeout_s: float | None = None,
+    default_num_clients: int | None = None,
 ) -> LocalRuntime:
     """The runtime over this machine's devices.
 
@@ -119,6 +124,8 @@ def local(
         client_timeout_s: the seconds that a client may take to give its data, and again to run; several clients of
             one graph call share theirs, then each has its own. Tracing and compiling a graph do not count. Graphs are
             ended then; Python code that still waits for data cannot be, and its thread is named. Default: no end.
+        default_num_clients: how many clients take part where a computation has values at CLIENTS, but no argument is a
+            client value. Default: such a call is an error.
     Raises:
         FedcoreError: a setting that cannot be; the message says what can.
     Example:
@@ -128,6 +135,8 @@ def local(
         raise FedcoreError(f"workers_per_device is at least 1, not {workers_per_device}")
     if client_devices is not None and (isinstance(client_devices, str) or not list(client_devices)):
         raise FedcoreError(f"client_devices is a list of one device or more, not {client_devices!r}")
+    if default_num_clients is not None:
+        default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
     options = _plan_options(block_size, vectorize, xla)
     policy = _policy(on_client_failure)
     if client_timeout_s is not None and (not isinstance(client_timeout_s, int | float) or not client_timeout_s > 0):
@@ -138,7 +147,8 @@ def local(
     server = device_name(server_device, "server_device") if server_device is not None else default_devices()[0]
     clients = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
     workers = workers_per_device or default_workers(len(clients))
-    return LocalRuntime(server, clients, workers, options, [note] if note else [], policy, client_timeout_s)
+    notes = [note] if note else []
+    return LocalRuntime(server, clients, workers, options, notes, policy, client_timeout_s, default_num_clients)
 
 
 def default_workers(devices: int) -> int:

@@ -16,6 +16,7 @@ from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.runtime.arguments import ClientValues, leaf_numbers
 from fedcore.runtime.client_calls import ClientWork
+from fedcore.runtime.client_count import ClientCount
 from fedcore.runtime.clients import ClientsExecutor
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.failures import failures_of
@@ -45,10 +46,10 @@ class _Facts:
     broadcasts: dict[str, int]
     works: dict[str, dict[str, Any]]
 
-    def work(self, module: Module, digest: str, name: str, operands: list, seed: int) -> ClientWork:
+    def work(self, module: Module, digest: str, name: str, operands: list, seed: int, count: ClientCount) -> ClientWork:
         first = self.broadcasts[name]
         given, cohorts = tuple(operands[:first]), tuple(operands[first:])
-        return ClientWork(module, digest, broadcasts=given, cohorts=cohorts, seed=seed, **self.works[name])
+        return ClientWork(module, digest, broadcasts=given, cohorts=cohorts, seed=seed, count=count, **self.works[name])
 
 
 class PlanExecutor:
@@ -63,7 +64,9 @@ class PlanExecutor:
       - A generator that several stages would read is refused before any work.
     """
 
-    def __init__(self, server: DeviceExecutor, clients: ClientsExecutor):
+    def __init__(self, server: DeviceExecutor, clients: ClientsExecutor, default_num_clients: int | None = None):
+        """`default_num_clients`: of calls without client arguments; None is 0."""
+        self._default = ClientValues(range(default_num_clients or 0), lambda value, path: value, "default_num_clients")
         self._server = server
         self._clients = clients
         self._facts: KeptByInputs[_Facts] = KeptByInputs(MAX_PLANS)
@@ -73,6 +76,7 @@ class PlanExecutor:
     def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):
         """The nested tuple of the result; `arguments` as `prepare` makes them."""
         main = module.main
+        count = ClientCount.of(arguments, [p.type for p in main.parameters])
         _check_readings(module, arguments)
         placed = [self._placed(a) for a in arguments]
         known: dict[str, object] = dict(zip((p.name for p in main.parameters), placed, strict=True))
@@ -87,8 +91,9 @@ class PlanExecutor:
                     firsts = [facts.numbers[o.name] for o in op.operands if isinstance(o, Ref)]
                     known[op.name] = self._run(module, digest, stage, operands, firsts, seed, report, stop)
             elif op.kind in ("fold", "collect"):
-                work = facts.work(module, digest, op.name, operands, seed)
-                work = work if work.cohorts else attrs.evolve(work, counted=_any_cohort(arguments))
+                work = facts.work(module, digest, op.name, operands, seed, count)
+                if not work.cohorts:
+                    work = attrs.evolve(work, counted=_any_cohort(arguments) or self._default)
                 with report.span("clients", work.stage):
                     known[op.name] = self._stage(op, work, report, stop)
             else:
@@ -130,10 +135,7 @@ class PlanExecutor:
         self._aside.close()
 
     def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop):
-        before = report.clients
         merged, kept = self._clients.run(work, report, stop)
-        if before and report.clients != before:
-            raise TypeMismatch("the client values of one call are of equally many clients")
         values = ClientValues(kept, lambda value, path: value, work.stage)
         if op.kind == "collect":
             return values

@@ -16,8 +16,10 @@ from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir import Module, Operation, lookup
 from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
+from fedcore.runtime.client_count import ClientCount
 from fedcore.runtime.failures import reason
 from fedcore.runtime.report import Report
+from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, StructType, Type, leaves, strip_placement
 
@@ -33,16 +35,21 @@ class ReferenceRuntime:
     compiles = False
     plan_options: Mapping[str, object] = MappingProxyType({})
 
+    def __init__(self, default_num_clients: int | None = None):
+        self.default_num_clients = default_num_clients
+
     def run(self, module: Module, arguments: list, report: Report):
         main = module.main
         numbers = leaf_numbers(main)
-        seeds = fixed_seeds(arguments, [p.type for p in main.parameters], report.seed)
-        sequence = functools.partial(columns_of, seeds=seeds)
+        types = [p.type for p in main.parameters]
+        sequence = functools.partial(columns_of, seeds=fixed_seeds(arguments, types, report.seed))
+        values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
+        count = ClientCount.of(values, types)
         values = [
-            _materialized(prepare(v, p.type, p.name, sequence), p.type, report.seed, numbers[p.name])
-            for v, p in zip(arguments, main.parameters, strict=True)
+            _materialized(v, p.type, report.seed, numbers[p.name], count)
+            for v, p in zip(values, main.parameters, strict=True)
         ]
-        clients = _count(values, [p.type for p in main.parameters])
+        clients = count.number if count.number is not None else self.default_num_clients or 0
         report.clients = clients
         values = [_placed(v, p.type, clients) for v, p in zip(values, main.parameters, strict=True)]
         interpreter = Interpreter(module, evaluator(clients), eager_callable)
@@ -53,9 +60,15 @@ class ReferenceRuntime:
         """Nothing to end: it has no threads."""
 
 
-def reference() -> ReferenceRuntime:
-    """The runtime that runs the meanings, to test others against."""
-    return ReferenceRuntime()
+def reference(default_num_clients: int | None = None) -> ReferenceRuntime:
+    """The runtime that runs the meanings, to test others against.
+
+    Args:
+        default_num_clients: as `fc.runtime.local`.
+    """
+    if default_num_clients is not None:
+        default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
+    return ReferenceRuntime(default_num_clients)
 
 
 def evaluator(clients: int) -> Callable:
@@ -106,37 +119,27 @@ def _of_clients(type_: Type) -> bool:
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
-def _materialized(value, type_: Type, seed: int, number: int):
+def _materialized(value, type_: Type, seed: int, number: int, count: ClientCount):
     """Client values as lists, tensors as arrays, and sequences as the elements that they draw by seed and number."""
     if isinstance(type_, FederatedType):
         if isinstance(value, ClientValues):
-            return [_materialized(v, type_.member, fold_in(seed, k), number) for k, v in enumerate(value)]
-        return _materialized(value, type_.member, seed, number)
+            return _of_each_client(value, type_.member, seed, number, count)
+        return _materialized(value, type_.member, seed, number, count)
     if isinstance(type_, StructType):
         starts = itertools.accumulate((len(leaves(strip_placement(t))) for t in type_.types), initial=number)
-        return tuple(_materialized(v, t, seed, n) for v, t, n in zip(value, type_.types, starts, strict=False))
+        return tuple(_materialized(v, t, seed, n, count) for v, t, n in zip(value, type_.types, starts, strict=False))
     if isinstance(value, Columns):
         return value.elements(seed, number)
     return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
-def _count(values: list, types: list[Type]) -> int:
-    """How many clients there are; all client values of a call have equally many."""
-    sizes = set()
-
-    def visit(value, type_):
-        if isinstance(type_, FederatedType):
-            if type_.placement.name == "CLIENTS" and not type_.all_equal:
-                sizes.add(len(value))
-        elif isinstance(type_, StructType):
-            for v, t in zip(value, type_.types, strict=True):
-                visit(v, t)
-
-    for value, type_ in zip(values, types, strict=True):
-        visit(value, type_)
-    if len(sizes) > 1:
-        raise TypeMismatch(f"the client values of one call are of equally many clients, not {sorted(sizes)}")
-    return sizes.pop() if sizes else 0
+def _of_each_client(values: ClientValues, member: Type, seed: int, number: int, count: ClientCount) -> list:
+    found: list = []
+    for k, value in enumerate(values):
+        count.check_reading(values.path, k + 1)
+        found.append(_materialized(value, member, fold_in(seed, k), number, count))
+    count.check_ended(values.path, len(found))
+    return found
 
 
 def _placed(value, type_: Type, clients: int):

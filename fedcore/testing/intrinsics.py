@@ -225,7 +225,7 @@ def _reference(module: Module, inputs: list):
 
 
 def _local(module: Module, inputs: list):
-    runtime = fc.runtime.local(workers_per_device=1)
+    runtime = fc.runtime.local(workers_per_device=1, default_num_clients=0)
     try:
         with fc.use(runtime):
             return fc.invoke(module, inputs, seed=0)

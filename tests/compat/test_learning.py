@@ -22,8 +22,7 @@ def test_metrics_have_the_older_parts(process):
 
 def test_a_round_is_that_of_the_modern_builder(process, model_fn):  # noqa: F811
     modern = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))
-    with fc.use(seed=3):
-        older, newer = process.initialize(), modern.initialize()
+    older, newer = process.initialize.invoke(seed=3), modern.initialize.invoke(seed=3)
     older, _ = process.next(older, random_clients([7, 3]))
     newer, _ = modern.next(newer, random_clients([7, 3]))
     for a, b in zip(older.model.trainable, newer.model.trainable, strict=True):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zipfile
 from collections import OrderedDict
 
 import keras
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import FedcoreError, TracingError
+from fedcore.errors import FedcoreError, InvalidValue, TracingError
 from fedcore.learning import algorithms, models
 
 from .conftest import random_clients
@@ -302,8 +303,40 @@ def test_a_saved_model_trains_in_a_process_that_has_not_its_code(model_fn, tmp_p
 
 
 def test_what_holds_no_model_is_refused(tmp_path):
-    with pytest.raises(FedcoreError, match=r"holds no model: there is no initial_weights\.fed"):
+    with pytest.raises(FedcoreError, match=r"holds no model: there is no model\.zip"):
         models.load(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(FedcoreError, match="is a file; a model is saved to a directory"):
         models.save(keras_model_fn, tmp_path / "file")
+
+
+def test_a_save_that_ends_half_way_leaves_the_model_that_was_there(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError("on purpose")
+
+    models.save(functional_model_fn, tmp_path)
+    (file,) = tmp_path.iterdir()
+    before = file.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", fails)
+        with pytest.raises(OSError, match="on purpose"):
+            models.save(Softmax, tmp_path)
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.read_bytes() == before
+    models.load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "mixed", "empty"])
+def test_a_damaged_model_is_refused(damage, tmp_path):
+    models.save(functional_model_fn, tmp_path)
+    (file,) = tmp_path.iterdir()
+    data = file.read_bytes()
+    if damage == "mixed":
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.writestr("another.fed", b"")
+    else:
+        middle = len(data) // 2
+        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        file.write_bytes({"cut": data[:middle], "flipped": flipped, "empty": b""}[damage])
+    with pytest.raises(InvalidValue, match=r"model\.zip is no model"):
+        models.load(tmp_path)

@@ -1,19 +1,24 @@
-"""Models as directories of `.fed` files, which need none of the Python that made them."""
+"""Models as files, which need none of the Python that made them."""
 
+import io
 import os
+import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
 from fedcore.computation import Computation, tf_computation
-from fedcore.computation import load as load_computation
-from fedcore.computation import save as save_computation
-from fedcore.errors import FedcoreError
+from fedcore.computation.files import computation_from
+from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.ir import bundle
 from fedcore.learning.models.functional_model import pair_type
 from fedcore.learning.models.gradients import gradients_of, with_gradients
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
+from fedcore.whole_files import write_whole
 
+_FILE = "model.zip"
 _PARTS = (
     "initial_weights",
     "initial_metrics",
@@ -27,23 +32,56 @@ _PARTS = (
 
 
 def save(model, path: str | os.PathLike) -> None:
-    """Writes a model to a directory of `.fed` files: graphs, and nothing of Python.
+    """Writes a model to a directory: graphs, and nothing of Python.
+
+    The directory holds one file, an uncompressed zip of `.fed` files. It is written whole: after a crash, or where
+    several processes save to one directory, it is one whole model.
 
     Args:
         model: a model of `fc.learning`, or a `model_fn` that makes one.
         path: the directory; made where there is none.
     Raises:
-        FedcoreError: the path is a file.
+        InvalidValue: the path is a file.
     Example:
         >>> fc.learning.models.save(model_fn, 'model')
         >>> process = fc.learning.algorithms.build_fed_eval(fc.learning.models.load('model'))
     """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
-        raise FedcoreError(f"{folder} is a file; a model is saved to a directory")
+        raise InvalidValue(f"{folder} is a file; a model is saved to a directory")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, computation in _computations(trace_model(model)).items():
-        save_computation(computation, folder / f"{name}.fed")
+    parts = {name: bundle.to_bytes(one.module) for name, one in _computations(trace_model(model)).items()}
+    write_whole(folder / _FILE, _packed(parts))
+
+
+def _packed(parts: dict[str, bytes]) -> bytes:
+    """Equal parts give equal bytes."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
+        for name, data in parts.items():
+            file.writestr(zipfile.ZipInfo(f"{name}.fed"), data)
+    return out.getvalue()
+
+
+def _unpacked(path: Path) -> dict[str, bytes]:
+    """The parts by name.
+
+    Raises:
+        FedcoreError: the file holds something else.
+    """
+    wanted = [f"{name}.fed" for name in _PARTS]
+    try:
+        with zipfile.ZipFile(path) as file:
+            infos = file.infolist()
+            size = path.stat().st_size
+            plain = all(i.compress_type == zipfile.ZIP_STORED and not i.flag_bits & 1 for i in infos)
+            if [i.filename for i in infos] != wanted or not plain or sum(i.file_size for i in infos) > size:
+                raise InvalidValue(f"{path} is no model: it holds other files than {', '.join(wanted)}")
+            return {name: file.read(f"{name}.fed") for name in _PARTS}
+    except (OSError, EOFError, RuntimeError, ValueError, struct.error, zipfile.BadZipFile) as error:
+        if isinstance(error, FedcoreError):
+            raise
+        raise InvalidValue(f"{path} is no model that can be read: {error}") from None
 
 
 def _computations(model: PureModel) -> dict[str, Computation]:
@@ -98,10 +136,10 @@ def load(path: str | os.PathLike, trusted: bool = False) -> PureModel:
         FedcoreError: the directory holds no model; or as `fc.load`.
     """
     folder = Path(path)
-    missing = [name for name in _PARTS if not (folder / f"{name}.fed").is_file()]
-    if missing:
-        raise FedcoreError(f"{folder} holds no model: there is no {missing[0]}.fed")
-    return _LoadedModel({name: load_computation(folder / f"{name}.fed", trusted) for name in _PARTS})
+    if not (folder / _FILE).is_file():
+        raise InvalidValue(f"{folder} holds no model: there is no {_FILE}")
+    parts = _unpacked(folder / _FILE)
+    return _LoadedModel({name: computation_from(bundle.from_bytes(parts[name]), trusted) for name in _PARTS})
 
 
 class _LoadedModel(PureModel):

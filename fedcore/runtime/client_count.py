@@ -1,0 +1,60 @@
+"""How many clients a call has: every client argument has one element for each."""
+
+from collections.abc import Iterator
+
+import attrs
+
+from fedcore.errors import TypeMismatch
+from fedcore.runtime.arguments import ClientValues
+from fedcore.types import StructType, Type
+
+
+@attrs.define
+class ClientCount:
+    """The number of clients of a call, from the first of its arguments whose length is known.
+
+    Guarantees:
+      - Arguments of different lengths are refused as soon as the lengths are known: lists before any work, generators
+        when they end or have too many clients.
+    """
+
+    name: str = ""
+    number: int | None = None
+
+    @classmethod
+    def of(cls, values: list, types: list[Type]) -> "ClientCount":
+        """From the arguments of a call as `prepare` makes them.
+
+        Raises:
+            TypeMismatch: two have different lengths.
+        """
+        sized = [v for v in client_arguments(values, types) if v.size is not None]
+        if len({v.size for v in sized}) > 1:
+            raise TypeMismatch(_message([(v.path, str(v.size)) for v in sized]))
+        return cls(sized[0].path, sized[0].size) if sized else cls()
+
+    def check_reading(self, name: str, drawn: int) -> None:
+        """Refuses an argument of which more clients have been drawn than there are."""
+        if self.number is not None and drawn > self.number:
+            raise TypeMismatch(_message([(self.name, str(self.number)), (name, "more")]))
+
+    def check_ended(self, name: str, number: int) -> None:
+        """Refuses an argument that ended with fewer clients than there are."""
+        if self.number is None:
+            self.name, self.number = name, number
+        elif number != self.number:
+            raise TypeMismatch(_message([(self.name, str(self.number)), (name, str(number))]))
+
+
+def _message(lengths: list[tuple[str, str]]) -> str:
+    told = [f"`{name}` has {length}" for name, length in lengths]
+    return f"the client values of one call are of equally many clients, but {', '.join(told[:-1])} and {told[-1]}"
+
+
+def client_arguments(values: list, types: list[Type]) -> Iterator[ClientValues]:
+    """The client values among arguments, also in structs."""
+    for value, type_ in zip(values, types, strict=True):
+        if isinstance(value, ClientValues):
+            yield value
+        elif isinstance(type_, StructType):
+            yield from client_arguments(list(value), list(type_.types))
