@@ -185,7 +185,7 @@ def _typed(value):
         return type(value)(map(_typed, value))
     if hasattr(value, "element_spec") or hasattr(value, "dtype"):
         return value
-    if isinstance(value, bool | int | float | str | bytes):
+    if isinstance(value, bool | int | float | complex | str | bytes):
         return type(value)
     array = np.asarray(value)
     if array.dtype == object and not all(isinstance(x, str | bytes) for x in array.ravel().tolist()):

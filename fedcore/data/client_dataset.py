@@ -21,6 +21,7 @@ from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.values import leaves_of, to_python, unflatten
 from fedcore.ir.locations import describe
 from fedcore.types import TensorType, Type, tensor_leaves, to_type
+from fedcore.types.python_values import as_array
 
 
 class ClientDataset(tf.data.Dataset):
@@ -251,9 +252,12 @@ _plain_step = functools.lru_cache(maxsize=1024)(Step)
 def _as_column(x) -> np.ndarray | tf.Tensor:
     if isinstance(x, tf.Tensor):
         return x
-    array = np.asarray(x)
-    if array.dtype.kind in "US":
-        array = np.char.encode(array, "utf-8").astype(object) if array.dtype.kind == "U" else array.astype(object)
+    try:
+        array = as_array(x)
+    except ValueError as error:
+        raise FedcoreError(f"a column is no tensor: {error}") from None
+    if array.dtype.kind == "O" and array.size and not isinstance(array.flat[0], bytes):
+        raise FedcoreError(f"a column is no tensor: no integer dtype holds {array.flat[0]}")
     return array
 
 

@@ -19,6 +19,7 @@ from fedcore.types import (
     Type,
     explain,
     fits,
+    leaves,
     map_tensors,
     tensor_leaves,
     to_type,
@@ -62,7 +63,11 @@ def columns_of(
         elements = [_element(x, type_.element, path) for x in from_its_beginning(value)]
         return _from_elements(elements, type_.element, path)
     if hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict):
-        return _from_elements([_element(x, type_.element, path) for x in value], type_.element, path)
+        for _, leaf in leaves(type_.element):
+            if not isinstance(leaf, TensorType):
+                raise TypeMismatch(f"{path}: the elements of a sequence are tensors and structs of them, not {leaf}")
+        elements = [_element(x, type_.element, f"{path}[{i}]") for i, x in enumerate(value)]
+        return _from_elements(elements, type_.element, path)
     raise _no_sequence(value, type_, path)
 
 
@@ -112,8 +117,7 @@ def _element(x, type_: Type, path: str):
     if isinstance(type_, StructType):
         parts = zip(elements_of(x, type_, path), type_.types, strict=True)
         return tuple(_element(part, t, path) for part, t in parts)
-    if not isinstance(type_, TensorType):
-        raise TypeMismatch(f"{path}: the elements of a sequence are tensors and structs of them, not {type_}")
+    assert isinstance(type_, TensorType)
     leaf = tensor_leaf(x, type_, path)
     return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedcore.errors import TypeMismatch
 from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class
+from fedcore.types.python_values import as_array, first_not_held, in_dtype, shown
 
 
 def flatten(value) -> list:
@@ -97,50 +98,49 @@ def tensor_leaf(value, type_: TensorType, path: str = "value"):
     """`value` as something TensorFlow takes for the type; a numpy array unless it is a tensor already.
 
     Raises:
-        TypeMismatch: the dtype or the shape does not fit; Python numbers take the dtype if it holds them.
+        TypeMismatch: the dtype or the shape does not fit; Python's numbers, which have no dtype, take this one if it
+            is of their kind or a wider one, and holds them. Floats are rounded.
     """
     if hasattr(value, "numpy") and hasattr(value, "dtype"):
-        have = _tensor_type(value.dtype, tuple(value.shape))
-        array = value
+        have, array, note = _tensor_type(value.dtype, tuple(value.shape)), value, ""
     else:
-        array = _array(value, type_, path)
+        array, note = _array(value, type_, path)
         have = _tensor_type(array.dtype if array.dtype != object else "str", array.shape)
     from fedcore.types import explain, fits
 
-    if not fits(have, type_):
-        raise TypeMismatch(explain(f"{path} does not fit", have, type_))
+    if note or not fits(have, type_):
+        raise TypeMismatch(explain(f"{path} does not fit", have, type_) + note)
     return array
 
 
 _tensor_type = functools.lru_cache(256)(TensorType)  # a state has many leaves of few types
 
 
-def _array(value, type_: TensorType, path: str) -> np.ndarray:
-    if type_.dtype.name == "str":
+def _array(value, type_: TensorType, path: str) -> tuple[np.ndarray, str]:
+    """The array, and a note where the dtype does not hold its numbers."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcV":
         array = np.asarray(value)
-        if array.dtype.kind not in "USO":
-            raise TypeMismatch(f"{path} is {value!r}, but the type is {type_}")
-        flat = [x.encode() if isinstance(x, str) else x for x in array.ravel().tolist()]
-        if not all(isinstance(x, bytes) for x in flat):
-            raise TypeMismatch(f"{path} is {value!r}, but the type is {type_}")
-        out = np.empty(len(flat), dtype=object)
-        out[:] = flat
-        return out.reshape(array.shape)
+        return (array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))), ""
     try:
-        array = np.asarray(value)
+        array = as_array(value)
     except ValueError as error:
+        if type_.dtype.name == "str" and not isinstance(value, list | tuple | str):
+            raise TypeMismatch(f"{path} is {shown(value)}, but the type is {type_}") from None
         raise TypeMismatch(f"{path} is no tensor of type {type_}: {error}") from None
-    if hasattr(value, "dtype") or array.dtype == type_.dtype.numpy:
-        return array
-    if array.dtype.kind not in "biufc":
-        return array
-    with np.errstate(all="ignore"):
-        cast = array.astype(type_.dtype.numpy)
-    # Python numbers carry no dtype: they become the wanted one where that keeps what they say.
-    loses = (
-        (array.dtype.kind == "f" and type_.dtype.is_integer)
-        or (array.dtype.kind in "iu" and not np.array_equal(cast.astype(array.dtype), array))
-        or (array.dtype.kind == "b")
-        or (type_.dtype.name == "bool")
-    )
-    return array if loses else cast
+    if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], bytes):
+        return array, ""
+    if type_.dtype.name == "str":
+        if array.size:
+            raise TypeMismatch(f"{path} is {shown(value)}, but the type is {type_}")
+        return array.astype(object), ""
+    if hasattr(value, "dtype"):
+        return array, ""
+    cast = in_dtype(array, type_.dtype)
+    if cast is None:
+        return (array if array.dtype.kind != "O" else array.astype(np.float64)), ""
+    found = first_not_held(array, cast)
+    if found is None:
+        return cast, ""
+    place, number = found
+    where = f"{path}[{']['.join(map(str, place))}]" if place else path
+    return (array if array.dtype.kind != "O" else cast), f"\n  {where} is {number}, which {type_.dtype} does not hold"

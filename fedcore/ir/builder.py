@@ -15,6 +15,7 @@ from fedcore.ir.module import Constant, Function, Operation, Parameter, Ref, Sym
 from fedcore.ir.module_builder import ModuleBuilder
 from fedcore.ir.values import Value, is_placed
 from fedcore.types import DType, FunctionType, StructType, TensorType, Type, as_dtype
+from fedcore.types.python_values import as_array, holds
 
 # Turns callables that carry no protocol of ours (a tf.function, say) into function values:
 # each takes (builder, callable, parameter type, name) and returns a Value, or None if it is not its kind.
@@ -192,7 +193,7 @@ class Builder:
         if isinstance(x, bool | int | float | complex) and not hasattr(x, "dtype"):
             return self.literal(x, TensorType(_dtype_of_number(x, like), ()))
         try:
-            array = np.asarray(x)
+            array = as_array(x)
             type_ = TensorType(type(x) if np.ndim(x) == 0 and not hasattr(x, "dtype") else array.dtype, array.shape)
         except Exception as error:
             raise TracingError(f"{x!r} is no value of a computation: {error}") from None
@@ -230,25 +231,22 @@ class Builder:
         return bind.emit([function, *(self.own(v) for v, _ in inner.captures)], builder=self)
 
 
-def _dtype_of_number(x, like: TensorType | None):
-    if like is not None and _holds(like.dtype, x):
+def _dtype_of_number(x, like: TensorType | None) -> DType:
+    """The dtype of a literal: that of `like` if it holds the number, else the one of Python's numbers."""
+    if like is not None and holds(like.dtype, x):
         return like.dtype
-    if not isinstance(x, int) or isinstance(x, bool):
-        return type(x)
-    for name in ("int32", "int64", "uint64"):
-        if _holds(as_dtype(name), x):
-            return name
-    raise TracingError(f"{x} is no value of a computation: no integer dtype holds it")
-
-
-def _holds(dtype: DType, x) -> bool:
-    """Whether a number of Python's can be of the dtype; a float may be rounded to one."""
-    if isinstance(x, bool):
-        return dtype.name == "bool"
-    if isinstance(x, int) and dtype.is_integer:
-        limits = np.iinfo(dtype.numpy)
-        return bool(limits.min <= x <= limits.max)
-    return dtype.is_complex or (dtype.is_float and not isinstance(x, complex))
+    whole = isinstance(x, int) and not isinstance(x, bool)
+    names = ("int32", "int64", "uint64") if whole else (as_dtype(type(x)).name,)
+    for name in names:
+        if holds(as_dtype(name), x):
+            return as_dtype(name)
+    if whole:
+        raise TracingError(f"{x} is no value of a computation: no integer dtype holds it")
+    wide = "complex128" if isinstance(x, complex) else "float64"
+    raise TracingError(
+        f"{x!r} is no value of a computation: Python's numbers become {names[0]}, which does not hold it\n"
+        f"  fix: np.{wide}({x!r}) is a {wide}"
+    )
 
 
 def declare_parameters(builder: Builder, fn, parameter_type: Type | None) -> list[Value]:

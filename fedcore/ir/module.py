@@ -58,7 +58,7 @@ class Constant:
         dtype = as_dtype(dtype)
         if dtype.name == "str":
             array = np.asarray(value, dtype=object)
-            flat = (x.encode() if isinstance(x, str) else bytes(x) for x in array.ravel().tolist())
+            flat = (x.encode() if isinstance(x, str) else bytes(memoryview(x)) for x in array.ravel().tolist())
             return cls("str", array.shape, tuple(flat))
         array = np.asarray(value).astype(dtype.numpy)
         return cls(dtype.name, array.shape, array.tobytes())

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fedcore as fc
+from fedcore import context
 from fedcore.errors import TypeMismatch
 from fedcore.testing.laws import difference
 
@@ -122,7 +123,7 @@ def test_a_constant_that_all_clients_share_crosses_nothing():
     shared = fc.federated_computation(lambda x: (fc.federated_value((7, "a"), C), fc.federated_sum(x)), XS)
     with fc.use(fc.runtime.local(workers_per_device=1)):
         assert shared([1.0, 2.0]) == ((7, b"a"), 3.0)
-        assert fc.runtime.last_report().broadcast_bits == 0
+        assert context.last_report().broadcast_bits == 0
 
 
 def test_nothing_collects_nothing():

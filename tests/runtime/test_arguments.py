@@ -37,7 +37,7 @@ REFUSED = [
     (fc.FederatedType("str", fc.CLIENTS), "ab", r"give a list with one element per client, not str"),
     (fc.FederatedType("int32", fc.CLIENTS), [1, "a"], r"x\[1\] does not fit\n"),
     (fc.SequenceType("int32"), 5, r"x is 5, but a sequence of type int32\* is wanted"),
-    (fc.SequenceType("int32"), [1, "a"], r"x does not fit"),
+    (fc.SequenceType("int32"), [1, "a"], r"x\[1\] does not fit"),
 ]
 
 

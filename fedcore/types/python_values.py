@@ -1,0 +1,129 @@
+"""Python's numbers and texts, which carry no dtype, as arrays of one: only where it holds them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedcore.types.dtypes import DType
+
+
+def as_array(value) -> np.ndarray:
+    """Nested lists of Python's values as an array; text becomes bytes in an object array.
+
+    Raises:
+        ValueError: they make no array: lengths differ, bools or text stand among numbers, or they are neither.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, UnicodeDecodeError):
+        array = _objects(value)
+    if array.dtype.kind in "biufc" or array.dtype.name == "bfloat16":
+        if array.dtype.kind != "b" and isinstance(value, list | tuple) and _has_bool(value):
+            raise ValueError("bools stand among numbers")
+        return array
+    # From the values themselves: numpy would drop the zeros at the end of bytes, and write numbers as text.
+    array = array.astype(object) if hasattr(value, "dtype") else _objects(value)
+    if array.size and all(type(x) is int for x in array.ravel()):
+        return array  # beyond 64 bits
+    return _texts(array)
+
+
+def _objects(value) -> np.ndarray:
+    try:
+        return np.asarray(value, dtype=object)
+    except ValueError:
+        raise ValueError("lengths differ") from None
+
+
+def _texts(array: np.ndarray) -> np.ndarray:
+    flat = array.ravel().tolist()
+    for x in flat:
+        if isinstance(x, list | tuple):
+            raise ValueError("lengths differ")
+        if not isinstance(x, str | bytes | bool | int | float | complex | np.generic):
+            raise ValueError(f"{shown(x)} is neither number nor text")
+    if not all(isinstance(x, str | bytes) for x in flat):
+        mixed = any(isinstance(x, str | bytes) for x in flat)
+        raise ValueError("text stands among numbers" if mixed else "numbers stand in an array of objects")
+    out = np.empty(len(flat), dtype=object)
+    try:
+        out[:] = [x.encode() if isinstance(x, str) else bytes(x) for x in flat]
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object!r} holds surrogates, which UTF-8 cannot") from None
+    return out.reshape(array.shape)
+
+
+def shown(x) -> str:
+    """The value for a message, where it is short."""
+    text = repr(x)
+    return text if len(text) <= 60 else f"a {type(x).__name__}"
+
+
+def _has_bool(value) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_bool, value))
+    return isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) == np.bool_
+
+
+def in_dtype(array: np.ndarray, dtype: DType) -> np.ndarray | None:
+    """Python's numbers in a dtype that is of their kind, or of a wider one; None where it is neither.
+
+    Integers go into floats and floats into complex numbers. What the dtype does not hold is told by `first_not_held`.
+    """
+    ranks = {"b": 0, "i": 1, "u": 1, "O": 1, "f": 2, "c": 3}
+    want = 0 if dtype.name == "bool" else 1 if dtype.is_integer else 2 if dtype.is_float else 3
+    have = ranks.get(array.dtype.kind, 4)
+    if not array.size and dtype.name != "str":
+        return array.astype(dtype.numpy)
+    if dtype.name == "str" or have > want or (have == 0) != (want == 0):
+        return None
+    with np.errstate(all="ignore"):
+        try:
+            return array.astype(dtype.numpy)
+        except OverflowError:  # an integer beyond all limits
+            return np.full(array.shape, np.inf if want > 1 else 0, np.float64).astype(dtype.numpy)
+
+
+def first_not_held(array: np.ndarray, cast: np.ndarray) -> tuple[tuple[int, ...], str] | None:
+    """The place of the first number that is not in `cast`, which is made of `array`, and the number; else None.
+
+    Floats may be rounded; a finite one that became infinite, and an integer that changed, are not held.
+    """
+    if array.dtype == cast.dtype:
+        return None
+    wrong = _changed(array, cast) if array.dtype.kind in "iuO" else _overflowed(array, cast)
+    places = np.argwhere(wrong)
+    if not len(places):
+        return None
+    place = tuple(int(i) for i in places[0])
+    return place, shown(array[place].item() if array.dtype.kind != "O" else array[place])
+
+
+def holds(dtype: DType, number) -> bool:
+    """Whether a number of Python's can be of the dtype; a float may be rounded to one."""
+    array = as_array(number)
+    cast = in_dtype(array, dtype)
+    return cast is not None and first_not_held(array, cast) is None
+
+
+def _changed(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
+    """Where integers are others after the cast."""
+    pairs = zip(array.ravel().tolist(), cast.ravel(), strict=True)
+    return np.array([_integer(after) != before for before, after in pairs], bool).reshape(array.shape)
+
+
+def _integer(number) -> int | None:
+    if isinstance(number, np.integer):
+        return int(number)
+    real = float(number.real)
+    return int(real) if math.isfinite(real) else None
+
+
+def _overflowed(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
+    """Where finite floats are infinite after the cast."""
+    if array.dtype.kind == "c":
+        return _overflowed(array.real, cast.real) | _overflowed(array.imag, cast.imag)
+    after = cast.real if cast.dtype.kind == "c" else cast
+    return np.isinf(after.astype(np.float64)) & ~np.isinf(array)
