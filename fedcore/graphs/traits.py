@@ -50,7 +50,8 @@ def refuse(graph_def: graph_pb2.GraphDef, describe: str) -> None:
         if node.op != "VarHandleOp" and _is_shared(node.op):
             raise TracingError(
                 f"{describe} keeps state in the op {node.op}, which every call in the process shares. Use a "
-                "tf.Variable made inside the function, which starts fresh in every call, or pass the state as an argument"
+                "tf.Variable made inside the function, which starts fresh in every call, or pass the state as an "
+                "argument"
             )
 
 

@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,11 +13,11 @@ from typing import Any
 import attrs
 
 from fedcore.ir import Module
+from fedcore.ir.sources import sources_of
 from fedcore.runtime.report import Report
 
 VERSION = 1
 _SAMPLES = 400  # a call; when they are full, every second one goes and the next come half as often
-_MAX_SOURCE_BYTES = 400_000
 _numbers = itertools.count(1)
 _writing = threading.Lock()
 
@@ -152,7 +150,7 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
         "digest": module.source_digest(),
         "plan_digest": after.digest(),
         "stages": stages,
-        "sources": sources_of(str(module) + str(after)),
+        "sources": sources_of(module, after),
     }
     _write(directory / f"module-{module.source_digest()[:16]}.json", content)
     return after
@@ -169,25 +167,6 @@ def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[lis
         )
         after, clock = compiled, time.perf_counter()
     return stages, after
-
-
-def sources_of(text: str) -> dict[str, str]:
-    """The user's files that the locations name, where they can be read now."""
-    names = {json.loads(quoted) for quoted in re.findall(r'loc\(("(?:\\.|[^"\\])*"):\d+\)', text)}
-    return {name: source for name in sorted(names) if (source := _source(name)) is not None}
-
-
-def _source(name: str) -> str | None:
-    """A file by its location's name: relative to here, or the bare name of one elsewhere that is imported."""
-    files = [name, *(getattr(m, "__file__", None) or "" for m in list(sys.modules.values()))]
-    for file in files:
-        if file == name or os.path.basename(file) == name:
-            try:
-                if os.path.getsize(file) <= _MAX_SOURCE_BYTES:
-                    return Path(file).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError):
-                continue
-    return None
 
 
 def _write(path: Path, content: dict) -> None:
@@ -211,4 +190,4 @@ def _threads() -> int:
         return threading.active_count()
 
 
-__all__ = ["Recording", "record_compilation", "sources_of", "stages_of", "trace_directory"]
+__all__ = ["Recording", "record_compilation", "stages_of", "trace_directory"]
