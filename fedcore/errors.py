@@ -19,10 +19,16 @@ _CLIP = 100  # characters of a source line shown on each side of the caret
 
 @attrs.frozen
 class Location:
-    """A line of the user's program."""
+    """A line of the user's program.
+
+    Args:
+        file: the file's name as it is shown: what a text says, so not to be opened.
+        path: the file itself, where this process traced the line; None for a location that was parsed.
+    """
 
     file: str
     line: int
+    path: str | None = attrs.field(default=None, eq=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -78,10 +78,11 @@ def _computation(digest: str, module: dict | None, calls: list[dict]) -> Computa
 
 def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:
     """A module that has not run, with what each pass makes of it."""
-    from fedcore.runtime.recording import sources_of, stages_of
+    from fedcore.ir.sources import sources_of
+    from fedcore.runtime.recording import stages_of
 
     stages, after = stages_of(module, passes)
-    return Computation(module.main.name, module.source_digest(), stages, sources_of(str(module) + str(after)), [])
+    return Computation(module.main.name, module.source_digest(), stages, sources_of(module, after), [])
 
 
 def _read(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -7,12 +7,14 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.canonical import ANONYMOUS
 from fedcore.graphs.op_classes import why_refused
 from fedcore.graphs.structure import parsed
+from fedcore.graphs.traits import traits_of
 from fedcore.ir.module import Module
 
 _SHOWN = 20
-_ANONYMOUS = (b"", b"cd2c89b7-88b7-44c8-ad83-06c2a9158347")  # the second is TensorFlow's own word for it
+_NAMELESS = (b"", ANONYMOUS)  # either is made anew in every call: `with_content_names` sees to it
 _MOST_BUFFERED = 1 << 20
 _BUFFERED = ("BatchDatasetV2", "PaddedBatchDatasetV2", "PrefetchDataset")  # TensorFlow reserves what they ask for
 _LOCAL_DEVICE = re.compile(r"(/device:)?(CPU|GPU):[0-9]+|", re.IGNORECASE)
@@ -29,6 +31,9 @@ def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with t
     """
     for graph in module.graphs:
         graph_def = parsed(graph, module.blob(graph.digest))
+        unsaid = [trait for trait in traits_of(graph_def) if not graph.attributes.get(trait)]
+        if unsaid:
+            raise FedcoreError(f"graph @{graph.name} is {' and '.join(unsaid)}, but the file does not say so")
         refused = [] if trusted else list(_refused(graph_def))
         if refused:
             shown = "\n".join(f"  {line}" for line in refused[:_SHOWN])
@@ -57,7 +62,7 @@ def _node_refused(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -
     if not _LOCAL_DEVICE.fullmatch(node.device):
         yield f"{node.op} at {node.name!r} in {where}: it asks for the device {node.device!r}"
     if node.op == "VarHandleOp":
-        named = node.attr["shared_name"].s not in _ANONYMOUS or node.attr["container"].s
+        named = node.attr["shared_name"].s not in _NAMELESS or node.attr["container"].s
         if named:
             yield f"{node.op} at {node.name!r} in {where}: its variable has a name that others could share"
 

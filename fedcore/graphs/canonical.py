@@ -4,22 +4,16 @@ import hashlib
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
-# What tracing leaves behind for the Python of this process, or for one device or debugger.
-_DROPPED_ATTRIBUTES = frozenset(
-    {
-        "_output_shapes",
-        "_class",
-        "_gradient_op_type",
-        "_forward_func_name",
-        "_backward_func_name",
-        "_construction_context",
-        "_lower_using_switch_merge",
-        "_num_original_outputs",
-        "_stateful_parallelism",
-        "_read_only_resource_inputs",
-        "_tf_data_function",
-    }
-)
+PRIVATE_ATTRIBUTES = {
+    "_XlaMustCompile": "b",
+    "_collective_manager_ids": "list",
+    "_has_manual_control_dependencies": "b",
+    "_user_specified_name": "s",
+}
+"""The attributes of TensorFlow's own that stay in a graph, each with its kind.
+
+The others say something to the Python of this process (a gradient's name), to one device or to a debugger.
+"""
 
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 """The name by which TensorFlow's VarHandleOp makes a new variable in every execution."""
@@ -101,16 +95,48 @@ def _copy_node(node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef, names, 
     control = sorted({_renamed(i, names) for i in source.input if i.startswith("^")})
     node.input.extend(data + control)
     for key in sorted(source.attr):
-        if key not in _DROPPED_ATTRIBUTES:
+        if _is_kept(key):
             node.attr[key].CopyFrom(source.attr[key])
             library.rename(node.attr[key])
     _forget_shared_name(node)
 
 
+def _is_kept(attribute: str) -> bool:
+    return not attribute.startswith("_") or attribute in PRIVATE_ATTRIBUTES
+
+
 def _forget_shared_name(node) -> None:
-    """A name would tie resources of several calls together; `ANONYMOUS` asks for a new one each time."""
-    if "shared_name" in node.attr and node.attr["shared_name"].s != ANONYMOUS:
+    """A name would tie resources of several calls together.
+
+    An empty name stands for a new resource, except for a variable's: those of an empty name are one in the process.
+    """
+    if node.op == "VarHandleOp":
+        node.attr["shared_name"].s = ANONYMOUS
+        node.attr["container"].s = b""
+    elif "shared_name" in node.attr and node.attr["shared_name"].s != ANONYMOUS:
         node.attr["shared_name"].s = b""
+
+
+class _Unchanged(dict):
+    """Names that stay as they are."""
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+def with_content_names(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """The graph with each library function under a digest of its body and of all that it calls.
+
+    TensorFlow keeps the first function of a name for the whole process. Names in a graph's bytes are claims of whoever
+    wrote them; a name made here belongs to one content, so no graph can change what another one calls.
+    """
+    library = _Library({f.signature.name: f for f in graph_def.library.function}, digest_digits=64)
+    out = graph_pb2.GraphDef()
+    out.versions.CopyFrom(graph_def.versions)
+    for node in graph_def.node:
+        _copy_node(out.node.add(), node, _Unchanged(), library)
+    out.library.function.extend(library.canonical[name] for name in library.used())
+    return out
 
 
 def canonical_functions(
@@ -125,8 +151,9 @@ def canonical_functions(
 class _Library:
     """The functions of a graph under names made of their own content."""
 
-    def __init__(self, functions: dict[str, function_pb2.FunctionDef]):
+    def __init__(self, functions: dict[str, function_pb2.FunctionDef], digest_digits: int = 24):
         self.functions = functions
+        self._digest_digits = digest_digits
         self.canonical: dict[str, function_pb2.FunctionDef] = {}
         self._names: dict[str, str] = {}
 
@@ -137,7 +164,7 @@ class _Library:
         if original not in self._names:
             function = self._canonical(self.functions[original])
             content = function.SerializeToString(deterministic=True)
-            function.signature.name = "f_" + hashlib.sha256(content).hexdigest()[:24]
+            function.signature.name = "f_" + hashlib.sha256(content).hexdigest()[: self._digest_digits]
             self._names[original] = function.signature.name
             self.canonical[function.signature.name] = function
         return self._names[original]
@@ -183,7 +210,7 @@ class _Library:
         control = sorted({"^" + names[i[1:]] for i in source.input if i.startswith("^")})
         node.input.extend(data + control)
         for key in sorted(source.attr):
-            if key not in _DROPPED_ATTRIBUTES:
+            if _is_kept(key):
                 node.attr[key].CopyFrom(source.attr[key])
                 self.rename(node.attr[key])
         _forget_shared_name(node)

@@ -8,7 +8,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.eager import context  # neither is in the public API
 from tensorflow.python.grappler import tf_optimizer
 
-from fedcore.graphs.canonical import canonical_graph
+from fedcore.graphs.canonical import canonical_graph, with_content_names
 from fedcore.ir import Graph
 from fedcore.types import SequenceType, contains, tensor_leaves
 
@@ -19,7 +19,7 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
         return None  # the functions that draw are defined where the graph is put
     if graph.attributes.get("stateful") or graph.attributes.get("effects"):
         return None  # what no result needs would be gone
-    graph_def = graph_pb2.GraphDef.FromString(data)
+    graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
     arguments = [f"arg{i}" for i in range(len(tensor_leaves(graph.type.parameter)))]
     seed = "seed" if graph.attributes.get("seeded") else None
     given = [*arguments, *([seed] if seed else [])]

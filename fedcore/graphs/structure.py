@@ -14,6 +14,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from tensorflow.python.framework import op_def_registry  # the public API does not tell what operations there are
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.canonical import PRIVATE_ATTRIBUTES
 from fedcore.graphs.draws import DRAW, is_draw, sequence_specs
 from fedcore.graphs.trace import operand_specs, spec
 from fedcore.ir.limits import MAX_BLOB_BYTES
@@ -33,6 +34,7 @@ _VALUES = {
     "tensor": "tensor",
     "func": "func",
 }
+_DATASET_FUNCTION = "_tf_data_function"  # the attribute by which tf.data marks the functions of its datasets
 _DTYPES = frozenset(types_pb2.DataType.values()) - {types_pb2.DT_INVALID}
 
 
@@ -125,6 +127,8 @@ class _Structure:
                 yield node.op
             for value in node.attr.values():
                 for func in [value.func] if value.HasField("func") else value.list.func:
+                    if any(key != _DATASET_FUNCTION or a.WhichOneof("value") != "b" for key, a in func.attr.items()):
+                        raise _Malformed(f"{where}: {node.name!r} hands attributes to {func.name!r}")
                     if is_draw(func.name) and func.name in self.signatures:
                         continue
                     if func.name not in self.functions:
@@ -265,6 +269,9 @@ def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef)
     for key in node.attr:
         if key not in known and not key.startswith("_"):
             raise _Malformed(f"{at}: the operation has no attribute {key!r}")
+        kind = PRIVATE_ATTRIBUTES.get(key)
+        if kind is not None and node.attr[key].WhichOneof("value") != kind:
+            raise _Malformed(f"{at}: the attribute {key!r} is of another kind")
     for attr in declared.attr:
         if attr.name not in node.attr:
             if not attr.HasField("default_value"):

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import function_pb2, graph_pb2
 from tensorflow.python.eager import context  # the public API has no way to define a function from its FunctionDef
 
 from fedcore.errors import FedcoreError, TracingError
-from fedcore.graphs.canonical import canonical_graph
+from fedcore.graphs.canonical import canonical_graph, with_content_names
 from fedcore.graphs.draws import Draw, bind, from_listed, listed, operand, sequence_specs
 from fedcore.graphs.keras_seeds import default_seeds
 from fedcore.graphs.randomness import draw_from
@@ -188,25 +188,47 @@ def _make_constant(node, value) -> None:
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
 
 
+_defined: set[str] = set()
+"""The names of functions that `define` has given to TensorFlow, or has compared with those that it had."""
+
+
+def _same_function(have: function_pb2.FunctionDef, want: function_pb2.FunctionDef) -> bool:
+    have.ClearField("attr")  # TensorFlow notes where a function was added
+    return have == want
+
+
 def define(functions) -> None:
     """Makes library functions (branches, loop bodies) known to the process.
 
     Importing a GraphDef into a function being built adds its library to that graph only, and the call then fails with
-    "Function f_… is not defined". Their names are digests of their content, so the same name is the same function.
+    "Function f_… is not defined".
+
+    Args:
+        functions: under the names of `with_content_names`.
+    Raises:
+        FedcoreError: TensorFlow refuses a function, or has another one under its name.
     """
     eager = context.context()
     eager.ensure_initialized()
     for function in functions:
-        if eager.has_function(function.signature.name):
+        name = function.signature.name
+        if eager.has_function(name):
+            if name not in _defined and not _same_function(eager.get_function_def(name), function):
+                raise FedcoreError(f"TensorFlow has another function under the name {name}")
+            _defined.add(name)
             continue
         try:
             eager.add_function_def(function)
         except tf.errors.OpError as error:
-            raise FedcoreError(f"TensorFlow cannot define the function {function.signature.name}: {error}") from None
+            raise FedcoreError(f"TensorFlow cannot define the function {name}: {error}") from None
+        _defined.add(name)
 
 
 class _ParsedGraphs:
-    """Parsed GraphDefs by digest, the 256 used last: importing needs the message, not the bytes."""
+    """Parsed GraphDefs by digest, the 256 used last: importing needs the message, not the bytes.
+
+    Their functions have content names.
+    """
 
     def __init__(self, max_entries: int = 256):
         self._parsed: OrderedDict[str, tuple] = OrderedDict()
@@ -214,7 +236,7 @@ class _ParsedGraphs:
 
     def get(self, digest: str, data: bytes) -> tuple[graph_pb2.GraphDef, frozenset[str]]:
         if digest not in self._parsed:
-            graph_def = graph_pb2.GraphDef.FromString(data)
+            graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
             used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
             kept = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
             del graph_def.node[:]
@@ -253,7 +275,7 @@ def call_leaves(
         else:
             tensors.append(value)
     if operands:
-        graph_def = bind(graph_def, operands)
+        graph_def = with_content_names(bind(graph_def, operands))
     define(graph_def.library.function)
     feed = {f"arg{i}:0": current.capture(t) for i, t in enumerate(tensors) if f"arg{i}" in used}
     if graph.attributes.get("seeded"):

@@ -47,6 +47,18 @@ def refuse(graph_def: graph_pb2.GraphDef, describe: str) -> None:
                 f"{describe} reads or writes files while it runs (op {node.op}). Read before, and pass what was read "
                 "as an argument"
             )
+        if node.op != "VarHandleOp" and _is_shared(node.op):
+            raise TracingError(
+                f"{describe} keeps state in the op {node.op}, which every call in the process shares. Use a "
+                "tf.Variable made inside the function, which starts fresh in every call, or pass the state as an "
+                "argument"
+            )
+
+
+def _is_shared(op: str) -> bool:
+    """Whether calls share what the op keeps: TensorFlow finds it by a name or by the node's name."""
+    declared = op_def_registry.get(op)
+    return declared is not None and any(attr.name == "shared_name" for attr in declared.attr)
 
 
 def traits_of(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:

@@ -19,9 +19,13 @@ def user_location() -> Location | None:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_PACKAGE) and not _LIBRARIES.search(name):
-            return Location(_relative(name), frame.f_lineno)
+            return _location(name, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def _location(path: str, line: int) -> Location:
+    return Location(_relative(path), line, os.path.abspath(path))
 
 
 def _relative(path: str) -> str:
@@ -34,7 +38,7 @@ def function_location(fn) -> Location | None:
     code = getattr(inspect.unwrap(fn), "__code__", None)
     if code is None or code.co_filename.startswith(_PACKAGE):
         return None
-    return Location(_relative(code.co_filename), code.co_firstlineno)
+    return _location(code.co_filename, code.co_firstlineno)
 
 
 def describe(fn) -> str:

@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
-import sys
 import threading
 import time
 import warnings
@@ -16,12 +14,12 @@ from typing import Any
 import attrs
 
 from fedcore.ir import Module
+from fedcore.ir.sources import sources_of
 from fedcore.runtime.report import Report
 from fedcore.whole_files import write_whole
 
 VERSION = 1
 _SAMPLES = 400  # a call; when they are full, every second one goes and the next come half as often
-_MAX_SOURCE_BYTES = 400_000
 _numbers = itertools.count(1)
 _writing = threading.Lock()
 
@@ -159,7 +157,7 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
             "digest": module.source_digest(),
             "plan_digest": after.digest(),
             "stages": stages,
-            "sources": sources_of(str(module) + str(after)),
+            "sources": sources_of(module, after),
         }
         write_whole(directory / f"module-{module.source_digest()[:16]}.json", json.dumps(content))
     return after
@@ -176,25 +174,6 @@ def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[lis
         )
         after, clock = compiled, time.perf_counter()
     return stages, after
-
-
-def sources_of(text: str) -> dict[str, str]:
-    """The user's files that the locations name, where they can be read now."""
-    names = {json.loads(quoted) for quoted in re.findall(r'loc\(("(?:\\.|[^"\\])*"):\d+\)', text)}
-    return {name: source for name in sorted(names) if (source := _source(name)) is not None}
-
-
-def _source(name: str) -> str | None:
-    """A file by its location's name: relative to here, or the bare name of one elsewhere that is imported."""
-    files = [name, *(getattr(m, "__file__", None) or "" for m in list(sys.modules.values()))]
-    for file in files:
-        if file == name or os.path.basename(file) == name:
-            try:
-                if os.path.getsize(file) <= _MAX_SOURCE_BYTES:
-                    return Path(file).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError):
-                continue
-    return None
 
 
 def _append(path: Path, text: str, *, beginning: str) -> None:
@@ -241,4 +220,4 @@ def _threads() -> int:
         return threading.active_count()
 
 
-__all__ = ["Recording", "record_compilation", "sources_of", "stages_of", "trace_directory"]
+__all__ = ["Recording", "record_compilation", "stages_of", "trace_directory"]

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 
 import pytest
@@ -150,3 +151,14 @@ def test_html_is_a_page_with_every_pass(fedcore, mean_fed):
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("<!doctype html>")
     assert all(f">{name}<i>" in ran.out for name in DEFAULT_PIPELINE.split(","))
+
+
+@pytest.mark.slow  # imports TensorFlow
+def test_html_opens_no_file_that_a_location_names(fedcore, mean_fed, tmp_path):
+    (tmp_path / "sensors.py").write_text("top secret")
+    os.mkfifo(tmp_path / "fifo.py")
+    mean_fed.write_text(mean_fed.read_text().replace('"sensors.py":13', '"fifo.py":13'))
+    ran = fedcore("dump", "mean.fed", "--format", "html")
+    assert (ran.code, ran.err) == (0, "")
+    assert "fifo.py:13" in ran.out
+    assert "top secret" not in ran.out

@@ -5,7 +5,7 @@ import re
 import attrs
 import pytest
 import tensorflow as tf
-from elsewhere import module_of
+from elsewhere import module_of, with_graph
 from tensorflow.core.framework import graph_pb2, op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
@@ -402,16 +402,6 @@ def test_a_result_of_another_shape_than_declared_is_an_error_of_ours(tmp_path):
         fc.load(path)([1.0, 2.0])
 
 
-def rewritten(module: Module, change) -> Module:
-    """The module after a change of its only graph."""
-    (graph,) = module.graphs
-    graph_def = graph_pb2.GraphDef.FromString(module.blob(graph.digest))
-    change(graph_def)
-    data = graph_def.SerializeToString()
-    graph = attrs.evolve(graph, digest=digest_of(data))
-    return attrs.evolve(module, graphs=(graph,), blobs={graph.digest: data})
-
-
 def test_a_condition_that_returns_two_tensors_is_refused():
     def two(graph_def):
         loop = next(n for n in graph_def.node if n.op in ("While", "StatelessWhile"))
@@ -423,7 +413,7 @@ def test_a_condition_that_returns_two_tensors_is_refused():
 
     module = module_of(lambda x: tf.while_loop(lambda y: y < 9, lambda y: (y + 1,), (x,))[0])
     with pytest.raises(FedcoreError, match="its condition does not return one tensor"):
-        check_graphs(rewritten(module, two), trusted=True)
+        check_graphs(with_graph(module, two), trusted=True)
 
 
 def test_a_graph_whose_shapes_cannot_be_is_an_error_of_ours(tmp_path):
@@ -435,6 +425,6 @@ def test_a_graph_whose_shapes_cannot_be_is_an_error_of_ours(tmp_path):
         return tf.reduce_sum(tf.reshape(x, [1]))
 
     path = tmp_path / "misshapen.fed"
-    bundle.write(rewritten(module_of(reshapes), longer), path)
+    bundle.write(with_graph(module_of(reshapes), longer), path)
     with pytest.raises(FedcoreError, match=r"TensorFlow cannot import the graph @reshapes: .*[Rr]eshape"):
         fc.load(path)(1)

@@ -11,6 +11,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
+from fedcore.graphs.canonical import with_content_names
 from fedcore.graphs.trace import define
 
 
@@ -80,7 +81,7 @@ class _Bodies:
         if digest in self._parsed:
             self._parsed.move_to_end(digest)
             return self._parsed[digest]
-        graph_def = graph_pb2.GraphDef.FromString(data)
+        graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
         define(graph_def.library.function)  # `called` asks TensorFlow for them
         arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
         returned = [n.name for n in graph_def.node if n.name.startswith("ret")]

@@ -1,0 +1,48 @@
+"""The user's source files that the locations of a module name."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedcore.errors import FedcoreError, Location
+from fedcore.ir.module import Module
+from fedcore.ir.regular_files import read_regular_file
+
+MAX_SOURCE_BYTES = 400_000
+
+
+def sources_of(*modules: Module) -> dict[str, str]:
+    """The text of each file, by the name that locations give it.
+
+    Only files of lines that this process traced are read, and of those only the ones below the working directory or
+    the directory of the main script. A location of a file or a message from elsewhere is a claim, and opens nothing.
+    """
+    paths = {found.file: found.path for module in modules for found in _locations(module) if found.path is not None}
+    roots = _project_roots()
+    texts = {name: _text(path, roots) for name, path in sorted(paths.items())}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _locations(module: Module) -> Iterator[Location]:
+    for function in module.functions:
+        for located in (function, *function.operations):
+            if located.location is not None:
+                yield located.location
+
+
+def _project_roots() -> list[Path]:
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    roots = [Path.cwd(), *([Path(main).parent] if main else [])]
+    return [root for root in (Path(os.path.realpath(r)) for r in roots) if root != root.parent]
+
+
+def _text(path: str, roots: list[Path]) -> str | None:
+    real = Path(os.path.realpath(path))
+    if not any(real.is_relative_to(root) for root in roots):
+        return None
+    try:
+        text = read_regular_file(real, MAX_SOURCE_BYTES).decode()
+    except (OSError, FedcoreError, UnicodeDecodeError):
+        return None
+    return None if "\0" in text else text
