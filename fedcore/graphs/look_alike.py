@@ -4,6 +4,7 @@ It is no `tf.data.Dataset`: AutoGraph takes the first class of its registry that
 the handler of real datasets stands there already. So `for x in ds` becomes a while loop that draws by index.
 """
 
+import inspect
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.operators import control_flow, py_builtins  # where `for` and `len` are looked up
 
 from fedcore.errors import TracingError
+from fedcore.graphs.reading_order import UNKNOWN
 from fedcore.graphs.values import to_python
 from fedcore.types import Type, to_type
 
@@ -23,35 +25,114 @@ _UNREADABLE = (
 )
 
 
+_REFUSED = {
+    "as_numpy_iterator": "there are no numpy arrays while a graph is traced; use a for loop or .reduce()",
+    "rejection_resample": "what it draws follows no seed of the call; use .filter() with a seed of your own",
+    "save": "a graph writes no files; return the sequence, and save it outside",
+    "snapshot": "a graph writes no files; .cache() keeps the elements in memory",
+    "options": "they are those of a dataset outside; leave it out",
+    "with_options": "they are those of a dataset outside; leave it out",
+    "ragged_batch": "a ragged tensor is no value of a computation; use .padded_batch(n)",
+    "sparse_batch": "a sparse tensor is no value of a computation; use .padded_batch(n)",
+    "sample_from_datasets": "what it draws follows no seed of the call; use .choose_from_datasets()",
+    **dict.fromkeys(
+        ("from_tensors", "from_tensor_slices", "from_generator", "range", "counter", "list_files", "load", "random"),
+        "it makes a dataset of something else; call that of tf.data.Dataset",
+    ),
+}
+"""Methods of `tf.data.Dataset` that mean nothing inside a graph, and what to do."""
+
+
 class LookAlike:
     """A sequence as the user's function sees it: `for`, `iter`, `reduce`, `map`, `take`, `batch` and the like.
 
+    All other methods of `tf.data.Dataset`, and a shuffle with a seed, make a real dataset inside the graph.
+
     Args:
         count: int64 scalar.
-        at: index (int64 scalar) -> element in the user's containers.
+        at: index (int64 scalar), and what was drawn -> element in the user's containers.
         element_spec: of tensors in the same containers.
         convert: makes Python control flow in functions given to `map` and `reduce` part of the graph.
+        draw: gives the orders of one iteration. Default: nothing is drawn.
+        drawn_specs: of what it gives.
+        remade: the same as a real dataset, where something is drawn.
     """
 
     # No attrs class: a tf.function that is given one would take it apart.
 
-    def __init__(self, count: tf.Tensor, at: Callable, element_spec, convert: Convert):
+    def __init__(
+        self,
+        count: tf.Tensor,
+        at: Callable,
+        element_spec,
+        convert: Convert,
+        draw: Callable[[], tuple] = tuple,
+        drawn_specs: tuple = (),
+        remade: Callable[[], tf.data.Dataset] | None = None,
+    ):
         self.count = count
         self.at = at
         self.element_spec = element_spec
         self.convert = convert
+        self.draw = draw
+        self.drawn_specs = drawn_specs
+        self.remade = remade
 
     @classmethod
     def of(cls, sequence, element: Type, specs, convert: Convert) -> "LookAlike":
         """The look-alike of a sequence inside a graph (`count`, and `element`: index -> nested tuple)."""
         return cls(
-            sequence.count, lambda i: to_python(sequence.element(i), element), to_python(specs, element), convert
+            sequence.count, lambda i, _: to_python(sequence.element(i), element), to_python(specs, element), convert
         )
+
+    def drawn(self) -> "LookAlike":
+        """One iteration: every shuffle has its order."""
+        if not self.drawn_specs:
+            return self
+        drawn = self.draw()
+        return LookAlike(self.count, lambda i, _: self.at(i, drawn), self.element_spec, self.convert)
+
+    def element(self, index: tf.Tensor):
+        """The element at a place of an iteration; see `drawn`."""
+        return self.at(index, ())
+
+    def real(self) -> tf.data.Dataset:
+        """The same as a dataset of `tf.data` in the graph."""
+        if self.remade is not None:
+            return self.remade()
+        return tf.data.Dataset.range(self.count).map(self.element)
+
+    @property
+    def _variant_tensor(self) -> tf.Tensor:  # where a real dataset takes another one, as in `concatenate`
+        return self.real()._variant_tensor
+
+    def __getattr__(self, name: str):
+        if name.startswith("_") or not hasattr(tf.data.Dataset, name):
+            raise AttributeError(f"a sequence inside a graph has no {name!r}, nor has tf.data.Dataset")
+        if name in _REFUSED:
+            raise TracingError(f"a sequence inside a graph has no .{name}(): {_REFUSED[name]}")
+
+        def method(*arguments, **keywords):
+            given = [self._given(x) for x in arguments]
+            return getattr(self.real(), name)(*given, **{k: self._given(x) for k, x in keywords.items()})
+
+        return method
+
+    def _given(self, argument):
+        """An argument of a real dataset's method."""
+        if isinstance(argument, LookAlike):
+            return argument.real()
+        if isinstance(argument, list | tuple | dict):
+            return tf.nest.map_structure(self._given, argument)
+        return self.convert(argument) if inspect.isfunction(argument) else argument
+
+    def apply(self, transformation_func: Callable):
+        return transformation_func(self)
 
     def __iter__(self) -> "LookAlikeIterator":
         if ag_ctx.control_status_ctx().status is not ag_ctx.Status.ENABLED:
             raise TracingError(_UNREADABLE)
-        return LookAlikeIterator(self, tf.Variable(tf.constant(0, tf.int64), trainable=False))
+        return LookAlikeIterator(self.drawn(), tf.Variable(tf.constant(0, tf.int64), trainable=False))
 
     def __len__(self):
         raise TracingError(
@@ -66,15 +147,15 @@ class LookAlike:
 
     def reduce(self, initial_state, reduce_func, name=None):
         """Folds the elements in order; a size that changes on the way becomes unknown, as in `tf.data`."""
-        fn = self.convert(reduce_func)
+        fn, one = self.convert(reduce_func), self.drawn()
         state = tf.nest.map_structure(tf.convert_to_tensor, initial_state)
 
         def body(i, state):
-            after = fn(state, self.at(i))
+            after = fn(state, one.element(i))
             tf.nest.assert_same_structure(state, after, check_types=False)
             return i + 1, tf.nest.pack_sequence_as(state, tf.nest.flatten(after))
 
-        shapes = self._shapes_of_state(fn, state)
+        shapes = one._shapes_of_state(fn, state)
         first = tf.constant(0, tf.int64)
         invariants = (first.shape, shapes)
         _, out = tf.while_loop(lambda i, _: i < self.count, body, (first, state), shape_invariants=invariants)
@@ -84,7 +165,7 @@ class LookAlike:
         """The shapes that hold before and after every step."""
         while True:
             specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, state)
-            step = tf.function(lambda i, state: fn(state, self.at(i)), autograph=False)
+            step = tf.function(lambda i, state: fn(state, self.element(i)), autograph=False)
             after = step.get_concrete_function(tf.TensorSpec([], tf.int64), specs).structured_outputs
             tf.nest.assert_same_structure(state, after, check_types=False)
             shapes = [
@@ -101,58 +182,110 @@ class LookAlike:
         """Applies a function to elements as they are drawn; a tuple is spread over its parameters."""
         fn = self.convert(map_func)
 
-        def at(i):
-            element = self.at(i)
-            return fn(*element) if isinstance(element, tuple) else fn(element)
+        def at(i, drawn):
+            element = self.at(i, drawn)
+            return fn(*element) if type(element) is tuple else fn(element)  # as tf.data: no named tuple
 
-        specs = tf.function(at, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64)).structured_outputs
-        return self._with(at=at, element_spec=tf.nest.map_structure(tf.TensorSpec.from_tensor, specs))
+        traced = tf.function(at, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64), self.drawn_specs)
+        specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, traced.structured_outputs)
+        return self._with(lambda d: d.map(fn), at=at, element_spec=specs)
 
     def enumerate(self, start=0, name=None) -> "LookAlike":
         spec = (tf.TensorSpec([], tf.int64), self.element_spec)
-        return self._with(at=lambda i: (i + tf.cast(start, tf.int64), self.at(i)), element_spec=spec)
+
+        def at(i, drawn):
+            return i + tf.cast(start, tf.int64), self.at(i, drawn)
+
+        return self._with(lambda d: d.enumerate(start), at=at, element_spec=spec)
 
     def take(self, count, name=None) -> "LookAlike":
         wanted = tf.cast(count, tf.int64)
-        return self._with(count=tf.where(wanted < 0, self.count, tf.minimum(wanted, self.count)))
+        left = tf.where(wanted < 0, self.count, tf.minimum(wanted, self.count))
+        return self._with(lambda d: d.take(count), count=left)
 
     def skip(self, count, name=None) -> "LookAlike":
         wanted = tf.cast(count, tf.int64)
         left = tf.where(wanted < 0, tf.zeros_like(wanted), tf.maximum(self.count - wanted, 0))
-        return self._with(count=left, at=lambda i: self.at(i + wanted))
+        return self._with(lambda d: d.skip(count), count=left, at=lambda i, drawn: self.at(i + wanted, drawn))
 
     def repeat(self, count=None, name=None) -> "LookAlike":
-        if count is None:
+        """Goes through the elements `count` times; a shuffle that reshuffles has an order for each of them."""
+        static = -1 if count is None else tf.get_static_value(count)
+        if static is not None and static < 0:
             raise TracingError("a sequence inside a tf_computation is repeated a number of times: repeat(n)")
-        times = tf.cast(count, tf.int64)
-        return self._with(count=self.count * times, at=lambda i: self.at(i % tf.maximum(self.count, 1)))
+        times, once = tf.cast(count, tf.int64), tf.maximum(self.count, 1)
+        if not self.drawn_specs:
+            return self._with(None, count=self.count * times, at=lambda i, _: self.at(i % once, ()))
 
-    def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None) -> "LookAlike":
-        """A uniform permutation of all elements, drawn where this stands."""
-        order = tf.random.shuffle(tf.range(self.count), seed=seed)
-        return self._with(at=lambda i: self.at(order[i]))
+        def draw():
+            epochs = tf.range(tf.maximum(times, 1))
+            return tf.map_fn(lambda _: self.draw(), epochs, fn_output_signature=self.drawn_specs)
+
+        def at(i, drawn):
+            return self.at(i % once, tuple(orders[i // once] for orders in drawn))
+
+        specs = tuple(tf.TensorSpec([None, *s.shape], s.dtype) for s in self.drawn_specs)
+        return self._with(lambda d: d.repeat(count), count=self.count * times, at=at, draw=draw, drawn_specs=specs)
+
+    def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
+        """Changes the order of the elements.
+
+        With a seed as `tf.data` does, by a real dataset in the graph. Without a seed the call's decides: a uniform
+        permutation of all elements, drawn anew for each iteration, or here without `reshuffle_each_iteration`.
+        """
+        size = tf.maximum(self.count, 1) if buffer_size is None else buffer_size
+        static = tf.get_static_value(size)
+        if static is not None and static < 1 and static != UNKNOWN:
+            raise TracingError(f"the buffer of a shuffle holds at least one element, not {static}")
+        if seed is not None:
+            return self.real().shuffle(size, seed=seed, reshuffle_each_iteration=reshuffle_each_iteration)
+        if reshuffle_each_iteration is False:
+            order = tf.random.shuffle(tf.range(self.count))
+            # What is drawn anew before it is drawn anew after it, too.
+            return self._with(lambda d: d.shuffle(size), at=lambda i, drawn: self.at(order[i], drawn))
+        return self._with(
+            None,
+            at=lambda i, drawn: self.at(drawn[0][i], drawn[1:]),
+            draw=lambda: (tf.random.shuffle(tf.range(self.count)), *self.draw()),
+            drawn_specs=(tf.TensorSpec([None], tf.int64), *self.drawn_specs),
+            remade=lambda: self.real().shuffle(size),
+        )
 
     def batch(self, batch_size, drop_remainder=False, num_parallel_calls=None, deterministic=None, name=None):
         """Groups elements in a row; the last group may be smaller."""
+        static = tf.get_static_value(batch_size)
+        if static is not None and static < 1:
+            raise TracingError(f"a batch has at least one element, not {static}")
         size = tf.cast(batch_size, tf.int64)
         count = self.count // size if drop_remainder else -(-self.count // size)
 
-        def at(i):
+        def at(i, drawn):
             indices = tf.range(i * size, tf.minimum((i + 1) * size, self.count))
-            return tf.map_fn(self.at, indices, fn_output_signature=self.element_spec)
+            return tf.map_fn(lambda k: self.at(k, drawn), indices, fn_output_signature=self.element_spec)
 
         def grouped(spec):
             return tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)
 
-        return self._with(count=count, at=at, element_spec=tf.nest.map_structure(grouped, self.element_spec))
+        specs = tf.nest.map_structure(grouped, self.element_spec)
+        return self._with(lambda d: d.batch(batch_size, drop_remainder), count=count, at=at, element_spec=specs)
 
     def prefetch(self, buffer_size=None, name=None) -> "LookAlike":
         return self
 
     def cache(self, filename="", name=None) -> "LookAlike":
-        return self
+        """Keeps the order of the elements, where that is drawn."""
+        if filename:
+            raise TracingError("a sequence inside a graph is not cached in a file: .cache() keeps it in memory")
+        return self.drawn()
 
-    def _with(self, **changes) -> "LookAlike":
+    def _with(self, step: Callable[[tf.data.Dataset], tf.data.Dataset] | None, **changes) -> "LookAlike":
+        """One step further.
+
+        Args:
+            step: over the real dataset, where something is drawn.
+        """
+        if self.remade is not None and step is not None:
+            changes["remade"] = lambda: step(self.real())
         return LookAlike(**{**vars(self), **changes})
 
 
@@ -176,7 +309,7 @@ class LookAlikeIterator:
         with tf.control_dependencies([past_end] if past_end is not None else []):
             index = tf.identity(index)
         self.place.assign_add(1)
-        return self.sequence.at(index)
+        return self.sequence.element(index)
 
     def next_or(self, default):
         """The next element, or `default` after the last one, again and again."""
@@ -192,18 +325,19 @@ class LookAlikeIterator:
             ) from None
         index = self.place.read_value()
         more = index < self.sequence.count
-        drawn = tf.cond(more, lambda: self.sequence.at(index), lambda: other)
+        drawn = tf.cond(more, lambda: self.sequence.element(index), lambda: other)
         self.place.assign_add(tf.cast(more, tf.int64))
         return drawn
 
 
 def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -> None:
     """AutoGraph's `for` over a look-alike: a while loop whose first state is the index."""
-    sequence = iterated
     first = tf.constant(0, tf.int64)
     if isinstance(iterated, LookAlikeIterator):
         sequence, first = iterated.sequence, iterated.place.read_value()
         iterated.place.assign(sequence.count)
+    else:
+        sequence = iterated.drawn()
     index = first
 
     def whole_state():
@@ -220,7 +354,7 @@ def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -
 
     def step():
         nonlocal index
-        body(sequence.at(index))
+        body(sequence.element(index))
         index += 1
 
     control_flow._tf_while_stmt(test, step, whole_state, set_whole_state, ("<index>", *symbol_names), opts)

@@ -70,6 +70,8 @@ class _Seeding:
         self.graph_def = graph_def
         self.describe = describe
         self.functions = {f.signature.name: f for f in graph_def.library.function}
+        for nodes in (graph_def.node, *(f.node_def for f in graph_def.library.function)):
+            _mark_unseeded(nodes)
         self.drawing = self._drawing()
         self.made: dict[str, str] = {}  # what is new in the library, by what it stands for
 
@@ -92,6 +94,8 @@ class _Seeding:
                 f"{self.describe} draws with the op {node.op}, which has no form with a seed. Use tf.random.uniform, "
                 "normal, truncated_normal, shuffle, categorical, gamma or poisson"
             )
+        if node.op in _DATASETS:
+            return _UNSEEDED in node.attr
         return node.op in _DIRECT or node.op in _BY_FUNCTION or _default_seed(node) is not None
 
     def run(self, seed: str) -> None:
@@ -139,6 +143,24 @@ class _Seeding:
         return self.made[key]
 
 
+_DATASETS = {"ShuffleDatasetV3": 2, "RandomDatasetV2": 0}
+"""Operations of datasets that draw, and the operand that is the first of their two seeds: zeros for none."""
+
+_UNSEEDED = "_fedcore_unseeded"
+
+
+def _mark_unseeded(nodes) -> None:
+    zeros = {n.name for n in nodes if n.op == "Const" and n.attr["dtype"].type == _INT64 and _is_zero(n)}
+    for node in nodes:
+        place = _DATASETS.get(node.op)
+        if place is not None and all(node.input[place + i].split(":")[0] in zeros for i in (0, 1)):
+            node.attr[_UNSEEDED].b = True
+
+
+def _is_zero(node) -> bool:
+    return not tf.make_ndarray(node.attr["value"].tensor).any()
+
+
 def _default_seed(node: node_def_pb2.NodeDef) -> int | None:
     """The default seed of Keras that a constant holds."""
     if node.op != "Const" or node.attr["dtype"].type not in (types_pb2.DT_UINT32, types_pb2.DT_INT32, _INT64):
@@ -173,7 +195,9 @@ class _Body:
             if self.owner.draws(node):
                 self.drawn += 1
                 default = _default_seed(node)
-                if default is None:
+                if node.op in _DATASETS:
+                    self._dataset(node)
+                elif default is None:
                     self._stateless(node, self.pair(self._number(node)))
                 else:
                     self._from_default(node, default)
@@ -212,6 +236,12 @@ class _Body:
     def pair(self, number: int) -> str:
         """The same as two int64, the way stateless ops take it."""
         return self._called("pair", _pair, number)
+
+    def _dataset(self, node) -> None:
+        """Gives a dataset that draws the seeds that it lacks."""
+        del node.attr[_UNSEEDED]
+        for i in (0, 1):
+            node.input[_DATASETS[node.op] + i] = self.folded((2 << 40) + 2 * self.drawn + i)
 
     def _stateless(self, node, pair: str) -> None:
         data = [i for i in node.input if not i.startswith("^")]

@@ -39,17 +39,26 @@ def trace_function(
         return in_columns(type_), leaving(unflatten(found, type_), type_)
 
     def body(given, seed):
+        try:
+            return out(run(given))
+        except TypeError as error:
+            if LookAlike.__name__ not in str(error):
+                raise
+            raise TracingError(
+                f"{describe(fn)} gives a sequence of its parameter to a function that takes a tf.data.Dataset only: "
+                f"give it .real() of the sequence, as in tf.data.Dataset.zip((a.real(), b.real())). ({error})"
+            ) from None
+
+    def run(given):
         if parameter is None:
-            return out(called())
+            return called()
         seen = [as_user_sees(x, leaf) for x, (_, leaf) in zip(given, leaves(parameter), strict=True)]
         value = to_python(unflatten(seen, parameter), parameter)
         if spread:
-            result = called(*(value.values() if isinstance(value, dict) else value))
-        elif spread_tuples and isinstance(value, tuple):
-            result = called(*value)
-        else:
-            result = called(value)
-        return out(result)
+            return called(*(value.values() if isinstance(value, dict) else value))
+        if spread_tuples and type(value) is tuple:
+            return called(*value)
+        return called(value)
 
     name = getattr(fn, "__name__", "graph")
     traced = trace_leaves(body, parameter, name=name, describe=describe(fn))
@@ -106,7 +115,8 @@ def _sequence(value, fn: Callable) -> tuple[Type, list]:
     if problem is not None:
         raise TracingError(f"{describe(fn)} returns a sequence, which goes out in columns: {problem}")
     if isinstance(value, LookAlike):
-        sequence = Sequence(value.count, lambda i: unflatten(structure(value.at(i), fn)[1], element))
+        one = value.drawn()
+        sequence = Sequence(one.count, lambda i: unflatten(structure(one.element(i), fn)[1], element))
     else:
         sequence = from_dataset(value, element)
     return SequenceType(element), [sequence]
