@@ -356,8 +356,8 @@ def _check_needs_no_clients(module: Module) -> None:
         return
     at = f"\n  at {op.location}" if op.location else ""
     raise TypeMismatch(
-        f"{module.main.name}: {op.kind} asks how many clients there are, which nothing says: no argument of the call is a "
-        f"client value{at}\n  fix: fc.use(fc.runtime.local(default_num_clients=...)) says how many"
+        f"{module.main.name}: {op.kind} asks how many clients there are, which nothing says: no argument of the call "
+        f"is a client value{at}\n  fix: fc.use(fc.runtime.local(default_num_clients=...)) says how many"
     )
 
 

@@ -38,12 +38,16 @@ class FedcoreError(Exception):
     """The class of all errors of fedcore; what is raised is of a class below it.
 
     Guarantees:
-      - A bad argument is a `ValueError` or a `TypeError` too.
+      - A bad argument is a `ValueError` or a `TypeError` too: `FedcoreError(message)` makes an `InvalidValue`, and the
+        classes below say what they are.
       - A message stays readable: of a long line its two ends are shown, of many lines the first and the last.
     """
 
+    def __new__(cls, *args):
+        return Exception.__new__(InvalidValue if cls is FedcoreError else cls, *args)
+
     def __str__(self) -> str:
-        return _clipped(super().__str__())
+        return _clipped(Exception.__str__(self))
 
 
 class TypeMismatch(FedcoreError, TypeError):
@@ -52,6 +56,10 @@ class TypeMismatch(FedcoreError, TypeError):
 
 class InvalidValue(FedcoreError, ValueError):
     """Something of the right kind that cannot be used: a number out of range, an unknown name, a damaged file."""
+
+
+class NotFound(InvalidValue, KeyError):
+    """A name or an identifier that nothing has."""
 
 
 class VerifyError(FedcoreError, ValueError):
@@ -116,7 +124,7 @@ class _Brief(reprlib.Repr):
             text = repr(x)
         except Exception:  # the repr of someone else's class
             text = object.__repr__(x)
-        return _shortened(" ".join(text.split()), self.maxother)
+        return shortened(" ".join(text.split()), self.maxother)
 
 
 _brief = _Brief()
@@ -125,7 +133,7 @@ _brief.maxstring = _brief.maxother = _BRIEF
 
 def brief(value) -> str:
     """A value as it stands in a message: `repr`, but never more than a line; arrays by dtype and shape."""
-    return _shortened(_brief.repr(value), 2 * _BRIEF)
+    return shortened(_brief.repr(value), 2 * _BRIEF)
 
 
 def _array(x, shape) -> str:
@@ -140,7 +148,7 @@ def _array(x, shape) -> str:
     return f"<{name} {dtype or ''}[{','.join('?' if n is None else str(n) for n in sizes)}]>"
 
 
-def _shortened(text: str, limit: int) -> str:
+def shortened(text: str, limit: int = MAX_LINE // 2) -> str:
     """The two ends of a text that is longer than the limit."""
     if len(text) <= limit:
         return text
@@ -152,7 +160,7 @@ def _clipped(text: str) -> str:
     """A message with bounded lines, and boundedly many."""
     if len(text) <= MAX_LINE:
         return text
-    lines = [_shortened(line, MAX_LINE) for line in text.split("\n")]
+    lines = [shortened(line, MAX_LINE) for line in text.split("\n")]
     if len(lines) > MAX_LINES:
         half = MAX_LINES // 2
         lines = [*lines[:half], f"  … {len(lines) - 2 * half} lines more …", *lines[-half:]]
@@ -182,6 +190,7 @@ def render_mismatch(
         function: the name of the user's function that holds `location`.
         fix: what to change; only where that is certain.
     """
+    wants, has, spans = _windows(wants, has, spans)
     width = max(len(want_label), len(have_label))
     margin = f"  {have_label:<{width}}  has    "
     lines = [title, f"  {want_label:<{width}}  wants  {wants}", margin + has]
@@ -196,6 +205,29 @@ def render_mismatch(
     if fix:
         lines.append(f"  fix: {fix}")
     return "\n".join(lines)
+
+
+WHOLE = 240
+"""Characters of each side of a mismatch; of longer ones a part is shown."""
+
+
+def _windows(wants: str, has: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, Sequence[tuple[int, int]]]:
+    """Both sides as they are, or, where one is long, the part of each around the first difference."""
+    if len(wants) <= WHOLE and len(has) <= WHOLE:
+        return wants, has, spans
+    first = min((start for start, _ in spans), default=0)
+    while first > 0 and wants[:first] != has[:first]:  # names and containers may differ and fit
+        first //= 2
+    start = max(0, first - WHOLE // 4)
+    shift = len("… ") - start if start else 0
+    end = len("… ") + WHOLE
+    cut = [(a + shift, min(b + shift, end)) for a, b in spans if start <= a and a + shift < end]
+    return _window(wants, start), _window(has, start), cut
+
+
+def _window(text: str, start: int) -> str:
+    shown = text[start : start + WHOLE]
+    return ("… " if start else "") + shown + (" …" if start + WHOLE < len(text) else "")
 
 
 def _carets(spans: Sequence[tuple[int, int]]) -> str:

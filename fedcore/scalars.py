@@ -3,6 +3,8 @@
 import math
 import operator
 
+import numpy as np
+
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 
 _SEEDS = range(-(1 << 63), 1 << 63)
@@ -58,9 +60,10 @@ def _float(value) -> float | None:
     if isinstance(value, bool | str | bytes) or kind == "bool" or getattr(value, "shape", ()) != ():
         return None
     try:
-        return float(value)
+        number = float(value)
     except Exception:  # a symbolic tensor raises errors of its own
         return None
+    return number if isinstance(number, float) else None  # AutoGraph makes a tensor of a symbolic one
 
 
 def seed_number(name: str, value) -> int:
@@ -74,3 +77,19 @@ def seed_number(name: str, value) -> int:
     if number not in _SEEDS:
         raise InvalidValue(f"{name} is a whole number of 64 bits, with its sign, not {number}")
     return number
+
+
+def python_scalar(value):
+    """A numpy scalar, or an array or tensor of rank 0, as the Python number that it holds; anything else as it is."""
+    if isinstance(value, bool | int | float | complex | str | bytes | type | None) or not hasattr(value, "dtype"):
+        return value
+    try:
+        return np.asarray(value).item() if tuple(value.shape) == () else value
+    except Exception:  # a symbolic tensor raises errors of its own
+        return value
+
+
+def random_generator(seed: int, *more: int) -> np.random.Generator:
+    """numpy's generator for a seed, which may be negative, and further numbers that are not."""
+    parts = [seed_number("seed", seed) % (1 << 64), *more]
+    return np.random.default_rng(parts if more else parts[0])

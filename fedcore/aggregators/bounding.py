@@ -8,8 +8,9 @@ from fedcore.aggregators.factory import AggregationFactory, UnweightedAggregatio
 from fedcore.aggregators.factory import aggregation_process as process_of
 from fedcore.aggregators.sum import SumFactory
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_value, federated_zip
+from fedcore.scalars import python_scalar
 from fedcore.templates import MeasuredProcessOutput
 from fedcore.types import SERVER, TensorType
 
@@ -31,8 +32,9 @@ def _bounded(
 ) -> AggregationFactory:
     """Applies `change(value, norm of the value, bound) -> (value, whether it was changed)` to every client's value."""
     adaptive = hasattr(norm, "report")
+    norm = python_scalar(norm)
     if not adaptive and not (isinstance(norm, int | float) and norm >= 0):
-        raise FedcoreError(f"{name}_norm is a number of at least 0 or an estimation process, not {norm!r}")
+        raise FedcoreError(f"{name}_norm is a number of at least 0 or an estimation process, not {brief(norm)}")
     counts = (count_sum_factory or SumFactory()).create(TensorType("int32"))
 
     def build(value_type, weight_type, create_inner):
@@ -123,8 +125,9 @@ def zeroing_factory(
     Example:
         >>> factory = fc.aggregators.zeroing_factory(10.0, fc.aggregators.MeanFactory())
     """
-    if norm_order not in (1, 2, math.inf):
-        raise FedcoreError(f"norm_order is 1, 2 or math.inf, not {norm_order!r}")
+    norm_order = python_scalar(norm_order)
+    if not isinstance(norm_order, int | float) or norm_order not in (1, 2, math.inf):
+        raise FedcoreError(f"norm_order is 1, 2 or math.inf, not {brief(norm_order)}")
 
     def zero(value, size, limit):
         hit = (size > limit) | ~tf.math.is_finite(size)

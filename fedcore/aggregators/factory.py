@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from fedcore.computation import Computation, federated_computation
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.templates import AggregationProcess
 from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type
 
@@ -99,7 +99,7 @@ def wrapping_factory(inner: AggregationFactory, build: Callable) -> AggregationF
             AggregationProcess.
     """
     if not isinstance(inner, UnweightedAggregationFactory | WeightedAggregationFactory):
-        raise TypeMismatch(f"the inner aggregator is a factory of fc.aggregators, not {inner!r}")
+        raise TypeMismatch(f"the inner aggregator is a factory of fc.aggregators, not {brief(inner)}")
     if isinstance(inner, WeightedAggregationFactory):
         return _WeightedWrapper(inner, build)
     return _UnweightedWrapper(inner, build)

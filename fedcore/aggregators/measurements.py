@@ -1,7 +1,7 @@
 from collections.abc import Callable, Mapping
 
 from fedcore.aggregators.factory import AggregationFactory, aggregation_process, wrapping_factory
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_zip
 from fedcore.templates import MeasuredProcessOutput
 
@@ -56,7 +56,7 @@ def add_measurements(
 
 def _add(found: dict, more) -> None:
     if not isinstance(more, Mapping):
-        raise TypeMismatch(f"add_measurements: a measurement function returns a dict from names, not {more!r}")
+        raise TypeMismatch(f"add_measurements: a measurement function returns a dict from names, not {brief(more)}")
     taken = [name for name in more if name in found]
     if taken:
         raise TypeMismatch(f"add_measurements: there is already a measurement named {', '.join(taken)}")

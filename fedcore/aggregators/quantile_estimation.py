@@ -1,13 +1,13 @@
 """An estimate of a quantile of a client value, moved a little every round."""
 
-import math
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_mean
+from fedcore.scalars import real_number
 from fedcore.templates import IterativeProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType
 
@@ -60,12 +60,11 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
         Example:
             >>> median = PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, learning_rate=0.2)
         """
-        if not (math.isfinite(initial_estimate) and initial_estimate > 0):
-            raise FedcoreError(f"initial_estimate is a finite number greater than 0, not {initial_estimate!r}")
+        initial_estimate = real_number("initial_estimate", initial_estimate, above=0)
+        learning_rate = real_number("learning_rate", learning_rate, at_least=0)
+        target_quantile = real_number("target_quantile", target_quantile)
         if not 0 <= target_quantile <= 1:
-            raise FedcoreError(f"target_quantile is between 0 and 1, not {target_quantile!r}")
-        if not (math.isfinite(learning_rate) and learning_rate >= 0):
-            raise FedcoreError(f"learning_rate is a finite number of at least 0, not {learning_rate!r}")
+            raise FedcoreError(f"target_quantile is between 0 and 1, not {brief(target_quantile)}")
         number = TensorType("float32")
         start = tf_computation(lambda: tf.constant(initial_estimate, tf.float32))
         below = tf_computation(number, number)(lambda value, estimate: tf.cast(value <= estimate, tf.float32))

@@ -2,8 +2,8 @@ import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import FedcoreError
 from fedcore.intrinsics import federated_aggregate, federated_map, federated_sum, federated_value, generic_zero
+from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, Type
 
@@ -28,9 +28,7 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
     """
 
     def __init__(self, sample_size: int):
-        if not isinstance(sample_size, int) or sample_size < 1:
-            raise FedcoreError(f"sample_size is an integer of at least 1, not {sample_size!r}")
-        self._size = sample_size
+        self._size = whole_number("sample_size", sample_size, at_least=1)
 
     def create(self, value_type: Type) -> AggregationProcess:
         require("numeric", value_type, "UnweightedReservoirSamplingFactory")

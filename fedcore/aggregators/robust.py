@@ -5,8 +5,9 @@ import tensorflow as tf
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
 from fedcore.aggregators.gathering import gathered, rows_type
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.intrinsics import federated_value
+from fedcore.scalars import real_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, Type
 
@@ -57,8 +58,9 @@ def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFac
     Example:
         >>> factory = fc.aggregators.trimmed_mean_factory(0.2)
     """
+    trim_fraction = real_number("trim_fraction", trim_fraction)
     if not 0 <= trim_fraction < 0.5:
-        raise FedcoreError(f"trim_fraction is at least 0 and below 0.5, not {trim_fraction!r}")
+        raise FedcoreError(f"trim_fraction is at least 0 and below 0.5, not {brief(trim_fraction)}")
 
     def reduce(rows, count):
         # The nudge keeps floor(0.1 · 30) at 3, whatever 0.1 is in binary.

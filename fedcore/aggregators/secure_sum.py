@@ -14,6 +14,7 @@ from fedcore.intrinsics import (
     federated_zip,
     generic_zero,
 )
+from fedcore.scalars import real_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, TensorType, Type, tensor_leaves
 
@@ -50,8 +51,10 @@ class SecureSumFactory(UnweightedAggregationFactory):
     def __init__(self, upper_bound_threshold, lower_bound_threshold: float | None = None):
         upper, lower = upper_bound_threshold, lower_bound_threshold
         adaptive = hasattr(upper, "report")
-        if not adaptive and not isinstance(upper, int | float):
-            raise FedcoreError(f"upper_bound_threshold is a number or an estimation process, not {upper!r}")
+        if not adaptive:
+            upper = real_number("upper_bound_threshold, if no estimation process,", upper)
+        if lower is not None:
+            lower = real_number("lower_bound_threshold", lower)
         if not adaptive and not upper > (-upper if lower is None else lower):
             raise FedcoreError(f"upper_bound_threshold ({upper}) is greater than the lower bound")
         if adaptive and lower is not None:

@@ -5,7 +5,7 @@ from fedcore.aggregators.factory import (
     aggregation_process,
     require_scalar_weight,
 )
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.templates import AggregationProcess
 from fedcore.types import Type
 
@@ -36,5 +36,5 @@ def as_weighted_aggregator(factory: AggregationFactory) -> WeightedAggregationFa
     if isinstance(factory, WeightedAggregationFactory):
         return factory
     if not isinstance(factory, UnweightedAggregationFactory):
-        raise TypeMismatch(f"as_weighted_aggregator: a factory of fc.aggregators is wanted, not {factory!r}")
+        raise TypeMismatch(f"as_weighted_aggregator: a factory of fc.aggregators is wanted, not {brief(factory)}")
     return _IgnoringWeights(factory)

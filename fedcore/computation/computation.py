@@ -2,12 +2,12 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from fedcore import context
-from fedcore.errors import FedcoreError, TracingError, TypeMismatch
+from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief
 from fedcore.graphs.calling import call_in_graph, inside_graph
 from fedcore.ir import Builder, Module, Symbol, Value
 from fedcore.ir.active import active_builder
@@ -52,7 +52,7 @@ class Computation:
             FedcoreError: the computation was read from a file that holds a later stage.
         """
         if stage not in STAGES:
-            raise FedcoreError(f"{stage!r} is no stage; there are {', '.join(STAGES[:-1])} and {STAGES[-1]}")
+            raise FedcoreError(f"{brief(stage)} is no stage; there are {', '.join(STAGES[:-1])} and {STAGES[-1]}")
         if STAGES.index(stage) < STAGES.index(self.module.stage):
             raise FedcoreError(f"{self.__name__} is {self.module.stage}: what was {stage} is not in it")
         if stage == self.module.stage:
@@ -87,7 +87,14 @@ class Computation:
                 f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
                 "Python: call this in another computation and give it there"
             )
-        return context.invoke(self.module, self._bound(args, kwargs), seed=seed)
+        arguments = self._bound(args, kwargs)
+        try:
+            return context.invoke(self.module, arguments, seed=seed)
+        except TypeMismatch as error:
+            fix = self._forgotten_state(arguments)
+            if fix is None:
+                raise
+            raise TypeMismatch(f"{error}\n  fix: {fix}") from None
 
     def _bound(self, args: tuple, kwargs: dict) -> list:
         """The arguments in the order of the parameters; one struct may stand for all of them."""
@@ -98,7 +105,20 @@ class Computation:
             packed = len(args) == 1 and len(parameters) > 1 and not kwargs and isinstance(args[0], tuple | list)
             if packed and len(args[0]) == len(parameters):
                 return list(args[0])
-            raise TypeMismatch(f"{self.__name__} : {self.type_signature} is called wrongly: {error}") from None
+            takes = ", ".join(p.name for p in parameters) or "no argument"
+            given = f"{len(args) + len(kwargs)} argument{'s' * (len(args) + len(kwargs) != 1)}"
+            raise TypeMismatch(f"{self.__name__} takes {takes}, but is called with {given}: {error}") from None
+
+    def _forgotten_state(self, arguments: list) -> str | None:
+        """The fix where the result of a process's `next` is given for a state, which is in it."""
+        for argument, parameter in zip(arguments, self.module.main.parameters, strict=True):
+            type_ = member_of(parameter.type)
+            if not isinstance(type_, StructType) or "state" in type_.names:
+                continue
+            has_state = "state" in argument if isinstance(argument, Mapping) else hasattr(argument, "state")
+            if has_state and not isinstance(argument, Value):
+                return f"`{parameter.name}` is the state in what is given there: write {self.__name__}(output.state, …)"
+        return None
 
     def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:
         """This computation as a function value of the one being traced."""
@@ -189,5 +209,5 @@ def _typed(value):
         return type(value)
     array = np.asarray(value)
     if array.dtype == object and not all(isinstance(x, str | bytes) for x in array.ravel().tolist()):
-        raise TypeMismatch(f"{value!r} stands for no type")
+        raise TypeMismatch(f"{brief(value)} stands for no type")
     return array

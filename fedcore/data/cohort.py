@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Callable, Iterator
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 
 
 class Cohort:
@@ -27,9 +27,9 @@ class Cohort:
 
     def __init__(self, size: int, client: Callable[[int], object]):
         if isinstance(size, bool) or not hasattr(size, "__index__") or operator.index(size) < 0:
-            raise FedcoreError(f"the size of a cohort is a number of clients, 0 or more, not {size!r}")
+            raise FedcoreError(f"the size of a cohort is a number of clients, 0 or more, not {brief(size)}")
         if not callable(client):
-            raise FedcoreError(f"a cohort takes a function from an index to a client's value, not {client!r}")
+            raise FedcoreError(f"a cohort takes a function from an index to a client's value, not {brief(client)}")
         self._size = operator.index(size)
         self._client = client
 

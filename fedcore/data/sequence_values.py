@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.foreign import from_its_beginning, recognised
-from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.values import elements_of, flatten, tensor_leaf
@@ -104,7 +104,7 @@ def _layout_fits(layout: Layout, type_: SequenceType) -> bool:
 
 def _no_sequence(value, type_: SequenceType, path: str) -> TypeMismatch:
     return TypeMismatch(
-        f"{path} is {value!r}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
+        f"{path} is {brief(value)}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
     )
 
 

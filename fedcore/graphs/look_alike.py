@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.operators import control_flow, py_builtins  # where `for` and `len` are looked up
 
-from fedcore.errors import TracingError
+from fedcore.errors import TracingError, brief
 from fedcore.graphs.reading_order import UNKNOWN
 from fedcore.graphs.values import to_python
 from fedcore.types import Type, to_type
@@ -321,7 +321,8 @@ class LookAlikeIterator:
         except (TypeError, ValueError) as error:
             wanted = to_type(specs)
             raise TracingError(
-                f"next(iterator, {default!r}): in a graph the default is of the type of the elements, {wanted}: {error}"
+                f"next(iterator, {brief(default)}): in a graph the default is of the type of the elements, {wanted}: "
+                f"{error}"
             ) from None
         index = self.place.read_value()
         more = index < self.sequence.count

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import attrs
 import tensorflow as tf
 
-from fedcore.errors import TracingError
+from fedcore.errors import TracingError, brief
 from fedcore.graphs.leaving import from_dataset, leaving
 from fedcore.graphs.look_alike import LookAlike
 from fedcore.graphs.sequences import Sequence
@@ -105,7 +105,7 @@ def structure(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
-        raise TracingError(f"{describe(fn)} returns {value!r}, which is no tensor: {error}") from None
+        raise TracingError(f"{describe(fn)} returns {brief(value)}, which is no tensor: {error}") from None
     return tensor_type(tensor), [tensor]
 
 

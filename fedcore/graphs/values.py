@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class
-from fedcore.types.python_values import as_array, first_not_held, in_dtype, shown
+from fedcore.types.python_values import as_array, first_not_held, in_dtype
 
 
 def flatten(value) -> list:
@@ -125,13 +125,13 @@ def _array(value, type_: TensorType, path: str) -> tuple[np.ndarray, str]:
         array = as_array(value)
     except ValueError as error:
         if type_.dtype.name == "str" and not isinstance(value, list | tuple | str):
-            raise TypeMismatch(f"{path} is {shown(value)}, but the type is {type_}") from None
+            raise TypeMismatch(f"{path} is {brief(value)}, but the type is {type_}") from None
         raise TypeMismatch(f"{path} is no tensor of type {type_}: {error}") from None
     if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], bytes):
         return array, ""
     if type_.dtype.name == "str":
         if array.size:
-            raise TypeMismatch(f"{path} is {shown(value)}, but the type is {type_}")
+            raise TypeMismatch(f"{path} is {brief(value)}, but the type is {type_}")
         return array.astype(object), ""
     if hasattr(value, "dtype"):
         return array, ""

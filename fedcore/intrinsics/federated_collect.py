@@ -1,4 +1,4 @@
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics.federated_aggregate import federated_aggregate
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.rows import append_rows, as_row, no_rows, sequence_from_rows
@@ -9,7 +9,7 @@ from fedcore.types import is_static, member_of, tensor_leaves
 def _bounded(name: str, types, attributes) -> None:
     count = attributes["max_clients"]
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise TypeMismatch(f"{name}: `max_clients` is a whole number of at least 1, not {count!r}")
+        raise TypeMismatch(f"{name}: `max_clients` is a whole number of at least 1, not {brief(count)}")
     if not tensor_leaves(types[0]):
         raise TypeMismatch(f"{name}: a value of type {member_of(types[0])} holds no tensors, so it makes no rows")
     open_ = [str(t) for t in tensor_leaves(types[0]) if not is_static(t.shape)]

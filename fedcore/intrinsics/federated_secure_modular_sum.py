@@ -1,6 +1,6 @@
 import numpy as np
 
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.federated_aggregate import federated_aggregate
 from fedcore.intrinsics.federated_map import federated_map
@@ -17,7 +17,7 @@ from fedcore.types import StructType, TensorType, Type, member_of, tensor_leaves
 def _modulus(name: str, types, attributes) -> None:
     modulus = attributes["modulus"]
     if not isinstance(modulus, int) or isinstance(modulus, bool) or modulus < 1:
-        raise TypeMismatch(f"{name}: `modulus` is a whole number of at least 1, not {modulus!r}")
+        raise TypeMismatch(f"{name}: `modulus` is a whole number of at least 1, not {brief(modulus)}")
     small = [t for t in tensor_leaves(types[0]) if modulus > np.iinfo(t.dtype.numpy).max]
     if small:
         raise TypeMismatch(f"{name}: `modulus` is {modulus}, which {small[0].dtype} does not hold")

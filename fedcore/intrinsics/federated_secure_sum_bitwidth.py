@@ -2,7 +2,7 @@ from functools import reduce
 
 import numpy as np
 
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.federated_secure_sum import federated_secure_sum
 from fedcore.ir.operations import intrinsic
@@ -12,7 +12,7 @@ from fedcore.types import StructType, TensorType, Type, member_of
 def _bits(name: str, types, attributes) -> None:
     bits = attributes["bitwidth"]
     if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 64:
-        raise TypeMismatch(f"{name}: `bitwidth` is a whole number of 1 to 64, not {bits!r}")
+        raise TypeMismatch(f"{name}: `bitwidth` is a whole number of 1 to 64, not {brief(bits)}")
 
 
 @intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: integer", attributes=("bitwidth",), rule=_bits)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from fedcore.errors import Location, TracingError
+from fedcore.errors import Location, TracingError, brief
 from fedcore.ir.active import active
 from fedcore.ir.locations import describe, function_location, user_location
 from fedcore.ir.module import Constant, Function, Operation, Parameter, Ref, Symbol
@@ -189,14 +189,14 @@ class Builder:
         Numbers of Python take the dtype of `like` if it holds them; else ints are int32, or int64 where they need it.
         """
         if callable(x):
-            raise TracingError(f"a function ({x!r}) stands where a value of the computation is wanted")
+            raise TracingError(f"a function ({brief(x)}) stands where a value of the computation is wanted")
         if isinstance(x, bool | int | float | complex) and not hasattr(x, "dtype"):
             return self.literal(x, TensorType(_dtype_of_number(x, like), ()))
         try:
             array = as_array(x)
             type_ = TensorType(type(x) if np.ndim(x) == 0 and not hasattr(x, "dtype") else array.dtype, array.shape)
         except Exception as error:
-            raise TracingError(f"{x!r} is no value of a computation: {error}") from None
+            raise TracingError(f"{brief(x)} is no value of a computation: {error}") from None
         return self.literal(x, type_)
 
     def literal(self, x, type_: TensorType) -> Value:

@@ -8,12 +8,13 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from fedcore.errors import FedcoreError, TracingError, TypeMismatch
+from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief
 from fedcore.ir.active import active_builder
 from fedcore.ir.builder import Builder
 from fedcore.ir.locations import user_location
 from fedcore.ir.module import Operation, Ref
 from fedcore.ir.values import Value, is_placed
+from fedcore.scalars import python_scalar
 from fedcore.types import (
     PENDING,
     AbstractType,
@@ -82,7 +83,7 @@ def lookup(kind: str) -> "Intrinsic":
 
         close = difflib.get_close_matches(kind, _registry, 3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise FedcoreError(f"no operation is called {kind!r}{hint}")
+        raise FedcoreError(f"no operation is called {brief(kind)}{hint}")
     return _registry[kind]
 
 
@@ -243,9 +244,9 @@ class Intrinsic:
         if name == "dtype":
             return as_dtype(value).name
         if name != "placement":
-            return value
+            return python_scalar(value)
         if not isinstance(value, Placement):
-            raise TypeMismatch(f"{self.name}: `{name}` is a placement (fc.SERVER or fc.CLIENTS), not {value!r}")
+            raise TypeMismatch(f"{self.name}: `{name}` is a placement (fc.SERVER or fc.CLIENTS), not {brief(value)}")
         return value.name
 
     def _operands(self, builder: Builder, args: list) -> list[Value]:
@@ -271,7 +272,7 @@ class Intrinsic:
         binding = self._signature().match_partial(types, name=self.name, location=user_location())
         wanted = binding.alternative.parameters[index].type
         if not isinstance(wanted, FunctionType):
-            raise TypeMismatch(f"{self.name}: a function ({fn!r}) stands where {wanted} is wanted")
+            raise TypeMismatch(f"{self.name}: a function ({brief(fn)}) stands where {wanted} is wanted")
         starts = {wide: binding.variables[narrow] for wide, narrow in self._widens.items()}
         variables = {**starts, **binding.variables}
 

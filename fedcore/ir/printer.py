@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedcore.errors import brief
 from fedcore.ir.module import TEXT_VERSION, Blob, Constant, Function, Graph, Module, Operation, Ref
 from fedcore.ir.type_names import TypeNames
 from fedcore.types import Type
@@ -107,7 +108,7 @@ def print_value(value) -> str:
         return _constant(value)
     if isinstance(value, tuple):
         return "[" + ", ".join(map(print_value, value)) + "]"
-    raise TypeError(f"an attribute cannot hold {value!r}")
+    raise TypeError(f"an attribute cannot hold {brief(value)}")
 
 
 def _constant(constant: Constant) -> str:

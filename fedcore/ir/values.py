@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from fedcore.errors import TracingError
+from fedcore.errors import TracingError, shortened
 from fedcore.ir.active import active_builder
 from fedcore.ir.module import Operand
 from fedcore.types import FederatedType, FunctionType, StructType, TensorType, Type, contains, member_of
@@ -17,7 +17,7 @@ def is_placed(type_: Type) -> bool:
     return contains(type_, lambda t: isinstance(t, FederatedType))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Value:
     """A typed value of the computation being traced.
 
@@ -25,9 +25,12 @@ class Value:
     `+ - * /` stand for the `generic_*` intrinsics.
     """
 
-    builder: "Builder" = attrs.field(repr=False)
+    builder: "Builder"
     operand: Operand
     type: Type
+
+    def __repr__(self):
+        return f"<value {self.operand} : {shortened(str(self.type))}>"
 
     @property
     def type_signature(self) -> Type:

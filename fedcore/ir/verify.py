@@ -8,7 +8,7 @@ from typing import cast
 
 import attrs
 
-from fedcore.errors import FedcoreError, VerifyError
+from fedcore.errors import FedcoreError, VerifyError, brief
 from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.operations import PLACED, PLAN, Intrinsic, lookup
 from fedcore.ir.values import is_placed
@@ -247,7 +247,7 @@ def _attribute_problems(at: str, what: str, attributes: Mapping, known: frozense
         elif key in _KINDS and not _KINDS[key][0](value):
             yield f"{at}: the attribute {key} is {_KINDS[key][1]}, not {_shown(value)}"
         elif not _is_writable(value):
-            yield f"{at}: no text can hold the attribute {key}, {value!r}"
+            yield f"{at}: no text can hold the attribute {key}, {brief(value)}"
 
 
 def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:

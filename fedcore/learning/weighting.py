@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from fedcore.errors import TypeMismatch, brief
 from fedcore.learning.models import PureModel
 
 
@@ -30,5 +31,7 @@ def _weight_of(weighting: Weighting, examples: tf.Tensor, report: dict) -> tf.Te
     if weighting is ClientWeighting.UNIFORM:
         return tf.minimum(examples, 1.0)
     if not callable(weighting):
-        raise TypeError(f"client_weighting is a ClientWeighting or a function of the metrics, not {weighting!r}")
+        raise TypeMismatch(
+            f"client_weighting is a ClientWeighting or a function of the metrics, not {brief(weighting)}"
+        )
     return tf.where(examples > 0, tf.cast(weighting(report), tf.float32), 0.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.packing import packed
 from fedcore.graphs.realize import Realized
 from fedcore.runtime.functions import Functions
@@ -85,5 +85,5 @@ def device_name(asked, parameter: str) -> str:
         spec = None
     found = f"/device:{spec.device_type}:{spec.device_index or 0}" if spec is not None and spec.device_type else None
     if found is None or found not in there:
-        raise FedcoreError(f"{parameter}: there is no device {asked!r}; there are {', '.join(there)}")
+        raise FedcoreError(f"{parameter}: there is no device {brief(asked)}; there are {', '.join(there)}")
     return found

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.data import Cohort
-from fedcore.errors import ClientError
+from fedcore.errors import ClientError, brief
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_calls import ClientWork
 from fedcore.runtime.reader import Reader, TooLate
@@ -108,7 +108,7 @@ class Drawing:
                 value = self._reader.call(read, self._timeout_s, self._stop) if beside else read()
             except Exception as error:
                 if isinstance(error, TooLate) and not self._goes_on(values):
-                    raise ClientError(f"client {index} was not drawn from {values.given!r}: {error}") from None
+                    raise ClientError(f"client {index} was not drawn from {brief(values.given)}: {error}") from None
                 if not self._goes_on(values):
                     raise
                 value = _Raised(error)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 import attrs
 import tensorflow as tf
 
-from fedcore.errors import ClientError, FedcoreError
+from fedcore.errors import ClientError, FedcoreError, brief
 from fedcore.runtime.client_calls import Call
 from fedcore.runtime.failures import reason
 from fedcore.runtime.reader import TooLate
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop, Stopped
+from fedcore.scalars import python_scalar
 
 SHOWN = 3
 """Reasons that the error of a missed quorum gives."""
@@ -44,10 +45,11 @@ def drop(min_fraction: float = 0.5, max_retries: int = 1) -> Drop:
     Example:
         >>> fc.runtime.local(on_client_failure=fc.runtime.drop(min_fraction=0.8), client_timeout_s=60)
     """
+    min_fraction, max_retries = python_scalar(min_fraction), python_scalar(max_retries)
     if isinstance(min_fraction, bool) or not isinstance(min_fraction, int | float) or not 0 <= min_fraction <= 1:
-        raise FedcoreError(f"min_fraction is a number from 0 to 1, not {min_fraction!r}")
+        raise FedcoreError(f"min_fraction is a number from 0 to 1, not {brief(min_fraction)}")
     if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
-        raise FedcoreError(f"max_retries is a number of times, 0 or more, not {max_retries!r}")
+        raise FedcoreError(f"max_retries is a number of times, 0 or more, not {brief(max_retries)}")
     return Drop(float(min_fraction), max_retries)
 
 

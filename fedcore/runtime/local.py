@@ -3,12 +3,13 @@
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from fedcore.data import columns_of, fixed_seeds
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.threads import set_intra_op_threads
 from fedcore.ir import Module
 from fedcore.runtime.arguments import ClientValues, prepare, restore
@@ -21,7 +22,7 @@ from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.returned import returned
 from fedcore.runtime.stopping import current_stop
-from fedcore.scalars import whole_number
+from fedcore.scalars import python_scalar, whole_number
 from fedcore.types import FederatedType, StructType, Type
 
 
@@ -131,16 +132,17 @@ def local(
     Example:
         >>> with fc.use(fc.runtime.local(workers_per_device=4)): ...
     """
-    if workers_per_device is not None and workers_per_device < 1:
-        raise FedcoreError(f"workers_per_device is at least 1, not {workers_per_device}")
+    if workers_per_device is not None:
+        workers_per_device = whole_number("workers_per_device", workers_per_device, at_least=1)
     if client_devices is not None and (isinstance(client_devices, str) or not list(client_devices)):
-        raise FedcoreError(f"client_devices is a list of one device or more, not {client_devices!r}")
+        raise FedcoreError(f"client_devices is a list of one device or more, not {brief(client_devices)}")
     if default_num_clients is not None:
         default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
-    options = _plan_options(block_size, vectorize, xla)
+    options = _plan_options(python_scalar(block_size), python_scalar(vectorize), python_scalar(xla))
     policy = _policy(on_client_failure)
+    client_timeout_s = python_scalar(client_timeout_s)
     if client_timeout_s is not None and (not isinstance(client_timeout_s, int | float) or not client_timeout_s > 0):
-        raise FedcoreError(f"client_timeout_s is a number of seconds greater than 0, not {client_timeout_s!r}")
+        raise FedcoreError(f"client_timeout_s is a number of seconds greater than 0, not {brief(client_timeout_s)}")
     note = set_intra_op_threads(intra_op_threads)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -156,24 +158,33 @@ def default_workers(devices: int) -> int:
     return max(1, (os.cpu_count() or 1) // devices)
 
 
-def _plan_options(block_size: int | str, vectorize: int | bool | str, xla: bool | str) -> dict[str, object]:
+def _plan_options(block_size: Any, vectorize: Any, xla: Any) -> dict[str, object]:
     """What the user asked of the plan; nothing where all is left to it."""
-    if block_size != "auto" and (not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1):
-        raise FedcoreError(f"block_size is 'auto' or a number of clients, 1 or more, not {block_size!r}")
-    wide = isinstance(vectorize, int) and not isinstance(vectorize, bool) and vectorize >= 2
-    if vectorize != "auto" and vectorize is not False and not wide:
-        raise FedcoreError(f"vectorize is 'auto', False or a number of clients, 2 or more, not {vectorize!r}")
-    if xla != "auto" and not isinstance(xla, bool):
-        raise FedcoreError(f"xla is 'auto', True or False, not {xla!r}")
+    block = _is_auto(block_size) or (_is_whole(block_size) and block_size >= 1)
+    if not block:
+        raise FedcoreError(f"block_size is 'auto' or a number of clients, 1 or more, not {brief(block_size)}")
+    wide = _is_auto(vectorize) or vectorize is False or (_is_whole(vectorize) and vectorize >= 2)
+    if not wide:
+        raise FedcoreError(f"vectorize is 'auto', False or a number of clients, 2 or more, not {brief(vectorize)}")
+    if not _is_auto(xla) and not isinstance(xla, bool):
+        raise FedcoreError(f"xla is 'auto', True or False, not {brief(xla)}")
     options = {"block_size": block_size, "vectorize": vectorize, "xla": xla}
     return {name: value for name, value in options.items() if value != "auto"}
+
+
+def _is_auto(value) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _is_whole(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _policy(on_client_failure: str | Drop) -> Drop | None:
     if isinstance(on_client_failure, Drop):
         return on_client_failure
-    if on_client_failure != "raise":
-        raise FedcoreError(f"on_client_failure is 'raise' or fc.runtime.drop(), not {on_client_failure!r}")
+    if not isinstance(on_client_failure, str) or on_client_failure != "raise":
+        raise FedcoreError(f"on_client_failure is 'raise' or fc.runtime.drop(), not {brief(on_client_failure)}")
     return None
 
 

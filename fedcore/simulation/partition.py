@@ -9,6 +9,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcore.errors import InvalidValue
+from fedcore.scalars import random_generator
+
 Parts = list[NDArray[np.int64]]
 
 
@@ -22,7 +25,7 @@ def iid(labels: ArrayLike, num_clients: int, seed: int = 0) -> Parts:
         [3, 2, 2]
     """
     n = _num_examples(labels, num_clients)
-    return _ascending(np.array_split(np.random.default_rng(seed).permutation(n), num_clients))
+    return _ascending(np.array_split(random_generator(seed).permutation(n), num_clients))
 
 
 def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) -> Parts:
@@ -46,7 +49,7 @@ def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) 
     """
     n = _num_examples(labels, num_clients)
     _require_positive(alpha)
-    rng = np.random.default_rng(seed)
+    rng = random_generator(seed)
     _, label_index, left = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     pools = [rng.permutation(np.flatnonzero(label_index == k)) for k in range(len(left))]
     concentration = alpha * len(left) * left / n
@@ -76,8 +79,8 @@ def shards(labels: ArrayLike, num_clients: int, shards_per_client: int = 2, seed
     n = _num_examples(labels, num_clients)
     num_shards = num_clients * shards_per_client
     if not num_clients <= num_shards <= n:
-        raise ValueError(f"cannot cut {n} examples into {num_clients} x {shards_per_client} shards")
-    rng = np.random.default_rng(seed)
+        raise InvalidValue(f"cannot cut {n} examples into {num_clients} x {shards_per_client} shards")
+    rng = random_generator(seed)
     shuffled = rng.permutation(n)
     by_label = shuffled[np.argsort(np.asarray(labels)[shuffled], kind="stable")]
     cut = np.array_split(by_label, num_shards)
@@ -100,7 +103,7 @@ def quantity_skew(labels: ArrayLike, num_clients: int, alpha: float, seed: int =
     """
     n = _num_examples(labels, num_clients)
     _require_positive(alpha)
-    rng = np.random.default_rng(seed)
+    rng = random_generator(seed)
     shares = np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))[:-1]
     spare = n - num_clients
     cuts = np.minimum(np.floor(shares * spare), spare).astype(np.int64) + np.arange(1, num_clients)
@@ -110,15 +113,15 @@ def quantity_skew(labels: ArrayLike, num_clients: int, alpha: float, seed: int =
 def _num_examples(labels: ArrayLike, num_clients: int) -> int:
     shape = np.shape(labels)
     if len(shape) != 1:
-        raise ValueError(f"labels must have the shape [n], not {list(shape)}")
+        raise InvalidValue(f"labels must have the shape [n], not {list(shape)}")
     if not 1 <= num_clients <= shape[0]:
-        raise ValueError(f"cannot give each of {num_clients} clients one of {shape[0]} examples")
+        raise InvalidValue(f"cannot give each of {num_clients} clients one of {shape[0]} examples")
     return shape[0]
 
 
 def _require_positive(alpha: float) -> None:
     if not alpha > 0:
-        raise ValueError(f"alpha must be above 0, not {alpha}")
+        raise InvalidValue(f"alpha must be above 0, not {alpha}")
 
 
 def _even_sizes(n: int, num_clients: int) -> list[int]:

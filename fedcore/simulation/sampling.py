@@ -5,6 +5,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from fedcore.errors import InvalidValue
+from fedcore.scalars import random_generator, seed_number, whole_number
+
 Id = TypeVar("Id")
 
 
@@ -18,7 +21,7 @@ def build_uniform_sampling_fn(
     Args:
         client_ids: the candidates.
         replace: whether a client may be drawn twice for one round.
-        seed: at least 0. Default: drawn once, here.
+        seed: a whole number. Default: drawn once, here.
     Returns:
         A function of a round's number (at least 0) and a number of clients.
     Raises:
@@ -31,12 +34,14 @@ def build_uniform_sampling_fn(
         4
     """
     ids = list(client_ids)
-    entropy = int(np.random.default_rng().integers(2**63)) if seed is None else seed
+    entropy = int(np.random.default_rng().integers(2**63)) if seed is None else seed_number("seed", seed)
 
     def sample(round_num: int, size: int) -> list[Id]:
+        round_number = whole_number("round_num", round_num, at_least=0)
+        size = whole_number("size", size, at_least=0)
         if size > len(ids) and not replace:
-            raise ValueError(f"cannot draw {size} of {len(ids)} clients without replacement")
-        rng = np.random.default_rng([entropy, round_num])
+            raise InvalidValue(f"cannot draw {size} of {len(ids)} clients without replacement")
+        rng = random_generator(entropy, round_number)
         return [ids[i] for i in rng.choice(len(ids), size=size, replace=replace)]
 
     return sample

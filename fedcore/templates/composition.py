@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping
 
 from fedcore.computation import federated_computation
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_zip
 from fedcore.templates.iterative import called
 from fedcore.templates.measured import MeasuredProcess, MeasuredProcessOutput
@@ -74,10 +74,10 @@ def concatenate_measured_processes(processes: Mapping[str, MeasuredProcess]) -> 
 
 def _check(processes, name: str) -> None:
     if not isinstance(processes, Mapping) or not processes:
-        raise TypeMismatch(f"{name}: a dict of at least one process by name is wanted, not {processes!r}")
+        raise TypeMismatch(f"{name}: a dict of at least one process by name is wanted, not {brief(processes)}")
     for key, process in processes.items():
         if not isinstance(process, MeasuredProcess):
-            raise TypeMismatch(f"{name}: `{key}` is a MeasuredProcess, not {process!r}")
+            raise TypeMismatch(f"{name}: `{key}` is a MeasuredProcess, not {brief(process)}")
 
 
 def _result(process: MeasuredProcess) -> Type:

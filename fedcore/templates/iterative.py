@@ -1,7 +1,7 @@
 """Iterative processes: `initialize` makes a state, `next` turns it and more into the next one."""
 
 from fedcore.computation import Computation, PolymorphicComputation
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.types import FederatedType, StructType, Type, explain, fits, member_of
 
 
@@ -63,7 +63,7 @@ def check_computation(name: str, role: str, fn) -> None:
         return
     if isinstance(fn, PolymorphicComputation):
         raise TypeMismatch(f"{name}: {called(role, fn)} has no type before it is called; declare its parameters' types")
-    raise TypeMismatch(f"{name}: {role} is a computation (see fc.federated_computation), not {fn!r}")
+    raise TypeMismatch(f"{name}: {role} is a computation (see fc.federated_computation), not {brief(fn)}")
 
 
 def state_parameter(name: str, role: str, fn: Computation, state: Type) -> Type:

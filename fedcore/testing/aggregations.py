@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import fedcore as fc
 from fedcore.computation.computation import _typed
+from fedcore.errors import InvalidValue, TypeMismatch
 from fedcore.graphs.trace import eager_callable
 from fedcore.graphs.values import to_python
 from fedcore.ir import Symbol
@@ -33,7 +34,7 @@ def check_aggregation(
         >>> fc.testing.check_aggregation(0, lambda n, _: n + 1, lambda m, n: m + n, lambda n: n, [1, 2, 3])
     """
     if len(values) < 3:
-        raise ValueError(
+        raise InvalidValue(
             f"check_aggregation wants at least three values, not {len(values)}: two splits lie between them"
         )
     type_ = to_type(_typed(values[0]) if value_type is None else value_type)
@@ -106,4 +107,4 @@ class _Aggregation:
 
 
 def _no_sequence(value, type_, path):
-    raise TypeError(f"{path}: check_aggregation takes tensors and structs of them, not {type_}")
+    raise TypeMismatch(f"{path}: check_aggregation takes tensors and structs of them, not {type_}")

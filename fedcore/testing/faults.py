@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.data import ClientDataset
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.columns import Columns
 from fedcore.runtime import LocalRuntime
+from fedcore.scalars import random_generator
 from fedcore.types import map_tensors
 
 KINDS = ("raise", "hang", "nan", "misshapen")
@@ -45,16 +46,16 @@ class Faults:
     @kind.validator
     def _check_kind(self, attribute, kind) -> None:
         if kind not in KINDS:
-            raise FedcoreError(f"the kind of a fault is one of {', '.join(KINDS)}, not {kind!r}")
+            raise FedcoreError(f"the kind of a fault is one of {', '.join(KINDS)}, not {brief(kind)}")
 
     @fraction.validator
     def _check_fraction(self, attribute, fraction) -> None:
         if not 0 <= fraction <= 1:
-            raise FedcoreError(f"fraction is a number from 0 to 1, not {fraction!r}")
+            raise FedcoreError(f"fraction is a number from 0 to 1, not {brief(fraction)}")
 
     def clients(self, count: int) -> list[int]:
         """The indices that fail, of so many clients."""
-        drawn = np.random.default_rng(self.seed).choice(count, round(self.fraction * count), replace=False)
+        drawn = random_generator(self.seed).choice(count, round(self.fraction * count), replace=False)
         return sorted(drawn.tolist())
 
     def flags(self, count: int) -> list[np.int32]:
@@ -151,7 +152,7 @@ def out_of_memory(
     executor = next((d for d in runtime.client_devices if d.device.endswith(device.removeprefix("/"))), None)
     if executor is None:
         raise FedcoreError(
-            f"the runtime runs clients on {[d.device for d in runtime.client_devices]}, not on {device!r}"
+            f"the runtime runs clients on {[d.device for d in runtime.client_devices]}, not on {brief(device)}"
         )
     failed: list[int] = []
     lock = threading.Lock()

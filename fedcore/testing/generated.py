@@ -7,6 +7,7 @@ import numpy as np
 
 import fedcore as fc
 from fedcore.compiler.inlining import with_parameters
+from fedcore.errors import TypeMismatch
 from fedcore.types import (
     AbstractType,
     Alternative,
@@ -126,7 +127,7 @@ def value_of(type_: Type, clients: int, rng: np.random.Generator):
         named = len(parts) > 0 and None not in type_.names
         return dict(zip(type_.names, parts, strict=True)) if named else tuple(parts)
     if not isinstance(type_, TensorType):
-        raise TypeError(f"no value of type {type_} is made up")
+        raise TypeMismatch(f"no value of type {type_} is made up")
     return _tensor(type_, rng)
 
 

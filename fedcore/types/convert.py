@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.types.containers import register_container
 from fedcore.types.dtypes import find_dtype
 from fedcore.types.notation import parse_type
@@ -69,7 +69,7 @@ def _from_collection(x) -> Type:
     if isinstance(x, Mapping):
         unnamed = [key for key in x if not isinstance(key, str)]
         if unnamed:
-            raise TypeMismatch(f"elements of a struct are named by str; the key {unnamed[0]!r} is not one")
+            raise TypeMismatch(f"elements of a struct are named by str; the key {brief(unnamed[0])} is not one")
         elements = [(key, to_type(value)) for key, value in x.items()]
         ordered = isinstance(x, collections.OrderedDict)
         return StructWithPythonType(elements, "OrderedDict") if ordered else StructType(elements)
@@ -93,4 +93,4 @@ def _from_array(x) -> Type:
 
 def _no_type(x) -> TypeMismatch:
     hint = "; a function without a parameter has the parameter type None only in FunctionType" if x is None else ""
-    return TypeMismatch(f"{x!r} stands for no type{hint}")
+    return TypeMismatch(f"{brief(x)} stands for no type{hint}")

@@ -6,7 +6,7 @@ import attrs
 import ml_dtypes
 import numpy as np
 
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
@@ -21,6 +21,11 @@ class DType:
     numpy: np.dtype = attrs.field(eq=False)
     bits: int | None = attrs.field(eq=False)
     """Bits that one element takes on the wire: 1 for bool, None for str, whose elements differ."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """numpy's dtype: by this name TensorFlow and numpy take a `DType` where they want a dtype."""
+        return self.numpy
 
     @property
     def is_integer(self) -> bool:
@@ -86,7 +91,7 @@ def as_dtype(x) -> DType:
     """
     found = find_dtype(x)
     if found is None:
-        raise TypeMismatch(f"{x!r} is not a dtype; dtypes are {', '.join(DTYPES)}")
+        raise TypeMismatch(f"{brief(x)} is not a dtype; dtypes are {', '.join(DTYPES)}")
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from fedcore.errors import Location, render_mismatch
+from fedcore.errors import WHOLE, Location, render_mismatch
 from fedcore.types.shapes import shape_fits
 from fedcore.types.types import (
     AbstractType,
@@ -74,14 +74,18 @@ def explain(
     """
     found = mismatches(have, want) if found is None else found
     has, spans = notation_with_spans(have)
+    wants = str(want)
+    notes = list(dict.fromkeys(mismatch.reason for mismatch in found if mismatch.hidden))
+    if found and max(len(has), len(wants)) > WHOLE:
+        notes += [f"{one.path or 'the whole'}: {one.reason}" for one in found[:3] if not one.hidden]
     return render_mismatch(
         title,
-        str(want),
+        wants,
         has,
         [_span(spans, mismatch.at) for mismatch in found],
         want_label=want_label,
         have_label=have_label,
-        notes=list(dict.fromkeys(mismatch.reason for mismatch in found if mismatch.hidden)),
+        notes=notes,
         location=location,
         function=function,
         fix=fix,

@@ -6,6 +6,8 @@ import re
 
 import attrs
 
+from fedcore.errors import InvalidValue, brief
+
 
 @attrs.frozen
 class Placement:
@@ -28,7 +30,7 @@ class PlacementVariable:
     @name.validator
     def _check(self, _, name: str) -> None:
         if not is_variable_name(name):
-            raise ValueError(f"{name!r} is no placement variable; one is a capital letter, such as P or P1")
+            raise InvalidValue(f"{brief(name)} is no placement variable; one is a capital letter, such as P or P1")
 
     def __str__(self) -> str:
         return self.name
@@ -44,10 +46,10 @@ def register_placement(name: str, default_all_equal: bool = False) -> Placement:
         ValueError: the name is no identifier of two characters or more, or stands for another placement.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or is_variable_name(name):
-        raise ValueError(f"{name!r} cannot name a placement; an identifier such as CLIENTS can")
+        raise InvalidValue(f"{brief(name)} cannot name a placement; an identifier such as CLIENTS can")
     made = Placement(name, default_all_equal)
     if _placements.setdefault(name, made) != made:
-        raise ValueError(f"{name} is registered with default_all_equal={not default_all_equal}")
+        raise InvalidValue(f"{name} is registered with default_all_equal={not default_all_equal}")
     return _placements[name]
 
 
@@ -59,7 +61,7 @@ def placement(name: str) -> Placement:
     """
     found = _placements.get(name)
     if found is None:
-        raise ValueError(f"{name!r} is no placement; placements are {', '.join(_placements)}")
+        raise InvalidValue(f"{brief(name)} is no placement; placements are {', '.join(_placements)}")
     return found
 
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from fedcore.errors import InvalidValue, brief
 from fedcore.types.dtypes import DType
 
 
@@ -21,7 +22,7 @@ def as_array(value) -> np.ndarray:
         array = _objects(value)
     if array.dtype.kind in "biufc" or array.dtype.name == "bfloat16":
         if array.dtype.kind != "b" and isinstance(value, list | tuple) and _has_bool(value):
-            raise ValueError("bools stand among numbers")
+            raise InvalidValue("bools stand among numbers")
         return array
     # From the values themselves: numpy would drop the zeros at the end of bytes, and write numbers as text.
     array = array.astype(object) if hasattr(value, "dtype") else _objects(value)
@@ -34,31 +35,25 @@ def _objects(value) -> np.ndarray:
     try:
         return np.asarray(value, dtype=object)
     except ValueError:
-        raise ValueError("lengths differ") from None
+        raise InvalidValue("lengths differ") from None
 
 
 def _texts(array: np.ndarray) -> np.ndarray:
     flat = array.ravel().tolist()
     for x in flat:
         if isinstance(x, list | tuple):
-            raise ValueError("lengths differ")
+            raise InvalidValue("lengths differ")
         if not isinstance(x, str | bytes | bool | int | float | complex | np.generic):
-            raise ValueError(f"{shown(x)} is neither number nor text")
+            raise InvalidValue(f"{brief(x)} is neither number nor text")
     if not all(isinstance(x, str | bytes) for x in flat):
         mixed = any(isinstance(x, str | bytes) for x in flat)
-        raise ValueError("text stands among numbers" if mixed else "numbers stand in an array of objects")
+        raise InvalidValue("text stands among numbers" if mixed else "numbers stand in an array of objects")
     out = np.empty(len(flat), dtype=object)
     try:
         out[:] = [x.encode() if isinstance(x, str) else bytes(x) for x in flat]
     except UnicodeEncodeError as error:
-        raise ValueError(f"{error.object!r} holds surrogates, which UTF-8 cannot") from None
+        raise InvalidValue(f"{error.object!r} holds surrogates, which UTF-8 cannot") from None
     return out.reshape(array.shape)
-
-
-def shown(x) -> str:
-    """The value for a message, where it is short."""
-    text = repr(x)
-    return text if len(text) <= 60 else f"a {type(x).__name__}"
 
 
 def _has_bool(value) -> bool:
@@ -98,7 +93,7 @@ def first_not_held(array: np.ndarray, cast: np.ndarray) -> tuple[tuple[int, ...]
     if not len(places):
         return None
     place = tuple(int(i) for i in places[0])
-    return place, shown(array[place].item() if array.dtype.kind != "O" else array[place])
+    return place, brief(array[place].item() if array.dtype.kind != "O" else array[place])
 
 
 def holds(dtype: DType, number) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TypeAlias, TypeGuard
 
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+
 Shape: TypeAlias = tuple[int | None, ...] | None
 
 
@@ -20,11 +22,11 @@ def as_shape(x) -> Shape:
     if hasattr(x, "as_list"):  # a tf.TensorShape: recognised without importing TensorFlow
         return None if x.rank is None else tuple(x.as_list())
     if isinstance(x, str | bytes):
-        raise TypeError(f"{x!r} is not a shape")
+        raise TypeMismatch(f"{brief(x)} is not a shape")
     try:
         return tuple(None if size is None else _size(size) for size in x)
     except TypeError as error:
-        raise TypeError(f"{x!r} is not a shape; a shape is a tuple of sizes, None where unknown") from error
+        raise TypeMismatch(f"{brief(x)} is not a shape; a shape is a tuple of sizes, None where unknown") from error
 
 
 def is_static(shape: Shape) -> TypeGuard[tuple[int, ...]]:
@@ -43,10 +45,10 @@ def shape_fits(have: Shape, want: Shape) -> bool:
 
 def _size(x) -> int:
     if isinstance(x, bool):
-        raise TypeError("a size is an int")
+        raise TypeMismatch("a size is an int")
     size = operator.index(x)
     if size < 0:
-        raise ValueError(f"a size is not negative, {size} is")
+        raise InvalidValue(f"a size is not negative, {size} is")
     if size >= 2**63:
-        raise ValueError(f"a size fits into 64 bits, {size} does not")
+        raise InvalidValue(f"a size fits into 64 bits, {size} does not")
     return size

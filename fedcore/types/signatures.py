@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import attrs
 
-from fedcore.errors import Location, TypeMismatch
+from fedcore.errors import InvalidValue, Location, TypeMismatch
 from fedcore.types.fits import Comparison, explain
 from fedcore.types.kinds import KINDS
 from fedcore.types.placements import Placement, PlacementVariable
@@ -55,10 +55,10 @@ class Alternative:
     def _check_parameters(self, _, parameters) -> None:
         names = [parameter.name for parameter in parameters if parameter.name is not None]
         if len(set(names)) < len(names):
-            raise ValueError("two parameters have one name")
+            raise InvalidValue("two parameters have one name")
         optional = [parameter.optional for parameter in parameters]
         if optional != sorted(optional):
-            raise ValueError("optional parameters stand last")
+            raise InvalidValue("optional parameters stand last")
 
     @property
     def variables(self) -> frozenset[str]:
@@ -110,10 +110,10 @@ class Signature:
     @alternatives.validator
     def _check_kinds(self, _, alternatives) -> None:
         if not alternatives:
-            raise ValueError("a signature has an alternative")
+            raise InvalidValue("a signature has an alternative")
         for alternative in alternatives:
             if alternative != alternative.with_kinds(self.kinds):
-                raise ValueError("the alternatives of a signature give one variable different kinds")
+                raise InvalidValue("the alternatives of a signature give one variable different kinds")
 
     @property
     def kinds(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import attrs
 
-from fedcore.errors import TypeMismatch
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.types.dtypes import DType, as_dtype
 from fedcore.types.placements import Placement, PlacementVariable, placement
 from fedcore.types.shapes import Shape, as_shape, is_static
@@ -42,9 +42,9 @@ class Type:
             depth = max(depth, child.depth + 1)
             size += child.size
         if depth > MAX_DEPTH:
-            raise ValueError(f"types nest at most {MAX_DEPTH} deep")
+            raise InvalidValue(f"types nest at most {MAX_DEPTH} deep")
         if size > MAX_PARTS:
-            raise ValueError(f"types have at most {MAX_PARTS} parts")
+            raise InvalidValue(f"types have at most {MAX_PARTS} parts")
         object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "size", size)
 
@@ -145,7 +145,7 @@ class StructType(Type):
         names = [name for name, _ in elements if name is not None]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"two elements are named {twice!r}")
+            raise InvalidValue(f"two elements are named {twice!r}")
         for name in names:
             _check_text(name)
 
@@ -218,7 +218,7 @@ class StructWithPythonType(StructType):
     @container.validator
     def _check_container(self, _, container) -> None:
         if not isinstance(container, str) or not container:
-            raise ValueError(f"a container is a name, not {container!r}")
+            raise InvalidValue(f"a container is a name, not {brief(container)}")
         _check_text(container)
 
     def parts(self):
@@ -279,9 +279,9 @@ class FederatedType(Type):
         if isinstance(value, PlacementVariable):
             return
         if not isinstance(value, Placement):
-            raise TypeError(f"{value!r} is not a placement")
+            raise TypeMismatch(f"{brief(value)} is not a placement")
         if placement(value.name) != value:
-            raise ValueError(f"{value!r} is not the registered placement of that name")
+            raise InvalidValue(f"{brief(value)} is not the registered placement of that name")
 
     def __attrs_post_init__(self) -> None:
         Type.__attrs_post_init__(self)
@@ -318,7 +318,7 @@ class AbstractType(Type):
     @label.validator
     def _check_label(self, _, label: str) -> None:
         if not _VARIABLE.fullmatch(label):
-            raise ValueError(f"{label!r} is no type variable; one starts with a capital letter, such as T")
+            raise InvalidValue(f"{brief(label)} is no type variable; one starts with a capital letter, such as T")
 
     def parts(self):
         return [(None, self.label)]
@@ -337,4 +337,4 @@ def _check_text(name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name!r} holds surrogates, which no text file can") from None
+        raise InvalidValue(f"{name!r} holds surrogates, which no text file can") from None

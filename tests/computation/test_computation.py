@@ -240,7 +240,7 @@ def test_an_argument_of_the_wrong_dtype_names_the_parameter():
 
 
 def test_too_many_arguments_show_the_type():
-    with pytest.raises(TypeMismatch, match=re.escape("half : (float32 -> float32) is called wrongly: too many")):
+    with pytest.raises(TypeMismatch, match=re.escape("half takes x, but is called with 2 arguments: too many")):
         half(1.0, 2.0)
 
 

@@ -16,7 +16,7 @@ APPENDED_BY_TRACING = {"struct", "item", "literal", "call", "bind", "as_row", "a
 
 @pytest.fixture(scope="module")
 def local():
-    runtime = fc.runtime.local(workers_per_device=2)
+    runtime = fc.runtime.local(workers_per_device=2, default_num_clients=0)
     yield runtime
     runtime.close()
 
@@ -63,26 +63,26 @@ every_size = pytest.mark.parametrize("n", SIZES)
 @every_size
 def test_the_local_runtime_gives_the_expected(case, n, local):
     arguments = case.inputs(n)
-    with fc.use(local, seed=SEED):
-        assert_matches(case.computation(*arguments), case.expected(*arguments), magnitude(arguments))
+    with fc.use(local):
+        assert_matches(case.computation.invoke(*arguments, seed=SEED), case.expected(*arguments), magnitude(arguments))
 
 
 @every_case
 @every_size
 def test_the_reference_runtime_gives_the_expected(case, n):
     arguments = case.inputs(n)
-    with fc.use(fc.runtime.reference(), seed=SEED):
-        assert_matches(case.computation(*arguments), case.expected(*arguments), magnitude(arguments))
+    with fc.use(fc.runtime.reference(default_num_clients=0)):
+        assert_matches(case.computation.invoke(*arguments, seed=SEED), case.expected(*arguments), magnitude(arguments))
 
 
 @every_case
 @every_size
 def test_the_local_runtime_gives_what_the_reference_gives(case, n, local):
     arguments = case.inputs(n)
-    with fc.use(fc.runtime.reference(), seed=SEED):
-        want = case.computation(*arguments)
-    with fc.use(local, seed=SEED):
-        assert_matches(case.computation(*arguments), want, magnitude(arguments))
+    with fc.use(fc.runtime.reference(default_num_clients=0)):
+        want = case.computation.invoke(*arguments, seed=SEED)
+    with fc.use(local):
+        assert_matches(case.computation.invoke(*arguments, seed=SEED), want, magnitude(arguments))
 
 
 @every_case

@@ -209,8 +209,8 @@ def test_a_recording_on_a_full_disk_warns_once_and_costs_no_result(tmp_path, mon
     folder = tmp_path / "trace"
     monkeypatch.setenv("FEDCORE_TRACE", str(folder))
     with pytest.warns(RuntimeWarning, match="calls are not recorded: .*File too large") as warned:
-        assert total([1.0, 2.0]) == 3.0
-        assert total([1.0, 2.0]) == 3.0
+        found = [total([1.0, 2.0]) for _ in range(2)]
+    assert found == [3.0, 3.0]
     assert len(warned) == 1
     assert all(p.stat().st_size == 0 for p in folder.iterdir())
 

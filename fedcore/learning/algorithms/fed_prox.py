@@ -7,7 +7,7 @@ does all of its steps (no partial work).
 import math
 
 from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.learning.algorithms.client_work import build_client_work
 from fedcore.learning.algorithms.composition import compose_learning_process, initial_weights_of, weighted
 from fedcore.learning.models import trace_model
@@ -40,7 +40,7 @@ def build_weighted_fed_prox(
         >>> process = fc.learning.algorithms.build_weighted_fed_prox(model_fn, 0.1, lambda: keras.optimizers.SGD(0.1))
     """
     if not math.isfinite(proximal_strength) or proximal_strength < 0:
-        raise FedcoreError(f"proximal_strength is a finite number of at least 0, not {proximal_strength!r}")
+        raise FedcoreError(f"proximal_strength is a finite number of at least 0, not {brief(proximal_strength)}")
     model = trace_model(model_fn)
     work = build_client_work(
         model,

@@ -10,7 +10,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -111,7 +111,7 @@ def build_scaffold(
     if num_clients < 1 or not client_learning_rate > 0:
         raise FedcoreError(
             f"num_clients is at least 1 and client_learning_rate greater than 0, not {num_clients} and "
-            f"{client_learning_rate!r}"
+            f"{brief(client_learning_rate)}"
         )
     model = trace_model(model_fn)
     server = as_optimizer(server_optimizer_fn or build_sgdm(1.0))

@@ -11,7 +11,7 @@ import tensorflow as tf
 from fedcore.aggregators import SecureSumFactory, UnweightedReservoirSamplingFactory
 from fedcore.aggregators.gathering import gathered, rows_type
 from fedcore.computation import tf_computation
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.intrinsics import federated_map, federated_sum, federated_zip
 
 
@@ -46,7 +46,7 @@ def secure_sum_then_finalize(model, bound: float = 2.0**20) -> Callable:
         >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=secure_sum_then_finalize)
     """
     if not bound > 0:
-        raise FedcoreError(f"bound is greater than 0, not {bound!r}")
+        raise FedcoreError(f"bound is greater than 0, not {brief(bound)}")
 
     def aggregate(client_states):
         process = SecureSumFactory(bound).create(client_states.type.member)
@@ -89,7 +89,7 @@ def add_client_quantiles(
         >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=add_client_quantiles())
     """
     if not quantiles or any(not 0 <= q <= 1 for q in quantiles):
-        raise FedcoreError(f"quantiles are between 0 and 1, not {quantiles!r}")
+        raise FedcoreError(f"quantiles are between 0 and 1, not {brief(quantiles)}")
 
     def one(rows):
         values = tf.sort(tf.boolean_mask(rows, ~tf.math.is_nan(rows)))

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import TracingError
+from fedcore.errors import TracingError, brief
 from fedcore.learning.models.pure_model import COUNTED
 
 
@@ -63,5 +63,5 @@ def _result(metric: keras.metrics.Metric, values: list):
 def _made(metric) -> keras.metrics.Metric:
     made = metric() if callable(metric) and not isinstance(metric, keras.metrics.Metric) else metric
     if not isinstance(made, keras.metrics.Metric):
-        raise TracingError(f"a metric is a keras.metrics.Metric or a function that makes one, not {metric!r}")
+        raise TracingError(f"a metric is a keras.metrics.Metric or a function that makes one, not {brief(metric)}")
     return made

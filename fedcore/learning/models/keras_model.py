@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fedcore.errors import TracingError
+from fedcore.errors import TracingError, brief
 from fedcore.graphs.values import elements_of
 from fedcore.learning.models.functional_model import batch_type, pair_type
 from fedcore.learning.models.keras_metrics import KerasMetrics
@@ -68,7 +68,7 @@ def functional_model_from_keras(
 class _KerasModel(PureModel):
     def __init__(self, model: keras.Model, loss, input_spec, metrics, loss_weights):
         if not isinstance(model, keras.Model):
-            raise TracingError(f"from_keras_model takes a Keras 3 model, not {model!r}")
+            raise TracingError(f"from_keras_model takes a Keras 3 model, not {brief(model)}")
         self.model = model
         self.batch_type = pair_type(_batch_type(model, loss, input_spec))
         x, y = (_zeros(t) for t in self.batch_type.types)
@@ -196,7 +196,9 @@ def _loss(given):
     if isinstance(given, str):
         return keras.losses.get(given)
     if given is not None and not callable(given):
-        raise TracingError(f"a loss is a Keras loss, its name or a function of labels and predictions, not {given!r}")
+        raise TracingError(
+            f"a loss is a Keras loss, its name or a function of labels and predictions, not {brief(given)}"
+        )
     return given
 
 

@@ -3,6 +3,8 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fedcore.errors import InvalidValue
+
 
 def averaged_weights(keras_model) -> list:
     """The variables of a Keras model that clients move without gradients: the others that are floats."""
@@ -40,6 +42,6 @@ class ModelWeights:
             (averaged_weights(keras_model), self.non_trainable),
         ):
             if len(variables) != len(values):
-                raise ValueError(f"the model has {len(variables)} variables where these weights have {len(values)}")
+                raise InvalidValue(f"the model has {len(variables)} variables where these weights have {len(values)}")
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.learning.optimizers.adafactor import build_adafactor
 from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
@@ -53,7 +53,7 @@ def as_optimizer(given) -> Optimizer:
     if callable(given) and not isinstance(given, type):
         return as_optimizer(given())
     known = ", ".join(rule.__name__ for rule in _RULES)
-    raise FedcoreError(f"{given!r} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one ({known})")
+    raise FedcoreError(f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one ({known})")
 
 
 def _from_keras(given: keras.optimizers.Optimizer) -> Optimizer:
@@ -71,7 +71,7 @@ def _from_keras(given: keras.optimizers.Optimizer) -> Optimizer:
     config = given.get_config()
     for option, reason in _REFUSED.items():
         if config.get(option):
-            raise FedcoreError(f"{name}({option}={config[option]!r}) is not supported: {reason}")
+            raise FedcoreError(f"{name}({option}={brief(config[option])}) is not supported: {reason}")
     if getattr(given, "_exclude_from_weight_decay", None) or getattr(given, "_exclude_from_weight_decay_pattern", None):
         raise FedcoreError(f"{name}.exclude_from_weight_decay is not supported: weights have no names in a round")
     optimizer = rule(0.0 if scheduled else float(config["learning_rate"]), config)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 
 
 class Optimizer(abc.ABC):
@@ -53,7 +53,7 @@ class Optimizer(abc.ABC):
 
 def check_at_least_zero(name: str, value: float) -> None:
     if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise FedcoreError(f"{name} is a finite number of at least 0, not {value!r}")
+        raise FedcoreError(f"{name} is a finite number of at least 0, not {brief(value)}")
 
 
 class LeafwiseOptimizer(Optimizer):

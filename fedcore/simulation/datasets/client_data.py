@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedcore.errors import InvalidValue, NotFound, TypeMismatch, brief
+from fedcore.scalars import random_generator
+
 if TYPE_CHECKING:
     import tensorflow as tf
 
@@ -27,10 +30,10 @@ class ClientData(abc.ABC):
     def __init__(self, client_ids: Iterable[str]):
         self._client_ids = sorted(client_ids)
         if not all(isinstance(client_id, str) for client_id in self._client_ids):
-            raise TypeError("client ids must be strings")
+            raise TypeMismatch("client ids must be strings")
         self._members = frozenset(self._client_ids)
         if len(self._members) < len(self._client_ids):
-            raise ValueError("a client id is given twice")
+            raise InvalidValue("a client id is given twice")
 
     @property
     def client_ids(self) -> list[str]:
@@ -40,7 +43,7 @@ class ClientData(abc.ABC):
     def element_type_structure(self) -> Structure:
         """The `tf.TensorSpec`s of one element, read from the first client."""
         if not self._client_ids:
-            raise ValueError("no clients, so no element type")
+            raise InvalidValue("no clients, so no element type")
         return self.create_tf_dataset_for_client(self._client_ids[0]).element_spec
 
     @abc.abstractmethod
@@ -109,7 +112,7 @@ class ClientData(abc.ABC):
         """
         ids = client_data.client_ids
         if not 0 <= num_test_clients < len(ids):
-            raise ValueError(f"cannot take {num_test_clients} of {len(ids)} clients for test and still train")
+            raise InvalidValue(f"cannot take {num_test_clients} of {len(ids)} clients for test and still train")
         test: set[str] = set()
         for client_id in client_data._shuffled_ids(seed):
             if len(test) == num_test_clients:
@@ -117,16 +120,17 @@ class ClientData(abc.ABC):
             if any(True for _ in client_data.create_tf_dataset_for_client(client_id).take(1)):
                 test.add(client_id)
         if len(test) < num_test_clients:
-            raise ValueError(f"wanted {num_test_clients} test clients, but only {len(test)} have examples")
+            raise InvalidValue(f"wanted {num_test_clients} test clients, but only {len(test)} have examples")
         return client_data.select(set(ids) - test), client_data.select(test)
 
     def _shuffled_ids(self, seed: int | None) -> list[str]:
-        order = np.random.default_rng(seed).permutation(len(self._client_ids))
+        rng = np.random.default_rng() if seed is None else random_generator(seed)
+        order = rng.permutation(len(self._client_ids))
         return [self._client_ids[i] for i in order]
 
     def _require(self, client_id: str) -> str:
         if client_id not in self._members:
-            raise KeyError(f"no client {client_id!r} among {len(self._client_ids)}")
+            raise NotFound(f"no client {brief(client_id)} among {len(self._client_ids)}")
         return client_id
 
 
@@ -159,11 +163,11 @@ class ArrayClientData(ClientData):
         super().__init__(ranges)
         lengths = {len(column) for column in _leaves(columns)}
         if len(lengths) != 1:
-            raise ValueError(f"columns must be equally long, not {sorted(lengths)}")
+            raise InvalidValue(f"columns must be equally long, not {sorted(lengths)}")
         (length,) = lengths
         for client_id, (start, stop) in ranges.items():
             if not 0 <= start <= stop <= length:
-                raise ValueError(f"client {client_id!r}: rows {start} to {stop} are not within {length}")
+                raise InvalidValue(f"client {brief(client_id)}: rows {start} to {stop} are not within {length}")
         self._columns = columns
         self._ranges = dict(ranges)
 
@@ -218,12 +222,12 @@ class TestClientData(ArrayClientData):
 
     def __init__(self, tensor_slices_dict: Mapping[str, Structure]):
         if not tensor_slices_dict:
-            raise ValueError("TestClientData needs at least one client")
+            raise InvalidValue("TestClientData needs at least one client")
         slices = {i: _map_leaves(_as_tensorflow_has_it, s) for i, s in tensor_slices_dict.items()}
         first, *others = slices
         for other in others:
             if _example_type(slices[other]) != _example_type(slices[first]):
-                raise ValueError(
+                raise InvalidValue(
                     f"clients {first!r} and {other!r} differ\n"
                     f"  {first!r}  has {_example_type(slices[first])}\n"
                     f"  {other!r}  has {_example_type(slices[other])}"
@@ -232,7 +236,7 @@ class TestClientData(ArrayClientData):
         for client_id, structure in slices.items():
             lengths = {len(column) for column in _leaves(structure)}
             if len(lengths) != 1:
-                raise ValueError(f"client {client_id!r}: columns must be equally long, not {sorted(lengths)}")
+                raise InvalidValue(f"client {brief(client_id)}: columns must be equally long, not {sorted(lengths)}")
             ranges[client_id] = (start, start := start + lengths.pop())
         super().__init__(_map_leaves(lambda *columns: np.concatenate(columns), *slices.values()), ranges)
 
@@ -259,7 +263,7 @@ def _example_type(structure: Structure) -> Structure:
 def _as_tensorflow_has_it(value: Any) -> np.ndarray:
     column = np.asarray(value)
     if column.ndim == 0:
-        raise ValueError(f"a client's value must have rows; {value!r} has none")
+        raise InvalidValue(f"a client's value must have rows; {brief(value)} has none")
     if column.dtype.kind in "SU":
         encoded = [v.encode() if isinstance(v, str) else v for v in column.ravel().tolist()]
         return np.array(encoded, dtype=object).reshape(column.shape)

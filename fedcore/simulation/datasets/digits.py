@@ -8,6 +8,7 @@ Source:
 import numpy as np
 
 from fedcore.errors import FedcoreError
+from fedcore.scalars import seed_number
 from fedcore.simulation import partition
 from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData
 
@@ -45,7 +46,12 @@ def load_data(
     raw = load_digits()
     labels = raw.target.astype(np.int32)
     columns = {"label": labels, "pixels": (raw.images / 16).astype(np.float32)[..., np.newaxis]}
-    train, test = train_test_split(np.arange(len(labels)), test_size=test_fraction, stratify=labels, random_state=seed)
+    train, test = train_test_split(
+        np.arange(len(labels)),
+        test_size=test_fraction,
+        stratify=labels,
+        random_state=seed_number("seed", seed) % (1 << 32),
+    )
     parts = partition.dirichlet(labels[train], num_clients, alpha, seed)
     width = len(str(num_clients - 1))
     at_clients = {f"client_{i:0{width}d}": train[part] for i, part in enumerate(parts)}
