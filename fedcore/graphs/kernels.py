@@ -176,9 +176,11 @@ def _(op, value):
     dtype = tf.as_dtype(op.attributes["dtype"])
 
     def leaf(x):
+        if x.dtype.is_complex and dtype == tf.bool:
+            return (tf.math.real(x) != 0) | (tf.math.imag(x) != 0)
         real = tf.math.real(x) if x.dtype.is_complex and not dtype.is_complex else x
         if not (real.dtype.is_floating and dtype.is_integer):
-            return tf.cast(real if dtype != tf.bool else x, dtype)
+            return tf.cast(real, dtype)
         with np.errstate(over="ignore"):  # float16 has no such numbers: nothing finite is beyond them
             least, most = (np.asarray(limit).astype(real.dtype.as_numpy_dtype) for limit in (dtype.min, dtype.max))
         fits = (real > least) & (real < most)

@@ -216,7 +216,8 @@ class _Program:
             places = [lambda v: fc.federated_value(v, SERVER), lambda v: fc.federated_value(v, CLIENTS)]
             return [self._local, self._local, *places]
         if value.type.placement == SERVER:
-            return [self._mapped, self._mapped, fc.federated_broadcast, self._item, self._zipped]
+            several = [self._item, self._zipped, self._beside_made, self._selected]
+            return [self._mapped, self._mapped, self._mapped, fc.federated_broadcast, self._in_tensorflow, *several]
         return [
             self._mapped,
             self._mapped,
@@ -233,6 +234,8 @@ class _Program:
             self._aggregated,
             self._collected,
             self._secure,
+            self._beside_made,
+            self._in_tensorflow,
         ]
 
     def _mapped(self, value: Value) -> Value:
@@ -280,6 +283,34 @@ class _Program:
             lambda v: fc.federated_secure_sum(v, int(self.rng.integers(1, 100))),
         ]
         return self._picked(ways)(value)
+
+    def _beside_made(self, value: Value) -> Value:
+        """Beside a value that is made at the placement: of nothing, or drawn."""
+        place = value.type.placement
+        constant = self._constant(self._picked(list(DTYPES)))
+        ways = [
+            lambda: fc.federated_eval(lambda: constant, place),
+            lambda: fc.federated_value(constant, place),
+            lambda: fc.federated_random_seed(place),
+        ]
+        return fc.federated_zip((value, self._picked(ways)()))
+
+    def _selected(self, value: Value) -> Value:
+        """Slices of a server value at the clients; of each, the last."""
+        keys = np.array([1, 7, -1, 0], np.int32)[: int(self.rng.integers(0, 5))]
+        select = self._picked([fc.federated_select, fc.federated_secure_select])
+        at_clients = fc.federated_map(self._one_parameter(lambda _: keys), self._picked(self._at(CLIENTS)))
+        last_key = fc.federated_value(np.int32(5), SERVER)
+        slices = select(at_clients, last_key, value, lambda whole, key: (whole, key))
+        return fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, x: n * 10 + x[1]), slices)
+
+    def _in_tensorflow(self, value: Value) -> Value:
+        """Through a graph of the user's, which passes on what it takes."""
+
+        def graph(x):
+            return x, tf.constant([1, 2], tf.int32)
+
+        return fc.federated_map(fc.tf_computation(value.type.member)(graph), value)
 
     # At one placement.
 

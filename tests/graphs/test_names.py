@@ -7,8 +7,9 @@ from fedcore.graphs.trace import scope
 from fedcore.ir import parse_module
 
 NAMES = [
-    "_hidden", "__", "_", "é", "日本語", "😀", "a.b", "a b", "a/b", "a:b", "^a", 'a"b', "a\nb", "a\\b", "-", "1a", "<lambda>",
-    "class", "None", "main", "arg0", "ret0", "seed", "n0", "clients", "zero", "PartitionedCall", "Identity", "x" * 3000,
+    "_hidden", "__", "_", "é", "日本語", "😀", "a.b", "a b", "a/b", "a:b", "^a", 'a"b', "a\nb", "a\\b", "-", "1a",
+    "<lambda>", "class", "None", "main", "arg0", "ret0", "seed", "n0", "clients", "zero", "PartitionedCall", "Identity",
+    "x" * 3000,
 ]  # fmt: skip
 
 
