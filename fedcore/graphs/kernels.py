@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.leaving import groups
@@ -61,10 +62,16 @@ def _(op):
     return unflatten(zeros, op.type)
 
 
-def _leafwise(fn: Callable) -> Callable:
+def _cast_first(fn: Callable) -> Callable:
+    return lambda left, right: fn(left, tf.cast(right, left.dtype))
+
+
+def _leafwise(fn: Callable, *, casts: Callable = _cast_first) -> Callable:
+    fn = casts(fn)
+
     def apply(op, left, right):
         if not isinstance(left, tuple):
-            return fn(left, tf.cast(right, left.dtype))
+            return fn(left, right)
         parts = right if isinstance(right, tuple) else [right] * len(left)
         return tuple(apply(op, a, b) for a, b in zip(left, parts, strict=True))
 
@@ -75,9 +82,63 @@ def _mapped(fn: Callable, value):
     return tuple(_mapped(fn, part) for part in value) if isinstance(value, tuple) else fn(value)
 
 
+def _by_parts(fn: Callable) -> Callable:
+    """Complex numbers part by part: TensorFlow's optimiser makes `x + x` a product, whose infinities turn into NaN."""
+
+    def apply(left, right):
+        if not left.dtype.is_complex:
+            return fn(left, tf.cast(right, left.dtype))
+        right = tf.cast(right, left.dtype)
+        return tf.complex(*(fn(part(left), part(right)) for part in (tf.math.real, tf.math.imag)))
+
+    return apply
+
+
+def _scaling(complex_: Callable) -> Callable:
+    """How a product or a quotient meets complex numbers: a real right side scales both parts; else `complex_`, over
+    the parts of both.
+
+    TensorFlow's own give infinities or NaN by where an element lies in its tensor.
+    """
+
+    def casts(fn: Callable) -> Callable:
+        def scaled(left, right):
+            if not left.dtype.is_complex:
+                return fn(left, tf.cast(right, left.dtype))
+            real, imaginary = tf.math.real(left), tf.math.imag(left)
+            if not right.dtype.is_complex:
+                factor = tf.cast(right, real.dtype)
+                return tf.complex(fn(real, factor), fn(imaginary, factor))
+            right = tf.cast(right, left.dtype)
+            return tf.complex(*complex_(real, imaginary, tf.math.real(right), tf.math.imag(right)))
+
+        return scaled
+
+    return casts
+
+
+def _product(a, b, c, d):
+    return a * c - b * d, a * d + b * c
+
+
+def _quotient(a, b, c, d):
+    """Smith's algorithm, as numpy: (a + bi) / (c + di), where c and d are 0 by the one 0."""
+    real_first = tf.abs(c) >= tf.abs(d)
+    zero = (c == 0) & (d == 0)
+    large, small = tf.where(real_first, c, d), tf.where(real_first, d, c)
+    ratio = tf.where(zero, tf.zeros_like(c), small / large)
+    scale = 1 / tf.where(zero, tf.abs(c), large + small * ratio)
+    real = tf.where(real_first, a + b * ratio, a * ratio + b)
+    imaginary = tf.where(real_first, b - a * ratio, b * ratio - a)
+    by_zero = tf.abs(c)
+    return tf.where(zero, a / by_zero, real * scale), tf.where(zero, b / by_zero, imaginary * scale)
+
+
 def _minus(a, b):
-    """For unsigned integers in two's complement: Grappler makes 0 - b a Neg, which TensorFlow has not for them."""
-    return a + (tf.bitwise.invert(b) + 1) if a.dtype.is_unsigned else a - b
+    """For small and unsigned integers in two's complement: Grappler makes 0 - b a Neg and (a - b) * (a - b) a
+    SquaredDifference, which TensorFlow has not for them."""
+    by_bits = a.dtype.is_integer and a.dtype not in (tf.int32, tf.int64)
+    return a + (tf.bitwise.invert(b) + 1) if by_bits else a - b
 
 
 def _modulo(a, b):
@@ -85,10 +146,10 @@ def _modulo(a, b):
     return tf.where(b == 0, tf.zeros_like(a), tf.math.floormod(a, tf.where(b == 0, tf.ones_like(b), b)))
 
 
-kernel("generic_plus")(_leafwise(lambda a, b: a + b))
-kernel("generic_minus")(_leafwise(_minus))
-kernel("generic_multiply")(_leafwise(lambda a, b: a * b))
-kernel("generic_divide")(_leafwise(lambda a, b: a / b))
+kernel("generic_plus")(_leafwise(lambda a, b: a + b, casts=_by_parts))
+kernel("generic_minus")(_leafwise(_minus, casts=_by_parts))
+kernel("generic_multiply")(_leafwise(lambda a, b: a * b, casts=_scaling(_product)))
+kernel("generic_divide")(_leafwise(lambda a, b: a / b, casts=_scaling(_quotient)))
 kernel("minimum")(_leafwise(tf.minimum))
 kernel("maximum")(_leafwise(tf.maximum))
 kernel("modulo")(_leafwise(_modulo))
@@ -110,7 +171,24 @@ def _(op, condition, then, otherwise):
 
 @kernel("cast")
 def _(op, value):
-    return _mapped(lambda x: tf.cast(x, op.attributes["dtype"]), value)
+    if op.attributes["dtype"] == "str":
+        return value
+    dtype = tf.as_dtype(op.attributes["dtype"])
+
+    def leaf(x):
+        if x.dtype.is_complex and dtype == tf.bool:
+            return (tf.math.real(x) != 0) | (tf.math.imag(x) != 0)
+        real = tf.math.real(x) if x.dtype.is_complex and not dtype.is_complex else x
+        if not (real.dtype.is_floating and dtype.is_integer):
+            return tf.cast(real, dtype)
+        with np.errstate(over="ignore"):  # float16 has no such numbers: nothing finite is beyond them
+            least, most = (np.asarray(limit).astype(real.dtype.as_numpy_dtype) for limit in (dtype.min, dtype.max))
+        fits = (real > least) & (real < most)
+        limit = tf.where(real >= most, tf.constant(dtype.max, dtype), tf.constant(dtype.min, dtype))
+        limit = tf.where(tf.math.is_nan(real), tf.zeros((), dtype), limit)
+        return tf.where(fits, tf.cast(tf.where(fits, real, tf.zeros_like(real)), dtype), limit)
+
+    return _mapped(leaf, value)
 
 
 @kernel("as_row")

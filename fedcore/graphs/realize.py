@@ -13,7 +13,7 @@ from fedcore.graphs.leaving import arrived, leaving
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.sizes import measured_bits, unsized
-from fedcore.graphs.trace import spec
+from fedcore.graphs.trace import scope, spec
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Function, Module
@@ -97,7 +97,7 @@ def _unpack(type_: Type, layouts: Layouts, tensors: list):
 
 def shown_name(module: Module, stage: str) -> str:
     """What TensorFlow's profiler shows for a stage of a computation."""
-    return f"{module.main.name}_{stage}"
+    return scope(f"{module.main.name}_{stage}")
 
 
 def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Realized:

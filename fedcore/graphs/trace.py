@@ -1,5 +1,6 @@
 """Python functions over tensors to canonical graphs, and graphs back into the graph being built."""
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -288,7 +289,9 @@ def call_leaves(
     def imported(*fed: tf.Tensor) -> list[tf.Tensor]:
         names = [f"ret{i}:0" for i in range(len(result))]
         mapped = dict(zip(feed, fed, strict=True))
-        return tf.graph_util.import_graph_def(graph_def, input_map=mapped, return_elements=names, name=graph.name)
+        return tf.graph_util.import_graph_def(
+            graph_def, input_map=mapped, return_elements=names, name=scope(graph.name)
+        )
 
     fed = list(feed.values())
     try:
@@ -300,6 +303,16 @@ def call_leaves(
             raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {tensor.shape}")
         tensor.set_shape(type_.shape)
     return out
+
+
+def scope(name: str) -> str:
+    """A name as TensorFlow takes it for a scope: ASCII, and no underscore in front."""
+    legal = re.sub(r"[^A-Za-z0-9_.]", "_", name[:MAX_SCOPE])
+    return legal if legal[:1].isalnum() else f"fn{legal}"
+
+
+MAX_SCOPE = 100
+"""Characters of a name that are shown in TensorFlow's graphs: every operation of a graph repeats them."""
 
 
 def called(body: Callable, operands: list[tf.Tensor], *, xla: bool = False) -> list[tf.Tensor]:

@@ -19,8 +19,9 @@ def _typing(types, attributes) -> Type:
 def cast(value, dtype):
     """Every leaf in another dtype.
 
-    Floats lose what stands after their point when they become integers, and integers wrap; a float that is NaN or
-    outside of the integer dtype's limits gives a number that is not defined. Bools become 0 and 1.
+    Floats lose what stands after their point when they become integers; outside of the integer dtype's limits they
+    become the nearer limit, and NaN becomes 0. Integers wrap. Complex numbers lose their imaginary part, unless they
+    become bools. Bools become 0 and 1; what is not 0 becomes true.
 
     Example:
         >>> weight = fc.cast(num_examples, 'float32')

@@ -3,10 +3,11 @@ from functools import reduce
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.extremum import extremum
 from fedcore.intrinsics.minimum import minimum
+from fedcore.intrinsics.rules import known_zero
 from fedcore.ir.operations import intrinsic
 
 
-@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: real")
+@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: real", rule=known_zero("value"))
 def federated_min(value, *, T):
     """The smallest client value, element by element.
 

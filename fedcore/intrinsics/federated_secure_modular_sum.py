@@ -9,6 +9,7 @@ from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.less import less
 from fedcore.intrinsics.modulo import modulo
+from fedcore.intrinsics.rules import all_of, known_zero
 from fedcore.intrinsics.where import where
 from fedcore.ir.operations import intrinsic
 from fedcore.types import StructType, TensorType, Type, member_of, tensor_leaves
@@ -23,7 +24,11 @@ def _modulus(name: str, types, attributes) -> None:
         raise TypeMismatch(f"{name}: `modulus` is {modulus}, which {small[0].dtype} does not hold")
 
 
-@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: integer", attributes=("modulus",), rule=_modulus)
+@intrinsic(
+    "(value: {T}@CLIENTS -> T@SERVER) where T: integer",
+    attributes=("modulus",),
+    rule=all_of(_modulus, known_zero("value")),
+)
 def federated_secure_modular_sum(value, modulus, *, T):
     """The sum of client integers modulo `modulus`, 0 to `modulus - 1`, by a protocol that can hide each one.
 

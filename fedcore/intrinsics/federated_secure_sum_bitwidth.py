@@ -5,6 +5,7 @@ import numpy as np
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.federated_secure_sum import federated_secure_sum
+from fedcore.intrinsics.rules import all_of, known_zero
 from fedcore.ir.operations import intrinsic
 from fedcore.types import StructType, TensorType, Type, member_of
 
@@ -15,7 +16,11 @@ def _bits(name: str, types, attributes) -> None:
         raise TypeMismatch(f"{name}: `bitwidth` is a whole number of 1 to 64, not {brief(bits)}")
 
 
-@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: integer", attributes=("bitwidth",), rule=_bits)
+@intrinsic(
+    "(value: {T}@CLIENTS -> T@SERVER) where T: integer",
+    attributes=("bitwidth",),
+    rule=all_of(_bits, known_zero("value")),
+)
 def federated_secure_sum_bitwidth(value, bitwidth, *, T):
     """As `federated_secure_sum`, for integers of 0 to 2**bitwidth - 1.
 

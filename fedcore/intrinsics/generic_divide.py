@@ -12,7 +12,8 @@ from fedcore.ir.operations import LOCAL, intrinsic
 def generic_divide(left, right):
     """Divides leaf by leaf; where `right` is a scalar, every leaf by it.
 
-    `right` is cast to the dtype of the leaf it meets. Division by zero gives infinities and NaN, as in numpy.
+    `right` is cast to the dtype of the leaf it meets; a real one divides both parts of a complex leaf. Division by zero
+    gives infinities and NaN, as in numpy.
 
     Example:
         >>> average = fc.generic_divide(total, count)  # or total / count

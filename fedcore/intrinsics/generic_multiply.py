@@ -12,7 +12,8 @@ from fedcore.ir.operations import LOCAL, intrinsic
 def generic_multiply(left, right):
     """Multiplies leaf by leaf; where `right` is a scalar, every leaf by it.
 
-    `right` is cast to the dtype of the leaf it meets. Integer overflow wraps, as in numpy.
+    `right` is cast to the dtype of the leaf it meets; a real one scales both parts of a complex leaf. Integer overflow
+    wraps, as in numpy.
 
     Example:
         >>> weighted = fc.generic_multiply(update, num_examples)  # or update * num_examples

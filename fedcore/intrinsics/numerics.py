@@ -28,10 +28,32 @@ def _elementwise(fn):
     return apply
 
 
+def _scaling(fn):
+    """As `_elementwise`; a real number on the right scales both parts of a complex one.
+
+    As a complex number, with 0 for an imaginary part, it would turn infinities into NaN.
+    """
+
+    def leaf(a, b):
+        if a.dtype.kind != "c" or b.dtype.kind == "c":
+            return fn(a, b.astype(a.dtype)).astype(a.dtype)
+        real = b.astype(a.real.dtype)
+        scaled = np.empty(np.broadcast_shapes(a.shape, b.shape), a.dtype)
+        scaled.real, scaled.imag = fn(a.real, real), fn(a.imag, real)
+        return scaled
+
+    def apply(left, right):
+        if isinstance(left, tuple) and not isinstance(right, tuple):
+            return tuple(apply(part, right) for part in left)
+        return leafwise(leaf, left, right)
+
+    return apply
+
+
 add = _elementwise(np.add)
 subtract = _elementwise(np.subtract)
-multiply = _elementwise(np.multiply)
-divide = _elementwise(np.true_divide)
+multiply = _scaling(np.multiply)
+divide = _scaling(np.true_divide)
 
 
 minimum = _elementwise(np.minimum)
@@ -63,7 +85,17 @@ def where(condition, then, otherwise):
 
 
 def cast(value, dtype: DType):
-    return leafwise(lambda x: x.astype(dtype.numpy), value)
+    def leaf(x):
+        real = x.real if x.dtype.kind == "c" and not (dtype.is_complex or dtype.name == "bool") else x
+        if not (dtype.is_integer and (real.dtype.kind == "f" or real.dtype.name == "bfloat16")):
+            return real.astype(dtype.numpy)
+        info = np.iinfo(dtype.numpy)
+        least, most = real.dtype.type(info.min), real.dtype.type(info.max)
+        fits = (real > least) & (real < most)
+        limit = np.where(np.isnan(real), 0, np.where(real >= most, info.max, info.min)).astype(dtype.numpy)
+        return np.where(fits, np.where(fits, real, 0).astype(dtype.numpy), limit)
+
+    return leafwise(leaf, value)
 
 
 def limits(type_: Type, *, lowest: bool):

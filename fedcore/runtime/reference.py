@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.data import columns_of, fixed_seeds
-from fedcore.errors import ExecutionError
+from fedcore.errors import ExecutionError, FedcoreError, TypeMismatch
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.trace import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual
@@ -86,9 +86,12 @@ def evaluator(clients: int) -> Callable:
             keywords["seed"] = needed(seed, op.kind)
         try:
             return declared.meaning(*values, **keywords)
-        except tf.errors.OpError as error:
+        except (tf.errors.OpError, ValueError) as error:
+            if isinstance(error, FedcoreError):
+                raise
             at = f"\n  at {op.location}" if op.location else ""
-            raise ExecutionError(f"{op.kind} failed: {reason(error)}{at}") from None
+            what = reason(error) if isinstance(error, tf.errors.OpError) else str(error)
+            raise ExecutionError(f"{op.kind} failed: {what}{at}") from None
 
     return evaluate
 

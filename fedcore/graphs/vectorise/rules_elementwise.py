@@ -22,11 +22,11 @@ _INEXACT_UNARY = (
 _EXACT_BINARY = (
     "Add AddV2 Sub Div RealDiv DivNoNan MulNoNan FloorDiv TruncateDiv TruncateMod Maximum Minimum "
     "SquaredDifference Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr "
-    "BitwiseXor LeftShift RightShift"
+    "BitwiseXor LeftShift RightShift Complex"
 )
 _INEXACT_BINARY = "Pow FloorMod Mod Atan2 Xdivy Xlogy Xlog1py Zeta Igamma Igammac NextAfter"
 _ZERO_AT_ZERO = (
-    "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu Real Imag Conj Softsign Add AddV2 Sub AddN"
+    "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu Real Imag Conj Softsign Add AddV2 Sub AddN Complex"
 )
 _GRADIENTS = (
     "ReluGrad Relu6Grad LeakyReluGrad TanhGrad SigmoidGrad EluGrad SeluGrad SoftsignGrad SqrtGrad RsqrtGrad InvGrad "

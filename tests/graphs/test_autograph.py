@@ -1,0 +1,67 @@
+"""AutoGraph converts what users write, and nothing of fedcore."""
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.autograph.impl import api
+
+import fedcore as fc
+
+
+@pytest.fixture
+def converted(monkeypatch):
+    """The modules of the functions that AutoGraph converts."""
+    modules: list[str] = []
+    convert = api._convert_actual
+
+    def spy(entity, program_ctx):
+        modules.append(entity.__module__)
+        return convert(entity, program_ctx)
+
+    monkeypatch.setattr(api, "_convert_actual", spy)
+    return modules
+
+
+def folded(x):
+    return x + 1.0 if x > 0.0 else x
+
+
+one = fc.tf_computation("float32")(folded)
+of_any_type = fc.tf_computation(folded)
+
+
+def calls_one(x):
+    return one(x) * 2.0 if x > 0.0 else x
+
+
+def calls_of_any_type(x):
+    return of_any_type(x) * 2.0
+
+
+def defines_another(x):
+    inner = fc.tf_computation("float32")(lambda y: y + 1.0)
+    return inner(x) * 2.0
+
+
+def walks_a_sequence(xs):
+    total = 0.0
+    for x in xs.map(folded).take(10):
+        total += one(x)
+    return xs.reduce(total, lambda t, x: t + one(x))
+
+
+@pytest.mark.parametrize("fn", [calls_one, calls_of_any_type, defines_another])
+def test_a_computation_inside_a_computation_is_called_as_it_is(fn, converted):
+    assert fc.tf_computation("float32")(fn)(1.0) == 4.0
+    assert __name__ in converted
+    assert not [m for m in converted if m.partition(".")[0] == "fedcore"]
+
+
+def test_a_computation_inside_a_tf_function_is_called_as_it_is(converted):
+    assert tf.function(calls_one)(tf.constant(1.0)) == 4.0
+    assert not [m for m in converted if m.partition(".")[0] == "fedcore"]
+
+
+def test_a_computation_over_a_sequence_is_called_as_it_is(converted):
+    assert fc.tf_computation(fc.SequenceType("float32"))(walks_a_sequence)([1.0, 2.0]) == 12.0
+    assert __name__ in converted
+    assert not [m for m in converted if m.partition(".")[0] == "fedcore"]
