@@ -5,7 +5,6 @@ nothing else.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ _MAX_SECONDS = 1e10
 _MAX_WHOLE = 2**63
 _SHOWN = 40
 
-Record = TypeVar("Record")
+Record = TypeVar("Record", bound=attrs.AttrsInstance)
 Reader = Callable[[Any, str], Any]
 """Checks a JSON value and converts it; takes the value and the place where it stands."""
 
@@ -70,7 +69,7 @@ def _seed(value: Any, where: str) -> int:
 
 
 def _seconds(value: Any, where: str) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= _MAX_SECONDS:
+    if type(value) not in (int, float) or not 0 <= value <= _MAX_SECONDS:
         raise _wrong(value, where, "a number of seconds")
     return float(value)
 
@@ -122,7 +121,7 @@ def _record(kind: type[Record]) -> Callable[[Any, str], Record]:
     def read(value: Any, where: str) -> Record:
         if not isinstance(value, Mapping):
             raise _wrong(value, where, "an object")
-        fields = attrs.fields(kind)  # type: ignore[type-var]
+        fields = attrs.fields(kind)
         prefix, given, missing = f"{where}." if where else "", {}, []
         for field in fields:
             key = field.metadata["key"] or field.name

@@ -83,8 +83,10 @@ class _Picture:
             lanes.append(element("rect", class_=lane, x=0, y=y - 30, width=width, height=_HEIGHT + 50, rx=10))
             lanes.append(element("text", name, class_="lane-name", x=16, y=y + 34))
         parts = (lanes, edges, self.out, inputs, boxes, ends)
-        size = {"viewBox": f"0 0 {width} 350", "width": width, "height": 350}
-        return element("svg", parts, class_="plan", role="img", aria_label=f"plan of @{main.name}", **size)
+        return element(
+            "svg", parts, class_="plan", viewBox=f"0 0 {width} 350", width=width, height=350, role="img",
+            aria_label=f"plan of @{main.name}",
+        )  # fmt: skip
 
     def _x(self, column: int) -> int:
         return _LEFT + _COLUMN * column
