@@ -1,12 +1,12 @@
 """The files that a program wrote under FEDCORE_TRACE, read back."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
+from fedcore.cli.recording_schema import CallRecord, ModuleRecord, StageRecord, read_record
 from fedcore.errors import FedcoreError
 
 if TYPE_CHECKING:
@@ -23,19 +23,18 @@ class Computation:
     """One computation: what each pass made of it, and its calls in order.
 
     Args:
-        stages: dicts with `pass`, `text` (None where it changed nothing), `seconds`, `changed`.
         sources: the user's files by the name that locations give them.
     """
 
     name: str
     digest: str
-    stages: list[dict]
+    stages: list[StageRecord]
     sources: dict[str, str]
-    calls: list[dict]
+    calls: list[CallRecord]
 
     @property
     def plan(self) -> str | None:
-        texts = [s["text"] for s in self.stages if s["text"] is not None]
+        texts = [s.text for s in self.stages if s.text is not None]
         return texts[-1] if texts and texts[-1].startswith("fedcore 1 planned") else None
 
 
@@ -43,11 +42,11 @@ class Computation:
 class Recorded:
     directory: Path
     computations: list[Computation]
-    calls: list[dict]
+    calls: list[CallRecord]
     timelines: list[Path]
 
     def figures(self) -> list[dict]:
-        return [{key: call.get(key) for key in _FIGURES} for call in self.calls]
+        return [{key: getattr(call, key) for key in _FIGURES} for call in self.calls]
 
 
 def read_recorded(directory: Path) -> Recorded:
@@ -56,24 +55,24 @@ def read_recorded(directory: Path) -> Recorded:
     Raises:
         FedcoreError: nothing was recorded there, or a file is not as fedcore writes it.
     """
-    calls = [_read(path, ("digest", "name", "began", "spans")) for path in sorted(directory.glob("call-*.json"))]
-    modules = [_read(path, ("digest", "name", "stages")) for path in sorted(directory.glob("module-*.json"))]
+    calls = [read_record(CallRecord, path) for path in sorted(directory.glob("call-*.json"))]
+    modules = [read_record(ModuleRecord, path) for path in sorted(directory.glob("module-*.json"))]
     if not calls and not modules:
         raise FedcoreError(f"{directory} holds no recording; run the program with FEDCORE_TRACE={directory}")
-    calls.sort(key=lambda c: (c["began"], c["number"]))
-    by_digest: dict[str, list[dict]] = {}
+    calls.sort(key=lambda c: (c.began, c.number))
+    by_digest: dict[str, list[CallRecord]] = {}
     for call in calls:
-        by_digest.setdefault(call["digest"], []).append(call)
-    known = {m["digest"]: m for m in modules}
+        by_digest.setdefault(call.digest, []).append(call)
+    known = {m.digest: m for m in modules}
     order = list(dict.fromkeys([*by_digest, *known]))
     computations = [_computation(d, known.get(d), by_digest.get(d, [])) for d in order]
     return Recorded(directory, computations, calls, sorted(directory.glob("timeline-*.json")))
 
 
-def _computation(digest: str, module: dict | None, calls: list[dict]) -> Computation:
+def _computation(digest: str, module: ModuleRecord | None, calls: list[CallRecord]) -> Computation:
     if module is None:  # run by a runtime that does not compile
-        return Computation(calls[0]["name"], digest, [], {}, calls)
-    return Computation(module["name"], digest, module["stages"], module.get("sources", {}), calls)
+        return Computation(calls[0].name, digest, [], {}, calls)
+    return Computation(module.name, digest, module.stages, module.sources, calls)
 
 
 def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:
@@ -81,15 +80,6 @@ def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> 
     from fedcore.ir.sources import sources_of
     from fedcore.runtime.recording import stages_of
 
-    stages, after = stages_of(module, passes)
+    found, after = stages_of(module, passes)
+    stages = [StageRecord(name=s["pass"], text=s["text"], seconds=s["seconds"]) for s in found]
     return Computation(module.main.name, module.source_digest(), stages, sources_of(module, after), [])
-
-
-def _read(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FedcoreError(f"{path} cannot be read: {error}") from None
-    if not isinstance(content, dict) or any(key not in content for key in keys):
-        raise FedcoreError(f"{path} is no recording of fedcore: it lacks {' or '.join(keys)}")
-    return content

@@ -26,9 +26,8 @@ def sources_of(*modules: Module) -> dict[str, str]:
 
 def _locations(module: Module) -> Iterator[Location]:
     for function in module.functions:
-        for located in (function, *function.operations):
-            if located.location is not None:
-                yield located.location
+        lines = (function.location, *(op.location for op in function.operations))
+        yield from (line for line in lines if line is not None)
 
 
 def _project_roots() -> list[Path]:

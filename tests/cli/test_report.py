@@ -152,7 +152,7 @@ def test_the_page_needs_nothing_from_elsewhere(page):
 
 
 def test_the_page_shows_each_line_of_the_user(page):
-    assert re.search(r"data-file='(tests/cli/)?test_report.py' data-line='\d+'", page.read_text())
+    assert re.search(r'data-file="(tests/cli/)?test_report.py" data-line="\d+"', page.read_text())
 
 
 def dom(page: Path, fragment: str, tmp_path: Path) -> str:

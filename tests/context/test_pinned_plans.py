@@ -93,7 +93,7 @@ def test_a_plan_is_recorded_with_the_program_that_it_stands_for(looping, tmp_pat
     with fc.use(plans=looping):
         mean_of_tenths(READINGS)
     (one,) = read_recorded(tmp_path / "trace").computations
-    assert [stage["pass"] for stage in one.stages] == ["traced", "pinned"]
+    assert [stage.name for stage in one.stages] == ["traced", "pinned"]
 
 
 def test_the_report_says_that_a_program_changed_since_it_was_tuned(looping):

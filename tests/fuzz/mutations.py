@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Sequence
 
 _WORDS = re.compile(rb"[A-Za-z0-9_.]+|->|\s+|.", re.DOTALL)
 _NUMBERS = [b"0", b"-1", b"1", b"2", b"255", b"256", b"2147483648", b"9223372036854775808", b"9" * 40, b"9" * 5000]
@@ -86,11 +87,54 @@ def shuffle_lines(data: bytes, others, rng) -> bytes:
     return b"\n".join(lines)
 
 
-_CHANGES = [flip, cut, double, splice, stop, swap_words, replace_word, replace_word, blow_up_number, shuffle_lines]
+FILES = [
+    b"/dev/zero",
+    b"/etc/passwd",
+    b"/proc/self/mem",
+    b"worker.py",
+    b"../fuzz/worker.py",
+    __file__.encode(),
+    b"fifo",
+    b"",
+]
+"""Names of files that are there, some of which never end or never begin; the worker makes the FIFO."""
 
 
-def mutated_graph(graph_def, rng: random.Random):
-    """A GraphDef with one to three fields changed; the message itself is changed."""
+def name_file(data: bytes, others, rng) -> bytes:
+    """The locations of a line, or of all lines, name a file that is there."""
+    file = rng.choice(FILES)
+    found = list(re.finditer(rb'loc\("([^"\n]*)"', data))
+    if not found:
+        lines = data.split(b"\n")
+        lines[rng.randrange(len(lines))] += b'   loc("%s":%d)' % (file, rng.choice((0, 1, 10**9)))
+        return b"\n".join(lines)
+    match = rng.choice(found)
+    if rng.random() < 0.5:
+        return data[: match.start(1)] + file + data[match.end(1) :]
+    return re.sub(rb'loc\("[^"\n]*"', b'loc("%s"' % file, data)
+
+
+_CHANGES = [
+    name_file,
+    flip,
+    cut,
+    double,
+    splice,
+    stop,
+    swap_words,
+    replace_word,
+    replace_word,
+    blow_up_number,
+    shuffle_lines,
+]
+
+
+def mutated_graph(graph_def, rng: random.Random, names: Sequence[str] = ()):
+    """A GraphDef with one to three fields changed; the message itself is changed.
+
+    Args:
+        names: functions that the process has, or will have.
+    """
     for _ in range(rng.choice((1, 1, 2, 3))):
         functions = graph_def.library.function
         bodies = [graph_def.node, *(f.node_def for f in functions)]
@@ -99,7 +143,7 @@ def mutated_graph(graph_def, rng: random.Random):
             continue
         node, other = rng.choice(nodes), rng.choice(nodes)
         anywhere = rng.choice(rng.choice([b for b in bodies if b]))
-        change = rng.randrange(12)
+        change = rng.randrange(17 if names else 12)
         if change == 0:
             node.input[:] = rng.sample([*node.input, *other.input], len(node.input))
         elif change == 1 and node.input:
@@ -136,7 +180,50 @@ def mutated_graph(graph_def, rng: random.Random):
             copied = rng.choice(functions)
             functions.add().CopyFrom(copied)
             functions[-1].signature.name = rng.choice([copied.signature.name, "Add", "g", ""])
+        elif change >= 12:
+            _name_others(graph_def, node, change, names, rng)
     return graph_def
+
+
+def _name_others(graph_def, node, change: int, names: Sequence[str], rng: random.Random) -> None:
+    """Names what belongs to the process: a function, a gradient, a variable."""
+    functions, name = graph_def.library.function, rng.choice(names)
+    funcs = [f for value in node.attr.values() for f in ([value.func] if value.HasField("func") else value.list.func)]
+    if change == 12 and functions:  # the file defines it
+        _rename(graph_def, rng.choice(functions).signature.name, name)
+    elif change == 13 and funcs:  # the file calls it
+        rng.choice(funcs).name = name
+    elif change == 14:
+        node.op = name
+    elif change == 15:
+        key = rng.choice(["_gradient_op_type", "_forward_func_name", "_XlaMustCompile", "_class", "_kernel", "_other"])
+        value = rng.choice([node.attr, *(f.attr for f in functions), *(f.attr for f in funcs)])[key]
+        rng.choice(
+            [
+                lambda: setattr(value, "s", name.encode()),
+                lambda: setattr(value.func, "name", name),
+                lambda: value.list.s.append(name.encode()),
+                lambda: setattr(value, "placeholder", name),
+            ]
+        )()
+    else:
+        variables = [n for body in (graph_def.node, *(f.node_def for f in functions)) for n in body if "Handle" in n.op]
+        for variable in variables:
+            variable.attr["shared_name"].s = rng.choice([b"", name.encode(), b"n0"])
+            variable.attr["container"].s = rng.choice([b"", b"localhost"])
+
+
+def _rename(graph_def, old: str, new: str) -> None:
+    for function in graph_def.library.function:
+        if function.signature.name == old:
+            function.signature.name = new
+    for node in [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]:
+        if node.op == old:
+            node.op = new
+        for value in node.attr.values():
+            for func in [value.func] if value.HasField("func") else value.list.func:
+                if func.name == old:
+                    func.name = new
 
 
 _INTEGERS = [-(2**63), -1, 0, 1, 255, 2**31, 2**40, 2**63 - 1]

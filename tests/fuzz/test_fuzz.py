@@ -28,7 +28,7 @@ def batch(kind: str, seed: int, count: int) -> dict:
     return result
 
 
-@pytest.mark.parametrize(("kind", "count"), [("text", 4000), ("bundle", 4000), ("graph", 1500)])
+@pytest.mark.parametrize(("kind", "count"), [("text", 4000), ("bundle", 4000), ("graph", 1500), ("recording", 200)])
 def test_nearly_valid_input_gives_errors_of_our_own(kind, count):
     outcomes = batch(kind, 0, count)["outcomes"]
     assert sum(outcomes.values()) == count
@@ -37,7 +37,8 @@ def test_nearly_valid_input_gives_errors_of_our_own(kind, count):
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("kind", "batches", "count"), [("text", 40, 10_000), ("bundle", 50, 10_000), ("graph", 20, 5_000)]
+    ("kind", "batches", "count"),
+    [("text", 40, 10_000), ("bundle", 47, 10_000), ("graph", 20, 5_000), ("recording", 6, 5_000)],
 )
 def test_a_million_inputs_give_errors_of_our_own(kind, batches, count):
     began = time.monotonic()

@@ -1,19 +1,23 @@
 """Runs one batch of mutated inputs in a process of its own: `worker.py KIND SEED COUNT` prints what came of them.
 
-Each input ends in an error of our own or is accepted, in `MAX_SECONDS` of computing and `MAX_BYTES` of memory.
+Each input ends in an error of our own or is accepted, in `MAX_SECONDS` of computing and `MAX_BYTES` of memory. Inputs
+name files that are there, and functions of the process: none is opened, and none changes.
 """
 
 import collections
 import json
+import os
 import random
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 
 MAX_SECONDS = 1.0
+MAX_WAIT_S = 60.0  # for what waits and does not compute, such as the opening of a FIFO
 MAX_BYTES = 512 * 2**20
 SHOWN = 5
 
@@ -40,6 +44,7 @@ def texts():
 
     import fedcore.intrinsics  # noqa: F401
     from fedcore.ir import parse_module, print_module, verify
+    from fedcore.ir.sources import sources_of
 
     sources = [text.encode() for text in TEXTS]
 
@@ -50,9 +55,10 @@ def texts():
         text = data.decode(errors="replace")
         module = parse_module(text)
         assert parse_module(print_module(module)) == module
+        assert sources_of(module) == {}
         verify(module)
 
-    return make, run
+    return make, run, None
 
 
 def bundles():
@@ -61,6 +67,7 @@ def bundles():
 
     import fedcore.intrinsics  # noqa: F401
     from fedcore.ir import bundle, verify
+    from fedcore.ir.sources import sources_of
 
     whole = [bundled(text.encode(), GRAPH) for text in TEXTS]
     sources = [text.encode() for text in TEXTS]
@@ -74,46 +81,52 @@ def bundles():
 
     def run(data: bytes) -> None:
         module = bundle.from_bytes(data)
+        assert sources_of(module) == {}
         verify(module)
         assert bundle.from_bytes(bundle.to_bytes(module)) == module
 
-    return make, run
+    return make, run, None
 
 
 def graphs():
     import graph_corpus
     from mutations import mutated, mutated_graph
 
-    from fedcore.graphs.allowed import check_graphs
-    from fedcore.graphs.structure import parsed
-    from fedcore.graphs.trace import call_leaves
-
-    sources = graph_corpus.modules()
+    sources, programs = graph_corpus.modules(), graph_corpus.Programs()
     whole = [module.blob(module.graphs[0].digest) for module in sources]
-    return graph_corpus.inputs(sources, whole, mutated, mutated_graph), graph_corpus.runner(
-        check_graphs, parsed, call_leaves
-    )
+    make = graph_corpus.inputs(sources, whole, mutated, mutated_graph, programs.names)
+    return make, graph_corpus.runner(sources, programs), programs.check
 
 
-KINDS = {"text": texts, "bundle": bundles, "graph": graphs}
+def recordings():
+    import recording_corpus
+
+    return recording_corpus.make, recording_corpus.runner(), None
+
+
+KINDS = {"text": texts, "bundle": bundles, "graph": graphs, "recording": recordings}
 
 
 def main(kind: str, seed: int, count: int) -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "Duplicate name")  # of the zip files that are made here
-    make, run = KINDS[kind]()
+    os.chdir(tempfile.mkdtemp())
+    os.mkfifo("fifo")
+    make, run, check = KINDS[kind]()
     from fedcore.errors import FedcoreError
 
     rng = random.Random(f"{kind} {seed}")
     outcomes: collections.Counter[str] = collections.Counter()
     failures, slowest = [], 0.0
     signal.signal(signal.SIGVTALRM, _too_slow)
+    signal.signal(signal.SIGALRM, _too_slow)
     limit_memory()
     began = time.perf_counter()
     for i in range(count):
         data = make(rng)
         started = time.process_time()
         signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, MAX_WAIT_S)
         try:
             run(data)
             outcome = "accepted"
@@ -126,9 +139,12 @@ def main(kind: str, seed: int, count: int) -> None:
                 failures.append({"index": i, "input": shown[:20_000], "traceback": traceback.format_exc()[-3000:]})
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
         slowest = max(slowest, time.process_time() - started)
         outcomes[outcome] += 1
     seconds = time.perf_counter() - began
+    if check is not None:
+        check()
     print(json.dumps({"outcomes": outcomes, "failures": failures, "slowest_s": slowest, "seconds": seconds}))
 
 

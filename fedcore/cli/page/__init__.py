@@ -1,13 +1,14 @@
 """The report as one HTML page: no script, font or picture from elsewhere."""
 
-from html import escape
 from importlib.resources import files
 
 from fedcore.cli.page.charts import bits_chart, bits_table, memory_charts, timeline
 from fedcore.cli.page.ir_view import ir_view, source_panes
+from fedcore.cli.page.markup import Markup, code_element, element, joined
 from fedcore.cli.page.plan_picture import plan_picture
 from fedcore.cli.page.units import bits, seconds
 from fedcore.cli.recorded import Computation, Recorded
+from fedcore.cli.recording_schema import CallRecord
 
 _TABS = ("Overview", "IR", "Plan", "Bits", "Timeline", "Memory & threads")
 _DRAWN = 6  # timelines a computation
@@ -15,123 +16,155 @@ _LISTED = 20  # clients that a call left out
 
 
 def page(recorded: Recorded) -> str:
-    css, js = (files("fedcore.cli.page").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    tabs = "".join(f'<button role="tab" data-tab="{_slug(t)}">{escape(t)}</button>' for t in _TABS)
-    names = "".join(_choice(i, c) for i, c in enumerate(recorded.computations))
+    """The page's text. Its content security policy allows its own style and script, and no loads at all."""
+    directory = files("fedcore.cli.page")
+    style, style_source = code_element("style", "\n" + directory.joinpath("page.css").read_text("utf-8"))
+    script, script_source = code_element("script", "\n" + directory.joinpath("page.js").read_text("utf-8"))
+    policy = (
+        f"default-src 'none'; style-src {style_source}; script-src {script_source}; base-uri 'none'; form-action 'none'"
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"fedcore report: {recorded.directory.name}"),
+        style,
+    )
+    body = element("body", _header(recorded), _frame(recorded), script)
+    return f"<!doctype html>\n{element('html', head, body, lang='en').text}\n"
+
+
+def _header(recorded: Recorded) -> Markup:
+    title = element(
+        "h1", element("span", "fedcore", class_="mark"), " report ", element("small", recorded.directory.name)
+    )
+    tabs = [element("button", title, role="tab", data_tab=_slug(title)) for title in _TABS]
+    search = element(
+        "input", id="search", type="search", placeholder="Search the IR  ( / )", aria_label="Search the IR"
+    )
+    theme = element("button", "◐", id="theme", title="light or dark")
+    tools = element("div", search, element("output", id="found"), theme, class_="tools")
+    return element("header", title, element("nav", tabs, role="tablist"), tools)
+
+
+def _frame(recorded: Recorded) -> Markup:
+    names = [_choice(i, c) for i, c in enumerate(recorded.computations)]
     parts = [_overview(recorded)]
     for i, one in enumerate(recorded.computations):
         parts.append(_panel("ir", i, ir_view(one)))
         parts.append(_panel("plan", i, plan_picture(one)))
-        parts.append(_panel("bits", i, bits_chart(one.calls) + bits_table(one.calls)))
+        parts.append(_panel("bits", i, joined(bits_chart(one.calls), bits_table(one.calls))))
         parts.append(_panel("timeline", i, _timelines(one, recorded)))
-    parts.append(f"<div class='sources'>{source_panes(recorded)}</div>")
-    parts.append(f'<section data-panel="memory-threads">{memory_charts(recorded.calls)}</section>')
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>fedcore report: {escape(recorded.directory.name)}</title>
-<style>
-{css}</style>
-</head>
-<body>
-<header>
-  <h1><span class="mark">fedcore</span> report <small>{escape(recorded.directory.name)}</small></h1>
-  <nav role="tablist">{tabs}</nav>
-  <div class="tools"><input id="search" type="search" placeholder="Search the IR  ( / )" aria-label="Search the IR">
-  <output id="found"></output><button id="theme" title="light or dark">◐</button></div>
-</header>
-<div class="frame">
-<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs><marker id="tip" viewBox="0 0 8 8"
-refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs></svg>
-<aside><h2>Computations</h2>{names}</aside>
-<main>
-{"".join(parts)}
-</main>
-</div>
-<script>
-{js}</script>
-</body>
-</html>
-"""
+    parts.append(element("div", source_panes(recorded), class_="sources"))
+    parts.append(element("section", memory_charts(recorded.calls), data_panel="memory-threads"))
+    aside = element("aside", element("h2", "Computations"), names)
+    return element("div", _arrow_tip(), aside, element("main", parts), class_="frame")
+
+
+def _arrow_tip() -> Markup:
+    tip = element(
+        "marker", element("path", d="M0 0L8 4L0 8z"), id="tip", viewBox="0 0 8 8", refX=7, refY=4, markerWidth=7,
+        markerHeight=7, orient="auto",
+    )  # fmt: skip
+    return element("svg", element("defs", tip), class_="defs", width=0, height=0, aria_hidden="true")
 
 
 def _slug(title: str) -> str:
     return title.lower().replace(" & ", "-").replace(" ", "-")
 
 
-def _choice(index: int, one: Computation) -> str:
-    total = sum(c["seconds"] for c in one.calls)
+def _choice(index: int, one: Computation) -> Markup:
+    total = sum(c.seconds for c in one.calls)
     calls = f"{len(one.calls)} call{'s' * (len(one.calls) != 1)}"
-    return (
-        f'<button data-computation="{index}"><b>@{escape(one.name)}</b>'
-        f"<span>{calls} · {seconds(total)}</span><code>{one.digest[:10]}</code></button>"
+    return element(
+        "button",
+        element("b", f"@{one.name}"),
+        element("span", f"{calls} · {seconds(total)}"),
+        element("code", one.digest[:10]),
+        data_computation=index,
     )
 
 
-def _panel(tab: str, index: int, content: str) -> str:
-    return f'<section data-panel="{tab}" data-of="{index}" hidden>{content}</section>\n'
+def _panel(tab: str, index: int, content: Markup) -> Markup:
+    return joined(element("section", content, data_panel=tab, data_of=index, hidden=True), "\n")
 
 
-def _overview(recorded: Recorded) -> str:
+def _overview(recorded: Recorded) -> Markup:
     calls = recorded.calls
     figures = {
         "computations": str(len(recorded.computations)),
         "calls": str(len(calls)),
-        "time in calls": seconds(sum(c["seconds"] for c in calls)),
-        "sent to clients": bits(sum(c["broadcast_bits"] for c in calls)),
-        "sent back": bits(sum(c["aggregate_bits"] for c in calls)),
+        "time in calls": seconds(sum(c.seconds for c in calls)),
+        "sent to clients": bits(sum(c.broadcast_bits for c in calls)),
+        "sent back": bits(sum(c.aggregate_bits for c in calls)),
     }
-    cards = "".join(f'<div class="card"><b>{v}</b><span>{k}</span></div>' for k, v in figures.items())
+    cards = [element("div", element("b", v), element("span", k), class_="card") for k, v in figures.items()]
     index = {c.digest: i for i, c in enumerate(recorded.computations)}
-    rows = "".join(_call_row(call, index[call["digest"]]) for call in calls)
-    perfetto = "".join(f"<li><code>{escape(str(t))}</code></li>" for t in recorded.timelines)
-    head = "".join(
-        f"<th{' class=num' if right else ''}>{name}</th>"
+    rows = [_call_row(call, index[call.digest]) for call in calls]
+    perfetto = [element("li", element("code", str(t))) for t in recorded.timelines]
+    head = [
+        element("th", name, class_="num" if right else None)
         for name, right in (
             ("#", True), ("computation", False), ("time", True), ("compile", True), ("clients", True),
             ("graph calls", False), ("to clients", True), ("back", True), ("seed", True), ("", False),
         )
-    )  # fmt: skip
-    return (
-        f'<section data-panel="overview"><div class="cards">{cards}</div>'
-        f"<h3>Calls</h3><div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        f"<h3>Perfetto</h3><p>The whole timeline, to be opened at <code>ui.perfetto.dev</code> or "
-        f"<code>chrome://tracing</code>:</p><ul>{perfetto}</ul></section>"
+    ]  # fmt: skip
+    table = element("table", element("thead", element("tr", head)), element("tbody", rows))
+    where = (element("code", "ui.perfetto.dev"), " or ", element("code", "chrome://tracing"))
+    return element(
+        "section",
+        element("div", cards, class_="cards"),
+        element("h3", "Calls"),
+        element("div", table, class_="scroll"),
+        element("h3", "Perfetto"),
+        element("p", "The whole timeline, to be opened at ", where, ":"),
+        element("ul", perfetto),
+        data_panel="overview",
     )
 
 
-def _call_row(call: dict, index: int) -> str:
-    ran = ", ".join(f"{n} {kind}" for kind, n in call["graph_calls"].items() if n)
-    compile_s = sum(s["end"] - s["start"] for s in call["spans"] if s["kind"] == "compile")
-    error = f'<p class="bad">{escape(call["error"])}</p>' if call["error"] else ""
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in call.get("notes", ()))
-    return (
-        f'<tr><td class="num">{call["number"]}</td><td><a href="#" data-goto="{index}">@{escape(call["name"])}</a></td>'
-        f'<td class="num">{seconds(call["seconds"])}</td><td class="num">{seconds(compile_s)}</td>'
-        f'<td class="num">{call["clients"]}</td><td>{ran}</td><td class="num">{bits(call["broadcast_bits"])}</td>'
-        f'<td class="num">{bits(call["aggregate_bits"])}</td><td class="num dim">{call["seed"]}</td>'
-        f"<td>{error}{notes}{_left_out(call.get('dropped', {}))}</td></tr>"
+def _call_row(call: CallRecord, index: int) -> Markup:
+    def number(text: str | int) -> Markup:
+        return element("td", text, class_="num")
+
+    ran = ", ".join(f"{n} {kind}" for kind, n in call.graph_calls.items() if n)
+    compile_s = sum(s.seconds for s in call.spans if s.kind == "compile")
+    error = element("p", call.error, class_="bad") if call.error else None
+    notes = [element("p", note, class_="note") for note in call.notes]
+    return element(
+        "tr",
+        number(call.number),
+        element("td", element("a", f"@{call.name}", href="#", data_goto=index)),
+        number(seconds(call.seconds)),
+        number(seconds(compile_s)),
+        number(call.clients),
+        element("td", ran),
+        number(bits(call.broadcast_bits)),
+        number(bits(call.aggregate_bits)),
+        element("td", call.seed, class_="num dim"),
+        element("td", error, notes, _left_out(call.dropped)),
     )
 
 
-def _left_out(dropped: dict[str, str]) -> str:
+def _left_out(dropped: dict[int, str]) -> Markup | None:
     if not dropped:
-        return ""
-    first = sorted(dropped, key=int)[:_LISTED]
-    reasons = "".join(f"<li>client {index}: {escape(dropped[index])}</li>" for index in first)
-    more = f"<li>and {len(dropped) - len(first)} more</li>" if len(dropped) > len(first) else ""
+        return None
+    first = sorted(dropped)[:_LISTED]
+    reasons = [element("li", f"client {index}: {dropped[index]}") for index in first]
+    more = element("li", f"and {len(dropped) - len(first)} more") if len(dropped) > len(first) else None
     clients = f"{len(dropped)} client{'s' * (len(dropped) != 1)} left out"
-    return f"<details><summary>{clients}</summary><ul>{reasons}{more}</ul></details>"
+    return element("details", element("summary", clients), element("ul", reasons, more))
 
 
-def _timelines(one: Computation, recorded: Recorded) -> str:
+def _timelines(one: Computation, recorded: Recorded) -> Markup:
     calls = one.calls[:_DRAWN]
-    slowest = max(one.calls, key=lambda c: c["seconds"], default=None)
+    slowest = max(one.calls, key=lambda c: c.seconds, default=None)
     if slowest is not None and slowest not in calls:
         calls = [*calls[:-1], slowest]
     left = len(one.calls) - len(calls)
-    files_ = ", ".join(f"<code>{escape(str(t))}</code>" for t in recorded.timelines)
-    note = f"<p class='dim'>{left} more calls are not drawn here; all are in {files_}.</p>" if left else ""
-    return "".join(timeline(c, open_=i == 0) for i, c in enumerate(calls)) + note
+    note = None
+    if left:
+        names = joined([", " * (i > 0), element("code", str(t))] for i, t in enumerate(recorded.timelines))
+        note = element("p", f"{left} more calls are not drawn here; all are in ", names, ".", class_="dim")
+    return joined([timeline(c, open_=i == 0) for i, c in enumerate(calls)], note)

@@ -3,13 +3,14 @@
 import difflib
 import json
 import re
-from html import escape
 
+from fedcore.cli.page.markup import Child, Markup, element, joined
 from fedcore.cli.page.units import seconds
 from fedcore.cli.recorded import Computation, Recorded
+from fedcore.cli.recording_schema import StageRecord
 
 _CONTEXT = 3
-_LOCATION = re.compile(r'\s+loc\(("(?:\\.|[^"\\])*"):(\d+)\)')
+_LOCATION = re.compile(r'\s+loc\(("(?:\\.|[^"\\])*"):(\d{1,9})\)')
 _TOKENS = re.compile(
     r"""(?P<digest>sha256:[0-9a-f]+)
 |(?P<symbol>@(?:"(?:\\.|[^"\\])*"|(?!CLIENTS\b|SERVER\b)\w+))
@@ -23,43 +24,47 @@ _TOKENS = re.compile(
 )
 
 
-def ir_view(one: Computation) -> str:
+def ir_view(one: Computation) -> Markup:
     if not one.stages:
-        return "<p>This computation ran as it was traced: its runtime does not compile.</p>"
-    chips, bodies = [], []
-    last, total = one.stages[0]["text"], sum(s["seconds"] for s in one.stages)
+        return element("p", "This computation ran as it was traced: its runtime does not compile.")
+    chips: list[Markup] = []
+    bodies = []
+    last, total = "", sum(s.seconds for s in one.stages)
     ends = _last_of_each_form(one)
     for i, stage in enumerate(one.stages):
-        changed = stage["text"] is not None
-        pressed = ' class="on"' if i == 0 else ""
-        note = f"<i>{seconds(stage['seconds'])}</i>" if i else "<i>as written</i>"
-        state = "" if changed else " disabled title='it changed nothing'"
-        chips.append(f"<button data-pass='{i}'{pressed}{state}>{escape(stage['pass'])}{note}</button>")
-        if not changed:
+        chips.append(_chip(i, stage))
+        if stage.text is None:
             continue
-        content = _whole(stage["text"], one) if i == 0 else _side_by_side(last, stage["text"], one)
-        whole = f"<details><summary>the whole module</summary>{_whole(stage['text'], one)}</details>"
-        full = whole if i and i in ends else ""
-        bodies.append(f"<div data-body='{i}'{'' if i == 0 else ' hidden'}>{content}{full}</div>")
-        last = stage["text"]
-    return (
-        f"<div class='passes'>{'<b>→</b>'.join(chips)}</div>"
-        f"<p class='dim'>compiled in {seconds(total)}; a pass in grey changed nothing. Click a line's file to see it."
-        f"</p>{''.join(bodies)}"
+        content = _side_by_side(last, stage.text, one) if i else _whole(stage.text, one)
+        whole = element("details", element("summary", "the whole module"), _whole(stage.text, one))
+        bodies.append(element("div", content, whole if i and i in ends else None, data_body=i, hidden=i > 0))
+        last = stage.text
+    says = f"compiled in {seconds(total)}; a pass in grey changed nothing. Click a line's file to see it."
+    passes = [[element("b", "→") if i else None, chip] for i, chip in enumerate(chips)]
+    return joined(element("div", passes, class_="passes"), element("p", says, class_="dim"), bodies)
+
+
+def _chip(index: int, stage: StageRecord) -> Markup:
+    """The button that shows what a pass left; disabled for one that changed nothing."""
+    note = element("i", seconds(stage.seconds) if index else "as written")
+    same = stage.text is None
+    title = "it changed nothing" if same else None
+    return element(
+        "button", stage.name, note, data_pass=index, class_=None if index else "on", disabled=same, title=title
     )
 
 
 def _last_of_each_form(one: Computation) -> set[int]:
     """The last text of the traced, the lowered and the planned form: those are shown whole too."""
-    return set({s["text"].split("\n", 1)[0]: i for i, s in enumerate(one.stages) if s["text"]}.values())
+    return set({s.text.split("\n", 1)[0]: i for i, s in enumerate(one.stages) if s.text}.values())
 
 
-def _whole(text: str, one: Computation) -> str:
-    rows = "".join(f"<li>{_line(line, one)}</li>" for line in text.rstrip("\n").split("\n"))
-    return f"<ol class='ir'>{rows}</ol>"
+def _whole(text: str, one: Computation) -> Markup:
+    rows = [element("li", _line(line, one)) for line in text.rstrip("\n").split("\n")]
+    return element("ol", rows, class_="ir")
 
 
-def _side_by_side(before: str, after: str, one: Computation) -> str:
+def _side_by_side(before: str, after: str, one: Computation) -> Markup:
     left, right = before.rstrip("\n").split("\n"), after.rstrip("\n").split("\n")
     plain = [[_LOCATION.sub("", line) for line in lines] for lines in (left, right)]
     matcher = difflib.SequenceMatcher(None, plain[0], plain[1], autojunk=False)
@@ -71,15 +76,15 @@ def _side_by_side(before: str, after: str, one: Computation) -> str:
         for i in range(max(b - a, d - c)):
             old = _cell(left[a + i], a + i, "old", one) if a + i < b else _NOTHING
             new = _cell(right[c + i], c + i, "new", one) if c + i < d else _NOTHING
-            rows.append(f"<tr>{old}{new}</tr>")
-    columns = "<colgroup><col class=n><col><col class=n><col></colgroup>"
-    return f"<div class='scroll'><table class='diff'>{columns}{''.join(rows)}</table></div>"
+            rows.append(element("tr", old, new))
+    columns = element("colgroup", [(element("col", class_="n"), element("col"))] * 2)
+    return element("div", element("table", columns, rows, class_="diff"), class_="scroll")
 
 
-_NOTHING = "<td class='n none'></td><td class='none'></td>"
+_NOTHING = joined(element("td", class_="n none"), element("td", class_="none"))
 
 
-def _equal(left, right, a: int, c: int, one: Computation, *, first: bool, last: bool) -> list[str]:
+def _equal(left, right, a: int, c: int, one: Computation, *, first: bool, last: bool) -> list[Markup]:
     """Lines that are the same: only those next to a change are shown."""
     count = len(left)
     head, tail = (0 if first else _CONTEXT), (0 if last else _CONTEXT)
@@ -89,54 +94,60 @@ def _equal(left, right, a: int, c: int, one: Computation, *, first: bool, last: 
     for i in range(count):
         if i == head and count - head - tail > 0 and head < count:
             hidden = count - head - tail
-            rows.append(f"<tr class='gap'><td colspan=4>{hidden} equal line{'s' * (hidden != 1)}</td></tr>")
+            says = f"{hidden} equal line{'s' * (hidden != 1)}"
+            rows.append(element("tr", element("td", says, colspan=4), class_="gap"))
         if i < head or i >= count - tail:
-            rows.append(f"<tr>{_cell(left[i], a + i, 'same', one)}{_cell(right[i], c + i, 'same', one)}</tr>")
+            rows.append(element("tr", _cell(left[i], a + i, "same", one), _cell(right[i], c + i, "same", one)))
     return rows
 
 
-def _cell(line: str, index: int, kind: str, one: Computation) -> str:
-    return f"<td class='n {kind}'>{index + 1}</td><td class='{kind}'><code>{_line(line, one)}</code></td>"
+def _cell(line: str, index: int, kind: str, one: Computation) -> Markup:
+    number = element("td", index + 1, class_=f"n {kind}")
+    return joined(number, element("td", element("code", _line(line, one)), class_=kind))
 
 
-def _line(line: str, one: Computation) -> str:
+def _line(line: str, one: Computation) -> Markup:
     found = _LOCATION.search(line)
-    body = _coloured(line[: found.start()] if found else line) or " "
-    if not found:
-        return f"<span class='ln'>{body}</span>"
-    name, number = json.loads(found[1]), int(found[2])
-    source = one.sources.get(name, "").split("\n")
-    shown = source[number - 1].strip() if 0 < number <= len(source) else ""
-    label = f"{escape(name)}:{number}"
+    name = _unquoted(found[1]) if found else None
+    if found is None or name is None:
+        return element("span", _coloured(line) if line else " ", class_="ln")
+    body = element("span", _coloured(line[: found.start()]) if found.start() else " ", class_="ln")
+    number = int(found[2])
+    label = f"{name}:{number}"
     if name not in one.sources:
-        return f"<span class='ln'>{body}</span><span class='loc'>{label}</span>"
-    return (
-        f"<span class='ln'>{body}</span><a class='loc' href='#' data-file='{escape(name, quote=True)}' "
-        f"data-line='{number}' title='{escape(shown, quote=True)}'>{label}</a>"
-    )
+        return joined(body, element("span", label, class_="loc"))
+    source = one.sources[name].split("\n")
+    shown = source[number - 1].strip() if 0 < number <= len(source) else ""
+    return joined(body, element("a", label, class_="loc", href="#", data_file=name, data_line=number, title=shown))
 
 
-def _coloured(text: str) -> str:
-    out, at = [], 0
+def _unquoted(text: str) -> str | None:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _coloured(text: str) -> Markup:
+    out: list[Child] = []
+    at = 0
     for token in _TOKENS.finditer(text):
-        out.append(escape(text[at : token.start()], quote=False))
+        out.append(text[at : token.start()])
         if token.lastgroup == "digest":
-            out.append(f"<s title='{token[0]}'>{token[0][:17]}…</s>")
+            out.append(element("s", f"{token[0][:17]}…", title=token[0]))
         else:
-            out.append(f"<s class='{token.lastgroup}'>{escape(token[0], quote=False)}</s>")
+            out.append(element("s", token[0], class_=token.lastgroup))
         at = token.end()
-    return "".join(out) + escape(text[at:], quote=False)
+    return joined(out, text[at:])
 
 
-def source_panes(recorded: Recorded) -> str:
+def source_panes(recorded: Recorded) -> Markup:
     """The user's files, each once; a click on a location opens one."""
     sources = {name: text for one in recorded.computations for name, text in one.sources.items()}
-    return "".join(_source(name, text) for name, text in sources.items())
+    return joined(_source(name, text) for name, text in sources.items())
 
 
-def _source(name: str, text: str) -> str:
-    rows = "".join(
-        f"<li data-line='{i}'>{escape(line, quote=False) or ' '}</li>" for i, line in enumerate(text.split("\n"), 1)
-    )
-    title = f"<figcaption>{escape(name)}<button>×</button></figcaption>"
-    return f"<figure data-source='{escape(name, quote=True)}' hidden>{title}<ol class='ir'>{rows}</ol></figure>"
+def _source(name: str, text: str) -> Markup:
+    rows = [element("li", line or " ", data_line=i) for i, line in enumerate(text.split("\n"), 1)]
+    title = element("figcaption", name, element("button", "×"))
+    return element("figure", title, element("ol", rows, class_="ir"), data_source=name, hidden=True)

@@ -1,10 +1,11 @@
 """The plan as a picture: two lanes for the placements, and what crosses between them."""
 
-from html import escape
-
+import fedcore.intrinsics  # noqa: F401  the verifier knows the operations that are imported
+from fedcore.cli.page.markup import Markup, element, joined
 from fedcore.cli.page.units import bits, seconds
 from fedcore.cli.recorded import Computation
-from fedcore.ir import Function, Module, Operation, Ref, parse_module
+from fedcore.cli.recording_schema import CallRecord
+from fedcore.ir import Function, Module, Operation, Ref, parse_module, verify
 from fedcore.types import FederatedType, StructType
 
 _COLUMN, _BOX, _HEIGHT, _LEFT = 164, 138, 58, 84
@@ -13,42 +14,50 @@ _WORK = {"run": _SERVER_Y, "fold": _CLIENT_Y, "collect": _CLIENT_Y}
 _CROSSES = ("broadcast", "merge")
 
 
-def plan_picture(one: Computation) -> str:
+def plan_picture(one: Computation) -> Markup:
     if one.plan is None:
-        return "<p>There is no plan: this runtime runs the traced program.</p>"
-    module = parse_module(one.plan)
+        return element("p", "There is no plan: this runtime runs the traced program.")
+    module = verify(parse_module(one.plan))
     spent = _spent(one.calls)
-    rows = "".join(_stage_row(module, f, spent) for f in module.stages())
-    return (
-        f"<div class='scroll'>{_Picture(module).svg()}</div><h3>Stages</h3><div class='scroll'><table><thead><tr>"
-        "<th>stage</th><th>at</th><th>how</th><th>operations</th><th>line</th><th class=num>ran</th>"
-        f"<th class=num>time</th></tr></thead><tbody>{rows}</tbody></table></div>"
-        "<p class='dim'>Time is the sum over the calls recorded, and over workers that ran side by side.</p>"
+    heads = [element("th", name) for name in ("stage", "at", "how", "operations", "line")]
+    heads += [element("th", name, class_="num") for name in ("ran", "time")]
+    rows = [_stage_row(module, f, spent) for f in module.stages()]
+    table = element("table", element("thead", element("tr", heads)), element("tbody", rows))
+    return joined(
+        element("div", _Picture(module).svg(), class_="scroll"),
+        element("h3", "Stages"),
+        element("div", table, class_="scroll"),
+        element("p", "Time is the sum over the calls recorded, and over workers that ran side by side.", class_="dim"),
     )
 
 
-def _spent(calls: list[dict]) -> dict[str, tuple[int, float]]:
+def _spent(calls: list[CallRecord]) -> dict[str, tuple[int, float]]:
     """For each stage how often it ran, and for how long."""
     found: dict[str, tuple[int, float]] = {}
     for call in calls:
-        for span in call["spans"]:
-            if span["kind"] in ("run", "block", "merge"):
-                count, total = found.get(span["name"], (0, 0.0))
-                found[span["name"]] = count + 1, total + span["end"] - span["start"]
+        for span in call.spans:
+            if span.kind in ("run", "block", "merge"):
+                count, total = found.get(span.name, (0, 0.0))
+                found[span.name] = count + 1, total + span.seconds
     return found
 
 
-def _stage_row(module: Module, stage: Function, spent: dict[str, tuple[int, float]]) -> str:
+def _stage_row(module: Module, stage: Function, spent: dict[str, tuple[int, float]]) -> Markup:
     how = ", ".join(f"{k} {v}" for k, v in stage.attributes.items()) or "–"
     work = [op for op in stage.operations if op.kind not in ("item", "struct")]
     kinds = ", ".join(f"call @{op.operands[0].name}" if op.kind == "call" else op.kind for op in work) or "none"
     lines = dict.fromkeys(str(op.location) for op in stage.operations if op.location is not None)
     count, total = spent.get(stage.name, (0, 0.0))
     where = str(stage.placement)
-    return (
-        f"<tr><td><code>@{escape(stage.name)}</code></td><td><span class='at {where.lower()}'>{where}</span></td>"
-        f"<td>{escape(how)}</td><td>{escape(kinds)}</td><td class=dim>{escape(', '.join(lines) or '–')}</td>"
-        f"<td class=num>{count or '–'}</td><td class=num>{seconds(total)}</td></tr>"
+    return element(
+        "tr",
+        element("td", element("code", f"@{stage.name}")),
+        element("td", element("span", where, class_=f"at {where.lower()}")),
+        element("td", how),
+        element("td", kinds),
+        element("td", ", ".join(lines) or "–", class_="dim"),
+        element("td", count or "–", class_="num"),
+        element("td", seconds(total), class_="num"),
     )
 
 
@@ -57,27 +66,27 @@ class _Picture:
         self.module = module
         self.ops = {op.name: op for op in module.main.operations}
         self.columns: dict[str, int] = {}
-        self.out: list[str] = []
+        self.out: list[Markup] = []
 
-    def svg(self) -> str:
+    def svg(self) -> Markup:
         main = self.module.main
         shown = [op for op in main.operations if op.kind in _WORK or op.kind in _CROSSES]
         for i, op in enumerate(shown):
             self.columns[op.name] = i + 1
         width = _LEFT + _COLUMN * (len(shown) + 2)
-        boxes = "".join(map(self._box, shown))
+        boxes = [self._box(op) for op in shown]
         inputs, ends = self._inputs(), self._result(len(shown) + 1)
-        edges = "".join(self._edge(source, op) for op in shown for source in self._sources(op))
-        lanes = "".join(
-            f"<rect class='lane {name.lower()}' x='0' y='{y - 30}' width='{width}' height='{_HEIGHT + 50}' rx='10'/>"
-            f"<text class='lane-name' x='16' y='{y + 34}'>{name}</text>"
-            for name, y in (("SERVER", _SERVER_Y), ("CLIENTS", _CLIENT_Y))
-        )
-        return (
-            f"<svg class='plan' viewBox='0 0 {width} 350' width='{width}' height='350' role='img' "
-            f"aria-label='plan of @{escape(main.name, quote=True)}'>{lanes}{edges}{''.join(self.out)}"
-            f"{inputs}{boxes}{ends}</svg>"
-        )
+        edges = [self._edge(source, op) for op in shown for source in self._sources(op)]
+        lanes = []
+        for name, y in (("SERVER", _SERVER_Y), ("CLIENTS", _CLIENT_Y)):
+            lane = f"lane {name.lower()}"
+            lanes.append(element("rect", class_=lane, x=0, y=y - 30, width=width, height=_HEIGHT + 50, rx=10))
+            lanes.append(element("text", name, class_="lane-name", x=16, y=y + 34))
+        parts = (lanes, edges, self.out, inputs, boxes, ends)
+        return element(
+            "svg", parts, class_="plan", viewBox=f"0 0 {width} 350", width=width, height=350, role="img",
+            aria_label=f"plan of @{main.name}",
+        )  # fmt: skip
 
     def _x(self, column: int) -> int:
         return _LEFT + _COLUMN * column
@@ -112,7 +121,7 @@ class _Picture:
         base = _CLIENT_Y if _at_clients(mine.type) else _SERVER_Y
         return base + _HEIGHT / 2 + (same.index(name) - (len(same) - 1) / 2) * 28
 
-    def _edge(self, source: str, op: Operation) -> str:
+    def _edge(self, source: str, op: Operation) -> Markup:
         x0, y0 = self._place(source)
         column = self._x(self.columns[op.name])
         if op.kind == "broadcast":
@@ -135,54 +144,56 @@ class _Picture:
         if y0 == y1 and x1 - x0 > _COLUMN:  # around the boxes between
             side = -44 if y0 < _CROSS_Y else 44
             path = f"M{x0} {y0}C{x0 + 40} {y0 + side} {x1 - 40} {y1 + side} {x1 - 4} {y1 + side / 8}"
-        return f"<path class='edge {'clients' if client else 'server'}' d='{path}' marker-end='url(#tip)'/>"
+        return _arrow("clients" if client else "server", path)
 
-    def _box(self, op: Operation) -> str:
+    def _box(self, op: Operation) -> Markup:
         x = self._x(self.columns[op.name])
+        middle = x + _BOX / 2
         if op.kind in _CROSSES:
-            cost = bits(op.attributes.get("bits"))
             sign = "↓" if op.kind == "broadcast" else "↑"
-            return (
-                f"<g class='cross {op.kind}'>"
-                f"<rect x='{x + 8}' y='{_CROSS_Y + 8}' width='{_BOX - 16}' height='42' rx='21'/>"
-                f"<text x='{x + _BOX / 2}' y='{_CROSS_Y + 26}'>{sign} {op.kind}</text>"
-                f"<text class='small' x='{x + _BOX / 2}' y='{_CROSS_Y + 41}'>{cost}</text></g>"
+            return element(
+                "g",
+                element("rect", x=x + 8, y=_CROSS_Y + 8, width=_BOX - 16, height=42, rx=21),
+                element("text", f"{sign} {op.kind}", x=middle, y=_CROSS_Y + 26),
+                element("text", bits(op.attributes.get("bits")), class_="small", x=middle, y=_CROSS_Y + 41),
+                class_=f"cross {op.kind}",
             )
         stages = [o.name for o in op.operands if not isinstance(o, Ref)]
         stage = self.module.function(stages[-1])
         y, at = _WORK[op.kind], "server" if op.kind == "run" else "clients"
         how = " ".join(str(stage.attributes[k]) for k in ("strategy", "width") if k in stage.attributes)
         below = f"{how} · block {stage.attributes['block']}" if "block" in stage.attributes else _line_of(stage)
-        shadow = (
-            ""
-            if op.kind == "run"
-            else "".join(
-                f"<rect class='behind' x='{x + d}' y='{y - d}' width='{_BOX}' height='{_HEIGHT}' rx='7'/>"
-                for d in (8, 4)
-            )
-        )
-        return (
-            f"<g class='box {at}'>{shadow}<rect x='{x}' y='{y}' width='{_BOX}' height='{_HEIGHT}' rx='7'/>"
-            f"<text x='{x + _BOX / 2}' y='{y + 25}'>{op.kind} @{escape(stage.name)}</text>"
-            f"<text class='small' x='{x + _BOX / 2}' y='{y + 43}'>{escape(below)}</text></g>"
+        size = {"width": _BOX, "height": _HEIGHT, "rx": 7}
+        behind = () if op.kind == "run" else (8, 4)
+        return element(
+            "g",
+            [element("rect", class_="behind", x=x + d, y=y - d, **size) for d in behind],
+            element("rect", x=x, y=y, **size),
+            element("text", f"{op.kind} @{stage.name}", x=middle, y=y + 25),
+            element("text", below, class_="small", x=middle, y=y + 43),
+            class_=f"box {at}",
         )
 
-    def _inputs(self) -> str:
+    def _inputs(self) -> list[Markup]:
         out = []
         for p in self.module.main.parameters:
             at = "clients" if _at_clients(p.type) else "server"
-            y = self._parameter_y(p.name)
+            y, x = self._parameter_y(p.name), self._x(0)
             out.append(
-                f"<g class='value {at}'><title>{escape(str(p.type))}</title><rect x='{self._x(0) + 6}' y='{y - 12}' "
-                f"width='{_BOX - 30}' height='24' rx='12'/><text x='{self._x(0) + _BOX / 2 - 9}' y='{y + 4}'>"
-                f"%{escape(p.name)}</text></g>"
+                element(
+                    "g",
+                    element("title", str(p.type)),
+                    element("rect", x=x + 6, y=y - 12, width=_BOX - 30, height=24, rx=12),
+                    element("text", f"%{p.name}", x=x + _BOX / 2 - 9, y=y + 4),
+                    class_=f"value {at}",
+                )
             )
-        return "".join(out)
+        return out
 
-    def _result(self, column: int) -> str:
+    def _result(self, column: int) -> list[Markup]:
         main = self.module.main
         if not isinstance(main.result, Ref):
-            return ""
+            return []
         probe = Operation("", "struct", (main.result,), main.result_type)
         out = []
         sources = self._sources(probe)
@@ -194,15 +205,21 @@ class _Picture:
             for source in mine:
                 x0, y0 = self._place(source)
                 bend = max(30.0, (x - x0) / 2)
-                self.out.append(
-                    f"<path class='edge {at}' d='M{x0} {y0}C{x0 + bend} {y0} {x - bend} {y} {x - 4} {y}' "
-                    "marker-end='url(#tip)'/>"
-                )
+                self.out.append(_arrow(at, f"M{x0} {y0}C{x0 + bend} {y0} {x - bend} {y} {x - 4} {y}"))
             out.append(
-                f"<g class='value {at}'><title>{escape(str(main.result_type))}</title><rect x='{x}' y='{y - 12}' "
-                f"width='92' height='24' rx='12'/><text x='{x + 46}' y='{y + 4}'>result</text></g>"
+                element(
+                    "g",
+                    element("title", str(main.result_type)),
+                    element("rect", x=x, y=y - 12, width=92, height=24, rx=12),
+                    element("text", "result", x=x + 46, y=y + 4),
+                    class_=f"value {at}",
+                )
             )
-        return "".join(out)
+        return out
+
+
+def _arrow(at: str, path: str) -> Markup:
+    return element("path", class_=f"edge {at}", d=path, marker_end="url(#tip)")
 
 
 def _line_of(stage: Function) -> str:

@@ -1,0 +1,72 @@
+"""HTML and SVG built of elements: every text in them is escaped, since there is no other way to put one in."""
+
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Iterable
+from html import escape
+from typing import TypeAlias
+
+import attrs
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_VOID = frozenset({"col", "input", "meta"})
+_CODE = frozenset({"script", "style"})
+
+
+@attrs.frozen
+class Markup:
+    """Finished markup; `element`, `joined` and `code_element` alone make it."""
+
+    text: str
+
+
+Child: TypeAlias = "Markup | str | int | float | Iterable[Child] | None"
+"""What stands in an element: text and numbers are escaped, None is nothing, an iterable gives its items in order."""
+
+
+def element(name: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
+    """`<name attributes>children</name>`.
+
+    Args:
+        attributes: named as in HTML, with `_` for `-`, and `_` behind a word of Python (`class_`). True gives the bare
+            name; None and False leave the attribute out.
+    """
+    if name in _CODE or not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no element that holds text")
+    opening = "<" + name + "".join(_attribute(key, value) for key, value in attributes.items()) + ">"
+    if name in _VOID:
+        return Markup(opening)
+    return Markup(f"{opening}{joined(*children).text}</{name}>")
+
+
+def joined(*children: Child) -> Markup:
+    """The children, one after the other."""
+    return Markup("".join(map(_text_of, children)))
+
+
+def code_element(name: str, code: str) -> tuple[Markup, str]:
+    """A style or script element of this package's own code, and the source that allows it in a security policy."""
+    if name not in _CODE or "</" in code or "<!--" in code:
+        raise ValueError(f"the code could end the {name} element early")
+    digest = b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    return Markup(f"<{name}>{code}</{name}>"), f"'sha256-{digest}'"
+
+
+def _text_of(child: Child) -> str:
+    if isinstance(child, Markup):
+        return child.text
+    if child is None:
+        return ""
+    if isinstance(child, str | int | float):
+        return escape(str(child), quote=False)
+    return "".join(map(_text_of, child))
+
+
+def _attribute(key: str, value: str | int | float | bool | None) -> str:
+    name = key.rstrip("_").replace("_", "-")
+    if not _NAME.fullmatch(name) or name.startswith("on") or name == "style":
+        raise ValueError(f"{name!r} is no attribute that a page may have")
+    if value is None or value is False:
+        return ""
+    return f" {name}" if value is True else f' {name}="{escape(str(value), quote=True)}"'

@@ -1,0 +1,226 @@
+"""The records of a recording's files, and the one place that checks them.
+
+A recording may come from elsewhere. Every field is read by its type, in its range; pages and figures are made of
+nothing else.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+
+from fedcore.errors import FedcoreError
+from fedcore.ir.regular_files import read_regular_file
+
+MAX_FILE_BYTES = 256 * 2**20
+_MAX_SECONDS = 1e10
+_MAX_WHOLE = 2**63
+_SHOWN = 40
+
+Record = TypeVar("Record", bound=attrs.AttrsInstance)
+Reader = Callable[[Any, str], Any]
+"""Checks a JSON value and converts it; takes the value and the place where it stands."""
+
+
+class _Wrong(Exception):
+    """A value is not of its field's type; the message says where."""
+
+
+def read_record(kind: type[Record], path: Path) -> Record:
+    """The record in a JSON file.
+
+    Raises:
+        FedcoreError: the file cannot be read, or is no such record; the message names the field.
+    """
+    try:
+        content = json.loads(read_regular_file(path, MAX_FILE_BYTES))
+        return _record(kind)(content, "")
+    except (OSError, ValueError) as error:
+        raise FedcoreError(f"{path} cannot be read: {error}") from None
+    except RecursionError:
+        raise FedcoreError(f"{path} cannot be read: its values nest too deep") from None
+    except _Wrong as error:
+        raise FedcoreError(f"{path} is no recording of fedcore: {error}") from None
+
+
+def _wrong(value: object, where: str, wanted: str) -> _Wrong:
+    shown = repr(value)
+    return _Wrong(f"{where or 'it'} is {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}, not {wanted}")
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong(value, where, "a text")
+    return value.encode(errors="replace").decode()  # JSON can hold halves of characters
+
+
+def _whole(value: Any, where: str) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_WHOLE:
+        raise _wrong(value, where, "a whole number from 0")
+    return value
+
+
+def _seed(value: Any, where: str) -> int:
+    if type(value) is not int or not -_MAX_WHOLE <= value < 2 * _MAX_WHOLE:
+        raise _wrong(value, where, "a seed")
+    return value
+
+
+def _seconds(value: Any, where: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= _MAX_SECONDS:
+        raise _wrong(value, where, "a number of seconds")
+    return float(value)
+
+
+def _flag(value: Any, where: str) -> bool:
+    if type(value) is not bool:
+        raise _wrong(value, where, "true or false")
+    return value
+
+
+def _optional(reader: Reader) -> Reader:
+    return lambda value, where: None if value is None else reader(value, where)
+
+
+def _list(reader: Reader) -> Reader:
+    def read(value: Any, where: str) -> list:
+        if not isinstance(value, list):
+            raise _wrong(value, where, "a list")
+        return [reader(v, f"{where}[{i}]") for i, v in enumerate(value)]
+
+    return read
+
+
+def _tuple(*readers: Reader) -> Reader:
+    def read(value: Any, where: str) -> tuple:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise _wrong(value, where, f"a list of {len(readers)}")
+        return tuple(r(v, f"{where}[{i}]") for i, (r, v) in enumerate(zip(readers, value, strict=True)))
+
+    return read
+
+
+def _mapping(keys: Callable[[str, str], Any], reader: Reader) -> Reader:
+    def read(value: Any, where: str) -> dict:
+        if not isinstance(value, dict):
+            raise _wrong(value, where, "an object")
+        return {keys(k, where): reader(v, f"{where}.{k[:_SHOWN]}") for k, v in value.items()}
+
+    return read
+
+
+def _client_index(key: str, where: str) -> int:
+    if not (key.isascii() and key.isdecimal() and len(key) < 19):
+        raise _wrong(key, where, "by a client's index")
+    return int(key)
+
+
+def _record(kind: type[Record]) -> Callable[[Any, str], Record]:
+    def read(value: Any, where: str) -> Record:
+        if not isinstance(value, Mapping):
+            raise _wrong(value, where, "an object")
+        fields = attrs.fields(kind)
+        prefix, given, missing = f"{where}." if where else "", {}, []
+        for field in fields:
+            key = field.metadata["key"] or field.name
+            if key in value:
+                given[field.name] = field.metadata["reader"](value[key], prefix + key)
+            elif field.default is attrs.NOTHING:
+                missing.append(key)
+        if missing:
+            raise _Wrong(f"{where or 'it'} lacks {' and '.join(missing)}")
+        return kind(**given)
+
+    return read
+
+
+def _by(reader: Reader, key: str | None = None) -> dict[str, Any]:
+    """The metadata of a field that is read by `reader`, under `key` where its name is a word of Python."""
+    return {"reader": reader, "key": key}
+
+
+@attrs.frozen(kw_only=True)
+class Span:
+    """Work that ran on one thread, in seconds from the start of its call.
+
+    Args:
+        clients: the first and the last of a block.
+    """
+
+    kind: str = attrs.field(metadata=_by(_text))
+    name: str = attrs.field(metadata=_by(_text))
+    start: float = attrs.field(metadata=_by(_seconds))
+    end: float = attrs.field(metadata=_by(_seconds))
+    worker: str = attrs.field(metadata=_by(_text))
+    device: str | None = attrs.field(metadata=_by(_optional(_text)), default=None)
+    block: int | None = attrs.field(metadata=_by(_optional(_whole)), default=None)
+    clients: tuple[int, int] | None = attrs.field(metadata=_by(_optional(_tuple(_whole, _whole))), default=None)
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.end - self.start)
+
+
+@attrs.frozen(kw_only=True)
+class CrossingRecord:
+    """A tensor that crossed between placements; see `fedcore.runtime.metering.Crossing`."""
+
+    op: str = attrs.field(metadata=_by(_text))
+    kind: str = attrs.field(metadata=_by(_text))
+    tensor: str = attrs.field(metadata=_by(_text))
+    type: str = attrs.field(metadata=_by(_text))
+    clients: int = attrs.field(metadata=_by(_whole))
+    bits: int | None = attrs.field(metadata=_by(_optional(_whole)))
+
+
+@attrs.frozen(kw_only=True)
+class CallRecord:
+    """One call; see `fedcore.runtime.Report`.
+
+    Args:
+        samples: seconds from the start, resident bytes, threads.
+    """
+
+    name: str = attrs.field(metadata=_by(_text))
+    digest: str = attrs.field(metadata=_by(_text))
+    process: int = attrs.field(metadata=_by(_whole))
+    number: int = attrs.field(metadata=_by(_whole))
+    began: float = attrs.field(metadata=_by(_seconds))
+    seconds: float = attrs.field(metadata=_by(_seconds))
+    seed: int = attrs.field(metadata=_by(_seed))
+    plan: str = attrs.field(metadata=_by(_text))
+    clients: int = attrs.field(metadata=_by(_whole))
+    graph_calls: dict[str, int] = attrs.field(metadata=_by(_mapping(_text, _whole)))
+    broadcast_bits: int = attrs.field(metadata=_by(_whole))
+    aggregate_bits: int = attrs.field(metadata=_by(_whole))
+    notes: list[str] = attrs.field(metadata=_by(_list(_text)), default=attrs.Factory(list))
+    dropped: dict[int, str] = attrs.field(metadata=_by(_mapping(_client_index, _text)), default=attrs.Factory(dict))
+    error: str | None = attrs.field(metadata=_by(_optional(_text)))
+    crossings: list[CrossingRecord] = attrs.field(metadata=_by(_list(_record(CrossingRecord))))
+    spans: list[Span] = attrs.field(metadata=_by(_list(_record(Span))))
+    samples: list[tuple[float, int, int]] = attrs.field(metadata=_by(_list(_tuple(_seconds, _whole, _whole))))
+
+
+@attrs.frozen(kw_only=True)
+class StageRecord:
+    """A pass: the module's text after it, None where it changed nothing."""
+
+    name: str = attrs.field(metadata=_by(_text, key="pass"))
+    text: str | None = attrs.field(metadata=_by(_optional(_text)))
+    seconds: float = attrs.field(metadata=_by(_seconds))
+
+
+@attrs.frozen(kw_only=True)
+class ModuleRecord:
+    """A computation as each pass left it.
+
+    Args:
+        sources: the user's files by the name that locations give them.
+    """
+
+    name: str = attrs.field(metadata=_by(_text))
+    digest: str = attrs.field(metadata=_by(_text))
+    stages: list[StageRecord] = attrs.field(metadata=_by(_list(_record(StageRecord))))
+    sources: dict[str, str] = attrs.field(metadata=_by(_mapping(_text, _text)), default=attrs.Factory(dict))
