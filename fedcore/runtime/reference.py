@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.data import columns_of, fixed_seeds
-from fedcore.errors import ExecutionError, FedcoreError, TypeMismatch
+from fedcore.errors import ExecutionError, FedcoreError
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.trace import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual

@@ -129,7 +129,7 @@ def test_long_types_are_shown_around_the_first_difference():
     text = explain("f: the argument does not fit", other, WIDE)
     lines = text.split("\n")
     assert all(len(line) < 300 for line in lines)
-    title, wants, has, carets, note = lines
+    _title, wants, has, carets, note = lines
     start = carets.index("^")
     assert has[start : carets.rindex("^") + 1] == "int32[251,784]"
     assert wants[start : start + 16] == "float32[251,784]"
