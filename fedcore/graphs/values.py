@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedcore.errors import TypeMismatch
-from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class
+from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class, not_dense
 
 
 def flatten(value) -> list:
@@ -100,6 +100,8 @@ def tensor_leaf(value, type_: TensorType, path: str = "value"):
         TypeMismatch: the dtype or the shape does not fit; Python numbers take the dtype if it holds them.
     """
     if hasattr(value, "numpy") and hasattr(value, "dtype"):
+        if type(value).__name__ == "RaggedTensor":
+            raise TypeMismatch(f"{path}: {not_dense(value)}")
         have = _tensor_type(value.dtype, tuple(value.shape))
         array = value
     else:
@@ -116,6 +118,9 @@ _tensor_type = functools.lru_cache(256)(TensorType)  # a state has many leaves o
 
 
 def _array(value, type_: TensorType, path: str) -> np.ndarray:
+    problem = not_dense(value)
+    if problem is not None:
+        raise TypeMismatch(f"{path}: {problem}")
     if type_.dtype.name == "str":
         array = np.asarray(value)
         if array.dtype.kind not in "USO":
