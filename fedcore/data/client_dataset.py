@@ -20,7 +20,7 @@ from fedcore.graphs.trace import TracedGraph, graph_callable, spec
 from fedcore.graphs.tracing import trace_function
 from fedcore.graphs.values import leaves_of, to_python, unflatten
 from fedcore.ir.locations import describe
-from fedcore.types import TensorType, Type, tensor_leaves, to_type
+from fedcore.types import TensorType, Type, not_dense, tensor_leaves, to_type
 from fedcore.types.python_values import as_array
 
 
@@ -69,8 +69,8 @@ class ClientDataset(tf.data.Dataset):
         leaves: list = []
         element = _element_of(_form(columns, leaves))
         if element is None or len({len(leaf) for leaf in leaves}) != 1:
-            given = to_type(tf.nest.map_structure(_as_column, columns))
-            raise FedcoreError(f"columns have one row per example, all equally many; these are {given}")
+            rows = ", ".join(_rows_of(leaf) for leaf in leaves[:8]) or "no columns"
+            raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
         return cls(Columns(element, leaves))
 
     @property
@@ -252,6 +252,9 @@ _plain_step = functools.lru_cache(maxsize=1024)(Step)
 def _as_column(x) -> np.ndarray | tf.Tensor:
     if isinstance(x, tf.Tensor):
         return x
+    problem = not_dense(x)
+    if problem is not None:
+        raise FedcoreError(f"columns hold dense rows; {problem}")
     try:
         array = as_array(x)
     except ValueError as error:
@@ -259,6 +262,10 @@ def _as_column(x) -> np.ndarray | tf.Tensor:
     if array.dtype.kind == "O" and array.size and not isinstance(array.flat[0], bytes):
         raise FedcoreError(f"a column is no tensor: no integer dtype holds {array.flat[0]}")
     return array
+
+
+def _rows_of(column) -> str:
+    return f"{len(column):,} rows" if column.shape else f"{str(column)[:40]!r}, which has no rows"
 
 
 def _form(columns, leaves: list) -> tuple:

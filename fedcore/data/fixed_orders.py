@@ -44,7 +44,7 @@ def _tokens(value, type_: Type) -> Iterator[Hashable]:
             for part, member in zip(parts, type_.types, strict=True):
                 yield from _tokens(part, member)
     elif isinstance(value, ClientDataset):
-        if value.columns.is_random:
+        if value.columns.has_fixed_order:
             yield from (step.token for step in value.columns.steps if step.token is not None)
     elif isinstance(value, tf.data.Dataset):
         yield from tokens_of(value)

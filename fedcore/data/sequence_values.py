@@ -1,14 +1,15 @@
 """What users pass for a sequence, as the runtimes take it."""
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.foreign import from_its_beginning, recognised
-from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.data.misfits import are_columns, batched, is_array, no_dataset, no_fit
+from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.columns import Columns
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.values import elements_of, flatten, tensor_leaf
@@ -17,7 +18,6 @@ from fedcore.types import (
     StructType,
     TensorType,
     Type,
-    explain,
     fits,
     leaves,
     map_tensors,
@@ -62,13 +62,12 @@ def columns_of(
             note(f"a tf.data.Dataset is iterated in every call: {found}")
         elements = [_element(x, type_.element, path) for x in from_its_beginning(value)]
         return _from_elements(elements, type_.element, path)
-    if hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict):
-        for _, leaf in leaves(type_.element):
-            if not isinstance(leaf, TensorType):
-                raise TypeMismatch(f"{path}: the elements of a sequence are tensors and structs of them, not {leaf}")
-        elements = [_element(x, type_.element, f"{path}[{i}]") for i, x in enumerate(value)]
-        return _from_elements(elements, type_.element, path)
-    raise _no_sequence(value, type_, path)
+    if are_columns(value, type_) or isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        raise no_dataset(value, type_, path)
+    for _, leaf in leaves(type_.element):
+        if not isinstance(leaf, TensorType):
+            raise TypeMismatch(f"{path}: the elements of a sequence are tensors and structs of them, not {leaf}")
+    return _from_elements(_elements(value, type_, path), type_.element, path)
 
 
 def _with_seeds(columns: Columns, seeds: Mapping[Hashable, int] | None, note: Callable[[str], None]) -> Columns:
@@ -102,15 +101,32 @@ def _layout_fits(layout: Layout, type_: SequenceType) -> bool:
     return fits(layout.element_type(), type_.element)
 
 
-def _no_sequence(value, type_: SequenceType, path: str) -> TypeMismatch:
-    return TypeMismatch(
-        f"{path} is {brief(value)}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
-    )
-
-
 def _check_element(have: Type, want: SequenceType, path: str) -> None:
     if not fits(have, want.element):
-        raise TypeMismatch(explain(f"{path} does not fit", SequenceType(have), want))
+        raise no_fit(have, want, path)
+
+
+def _elements(value: Iterable, type_: SequenceType, path: str) -> list:
+    """The elements of a list, of an array, or of anything that Python iterates."""
+    found = []
+    for index, x in enumerate(value):
+        try:
+            found.append(_element(x, type_.element, f"{path}[{index}]"))
+        except TypeMismatch:
+            if is_array(value):
+                raise no_dataset(value, type_, path) from None
+            have = _type_of(x)
+            if have is not None and fits(batched(have), type_.element):
+                raise no_fit(have, type_, path) from None
+            raise
+    return found
+
+
+def _type_of(element) -> Type | None:
+    try:
+        return to_type(tf.nest.map_structure(np.asarray, element))
+    except (FedcoreError, ValueError, TypeError):
+        return None
 
 
 def _element(x, type_: Type, path: str):

@@ -56,6 +56,7 @@ class Columns:
         is_random: the call's seed decides what it draws.
         fixed_seeds: in place of the call's seed, by tokens of steps: sequences that share a step draw one order.
         is_in_order: its batches are all its examples, one after the other.
+        has_fixed_order: a step has a token, and the call's seed decides its order.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Columns:
         "element",
         "fixed_seeds",
         "groups",
+        "has_fixed_order",
         "is_in_order",
         "is_random",
         "layout",
@@ -78,7 +80,8 @@ class Columns:
         self.arrays = tuple(arrays)
         self.groups = groups
         self.steps = steps
-        self.layout, self.is_random, self.is_in_order = _told_by(element, groups is not None, steps)
+        told = _told_by(element, groups is not None, steps)
+        self.layout, self.is_random, self.is_in_order, self.has_fixed_order = told
         self.fixed_seeds: Mapping[Hashable, int] = _NO_SEEDS
         self._rows: Rows | None = None
 
@@ -93,17 +96,12 @@ class Columns:
         return fixed
 
     @property
-    def has_fixed_order(self) -> bool:
-        """Whether a step has a token."""
-        return self.is_random and any(step.token is not None for step in self.steps)
-
-    @property
     def splits_anew(self) -> bool:
         """Whether `take` or `skip` divides an order that is fixed in a call, and another one in the next."""
         if not self.has_fixed_order:
             return False
-        first = next(i for i, step in enumerate(self.steps) if step.token is not None)
-        return any(step.kind in ("take", "skip") for step in self.steps[first:])
+        after = itertools.dropwhile(lambda step: step.token is None, self.steps)
+        return any(step.kind in ("take", "skip") for step in after)
 
     @property
     def has_empty_batch(self) -> bool:
@@ -210,9 +208,9 @@ def _drawn_of(count: int, steps: tuple[Step, ...]) -> Rows:
 
 
 @functools.lru_cache(maxsize=1024)
-def _told_by(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool]:
+def _told_by(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool, bool]:
     """The layout (one object for what is laid out alike: comparing a cohort's is comparing identities), whether a seed
-    decides what is drawn, and whether batches are all examples in order."""
+    decides what is drawn, whether batches are all examples in order, and whether steps have tokens."""
     before: list[TracedGraph] = []
     after: list[TracedGraph] = []
     batched = grouped
@@ -222,8 +220,9 @@ def _told_by(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Lay
         batched = batched or step.kind == "batch"
     kinds = {step.kind for step in steps}
     in_order = not grouped and "batch" in kinds and kinds <= {"map", "batch"}
-    is_random = any(step.kind == "shuffle" and step.seeds is None for step in steps)
-    return Layout(element, tuple(before), batched, tuple(after), grouped), is_random, in_order
+    unseeded = [step for step in steps if step.kind == "shuffle" and step.seeds is None]
+    fixed = bool(unseeded) and ("cache" in kinds or not all(step.reshuffles for step in unseeded))
+    return Layout(element, tuple(before), batched, tuple(after), grouped), bool(unseeded), in_order, fixed
 
 
 def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:

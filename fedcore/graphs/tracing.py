@@ -15,7 +15,7 @@ from fedcore.graphs.values import to_python, unflatten
 from fedcore.intrinsics.rows import in_columns, why_no_columns
 from fedcore.ir.locations import describe
 from fedcore.ir.structural import struct_type
-from fedcore.types import SequenceType, StructType, Type, contains, leaves, tensor_leaves, to_type
+from fedcore.types import SequenceType, StructType, Type, contains, leaves, not_dense, tensor_leaves, to_type
 
 
 def trace_function(
@@ -102,6 +102,9 @@ def structure(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
         return _struct([(a.name, getattr(value, a.name)) for a in attrs.fields(type(value))], type(value), fn)
     if isinstance(value, list | tuple):
         return _struct([(None, v) for v in value], list if isinstance(value, list) else None, fn)
+    problem = not_dense(value)
+    if problem is not None:
+        raise TracingError(f"{describe(fn)} returns what is no tensor: {problem}")
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedcore.errors import TypeMismatch, brief
-from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class
+from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class, not_dense
 from fedcore.types.python_values import as_array, first_not_held, in_dtype
 
 
@@ -102,6 +102,8 @@ def tensor_leaf(value, type_: TensorType, path: str = "value"):
             is of their kind or a wider one, and holds them. Floats are rounded.
     """
     if hasattr(value, "numpy") and hasattr(value, "dtype"):
+        if type(value).__name__ == "RaggedTensor":
+            raise TypeMismatch(f"{path}: {not_dense(value)}")
         have, array, note = _tensor_type(value.dtype, tuple(value.shape)), value, ""
     else:
         array, note = _array(value, type_, path)
@@ -118,6 +120,9 @@ _tensor_type = functools.lru_cache(256)(TensorType)  # a state has many leaves o
 
 def _array(value, type_: TensorType, path: str) -> tuple[np.ndarray, str]:
     """The array, and a note where the dtype does not hold its numbers."""
+    problem = not_dense(value)
+    if problem is not None:
+        raise TypeMismatch(f"{path}: {problem}")
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcV":
         array = np.asarray(value)
         return (array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))), ""

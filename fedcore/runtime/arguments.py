@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from fedcore.data import dataset_of
+from fedcore.data import dataset_of, is_table
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.values import container, elements_of, tensor_leaf
 from fedcore.ir import Function
@@ -95,10 +95,12 @@ def _element_path(path: str, index: int, name: str | None) -> str:
 
 def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientValues:
     no_list = isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0
-    if no_list or hasattr(value, "element_spec"):
+    one_client = hasattr(value, "element_spec") or is_table(value)
+    if no_list or one_client:
+        fix = f"\n  fix: [{path}] is a list of one client" if hasattr(value, "element_spec") else ""
         raise TypeMismatch(
             f"{path} is a client value of type {type_}: give a list with one element per client, "
-            f"not {type(value).__name__}"
+            f"not {type(value).__name__}{fix}"
         )
     return ClientValues(value, lambda x, p: prepare(x, type_.member, p, sequence), path)
 

@@ -1,7 +1,7 @@
 """The types of the language: their notation, the relation `fits`, and signatures. Imports no TensorFlow."""
 
 from fedcore.types.containers import container_class, register_container
-from fedcore.types.convert import to_type
+from fedcore.types.convert import not_dense, to_type
 from fedcore.types.dtypes import DTYPES, DType, as_dtype
 from fedcore.types.fits import Mismatch, explain, fits, mismatches
 from fedcore.types.kinds import KINDS
@@ -76,6 +76,7 @@ __all__ = [
     "map_tensors",
     "member_of",
     "mismatches",
+    "not_dense",
     "notation_with_spans",
     "parse_signature",
     "parse_type",

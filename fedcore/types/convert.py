@@ -91,6 +91,19 @@ def _from_array(x) -> Type:
     return TensorType(dtype, as_shape(x.shape))
 
 
+def not_dense(x) -> str | None:
+    """Why a sparse or a ragged tensor, or its spec, is no value, and what to do; None for everything else."""
+    kind = type(x).__name__
+    if kind.startswith("SparseTensor"):
+        return f"a {kind} is no value of a computation: make it dense (tf.sparse.to_dense), or give its three tensors"
+    if kind.startswith("RaggedTensor"):
+        return f"a {kind} is no value of a computation: pad it (.to_tensor()), or give its values and row splits"
+    return None
+
+
 def _no_type(x) -> TypeMismatch:
     hint = "; a function without a parameter has the parameter type None only in FunctionType" if x is None else ""
+    problem = not_dense(x)
+    if problem is not None:
+        return TypeMismatch(problem)
     return TypeMismatch(f"{brief(x)} stands for no type{hint}")

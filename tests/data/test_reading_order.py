@@ -212,6 +212,8 @@ def test_the_seed_of_a_call_decides_shuffles_without_one(name, source, runtime):
 
     first, again, other = (of_each.invoke([made()], seed=s)[0].tolist() for s in (1, 1, 2))
     assert first == again != other
+    one = [made()]
+    assert [of_each.invoke(one, seed=s)[0].tolist() for s in (2, 1, 2)] == [other, first, other]
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -1,0 +1,101 @@
+"""The errors for what is given in place of a client's dataset: they name it, and what makes a dataset of it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.data.client_dataset import ClientDataset
+from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.types import SequenceType, StructType, TensorType, Type, explain, fits, map_tensors, tensor_leaves, to_type
+
+
+def is_table(value) -> bool:
+    """Whether it is a DataFrame, of pandas or alike: named columns."""
+    return hasattr(value, "columns") and hasattr(value, "to_numpy") and hasattr(value, "__getitem__")
+
+
+def is_array(value) -> bool:
+    """Whether it is a numpy array or a tensor with rows."""
+    return isinstance(value, np.ndarray | tf.Tensor) and len(value.shape) > 0
+
+
+def are_columns(value, type_: SequenceType) -> bool:
+    """Whether it holds one array for each leaf of an element, rather than elements."""
+    if isinstance(value, Mapping) or is_table(value):
+        return True
+    if not isinstance(type_.element, StructType):
+        return False
+    return is_array(value) or (isinstance(value, list | tuple) and bool(value) and all(map(is_array, value)))
+
+
+def no_dataset(value, type_: SequenceType, path: str) -> TypeMismatch:
+    """The error for arrays, or anything else, in place of a dataset."""
+    have, arrays = _as_columns(value)
+    if have is None:
+        return TypeMismatch(
+            f"{path} is {_named(value)}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
+        )
+    title = f"{path} is {_named(value)}, and no dataset"
+    made = f"{path}.to_numpy()" if is_table(value) and is_array(arrays) else path
+    made = f"dict({path})" if isinstance(arrays, Mapping) and is_table(value) else made
+    call = f"fc.data.ClientDataset.from_columns({made})"
+    shown = explain(title, SequenceType(have), type_, found=[])
+    if fits(have, type_.element):
+        return TypeMismatch(f"{shown}\n  fix: {call}")
+    if fits(batched(have), type_.element):
+        return TypeMismatch(f"{shown}\n  fix: {call}.batch(n)")
+    shown = explain(title, SequenceType(batched(have)), type_)
+    return TypeMismatch(f"{shown}\n  {call} makes a dataset of its rows; .map() and .batch(n) bring them to that type")
+
+
+def no_fit(have: Type, want: SequenceType, path: str) -> TypeMismatch:
+    """The error for a dataset of elements of another type."""
+    fix = None
+    if fits(batched(have), want.element):
+        fix = f"{path} is not batched: put .batch(n) after it"
+    elif _of_one_batch(have) and fits(_row(have), want.element):
+        fix = f"{path} is batched: leave .batch(n) out, or put .unbatch() after it"
+    text = explain(f"{path} does not fit", SequenceType(have), want)
+    return TypeMismatch(f"{text}\n  fix: {fix}" if fix else text)
+
+
+def batched(type_: Type) -> Type:
+    """The type of batches of elements."""
+    return map_tensors(lambda t: TensorType(t.dtype, None if t.shape is None else (None, *t.shape)), type_)
+
+
+def _of_one_batch(type_: Type) -> bool:
+    return all(t.shape for t in tensor_leaves(type_))
+
+
+def _row(type_: Type) -> Type:
+    return map_tensors(lambda t: TensorType(t.dtype, (t.shape or (None,))[1:]), type_)
+
+
+def _as_columns(value) -> tuple[Type | None, object]:
+    """The type of a row, and the arrays that make it; None where the value is no columns."""
+    forms = [dict(value.items()), value.to_numpy()] if is_table(value) else [value]
+    if not (is_table(value) or isinstance(value, Mapping | list | tuple) or is_array(value)):
+        return None, None
+    for arrays in forms:
+        try:
+            return ClientDataset.from_columns(arrays).element_type, arrays
+        except (FedcoreError, ValueError, TypeError):
+            continue
+    return None, None
+
+
+def _named(value) -> str:
+    """The value in a few words."""
+    if is_table(value):
+        return f"a {type(value).__name__} of {len(value):,} rows"
+    if isinstance(value, Mapping):
+        return "a dict of arrays" if value and all(map(is_array, value.values())) else f"a {type(value).__name__}"
+    if is_array(value):
+        return f"an array of type {to_type(value)}"
+    if isinstance(value, list | tuple):
+        kind = "an (X, y) pair" if len(value) == 2 else f"a {type(value).__name__}"
+        return f"{kind} of arrays"
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"of the Python type {type(value).__name__}"
