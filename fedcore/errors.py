@@ -43,7 +43,7 @@ class FedcoreError(Exception):
       - A message stays readable: of a long line its two ends are shown, of many lines the first and the last.
     """
 
-    def __new__(cls, *args):
+    def __new__(cls, *args, **kwargs):
         return Exception.__new__(InvalidValue if cls is FedcoreError else cls, *args)
 
     def __str__(self) -> str:

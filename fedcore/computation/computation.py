@@ -100,14 +100,12 @@ class Computation:
         """The arguments in the order of the parameters; one struct may stand for all of them."""
         parameters = self.module.main.parameters
         try:
-            return list(self._signature.bind(*args, **kwargs).arguments.values())
-        except (TypeError, ValueError) as error:
+            return _bound(self.__name__, self._signature, args, kwargs)
+        except TypeMismatch:
             packed = len(args) == 1 and len(parameters) > 1 and not kwargs and isinstance(args[0], tuple | list)
             if packed and len(args[0]) == len(parameters):
                 return list(args[0])
-            takes = ", ".join(p.name for p in parameters) or "no argument"
-            given = f"{len(args) + len(kwargs)} argument{'s' * (len(args) + len(kwargs) != 1)}"
-            raise TypeMismatch(f"{self.__name__} takes {takes}, but is called with {given}: {error}") from None
+            raise
 
     def _forgotten_state(self, arguments: list) -> str | None:
         """The fix where the result of a process's `next` is given for a state, which is in it."""
@@ -147,6 +145,16 @@ class Computation:
         return explain(f"{self.__name__}: the argument does not fit", have, wanted, location=user_location(), fix=fix)
 
 
+def _bound(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -> list:
+    """The arguments of a call in the order of the parameters."""
+    try:
+        return list(signature.bind(*args, **kwargs).arguments.values())
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "no argument"
+        given = f"{len(args) + len(kwargs)} argument{'s' * (len(args) + len(kwargs) != 1)}"
+        raise TypeMismatch(f"{name} takes {takes}, but is called with {given}: {error}") from None
+
+
 def _argument(builder: Builder, argument, type_: Type) -> Value:
     """What is given for a parameter while another computation is traced: a function, where that is wanted."""
     if isinstance(type_, FunctionType) and callable(argument):
@@ -162,7 +170,8 @@ class PolymorphicComputation:
         self._traced: dict[tuple[Type, ...], Computation] = {}
         self.__name__ = getattr(fn, "__name__", "computation")
         self.__doc__ = fn.__doc__
-        self._arity = len(inspect.signature(fn).parameters)
+        self._signature = inspect.signature(getattr(fn, "python_function", fn))
+        self._arity = len(self._signature.parameters)
 
     def __repr__(self):
         return f"<polymorphic computation {self.__name__}>"
@@ -174,16 +183,25 @@ class PolymorphicComputation:
             self._traced[key] = self._trace(list(types))
         return self._traced[key]
 
-    def __call__(self, *args):
+    def __call__(self, *args, **kwargs):
+        given = _bound(self.__name__, self._signature, args, kwargs)
         builder = active_builder()
         if builder is not None:
-            values = [builder.value(a) for a in args]
+            values = [builder.value(a) for a in given]
             return self.for_types([v.type for v in values])(*values)
+        return self._for_arguments(given)(*given)
+
+    def invoke(self, *args, seed: int | None = None, **kwargs):
+        """Calls from Python with a seed of its own."""
+        given = _bound(self.__name__, self._signature, args, kwargs)
+        return self._for_arguments(given).invoke(*given, seed=seed)
+
+    def _for_arguments(self, given: list) -> Computation:
         try:
-            types = [to_type(_typed(a)) for a in args]
+            types = [to_type(_typed(a)) for a in given]
         except TypeMismatch as error:
             raise TypeMismatch(f"{self.__name__} cannot tell the type of its argument: {error}; declare it") from None
-        return self.for_types(types)(*args)
+        return self.for_types(types)
 
     def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:
         if self._arity == 1 or parameter_type is None:

@@ -211,6 +211,19 @@ def test_a_changed_pass_compiles_again(edited):
     assert edited() == (9.0, False)
 
 
+def test_a_rule_of_a_third_party_shows_in_the_digest(monkeypatch):
+    from fedcore.graphs.vectorise.lanes import rules
+
+    found = {code_digest.code_digest()}
+    for text in ("def f(call, node, x): return x", "def f(call, node, x): return call"):
+        scope = {}
+        exec(text, scope)
+        monkeypatch.setitem(rules, "TheirOp", scope["f"])
+        found.add(code_digest.code_digest())
+    assert len(found) == 3
+    assert None not in found
+
+
 def test_each_source_file_of_fedcore_shows_in_the_digest(tmp_path, monkeypatch):
     def digest():
         code_digest._own_sources.cache_clear()

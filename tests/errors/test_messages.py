@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore import errors
+from fedcore import context, errors
 from fedcore.errors import (
     MAX_LINE,
     MAX_LINES,
@@ -45,6 +45,16 @@ def test_an_error_of_no_class_of_its_own_is_an_invalid_value():
     assert not isinstance(error, TypeError)
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (InvalidValue, "no such thing")
+
+
+def test_errors_with_arguments_of_their_own_take_them_by_name():
+    class Broken(FedcoreError, ValueError):
+        def __init__(self, text, *, law):
+            self.law = law
+            super().__init__(text)
+
+    assert (str(Broken("no", law="zero")), Broken("no", law="zero").law) == ("no", "zero")
+    assert fc.errors.ParseError(problem="p", text="t", line=1, column=1).line == 1
 
 
 def test_what_is_not_found_is_a_keyerror_whose_message_is_not_quoted():
@@ -129,7 +139,7 @@ def test_long_types_are_shown_around_the_first_difference():
     text = explain("f: the argument does not fit", other, WIDE)
     lines = text.split("\n")
     assert all(len(line) < 300 for line in lines)
-    _title, wants, has, carets, note = lines
+    _, wants, has, carets, note = lines
     start = carets.index("^")
     assert has[start : carets.rindex("^") + 1] == "int32[251,784]"
     assert wants[start : start + 16] == "float32[251,784]"
@@ -197,6 +207,21 @@ def test_a_wrong_number_of_arguments_is_told_by_names():
     )
     text = message(lambda: half(1.0, y=2.0))
     assert text == "half takes x, but is called with 2 arguments: got an unexpected keyword argument 'y'"
+
+
+def test_a_computation_without_types_takes_arguments_by_name_and_a_seed():
+    @fc.tf_computation
+    def less(a, b):
+        return a - b
+
+    assert less(b=1.0, a=3.0) == 2.0
+    assert less.invoke(3.0, b=1.0, seed=5) == 2.0
+    assert context.last_report().seed == 5
+    assert (
+        message(lambda: less(1.0)) == "less takes a, b, but is called with 1 argument: missing a required argument: 'b'"
+    )
+    text = message(lambda: less(1.0, c=2.0))
+    assert text.startswith("less takes a, b, but is called with 2 arguments: ")
 
 
 # The state of a process.
