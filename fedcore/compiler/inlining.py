@@ -93,14 +93,13 @@ class Inliner:
         type_ = _named_as(value.type, wanted)
         if type_ == value.type:
             return value
-        if isinstance(value.type, FederatedType):
-            with builder:
-                same = builder.function(
-                    lambda x: self._conformed(x.builder, x, type_.member), value.type.member, "same"
-                )
-                return lookup("federated_map").emit([same, value], builder=builder)
-        parts = [self._conformed(builder, element(builder, value, i), t) for i, t in enumerate(type_.types)]
-        return builder.append("struct", parts, type_)
+        if isinstance(type_, StructType):
+            parts = [self._conformed(builder, element(builder, value, i), t) for i, t in enumerate(type_.types)]
+            return builder.append("struct", parts, type_)
+        member = member_of(type_)
+        with builder:
+            same = builder.function(lambda x: self._conformed(x.builder, x, member), member_of(value.type), "same")
+            return lookup("federated_map").emit([same, value], builder=builder)
 
     def _operation(self, builder: Builder, op: Operation, operands, value):
         if op.kind == "call":

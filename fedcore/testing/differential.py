@@ -13,7 +13,18 @@ from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
 from fedcore.ir import Value
 from fedcore.testing.laws import difference
-from fedcore.types import CLIENTS, DTYPES, SERVER, FederatedType, SequenceType, StructType, TensorType, Type, member_of
+from fedcore.types import (
+    CLIENTS,
+    DTYPES,
+    SERVER,
+    FederatedType,
+    Placement,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    member_of,
+)
 
 SHAPES: list[tuple[int | None, ...]] = [(), (), (), (2,), (0,), (3, 2), (None,)]
 UNKNOWN = 2
@@ -253,17 +264,17 @@ class _Program:
         return value[int(self.rng.integers(len(member)))]
 
     def _zipped(self, value: Value) -> Value:
-        return fc.federated_zip((value, self._picked(self._at(value.type.placement))))
+        return fc.federated_zip((value, self._picked(self._at(_place(value)))))
 
     def _at(self, place) -> list[Value]:
         there = [v for v in self.values if isinstance(v.type, FederatedType) and v.type.placement == place]
-        return [v for v in there if not isinstance(v.type.member, SequenceType)]
+        return [v for v in there if not isinstance(member_of(v.type), SequenceType)]
 
     def _weighted(self, value: Value) -> Value:
         return fc.federated_mean(value, fc.federated_map(self._one_parameter(lambda _: self._constant("int32")), value))
 
     def _aggregated(self, value: Value) -> Value:
-        zero = (fc.generic_zero(value.type.member), 0)
+        zero = (fc.generic_zero(member_of(value.type)), 0)
         return fc.federated_aggregate(
             value,
             zero,
@@ -286,7 +297,7 @@ class _Program:
 
     def _beside_made(self, value: Value) -> Value:
         """Beside a value that is made at the placement: of nothing, or drawn."""
-        place = value.type.placement
+        place = _place(value)
         constant = self._constant(self._picked(list(DTYPES)))
         ways = [
             lambda: fc.federated_eval(lambda: constant, place),
@@ -310,7 +321,7 @@ class _Program:
         def graph(x):
             return x, tf.constant([1, 2], tf.int32)
 
-        return fc.federated_map(fc.tf_computation(value.type.member)(graph), value)
+        return fc.federated_map(fc.tf_computation(member_of(value.type))(graph), value)
 
     # At one placement.
 
@@ -332,12 +343,12 @@ class _Program:
     def _operations(self, x: Value) -> list[Callable]:
         if isinstance(x.type, SequenceType):
             return [fc.sequence_sum, lambda s: fc.sequence_sum(fc.sequence_map(lambda e: fc.generic_plus(e, e), s))]
-        struct = isinstance(x.type, StructType)
+        type_ = x.type
         found: list[Callable] = [lambda v: (v, self._constant("float32"))[:: 1 if self.rng.random() < 0.5 else -1]]
         found = [lambda v, f=found[0]: v.builder.value(f(v))]
-        if struct and len(x.type):
+        if isinstance(type_, StructType) and len(type_):
             found += [lambda v: v[int(self.rng.integers(len(v)))]] * 3
-        dtype = "float32" if struct else x.type.dtype.name
+        dtype = type_.dtype.name if isinstance(type_, TensorType) else "float32"
         binary = [
             fc.generic_plus,
             fc.generic_minus,
@@ -364,6 +375,12 @@ class _Program:
         edges = _edges(dtype)
         found = edges[int(self.rng.integers(len(edges)))]
         return found if dtype == "str" else DTYPES[dtype].numpy.type(found)
+
+
+def _place(value: Value) -> Placement:
+    assert isinstance(value.type, FederatedType)
+    assert isinstance(value.type.placement, Placement)
+    return value.type.placement
 
 
 __all__ = ["Batch", "Difference", "differences", "value_of"]

@@ -68,3 +68,18 @@ def test_what_json_lacks_is_text():
         "b": "hi",
         "c": [1, [1.5]],
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("[1.0, 1e300]", "x[1] is 1e+300, which float32 does not hold"),
+        ("[1.0, 16777217]", "x[1] is 16777217, which float32 does not hold"),
+        ("[1.0, true]", "x[1] does not fit"),
+        ("[1.0, null]", "None is neither number nor text"),
+    ],
+)
+def test_json_that_the_dtype_does_not_hold_is_refused(fedcore, mean_fed, given, says):
+    ran = fedcore("run", "mean.fed", "--arg", given)
+    assert ran.code == 1
+    assert says in ran.err

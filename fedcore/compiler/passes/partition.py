@@ -87,7 +87,7 @@ class _Partition:
 
     def _returned(self, *, all_equal: bool) -> list[Node]:
         """What the program returns at the clients: one value for all, or a value of each."""
-        found = [n for n, type_ in self.flow.returned if n.where == AT_CLIENTS and type_.all_equal == all_equal]
+        found = [n for n, t in self.flow.returned if n.where == AT_CLIENTS and _is_all_equal(t) == all_equal]
         return list(dict.fromkeys(found))
 
     def _place_equal(self) -> None:
@@ -134,7 +134,7 @@ class _Partition:
         of_each = self._returned(all_equal=False)
         for node in dict.fromkeys(n for n, _ in self.flow.returned):
             drawn = node.is_input and contains(node.type, _is_sequence)
-            if not drawn and not (node in of_each and self.placed[node].type.all_equal):
+            if not drawn and not (node in of_each and _is_all_equal(self.placed[node].type)):
                 continue
             at_clients = node.where == AT_CLIENTS
             local = _Local(self, node.where)
@@ -145,7 +145,7 @@ class _Partition:
     def _result(self, tree, type_) -> Value:
         """What is returned, at the types that its parts have in the plan: there, unplaced values are the server's."""
         if isinstance(tree, Node):
-            is_equal = tree.where == AT_CLIENTS and type_.all_equal
+            is_equal = tree.where == AT_CLIENTS and _is_all_equal(type_)
             return self.returned_equal[tree] if is_equal else self.placed[tree]
         parts = [self._result(t, p) for t, p in zip(tree, type_.types, strict=True)]
         return self.main.append("struct", parts, type_.with_types([p.type for p in parts]))
@@ -287,6 +287,10 @@ class _Partition:
         with self.main, self.main.at(line):
             out = kind.emit([stage, *local.outer_arguments()])
             return [out] if len(wanted) == 1 else [out[i] for i in range(len(wanted))]
+
+
+def _is_all_equal(type_: Type) -> bool:
+    return isinstance(type_, FederatedType) and bool(type_.all_equal)
 
 
 def _root(node: Node) -> Node:
