@@ -1,11 +1,13 @@
 """Attributes and constant operands with which allowed operations end the process: TensorFlow checks them too late."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 MAX_STEP = 2**31 - 1  # of a window or a filter
+MAX_ELEMENTS = 2**28  # of a tensor that is made to stand for another
 _WINDOWS = ("strides", "dilations", "ksize", "rates", "ksizes")
 
 
@@ -25,6 +27,8 @@ def wrong_attributes(node: node_def_pb2.NodeDef, constants: Mapping[str, node_de
                 yield f"its {name} are not between 1 and {MAX_STEP}"
     if "explicit_paddings" in node.attr:
         yield from _wrong_paddings(node)
+    if node.op == "FakeParam" and _elements(node.attr["shape"].shape) > MAX_ELEMENTS:
+        yield f"it has more than {MAX_ELEMENTS} elements"
     if "batch_dims" in node.attr and not -_MAX_RANK <= node.attr["batch_dims"].i <= _MAX_RANK:
         yield f"its batch_dims is not between -{_MAX_RANK} and {_MAX_RANK}"
     data = [i for i in node.input if not i.startswith("^")]
@@ -43,9 +47,13 @@ _MAX_RANK = 254
 _TRANSFORMS = ("IRFFT", "IRFFT2D", "IRFFT3D", "RFFT", "RFFT2D", "RFFT3D")
 _CONSTANTS: Mapping[str, Mapping[int, tuple[int, str]]] = {
     "SplitV": {1: (1, "size_splits"), 2: (0, "axis")},
-    **dict.fromkeys(_TRANSFORMS, {1: (1, "fft_length")}),
+    **{op: {1: (1, "fft_length")} for op in _TRANSFORMS},
 }
 _DIVISIONS = ("ResourceScatterDiv",)
+
+
+def _elements(shape) -> int:
+    return math.prod(dim.size for dim in shape.dim if dim.size > 0)
 
 
 def _rank(op: str) -> int | None:

@@ -1,12 +1,13 @@
 """Imports a graph operation by operation, so that what TensorFlow refuses, or dies of, has a name."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.framework import function_pb2, node_def_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.structure import parsed
+from fedcore.graphs.trace import operand_specs
 from fedcore.ir.module import Graph
 
 
@@ -20,20 +21,27 @@ def import_each(graph: Graph, data: bytes, note: Callable[[str], None] = lambda 
         FedcoreError: TensorFlow refuses an operation; the message names it.
     """
     graph_def = parsed(graph, data)
-    _import_body(f"graph @{graph.name}", graph_def.node, (), graph_def.library, note)
+    arguments = {f"arg{i}": spec for i, spec in enumerate(operand_specs(graph.type.parameter))}
+    nodes = [node for node in graph_def.node if node.name not in arguments]
+    _import_body(f"graph @{graph.name}", nodes, arguments, graph_def.library, note)
     for function in graph_def.library.function:
         where = f"the function {function.signature.name} of graph @{graph.name}"
-        _import_body(where, function.node_def, function.signature.input_arg, graph_def.library, note)
+        arguments = {a.name: tf.TensorSpec(None, a.type) for a in function.signature.input_arg}
+        _import_body(where, function.node_def, arguments, graph_def.library, note)
 
 
 def _import_body(
-    where: str, nodes: Iterable[node_def_pb2.NodeDef], arguments, library: function_pb2.FunctionDefLibrary, note
+    where: str,
+    nodes: Iterable[node_def_pb2.NodeDef],
+    arguments: Mapping[str, tf.TensorSpec],
+    library: function_pb2.FunctionDefLibrary,
+    note: Callable[[str], None],
 ) -> None:
     tensors: dict[str, tf.Tensor] = {}
     with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(graph_pb2.GraphDef(library=library), name="")
-        for argument in arguments:
-            tensors[argument.name] = tf.compat.v1.placeholder(argument.type)
+        tf.graph_util.import_graph_def(tf.compat.v1.GraphDef(library=library), name="")
+        for name, spec in arguments.items():
+            tensors[name] = tensors[f"{name}:0"] = tf.compat.v1.placeholder(spec.dtype, spec.shape)
         for node in _in_order(nodes):
             described = f"{node.op} at {node.name!r} in {where}"
             note(described)

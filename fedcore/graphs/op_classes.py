@@ -245,7 +245,7 @@ _ALLOWED = """
 
 MAY_CRASH = frozenset(
     (
-        *("AsString", "Case", "StatelessCase"),
+        *("AsString", "Case", "GatherV2", "StatelessCase"),
         *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate"),
         *("Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2"),
         *("DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"),

@@ -13,9 +13,7 @@ FUZZ = str(Path(__file__).parents[1] / "fuzz")
 
 
 @pytest.mark.slow
-def test_a_graph_that_ends_the_process_is_an_error_that_names_the_file_and_the_operation(
-    fedcore, tmp_path, monkeypatch
-):
+def test_a_graph_that_ends_the_process_is_an_error_that_names_file_and_operation(fedcore, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(FUZZ)
     import operations
 

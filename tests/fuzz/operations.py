@@ -259,12 +259,7 @@ class _Drawing:
         if dtype == types_pb2.DT_BOOL:
             return np.array([self.rng.random() < 0.5 for _ in range(count)], bool).reshape(sizes)
         if np.dtype(kind).kind in "iu":
-            with np.errstate(over="ignore"):
-                return (
-                    np.array([self._integer() for _ in range(count)], object).astype(object).reshape(sizes)
-                    if False
-                    else _integers([self._integer() for _ in range(count)], kind).reshape(sizes)
-                )
+            return _integers([self._integer() for _ in range(count)], kind).reshape(sizes)
         return np.array([self.rng.choice(_FLOATS) for _ in range(count)]).astype(kind).reshape(sizes)
 
     def _variable(self) -> str:
@@ -273,8 +268,6 @@ class _Drawing:
         node.attr["shared_name"].s = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
         node.attr["dtype"].type = self.rng.choice((types_pb2.DT_FLOAT, types_pb2.DT_INT32))
         node.attr["shape"].shape.CopyFrom(tf.TensorShape(self._shape()).as_proto())
-        for key in ("container",):
-            node.attr[key].s = b""
         return name
 
     def _variant(self) -> str:
@@ -319,9 +312,7 @@ def _enum(type_: TensorType) -> int:
 
 
 def _integers(numbers: list[int], kind) -> np.ndarray:
-    info = np.iinfo(kind) if np.dtype(kind).kind in "iu" else None
-    if info is None:
-        return np.array(numbers).astype(kind)
+    info = np.iinfo(kind)
     return np.array([min(max(n, int(info.min)), int(info.max)) for n in numbers], kind)
 
 

@@ -196,7 +196,7 @@ fn @main(%s: float32@SERVER, %xs: {float32}@CLIENTS) -> float32@SERVER {
 CHANGES = {
     "an unknown strategy": ("strategy=loop", "strategy=quick", "@work: the attribute strategy is one of loop, "),
     "a strategy that is no word": ("strategy=loop", "strategy=[1, 2]", "@work: the attribute strategy is one of"),
-    "a negative block": ("block=2", "block=-2", "@work: the attribute block is a number of clients, 1 to 65536, not -2"),
+    "a negative block": ("block=2", "block=-2", "the attribute block is a number of clients, 1 to 65536, not -2"),
     "an empty block": ("block=2", "block=0", "@work: the attribute block is"),
     "half a block": ("block=2", "block=0.5", "@work: the attribute block is"),
     "a block that is true": ("block=2", "block=true", "@work: the attribute block is"),
