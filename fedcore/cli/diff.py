@@ -3,11 +3,12 @@
 import click
 
 from fedcore.cli.exit_codes import OK, WRONG_PROGRAM
+from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
-@click.command(short_help="Says what two computations do differently.")
+@click.command(cls=FileCommand, short_help="Says what two computations do differently.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option("--stage", type=click.Choice(["traced", "lowered", "planned"]), help="Compile both to this stage first.")

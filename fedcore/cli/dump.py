@@ -2,13 +2,14 @@
 
 import click
 
+from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 STAGES = ("traced", "lowered", "planned")
 
 
-@click.command(short_help="Prints a computation at each stage.")
+@click.command(cls=FileCommand, short_help="Prints a computation at each stage.")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
 @click.option("--after", metavar="PASS", help="Print what this pass left when planning.")

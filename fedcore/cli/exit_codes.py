@@ -52,6 +52,9 @@ class GuardedGroup(click.Group):
         except _Terminated:
             say("fedcore: stopped by SIGTERM")
             ctx.exit(TERMINATED)
+        except MemoryError:
+            say("fedcore: this needs more memory than there is")
+            ctx.exit(WRONG_PROGRAM)
         except KeyboardInterrupt:
             say("fedcore: stopped by Ctrl-C")
             ctx.exit(INTERRUPTED)

@@ -5,13 +5,13 @@ import importlib
 import os
 import re
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from fedcore.cli.isolation import held_back
 from fedcore.cli.reproducer import Work
 from fedcore.errors import FedcoreError, ParseError, VerifyError
 
@@ -35,11 +35,14 @@ def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
         FedcoreError: the message shows each wrong line of the file with a caret.
     """
     import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
-    from fedcore.ir import bundle, verify
+    from fedcore.ir import bundle, limits, verify
 
-    with click.open_file(path, "rb") as file:
-        data = file.read()
     shown = "<stdin>" if path == "-" else path
+    with click.open_file(path, "rb") as file:
+        regular = path != "-" and os.path.isfile(path)
+        data = file.read(-1 if regular else limits.MAX_STREAM_BYTES + 1)
+    if not regular and len(data) > limits.MAX_STREAM_BYTES:
+        raise FedcoreError(f"{shown} has more than {limits.MAX_STREAM_BYTES} bytes, and is no regular file")
     work.text = data.decode(errors="replace") if not data.startswith(b"PK") else ""
     try:
         module = verify(bundle.from_bytes(data))
@@ -164,7 +167,7 @@ def quiet_start() -> Iterator[None]:
         return
     sys.stderr.flush()
     kept = os.dup(2)
-    with tempfile.TemporaryFile() as said:
+    with held_back() as said:
         os.dup2(said.fileno(), 2)
         try:
             yield

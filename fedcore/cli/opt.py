@@ -3,11 +3,12 @@
 import click
 
 from fedcore.cli.exit_codes import InternalError
+from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
-@click.command(short_help="Runs passes on a module.")
+@click.command(cls=FileCommand, short_help="Runs passes on a module.")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("-p", "--passes", "pipeline", metavar="PASSES", default="", help="'a,b{option=1}'. Default: no pass.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), help="Write this file; - is stdout.")

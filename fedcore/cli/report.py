@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 
+from fedcore.cli.isolation import FileCommand
 from fedcore.cli.reproducer import Work
 
 
-@click.command(short_help="Makes one page of what a program did.")
+@click.command(cls=FileCommand, short_help="Makes one page of what a program did.")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Default: DIRECTORY/report.html.")
 @click.option("--format", "format_", type=click.Choice(["html", "json"]), default="html", show_default=True,

@@ -2,11 +2,12 @@
 
 import click
 
+from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
-@click.command(short_help="Calls a computation, prints its result.")
+@click.command(cls=FileCommand, short_help="Calls a computation, prints its result.")
 @click.argument("target", metavar="FILE.fed|MODULE:NAME")
 @click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
               help="JSON, or @FILE of JSON, .npy or .npz; once a parameter. Clients are a JSON list.")  # fmt: skip

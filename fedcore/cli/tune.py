@@ -4,11 +4,12 @@ import math
 
 import click
 
+from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
-@click.command(short_help="Measures strategies, writes a pinned plan.")
+@click.command(cls=FileCommand, short_help="Measures strategies, writes a pinned plan.")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
               help="As for run. Default: values made up from the types.")  # fmt: skip

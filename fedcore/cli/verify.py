@@ -3,11 +3,12 @@
 import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM
+from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
-@click.command(short_help="Checks that files hold valid modules.")
+@click.command(cls=FileCommand, short_help="Checks that files hold valid modules.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @trusted_option

@@ -7,11 +7,13 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.attribute_ranges import wrong_attributes
 from fedcore.graphs.canonical import ANONYMOUS
-from fedcore.graphs.op_classes import why_refused
+from fedcore.graphs.handles import wrong_handles
+from fedcore.graphs.op_classes import MAY_CRASH, why_refused
 from fedcore.graphs.structure import parsed
 from fedcore.graphs.traits import traits_of
-from fedcore.ir.module import Module
+from fedcore.ir.module import Graph, Module
 
 _SHOWN = 20
 _NAMELESS = (b"", ANONYMOUS)  # either is made anew in every call: `with_content_names` sees to it
@@ -44,6 +46,14 @@ def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with t
             )
 
 
+def may_crash(graph: Graph, data: bytes) -> list[str]:
+    """The allowed operations of a graph that TensorFlow does not survive with operands of wrong shapes or numbers."""
+    graph_def = parsed(graph, data)
+    bodies = [(f"the function {f.signature.name}", f.node_def) for f in graph_def.library.function]
+    bodies = [("the graph", graph_def.node), *bodies]
+    return [f"{n.op} at {n.name!r} in {where}" for where, nodes in bodies for n in nodes if n.op in MAY_CRASH]
+
+
 def _refused(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
     functions = {f.signature.name for f in graph_def.library.function}
     bodies = [(f"the function {f.signature.name}", f.node_def) for f in graph_def.library.function]
@@ -53,6 +63,9 @@ def _refused(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
             yield from _node_refused(where, node, functions)
             if node.op in _BUFFERED and not _is_small(constants.get(node.input[1].removesuffix(":output:0"))):
                 yield f"{node.op} at {node.name!r} in {where}: its size is no constant of at most {_MOST_BUFFERED}"
+            for problem in wrong_attributes(node, constants):
+                yield f"{node.op} at {node.name!r} in {where}: {problem}"
+    yield from wrong_handles(graph_def)
 
 
 def _node_refused(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -> Iterator[str]:

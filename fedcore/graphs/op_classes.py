@@ -117,6 +117,14 @@ _REFUSED = {
             r"|Fractional(Avg|Max)Pool"
         ),
     ),
+    "crash": (
+        "ends the process where its operands' shapes do not fit, and TensorFlow does not check them",
+        (
+            r"AudioSpectrogram|Mfcc|Conv|FakeQuantWithMinMaxVarsPerChannel(Gradient)?|FusedPadConv2D"
+            r"|FusedResizeAndPadConv2D|LSTMBlockCell(Grad)?|BlockLSTM(Grad)?(V2)?|GRUBlockCell(Grad)?"
+            r"|QuantizeAndDequantizeV3|RaggedGather|StatelessTruncatedNormal"
+        ),
+    ),
     "unreviewed": (
         "is rarely used, and nobody has reviewed it",
         (
@@ -157,7 +165,7 @@ _ALLOWED = """
     StatelessRandomGetKeyCounterAlg StatelessRandomNormal StatelessRandomNormalV2 StatelessRandomPoisson
     StatelessRandomUniform StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2 StatelessRandomUniformInt
     StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessSampleDistortedBoundingBox StatelessShuffle
-    StatelessTruncatedNormal StatelessTruncatedNormalV2 StochasticCastToInt
+    StatelessTruncatedNormalV2 StochasticCastToInt
 # lists and maps of tensors
     EmptyTensorList EmptyTensorMap TensorListConcat TensorListConcatLists TensorListConcatV2 TensorListElementShape
     TensorListFromTensor TensorListGather TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack
@@ -172,14 +180,14 @@ _ALLOWED = """
     UnicodeTranscode UnsortedSegmentJoin
 # mathematics and arrays
     Abs AccumulateNV2 Acos Acosh Add AddN AddV2 AdjustContrast AdjustContrastv2 AdjustHue AdjustSaturation All Angle
-    Any ApproxTopK ApproximateEqual ArgMax ArgMin Asin Asinh Assert Atan Atan2 Atanh AudioSpectrogram AvgPool
+    Any ApproxTopK ApproximateEqual ArgMax ArgMin Asin Asinh Assert Atan Atan2 Atanh AvgPool
     AvgPool3D AvgPool3DGrad AvgPoolGrad BandedTriangularSolve BatchMatMul BatchMatMulV2 BatchMatMulV3 BatchToSpace
     BatchToSpaceND BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e
     BesselY0 BesselY1 Betainc BiasAdd BiasAddGrad BiasAddV1 Bincount Bitcast BitwiseAnd BitwiseOr BitwiseXor
-    BlockLSTM BlockLSTMGrad BlockLSTMGradV2 BlockLSTMV2 BroadcastArgs BroadcastGradientArgs BroadcastTo Bucketize
+    BroadcastArgs BroadcastGradientArgs BroadcastTo Bucketize
     CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss CTCLossV2 Cast Ceil CheckNumerics Cholesky CholeskyGrad
     ClipByValue CombinedNonMaxSuppression Complex ComplexAbs ComputeAccidentalHits Concat ConcatOffset ConcatV2 Conj
-    ConjugateTranspose Const Conv Conv2D Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv2DBackpropInput
+    ConjugateTranspose Const Conv2D Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv2DBackpropInput
     Conv2DBackpropInputV2 Conv3D Conv3DBackpropFilter Conv3DBackpropFilterV2 Conv3DBackpropInput
     Conv3DBackpropInputV2 Cos Cosh CropAndResize CropAndResizeGradBoxes CropAndResizeGradImage Cross
     CudnnRNNBackpropV2 CudnnRNNBackpropV3 CudnnRNNCanonicalToParamsV2 CudnnRNNParamsSize CudnnRNNParamsToCanonicalV2
@@ -191,26 +199,26 @@ _ALLOWED = """
     EditDistance Eig Einsum Elu EluGrad EnsureShape Equal Erf Erfc Erfinv EuclideanNorm Exp ExpandDims Expint Expm1
     ExtractGlimpse ExtractGlimpseV2 ExtractImagePatches ExtractVolumePatches FFT FFT2D FFT3D FFTND
     FakeQuantWithMinMaxArgs FakeQuantWithMinMaxArgsGradient FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsGradient
-    FakeQuantWithMinMaxVarsPerChannel FakeQuantWithMinMaxVarsPerChannelGradient Fill Fingerprint Floor FloorDiv
+    Fill Fingerprint Floor FloorDiv
     FloorMod FractionalAvgPoolGrad FractionalMaxPoolGrad FresnelCos FresnelSin FusedBatchNorm FusedBatchNormGrad
-    FusedBatchNormGradV2 FusedBatchNormGradV3 FusedBatchNormV2 FusedBatchNormV3 FusedPadConv2D
-    FusedResizeAndPadConv2D GRUBlockCell GRUBlockCellGrad Gather GatherNd GatherV2 Greater GreaterEqual HSVToRGB
+    FusedBatchNormGradV2 FusedBatchNormGradV3 FusedBatchNormV2 FusedBatchNormV3
+    Gather GatherNd GatherV2 Greater GreaterEqual HSVToRGB
     HistogramFixedWidth IFFT IFFT2D IFFT3D IFFTND IRFFT IRFFT2D IRFFT3D IRFFTND Identity IdentityN Igamma
     IgammaGradA Igammac Imag ImageProjectiveTransformV2 ImageProjectiveTransformV3 InTopK InTopKV2 Inv InvGrad
     Invert InvertPermutation IsFinite IsInf IsNan IsotonicRegression KthOrderStatistic L2Loss LRN LRNGrad
-    LSTMBlockCell LSTMBlockCellGrad LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma LinSpace ListDiff Log
+    LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma LinSpace ListDiff Log
     Log1p LogMatrixDeterminant LogSoftmax LogicalAnd LogicalNot LogicalOr LowerBound Lu MakeUnique MatMul
     MatrixBandPart MatrixDeterminant MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiagV2
     MatrixDiagV3 MatrixExponential MatrixInverse MatrixLogarithm MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3
     MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Max MaxPool MaxPool3D MaxPool3DGrad
     MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradGradWithArgmax MaxPoolGradV2
-    MaxPoolGradWithArgmax MaxPoolV2 MaxPoolWithArgmax Maximum Mean Mfcc Min Minimum MirrorPad MirrorPadGrad Mod Mul
+    MaxPoolGradWithArgmax MaxPoolV2 MaxPoolWithArgmax Maximum Mean Min Minimum MirrorPad MirrorPadGrad Mod Mul
     MulNoNan Ndtri NearestNeighbors Neg NextAfter NoOp NonMaxSuppression NonMaxSuppressionV2 NonMaxSuppressionV3
     NonMaxSuppressionV4 NonMaxSuppressionV5 NonMaxSuppressionWithOverlaps NotEqual NthElement OneHot OnesLike Pack
     Pad PadV2 ParallelDynamicStitch Placeholder PlaceholderV2 PlaceholderWithDefault Polygamma PopulationCount Pow
-    PreventGradient Prod Qr QuantizeAndDequantize QuantizeAndDequantizeV2 QuantizeAndDequantizeV3
+    PreventGradient Prod Qr QuantizeAndDequantize QuantizeAndDequantizeV2
     QuantizeAndDequantizeV4 QuantizeAndDequantizeV4Grad RFFT RFFT2D RFFT3D RFFTND RGBToHSV RaggedBincount
-    RaggedCountSparseOutput RaggedCross RaggedFillEmptyRows RaggedFillEmptyRowsGrad RaggedGather RaggedRange
+    RaggedCountSparseOutput RaggedCross RaggedFillEmptyRows RaggedFillEmptyRowsGrad RaggedRange
     RaggedTensorToSparse RaggedTensorToTensor RandomGammaGrad Range Rank Real RealDiv Reciprocal ReciprocalGrad Relu
     Relu6 Relu6Grad ReluGrad Reshape ResizeArea ResizeBicubic ResizeBicubicGrad ResizeBilinear ResizeBilinearGrad
     ResizeNearestNeighbor ResizeNearestNeighborGrad Reverse ReverseSequence ReverseV2 RightShift Rint Roll Round
@@ -234,6 +242,16 @@ _ALLOWED = """
     UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum UpperBound Where Xdivy Xlog1py
     Xlogy ZerosLike Zeta
 """
+
+MAY_CRASH = frozenset(
+    (
+        *("AsString", "Case", "GatherV2", "StatelessCase"),
+        *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate"),
+        *("Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2"),
+        *("DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"),
+    )
+)
+"""Operations that programs need, and that end the process where operands have wrong shapes or numbers when they run."""
 
 UNKNOWN = "is not known here"
 

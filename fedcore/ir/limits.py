@@ -4,15 +4,23 @@ import re
 
 from fedcore.errors import FedcoreError, ParseError
 
-MAX_TEXT_BYTES = 256 * 2**20
+MAX_TEXT_BYTES = 64 * 2**20
 MAX_BLOB_BYTES = 2**31 - 1  # what protobuf can hold
 MAX_BUNDLE_BYTES = 2**36
+MAX_STREAM_BYTES = 2**28  # of what is no regular file, such as a pipe, which tells no size before it is read
 MAX_BLOBS = 100_000
 MAX_NESTING = 250  # brackets in brackets: types nest 200 deep at most
-MAX_NAMES = 5_000_000  # bindings and symbols of one text, wherever they are named
+MAX_NAMES = 2_000_000  # bindings and symbols of one text, wherever they are named
+MAX_NAME = 10_000  # characters of a quoted name
 MAX_DIGITS = 400  # of one number: more than the longest float64 written without an exponent
+MAX_CALLED_OPERATIONS = 1_000_000  # of a module, each function counted wherever it is used
+MAX_TYPE_WORK = 4_000_000  # parts of types that are compared: those of every operand and result
+MAX_PROBLEMS = 100  # that `verify` lists
+MAX_PROBLEM = 20_000  # characters of one that it shows
+MAX_CLIENTS_AT_ONCE = 65_536  # in a vectorised group, a block, or a call
+MAX_BITS = 2**62  # that cross in one step
 
-_BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|->|[\[({<]|[\])}>]', re.DOTALL)
+_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|//[^\n]*|->|[\[({<]|[\])}>]', re.DOTALL)
 
 
 def check_text(text: str) -> None:

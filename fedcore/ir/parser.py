@@ -17,7 +17,7 @@ import lark
 import numpy as np
 
 from fedcore.errors import Location
-from fedcore.ir.limits import MAX_DIGITS, check_text
+from fedcore.ir.limits import MAX_DIGITS, MAX_NAME, check_text
 from fedcore.ir.module import (
     STAGES,
     TEXT_VERSION,
@@ -54,15 +54,15 @@ attribute: NAME "=" value
       | BLOB   -> blob
       | "[" [value ("," value)*] "]" -> items
 location: "loc" OPEN STRING ":" SIZE ")"
-REF: /%([A-Za-z0-9_]+|"(\\.|[^"\\])*")/
-SYMBOL: /@([A-Za-z0-9_]+|"(\\.|[^"\\])*")/
+REF: /%([A-Za-z0-9_]+|"[^"\\]*+(\\.[^"\\]*+)*+")/
+SYMBOL: /@([A-Za-z0-9_]+|"[^"\\]*+(\\.[^"\\]*+)*+")/
 BLOB.2: /sha256:[0-9a-f]+/
-BYTES.2: /b"(\\x[0-9a-f]{2}|[^"\\])*"/
+BYTES.2: /b"[^"\\]*+(\\x[0-9a-f]{2}[^"\\]*+)*+"/
 NUMBER.3: /-?([0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?|inf|nan(\(0x[0-9a-f]+\))?)(?![A-Za-z0-9_])/
 %ignore /\/\/[^\n]*/
 """
 
-_NAME = r'[%@](?:[A-Za-z0-9_]+|"(?:\\.|[^"\\\n])*")'
+_NAME = r'[%@](?:[A-Za-z0-9_]+|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+")'
 _LINE = rf"(%{_NAME[4:]}) = ([A-Za-z_][A-Za-z0-9_]*)\(((?:{_NAME}(?:, {_NAME})*)?)\) : ((?:[^\s\"\/]| -> )++)"
 _LINE_END = r"(?=\n| \{[A-Za-z_]+=|   loc\()"
 _PLACE = r"loc\(\"([^\"\\\n]*)\":([0-9]{1,9})\)"
@@ -210,6 +210,9 @@ class _ModuleBuilder(TypeBuilder):
     def string(self, token):
         return _unquoted(token, token)
 
+    def _text(self, token):
+        return _unquoted(token, token) if token.type == "STRING" else super()._text(token)
+
     def bytes(self, token):
         raw = token[2:-1].encode()
         return re.sub(rb"\\x([0-9a-f]{2})", lambda m: bytes([int(m[1], 16)]), raw)
@@ -257,6 +260,8 @@ def _name(token) -> str:
 
 
 def _unquoted(token, text: str) -> str:
+    if len(text) > MAX_NAME:
+        raise Refused(token, f"a quoted name has more than {MAX_NAME} characters")
     try:
         found = json.loads(text, strict=False)
         found.encode()

@@ -2,13 +2,15 @@
 
 import functools
 import inspect
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 import attrs
 
 from fedcore.errors import FedcoreError, VerifyError, brief
+from fedcore.ir import limits
 from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.operations import PLACED, PLAN, Intrinsic, lookup
 from fedcore.ir.values import is_placed
@@ -30,6 +32,7 @@ from fedcore.types import (
 )
 from fedcore.types.dtypes import DTYPES
 from fedcore.types.placements import PlacementVariable
+from fedcore.types.types import MAX_PARTS
 
 _BOOKKEEPING = {"struct", "item"}  # free at top level in every stage: they only name parts
 _STRATEGIES = ("loop", "vectorised", "unrolled")
@@ -39,25 +42,25 @@ _SALT = re.compile(r"[0-9]+(:[0-9]+)?(\.[0-9]+(:[0-9]+)?)*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def _at_least(least: int):
-    return lambda x: type(x) is int and x >= least
+def _whole(least: int, most: int):
+    return lambda x: type(x) is int and least <= x <= most
 
 
 # What stands in attributes: whether a value is right, and what is wanted.
 _KINDS = {
-    "bits": (_at_least(0), "a number of bits"),
-    "block": (_at_least(1), "a number of clients, 1 or more"),
-    "call": (_at_least(1), "a number of clients, 1 or more"),
+    "bits": (_whole(0, limits.MAX_BITS), f"a number of bits, at most {limits.MAX_BITS}"),
+    "block": (_whole(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"),
+    "call": (_whole(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"),
     "effects": (lambda x: type(x) is bool, "true or false"),
-    "index": (_at_least(0), "the position of an element"),
+    "index": (_whole(0, MAX_PARTS), "the position of an element"),
     "keeps": (lambda x: type(x) is bool, "true or false"),
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
-    "salt": (lambda x: isinstance(x, str) and _SALT.fullmatch(x), "a path such as 3.0.2"),
+    "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),
     "program": (lambda x: isinstance(x, str) and _DIGEST.fullmatch(x) is not None, "the digest of a program"),
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),
     "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
-    "width": (_at_least(2), "a number of clients, 2 or more"),
+    "width": (_whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"),
     "xla": (lambda x: type(x) is bool, "true or false"),
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
@@ -68,8 +71,14 @@ _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "s
 
 
 def verify(module: Module) -> Module:
-    """Returns the module if every rule holds; else raises `VerifyError` with all that is wrong."""
-    problems = list(_Verifier(module).problems())
+    """Returns the module if every rule holds; else raises `VerifyError` with the first `MAX_PROBLEMS` that are wrong.
+
+    The time that it takes is bounded: by the text's size, `MAX_CALLED_OPERATIONS` and `MAX_TYPE_WORK`.
+    """
+    found = itertools.islice(_Verifier(module).problems(), limits.MAX_PROBLEMS + 1)
+    problems = [p if len(p) <= limits.MAX_PROBLEM else f"{p[: limits.MAX_PROBLEM]} …" for p in found]
+    if len(problems) > limits.MAX_PROBLEMS:
+        problems[limits.MAX_PROBLEMS :] = ["and more"]
     if problems:
         raise VerifyError("the module is not valid:\n" + "\n".join(f"  {p}" for p in problems))
     return module
@@ -81,6 +90,8 @@ class _Verifier:
         self.nodes: dict[str, Function | Graph] = {}
         self.types: dict[str, FunctionType | None] = {}  # None: so broken that it has no type
         self._type_problems: dict[Type, str | None] = {}
+        self._type_work = 0
+        self._called: dict[str, int] = {}  # the operations of a function, each function counted wherever it is used
 
     def problems(self) -> Iterator[str]:
         if not self.module.functions:
@@ -94,6 +105,29 @@ class _Verifier:
             yield from self._graph(node) if isinstance(node, Graph) else self._function(node)
             self.nodes[node.name] = node
             self.types[node.name] = node.type if isinstance(node, Graph) or _distinct(node) else None
+            self._count_calls(node)
+
+    def _count_calls(self, node: Function | Graph) -> None:
+        """Raises if the functions that call each other come to more operations than anything could compile."""
+        used = node.operations if isinstance(node, Function) else ()
+        count = len(used) + sum(
+            self._called.get(o.name, 0) for op in used for o in op.operands if isinstance(o, Symbol)
+        )
+        if count > limits.MAX_CALLED_OPERATIONS:
+            raise VerifyError(
+                f"@{node.name} has {count} operations, each function counted wherever it is used; at most "
+                f"{limits.MAX_CALLED_OPERATIONS} are compiled"
+            )
+        self._called[node.name] = count
+
+    def _spend(self, types: Iterable[Type]) -> None:
+        """Raises if more parts of types would be compared than finishes in seconds."""
+        self._type_work += sum(t.size for t in types)
+        if self._type_work > limits.MAX_TYPE_WORK:
+            raise VerifyError(
+                f"the operations of the module have types of more than {limits.MAX_TYPE_WORK} parts together, which is "
+                "more than is checked"
+            )
 
     def _graph(self, graph: Graph) -> Iterator[str]:
         where = f"graph @{graph.name}"
@@ -121,6 +155,7 @@ class _Verifier:
             if parameter.name in bound:
                 yield f"{where}: parameter %{parameter.name} is given twice"
             bound[parameter.name] = parameter.type
+            self._spend([parameter.type])
             yield from self._type(f"{where}: %{parameter.name}", parameter.type)
             if self.module.stage == "planned" and contains(parameter.type, _is_function):
                 yield f"{where}: %{parameter.name} is a function, which no plan takes"
@@ -135,9 +170,7 @@ class _Verifier:
         yield from self._result(where, function, bound)
 
     def _type(self, at: str, type_: Type) -> Iterator[str]:
-        if type_ not in self._type_problems:
-            self._type_problems[type_] = _type_problem(type_)
-        problem = self._type_problems[type_]
+        problem = _type_problem(type_, self._type_problems)
         if problem is not None:
             yield f"{at}: {problem}"
 
@@ -167,6 +200,7 @@ class _Verifier:
         except FedcoreError as error:
             yield f"{at}: {error}"
             return
+        self._spend([op.type] if op.kind in _BOOKKEEPING else [op.type, *types])
         yield from _level_problems(at, self.module.stage, op, declared, is_main=is_main)
         yield from self._type(at, op.type)
         if len(types) < len(op.operands):
@@ -202,18 +236,26 @@ def _is_function(type_: Type) -> bool:
     return isinstance(type_, FunctionType)
 
 
-def _is_variable(type_: Type) -> bool:
-    return isinstance(type_, AbstractType) or (
-        isinstance(type_, FederatedType) and isinstance(type_.placement, PlacementVariable)
-    )
+def _type_problem(type_: Type, known: dict[Type, str | None]) -> str | None:
+    """What keeps the type from being that of a value; `known` has it for each type that stood somewhere before."""
+    if type_ not in known:
+        problem = None
+        for _, child in type_.children():
+            problem = problem or _type_problem(child, known)
+        known[type_] = problem or _own_problem(type_)
+    return known[type_]
 
 
-def _type_problem(type_: Type) -> str | None:
-    if contains(type_, _is_variable):
+def _own_problem(type_: Type) -> str | None:
+    if isinstance(type_, AbstractType):
         return f"{type_} has a type variable, which stands in signatures only"
-    if contains(type_, lambda t: isinstance(t, PlacementType)):
+    if isinstance(type_, PlacementType):
         return f"{type_} is the type of no value"
-    if contains(type_, lambda t: isinstance(t, FederatedType) and contains(t.member, _is_placed_or_function)):
+    if not isinstance(type_, FederatedType):
+        return None
+    if isinstance(type_.placement, PlacementVariable):
+        return f"{type_} has a type variable, which stands in signatures only"
+    if contains(type_.member, _is_placed_or_function):
         return f"in {type_} a member is itself placed, or a function"
     return None
 
@@ -356,5 +398,5 @@ def _typing_problems(at: str, op: Operation, declared: Intrinsic, types: list[Ty
         ]
         if bad or is_placed(op.type):
             yield f"{at}: {op.kind} gives numbers of known shapes, but {op.type} is written"
-    elif not (fits(computed, op.type) and fits(op.type, computed)):
+    elif computed != op.type and not (fits(computed, op.type) and fits(op.type, computed)):
         yield f"{at}: {op.kind} gives {computed}, but {op.type} is written"

@@ -56,7 +56,7 @@ _ARROW: "->"
 SIZE: /[0-9]+/
 NAME: /[A-Za-z_][A-Za-z0-9_]*/
 DOTTED.2: /[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)+/
-STRING: /"(\\.|[^"\\])*"/s
+STRING: /"[^"\\]*+(\\.[^"\\]*+)*+"/s
 %ignore /[ \t\r\n]+/
 """
 

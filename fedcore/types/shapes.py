@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TypeAlias, TypeGuard
 
@@ -9,13 +10,16 @@ from fedcore.errors import InvalidValue, TypeMismatch, brief
 
 Shape: TypeAlias = tuple[int | None, ...] | None
 
+MAX_RANK = 254
+"""TensorFlow's own limit."""
+
 
 def as_shape(x) -> Shape:
     """The shape that x gives: None, an iterable of sizes or None, or a TensorFlow shape.
 
     Raises:
         TypeError: x is no shape.
-        ValueError: a size is negative, or needs more than 64 bits.
+        ValueError: a size is negative, or there are more dimensions or elements than TensorFlow can hold.
     """
     if x is None:
         return None
@@ -24,9 +28,14 @@ def as_shape(x) -> Shape:
     if isinstance(x, str | bytes):
         raise TypeMismatch(f"{brief(x)} is not a shape")
     try:
-        return tuple(None if size is None else _size(size) for size in x)
+        sizes = tuple(None if size is None else _size(size) for size in x)
     except TypeError as error:
         raise TypeMismatch(f"{brief(x)} is not a shape; a shape is a tuple of sizes, None where unknown") from error
+    if len(sizes) > MAX_RANK:
+        raise InvalidValue(f"a tensor has at most {MAX_RANK} dimensions, not {len(sizes)}")
+    if math.prod(size for size in sizes if size) >= 2**63:
+        raise InvalidValue(f"a tensor has fewer than 2**63 elements, one of the sizes {list(sizes)} more")
+    return sizes
 
 
 def is_static(shape: Shape) -> TypeGuard[tuple[int, ...]]:

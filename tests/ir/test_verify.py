@@ -196,11 +196,11 @@ fn @main(%s: float32@SERVER, %xs: {float32}@CLIENTS) -> float32@SERVER {
 CHANGES = {
     "an unknown strategy": ("strategy=loop", "strategy=quick", "@work: the attribute strategy is one of loop, "),
     "a strategy that is no word": ("strategy=loop", "strategy=[1, 2]", "@work: the attribute strategy is one of"),
-    "a negative block": ("block=2", "block=-2", "@work: the attribute block is a number of clients, 1 or more, not -2"),
+    "a negative block": ("block=2", "block=-2", "the attribute block is a number of clients, 1 to 65536, not -2"),
     "an empty block": ("block=2", "block=0", "@work: the attribute block is"),
     "half a block": ("block=2", "block=0.5", "@work: the attribute block is"),
     "a block that is true": ("block=2", "block=true", "@work: the attribute block is"),
-    "a width of one": ("block=2", "width=1", "@work: the attribute width is a number of clients, 2 or more"),
+    "a width of one": ("block=2", "width=1", "@work: the attribute width is a number of clients, 2 to 65536"),
     "xla that is a number": ("block=2", "xla=1", "@work: the attribute xla is true or false, not 1"),
     "an unknown attribute of a stage": ("block=2", "blocks=2", "@work: a stage has no attribute blocks"),
     "bits that are text": ("{bits=32}\n  %1", '{bits="32 bits"}\n  %1', "@main: %0: the attribute bits is a number"),

@@ -1,0 +1,207 @@
+"""Commands that read files run in a child process, since TensorFlow may end the process that it is in.
+
+The child does everything, and writes to the terminal itself. The parent takes nothing from it but how it ended.
+"""
+
+import contextlib
+import mmap
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from fedcore.errors import FedcoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else ()
+_SENT_BY_A_PROCESS = 0  # the code of a signal that a terminal did not send to the whole group
+
+
+class FileCommand(click.Command):
+    """A command whose body runs in a child process.
+
+    Guarantees:
+      - The command ends with the child's exit code; a child that a signal ends is a `FedcoreError` that names the
+        file, and the operation where it can be found.
+      - Ctrl-C and SIGTERM reach the child, also where they are sent to the parent alone; no child outlives its parent.
+      - Standard input, output and error are the child's own.
+    """
+
+    def invoke(self, ctx):
+        if _can_fork():
+            ended_by = _in_child()
+            if ended_by is not None:
+                raise FedcoreError(_explanation(ended_by, _files(ctx), trusted=bool(ctx.params.get("trusted"))))
+        return super().invoke(ctx)
+
+
+def _can_fork() -> bool:
+    """A process with threads, or in which TensorFlow is loaded, cannot be forked safely."""
+    forks = hasattr(os, "fork") and hasattr(signal, "sigwaitinfo")
+    return forks and threading.active_count() == 1 and "tensorflow" not in sys.modules
+
+
+_held_back: "IO[bytes] | None" = None  # what the child holds back from stderr; the parent reads it if the child dies
+
+
+@contextlib.contextmanager
+def held_back() -> "Iterator[IO[bytes]]":
+    """An empty file for what is held back from stderr."""
+    if _held_back is None:
+        with tempfile.TemporaryFile() as file:
+            yield file
+        return
+    _held_back.seek(0)
+    _held_back.truncate()
+    yield _held_back
+
+
+_FATAL = re.compile(rb"F\d{4} .*?\] (?P<check>.*)|(?P<thrown>terminate called .*|  what\(\): .*)")
+
+
+def _last_words() -> str:
+    """What TensorFlow said before it ended the process, where that was held back."""
+    if _held_back is None:
+        return ""
+    _held_back.seek(0)
+    found = [match["check"] or match["thrown"] for line in _held_back if (match := _FATAL.match(line.rstrip()))]
+    return f"\n  TensorFlow says: {found[-1].decode(errors='replace')[:500].strip()}" if found else ""
+
+
+def _in_child() -> int | None:
+    """Forks. Returns None in the child; in the parent the signal that ended the child.
+
+    Raises:
+        click.exceptions.Exit: in the parent, once the child has ended by itself.
+    """
+    global _held_back
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _held_back = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+    status = _status_of_child(_limit_memory)
+    if status is None:
+        return None
+    if not os.WIFSIGNALED(status):
+        raise click.exceptions.Exit(os.waitstatus_to_exitcode(status))
+    ended_by = os.WTERMSIG(status)
+    if ended_by in _PASSED_ON:  # whoever sent it wants this process to end in the same way
+        signal.signal(ended_by, signal.SIG_DFL)
+        os.kill(os.getpid(), ended_by)
+    return ended_by
+
+
+def _status_of_child(prepare: "Callable[[], None]") -> int | None:
+    """Forks. Returns None in the child, once it is prepared; in the parent how the child ended, once it has."""
+    waited = {signal.SIGCHLD, *_PASSED_ON}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _end_with(parent)
+        prepare()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return None
+    try:
+        while True:
+            found, status = os.waitpid(child, os.WNOHANG)
+            if found:
+                return status
+            received = signal.sigwaitinfo(waited)
+            if received.si_signo != signal.SIGCHLD and received.si_code == _SENT_BY_A_PROCESS:
+                os.kill(child, received.si_signo)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with(parent: int) -> None:
+    """Has this process end when its parent does; on Linux only."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _limit_memory() -> None:
+    """Has an allocation beyond the machine's memory fail, so that no file drives the machine into swapping."""
+    import resource
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft == resource.RLIM_INFINITY or soft > memory:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, hard))
+
+
+def _files(ctx: click.Context) -> list[str]:
+    found = [ctx.params.get(name) for name in ("target", "file", "a", "b")]
+    names = [str(name) for name in (*found, *ctx.params.get("files", ())) if name is not None]
+    return ["<stdin>" if name == "-" else name for name in names]
+
+
+def _explanation(ended_by: int, files: list[str], *, trusted: bool) -> str:
+    shown = ", ".join(files) or "the command"
+    said = _last_words()
+    for file in files:
+        found = _operation_that_kills(file, trusted=trusted)
+        if found:
+            return f"{file}: TensorFlow ends the process ({_name(ended_by)}) {found}{said}"
+    if ended_by == signal.SIGKILL:
+        return f"{shown}: the process that read it was killed; it may have run out of memory"
+    return f"{shown}: TensorFlow ended the process ({_name(ended_by)}), which it does where a graph is wrong{said}"
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _operation_that_kills(file: str, *, trusted: bool) -> str | None:
+    """Where the file's graphs end a process: the operation at which one dies that imports them one by one.
+
+    If none does, operations that are known to end it when they run. None if there is neither. A second child imports
+    the operations, and notes each in memory that the parent sees.
+    """
+    if not os.path.isfile(file):
+        return None
+    note = mmap.mmap(-1, 4096)
+    status = _status_of_child(_limit_memory)
+    if status is None:
+        with contextlib.suppress(Exception, KeyboardInterrupt):
+            _import_each(file, note, trusted=trusted)
+        os._exit(0)
+    noted = note[:].rstrip(b"\0").decode(errors="ignore")
+    if os.WIFSIGNALED(status):
+        return f"when it imports {noted}"
+    return f"when it runs, which {noted} may do" if noted else None
+
+
+def _import_each(file: str, note: mmap.mmap, *, trusted: bool) -> None:
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
+    from fedcore.graphs.allowed import check_graphs, may_crash
+    from fedcore.graphs.importing import import_each
+    from fedcore.ir import bundle, verify
+
+    def noted(operation: str) -> None:
+        note[:] = operation.encode()[: len(note)].ljust(len(note), b"\0")
+
+    module = verify(bundle.read(file))
+    check_graphs(module, trusted=trusted)
+    for graph in module.graphs:
+        import_each(graph, module.blob(graph.digest), noted)
+    noted(" or ".join(at for graph in module.graphs for at in may_crash(graph, module.blob(graph.digest))))
