@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import InvalidValue
 from fedcore.ir.regular_files import read_regular_file
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -32,17 +32,20 @@ def read_record(kind: type[Record], path: Path) -> Record:
     """The record in a JSON file.
 
     Raises:
-        FedcoreError: the file cannot be read, or is no such record; the message names the field.
+        InvalidValue: the file cannot be read, or is no such record; the message names the field.
     """
     try:
-        content = json.loads(read_regular_file(path, MAX_FILE_BYTES))
-        return _record(kind)(content, "")
-    except (OSError, ValueError) as error:
-        raise FedcoreError(f"{path} cannot be read: {error}") from None
+        data = read_regular_file(path, MAX_FILE_BYTES)
+    except OSError as error:
+        raise InvalidValue(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return _record(kind)(json.loads(data), "")
+    except ValueError as error:
+        raise InvalidValue(f"{path} cannot be read: {error}") from None
     except RecursionError:
-        raise FedcoreError(f"{path} cannot be read: its values nest too deep") from None
+        raise InvalidValue(f"{path} cannot be read: its values nest too deep") from None
     except _Wrong as error:
-        raise FedcoreError(f"{path} is no recording of fedcore: {error}") from None
+        raise InvalidValue(f"{path} is no recording of fedcore: {error}") from None
 
 
 def _wrong(value: object, where: str, wanted: str) -> _Wrong:

@@ -11,7 +11,6 @@ import re
 import struct
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import attrs
 
@@ -20,6 +19,7 @@ from fedcore.ir import limits
 from fedcore.ir.module import Blob, Constant, Function, Module, Operation, digest_of
 from fedcore.ir.parser import parse_module
 from fedcore.ir.printer import print_module
+from fedcore.ir.regular_files import read_regular_file
 from fedcore.types import TensorType, is_static
 from fedcore.whole_files import write_whole
 
@@ -181,11 +181,7 @@ def read(path: str | os.PathLike) -> Module:
     """The module of a file.
 
     Raises:
-        FedcoreError: as `from_bytes`.
+        FedcoreError: as `from_bytes`; or it is no regular file.
         OSError: the file cannot be read.
     """
-    path = Path(path)
-    size = path.stat().st_size
-    if size > limits.MAX_BUNDLE_BYTES:
-        raise FedcoreError(f"{path} has {size} bytes; at most {limits.MAX_BUNDLE_BYTES} are read")
-    return from_bytes(path.read_bytes())
+    return from_bytes(read_regular_file(path, limits.MAX_BUNDLE_BYTES))

@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import InvalidValue
 
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would wait for its writer
 
@@ -13,13 +13,17 @@ def read_regular_file(path: str | os.PathLike, max_bytes: int) -> bytes:
     """The content of a regular file.
 
     Raises:
-        FedcoreError: it is a device, a FIFO or a directory, or longer than `max_bytes`.
+        InvalidValue: it is a device or a FIFO, is longer than `max_bytes`, or changes meanwhile.
         OSError: it cannot be read.
     """
+    path = Path(path)
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise FedcoreError(f"{Path(path)} is no regular file")
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise FedcoreError(f"{Path(path)} has more than {max_bytes} bytes")
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidValue(f"{path} is no regular file")
+        if status.st_size > max_bytes:
+            raise InvalidValue(f"{path} has {status.st_size} bytes; at most {max_bytes} are read")
+        data = file.read(status.st_size + 1)
+    if len(data) != status.st_size:  # also a file of /proc, whose size is said to be 0
+        raise InvalidValue(f"{path} changes while it is read")
     return data

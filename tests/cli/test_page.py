@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import re
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -265,6 +266,12 @@ def test_a_file_that_is_no_json_is_an_error_of_ours(folder, text):
     (folder / "call-7-000001.json").write_text(text)
     with pytest.raises(FedcoreError, match=r"call-7-000001\.json (cannot be read|is no recording)"):
         read_recorded(folder)
+
+
+def test_a_recording_that_is_a_fifo_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "call-1-000001.json")
+    with pytest.raises(FedcoreError, match=r"call-1-000001\.json is no regular file"):
+        read_recorded(tmp_path)
 
 
 def test_the_policy_allows_the_pages_own_code_and_no_loads(honest):

@@ -9,6 +9,7 @@ import fedcore as fc
 from fedcore.graphs.allowed import check_graphs
 from fedcore.graphs.canonical import with_content_names
 from fedcore.graphs.trace import call_leaves
+from fedcore.graphs.vectorise.nodes import body_of
 from fedcore.ir import Module
 from fedcore.ir.module import digest_of
 
@@ -109,6 +110,7 @@ def runner(sources, programs: Programs):
         check_graphs(attrs.evolve(sources[i], graphs=(graph,), blobs={graph.digest: data}), trusted=False)
         if left[0]:
             left[0] -= 1
+            body_of(graph.digest, data)  # as the vectoriser imports it
             body = tf.function(lambda x: call_leaves(graph, data, [x]), autograph=False)
             body.get_concrete_function(tf.TensorSpec((), tf.float32))
             for function in with_content_names(graph_pb2.GraphDef.FromString(data)).library.function:

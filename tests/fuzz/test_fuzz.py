@@ -38,7 +38,7 @@ def test_nearly_valid_input_gives_errors_of_our_own(kind, count):
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("kind", "batches", "count"),
-    [("text", 40, 10_000), ("bundle", 47, 10_000), ("graph", 20, 5_000), ("recording", 6, 5_000)],
+    [("text", 40, 10_000), ("bundle", 48, 10_000), ("graph", 20, 5_000), ("recording", 4, 5_000)],
 )
 def test_a_million_inputs_give_errors_of_our_own(kind, batches, count):
     began = time.monotonic()

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 import fedcore as fc
+from fedcore.compiler.pinned_plans import PinnedPlans
 from fedcore.errors import FedcoreError, Location
 from fedcore.ir import Module, bundle, parse_module
 from fedcore.ir.regular_files import read_regular_file
@@ -147,8 +148,20 @@ def test_a_recording_of_a_loaded_program_holds_no_file(project, monkeypatch):
 def test_a_regular_file_is_read_up_to_its_limit(tmp_path):
     (tmp_path / "file").write_bytes(b"12345")
     assert read_regular_file(tmp_path / "file", 5) == b"12345"
-    with pytest.raises(FedcoreError, match=r"file has more than 4 bytes"):
+    with pytest.raises(FedcoreError, match=r"file has 5 bytes; at most 4 are read"):
         read_regular_file(tmp_path / "file", 4)
+
+
+def test_a_file_of_the_kernel_that_says_it_is_empty_is_not_cut_short():
+    with pytest.raises(FedcoreError, match="/proc/self/status changes while it is read"):
+        read_regular_file("/proc/self/status", 1_000_000)
+
+
+@pytest.mark.parametrize("read", [fc.load, bundle.read, PinnedPlans.read])
+def test_a_program_that_is_a_fifo_is_refused_and_not_waited_for(tmp_path, read):
+    os.mkfifo(tmp_path / "program.fed")
+    with pytest.raises(FedcoreError, match=r"program\.fed is no regular file"):
+        read(tmp_path / "program.fed")
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
