@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from fedcore.aggregators import SumFactory, UnweightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
+from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
+from fedcore.learning.algorithms.client_result import all_finite, count_unless, zeros_unless
 from fedcore.learning.algorithms.composition import first_state, next_state, round_metrics
 from fedcore.learning.models import ModelWeights
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
@@ -32,8 +34,8 @@ def build_fed_kmeans(
     Types, for points P = float32[data_shape] and k clusters:
         initialize  (-> State@SERVER)
         next        (<State@SERVER,{P*}@CLIENTS> -> <state=State@SERVER,metrics=M@SERVER>)
-        M['client_work']['train'] is <num_examples=int64,loss=float32>: the mean squared distance to the nearest centre
-        of the round's start. `state.finalizer` is <counts=float32[k]>.
+        M['client_work']['train'] is <num_examples=int64,loss=float32,num_non_finite_clients=int64>: the loss is the
+        mean squared distance to the nearest centre of the round's start. `state.finalizer` is <counts=float32[k]>.
 
     Args:
         initial_centers: of shape [k, *data_shape], each counted as one point. Default: drawn from a standard normal
@@ -41,7 +43,8 @@ def build_fed_kmeans(
         sum_aggregator: adds the clients' sums, counts and losses. Default: `SumFactory`.
     Returns:
         A `LearningProcess`; the centres are `state.global_model_weights.trainable[0]`. A centre that gets no point
-        stays; a round without points changes nothing and has a loss of NaN.
+        stays; a round without points changes nothing and has a loss of NaN. A client with a point that is not finite
+        counts for nothing and is counted in num_non_finite_clients.
     Raises:
         FedcoreError: there is no cluster, or the centres have another shape.
     Example:
@@ -86,9 +89,14 @@ def build_fed_kmeans(
             "num_examples": totals["num_examples"] + 1,
         }
 
+    @tf_computation
+    def finish(totals):
+        finite = all_finite(totals)
+        return {**zeros_unless(finite, totals), NON_FINITE_CLIENTS: count_unless(finite)}
+
     @federated_computation(weights_type, SequenceType(point))
     def assign(weights, points):
-        return sequence_reduce(points, nothing(), lambda totals, x: add(totals, x, weights))
+        return finish(sequence_reduce(points, nothing(), lambda totals, x: add(totals, x, weights)))
 
     @tf_computation
     def move(weights, state, totals):
@@ -100,10 +108,10 @@ def build_fed_kmeans(
 
         moved = (centers * column(before) + totals["sums"]) / column(counts)
         mean_loss = totals["loss"] / tf.cast(totals["num_examples"], tf.float32)
-        metrics = {"num_examples": totals["num_examples"], "loss": mean_loss}
+        metrics = {name: totals[name] for name in ("num_examples", "loss", NON_FINITE_CLIENTS)} | {"loss": mean_loss}
         return ModelWeights((moved,), ()), {"counts": counts}, metrics
 
-    aggregation = (sum_aggregator or SumFactory()).create(nothing.type_signature.result)
+    aggregation = (sum_aggregator or SumFactory()).create(assign.type_signature.result)
 
     @federated_computation
     def initialize():

@@ -20,7 +20,8 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.client_work import difference, finite_or_nothing
+from fedcore.learning.algorithms.client_result import CountingModel, finite_or_nothing
+from fedcore.learning.algorithms.client_work import difference
 from fedcore.learning.algorithms.composition import (
     build_start,
     build_update,
@@ -117,7 +118,7 @@ def build_scaffold(
     server = as_optimizer(server_optimizer_fn or build_sgdm(1.0))
     weights_type: Any = initial_weights_of(model).type_signature.result
     start, update = build_start(model, server), build_update(server)
-    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(model)
+    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
 
     @tf_computation
     def initial_client_state():
