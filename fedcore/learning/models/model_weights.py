@@ -5,6 +5,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from fedcore.errors import InvalidValue
+
 
 def layer_states(keras_model) -> list:
     """The variables in which stateful recurrent layers keep the state that a batch hands to the next.
@@ -14,9 +16,6 @@ def layer_states(keras_model) -> list:
     layers = [layer for layer in keras_model._flatten_layers() if getattr(layer, "stateful", False)]
     found = {id(v): v for layer in layers for v in keras.tree.flatten(getattr(layer, "states", None) or [])}
     return list(found.values())
-
-
-from fedcore.errors import InvalidValue
 
 
 def averaged_weights(keras_model) -> list:
