@@ -23,6 +23,8 @@ from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.kept import KeptByInputs
 from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.operations import declarations
+from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # of learning, which sees no runtime
+from fedcore.runtime.non_finite import note_non_finite
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.report import Report
 from fedcore.scalars import seed_number
@@ -328,7 +330,9 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None):
     began = time.perf_counter()
     to_run = _plan_for(module, runtime.plan_options, report) if runtime.compiles else module
     try:
-        return runtime.run(to_run, arguments, report)
+        result = runtime.run(to_run, arguments, report)
+        note_non_finite(module, result, report)
+        return result
     finally:
         report.seconds = time.perf_counter() - began
         _last_report.set(report)
@@ -391,7 +395,9 @@ def _recorded(directory: Path, runtime: Runtime, module: Module, arguments: list
             if runtime.compiles:
                 with recording.span("compile", module.main.name):
                     plan = _plan_for(module, runtime.plan_options, report, directory)
-            return runtime.run(plan or module, arguments, report)
+            result = runtime.run(plan or module, arguments, report)
+        note_non_finite(module, result, report)
+        return result
     except BaseException as raised:
         error = raised
         raise

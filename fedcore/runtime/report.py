@@ -37,6 +37,7 @@ class Report:
         placements: for each client stage and device the clients that ran there, as ranges (first, last).
         notes: what the user should know, such as a setting that came too late.
         dropped: the index of each client that was left out, and why; see `fc.runtime.drop`.
+        non_finite_clients: how many clients an algorithm left out since their work is not finite; a metric of it.
     """
 
     seed: int = 0
@@ -50,6 +51,7 @@ class Report:
     placements: dict[str, dict[str, list[tuple[int, int]]]] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
     dropped: dict[int, str] = attrs.field(factory=dict)
+    non_finite_clients: int = 0
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
 

@@ -8,20 +8,12 @@ import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
+from fedcore.learning.algorithms.client_result import finite_or_nothing
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import Optimizer
 from fedcore.learning.weighting import Weighting, weight_and_report
 from fedcore.types import SequenceType, Type
-
-
-@attrs.frozen
-class ClientResult:
-    """`<update=W,weight=float32,metrics=M>`: the change of the weights and how much it counts."""
-
-    update: Any
-    weight: Any
-    metrics: Any
 
 
 @attrs.frozen
@@ -62,25 +54,6 @@ def difference(after, before):
     )
 
 
-def all_finite(tensors) -> tf.Tensor:
-    """bool: whether no entry is infinite or NaN; told by the sum of each, so entries near the float's limit count as
-    infinite."""
-    return tf.reduce_all([tf.math.is_finite(tf.reduce_sum(_at_least_float32(t))) for t in tensors])
-
-
-def _at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
-
-
-def finite_or_nothing(update, weight, metrics) -> ClientResult:
-    """A change that is not finite counts for nothing: zeros of weight 0, while its metrics are reported."""
-    finite = all_finite((*update.trainable, *update.non_trainable))
-    cleaned = [
-        tuple(tf.where(finite, u, tf.zeros_like(u)) for u in part) for part in (update.trainable, update.non_trainable)
-    ]
-    return ClientResult(ModelWeights(*cleaned), tf.where(finite, weight, 0.0), metrics)
-
-
 def build_training(
     model: PureModel,
     optimizer: Optimizer,
@@ -91,8 +64,7 @@ def build_training(
 ) -> Computation:
     """The computation `(<W,H,B*> -> ClientResult)` of local training with the hyperparameters H.
 
-    A change that is not finite counts for nothing: it becomes zeros with weight 0, while its metrics are reported.
-    A client without examples has weight 0.
+    A change that is not finite counts for nothing, see `finite_or_nothing`. A client without examples has weight 0.
 
     Args:
         proximal_strength: adds its half times the squared distance from the first weights to the loss of every step.

@@ -15,7 +15,8 @@ from fedcore.intrinsics import (
     federated_value,
     federated_zip,
 )
-from fedcore.learning.algorithms.client_work import ClientWork, all_finite
+from fedcore.learning.algorithms.client_result import CountingModel, all_finite
+from fedcore.learning.algorithms.client_work import ClientWork
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.optimizers import Optimizer
@@ -53,7 +54,7 @@ def build_update(optimizer: Optimizer) -> Any:
 
     @tf_computation
     def update(optimizer_state, weights, mean_update):
-        finite = all_finite((*mean_update.trainable, *mean_update.non_trainable))
+        finite = all_finite(mean_update)
         gradients = tuple(-u for u in mean_update.trainable)
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
         moved = tuple(w + u for w, u in zip(weights.non_trainable, mean_update.non_trainable, strict=True))
@@ -133,7 +134,7 @@ def compose_learning_process(
     weights_type: Type = initial_weights_of(model).type_signature.result
     client_result: Any = work.train.type_signature.result
     aggregation = model_aggregator.create(client_result["update"], client_result["weight"])
-    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(model)
+    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
     start, update = build_start(model, server_optimizer), build_update(server_optimizer)
     _check_distributor(model_distributor, weights_type)
 

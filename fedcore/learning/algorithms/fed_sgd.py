@@ -11,7 +11,8 @@ import tensorflow as tf
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
-from fedcore.learning.algorithms.client_work import constant_work, finite_or_nothing
+from fedcore.learning.algorithms.client_result import finite_or_nothing
+from fedcore.learning.algorithms.client_work import constant_work
 from fedcore.learning.algorithms.composition import compose_learning_process, initial_weights_of, weighted
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of

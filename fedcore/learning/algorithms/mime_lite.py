@@ -19,7 +19,8 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.client_work import all_finite, difference, finite_or_nothing
+from fedcore.learning.algorithms.client_result import CountingModel, all_finite, finite_or_nothing, zeros_unless
+from fedcore.learning.algorithms.client_work import difference
 from fedcore.learning.algorithms.composition import (
     build_start,
     build_update,
@@ -71,10 +72,10 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
     @tf_computation
     def finish(before, carry, full):
         finite = all_finite(full.gradients)
-        gradients = tuple(tf.where(finite, g, tf.zeros_like(g)) for g in full.gradients)
-        examples = tf.where(finite, tf.cast(full.metrics["num_examples"][0], tf.float32), 0.0)
+        examples = tf.cast(full.metrics["num_examples"][0], tf.float32)
         weight, report = weight_and_report(model, weighting, carry.metrics)
-        return _Result(finite_or_nothing(difference(carry.weights, before), weight, report), gradients, examples)
+        change = finite_or_nothing(difference(carry.weights, before), weight, report, full.gradients)
+        return _Result(change, *zeros_unless(finite, (full.gradients, examples)))
 
     @federated_computation(weights_type, state_type, SequenceType(model.batch_type))
     def train(weights, state, batches):
@@ -116,7 +117,7 @@ def build_weighted_mime_lite(
     train = _build_training(model, base, client_weighting, weights_type, state_type)
     client: Any = train.type_signature.result["client"]
     aggregation = weighted(model_aggregator, "build_weighted_mime_lite").create(client["update"], client["weight"])
-    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(model)
+    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
 
     @tf_computation
     def learn(state, weights, gradients):

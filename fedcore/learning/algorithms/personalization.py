@@ -8,13 +8,16 @@ from typing import Any
 
 from fedcore.aggregators import UnweightedReservoirSamplingFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError
 from fedcore.intrinsics import federated_broadcast, federated_map
+from fedcore.learning.algorithms.client_result import all_finite, count_unless
 from fedcore.learning.algorithms.client_work import build_evaluation, build_training
 from fedcore.learning.algorithms.composition import initial_weights_of
 from fedcore.learning.models import ModelWeights, trace_model
 from fedcore.learning.optimizers import as_optimizer
 from fedcore.learning.weighting import ClientWeighting
+from fedcore.scalars import whole_number
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType
 
 
@@ -25,7 +28,10 @@ def build_personalization_eval_computation(
 
     Types, for weights W, batches B and the metrics M of a client, with M[?] their rows:
         (<model_weights=W@SERVER,data={<train_data=B*,test_data=B*>}@CLIENTS> ->
-         <baseline_metrics=M[?],NAME=M[?],…>@SERVER)
+         <baseline_metrics=M[?],NAME=<M…,num_non_finite_clients=int64>[?],…>@SERVER)
+
+    Adapted weights that are not finite are counted by NAME's num_non_finite_clients, 1 in the client's row. An
+    optimizer's are left out: the metrics are those of the weights that were given.
 
     Args:
         personalize_fn_dict: by name a way to adapt: an optimizer (a Keras one too), which takes one pass over
@@ -40,6 +46,7 @@ def build_personalization_eval_computation(
     """
     if not personalize_fn_dict or "baseline_metrics" in personalize_fn_dict:
         raise FedcoreError("personalize_fn_dict has at least one entry, and none named baseline_metrics")
+    max_num_clients = whole_number("max_num_clients", max_num_clients, at_least=1)
     model = trace_model(model_fn)
     weights_type = initial_weights_of(model).type_signature.result
     evaluate = build_evaluation(model, weights_type)
@@ -51,13 +58,32 @@ def build_personalization_eval_computation(
         pairs = ((weights.trainable, update.trainable), (weights.non_trainable, update.non_trainable))
         return ModelWeights(*(tuple(w + u for w, u in zip(*pair, strict=True)) for pair in pairs))
 
+    @tf_computation(weights_type)
+    def not_finite(weights):
+        return count_unless(all_finite(weights))
+
+    @tf_computation
+    def with_count(metrics, count):
+        return {**metrics, NON_FINITE_CLIENTS: count}
+
     def adapting(given):
+        """A function (<W,B*> -> (W, the count of the client if its work is not finite))."""
         if isinstance(given, Computation):
-            return given
+
+            def adapted(weights, batches):
+                after = given(weights, batches)
+                return after, not_finite(after)
+
+            return adapted
         train = build_training(
             model, as_optimizer(given), ClientWeighting.UNIFORM, weights_type, nothing.type_signature.result
         )
-        return lambda weights, batches: add(weights, train(weights, nothing(), batches).update)
+
+        def trained(weights, batches):
+            result = train(weights, nothing(), batches)
+            return add(weights, result.update), result.metrics[NON_FINITE_CLIENTS][0]
+
+        return trained
 
     adapt = {name: adapting(given) for name, given in personalize_fn_dict.items()}
     batches = SequenceType(model.batch_type)
@@ -67,7 +93,8 @@ def build_personalization_eval_computation(
     def at_client(weights, data):
         found = {"baseline_metrics": finalize(evaluate(weights, data.test_data))}
         for name, fn in adapt.items():
-            found[name] = finalize(evaluate(fn(weights, data.train_data), data.test_data))
+            after, count = fn(weights, data.train_data)
+            found[name] = with_count(finalize(evaluate(after, data.test_data)), count)
         return found
 
     sample = UnweightedReservoirSamplingFactory(max_num_clients).create(at_client.type_signature.result)

@@ -1,0 +1,69 @@
+"""What a client hands back after its work; work that is not finite counts for nothing, and its client is counted."""
+
+from typing import Any
+
+import attrs
+import tensorflow as tf
+
+from fedcore.context import NON_FINITE_CLIENTS
+from fedcore.learning.models import PureModel
+
+
+@attrs.frozen
+class ClientResult:
+    """`<update=W,weight=float32,metrics=M>`: the change of the weights, how much it counts, and the reported metrics.
+
+    M is the model's report with one more metric, the number of clients whose change was not finite.
+    """
+
+    update: Any
+    weight: Any
+    metrics: Any
+
+
+def all_finite(value) -> tf.Tensor:
+    """bool: whether no entry of the floats among the nested tensors is infinite or NaN.
+
+    The sum of each tensor tells, so that entries near the float's limit count as infinite.
+    """
+    floats = [t for t in tf.nest.flatten(value) if t.dtype.is_floating]
+    return tf.reduce_all([tf.math.is_finite(tf.reduce_sum(_at_least_float32(t))) for t in floats])
+
+
+def _at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
+
+
+def zeros_unless(finite: tf.Tensor, value):
+    """The nested tensors, or zeros like them."""
+    return tf.nest.map_structure(lambda t: tf.where(finite, t, tf.zeros_like(t)), value)
+
+
+def count_unless(finite: tf.Tensor) -> tf.Tensor:
+    """int64: a client's part in the metric of clients whose work is not finite."""
+    return tf.cast(~finite, tf.int64)
+
+
+def finite_or_nothing(update, weight: tf.Tensor, report: dict, *others) -> ClientResult:
+    """A change or weight that is not finite counts for nothing: zeros of weight 0, while its metrics are reported.
+
+    Args:
+        others: further parts of the client's work, which the caller leaves out itself where they are not finite.
+    """
+    finite = all_finite((update, weight))
+    counted = {**report, NON_FINITE_CLIENTS: (count_unless(finite & all_finite(others) if others else finite),)}
+    return ClientResult(zeros_unless(finite, update), zeros_unless(finite, weight), counted)
+
+
+class CountingModel:
+    """A model as metrics aggregators see it: its reports and metrics hold the clients whose work is not finite too."""
+
+    def __init__(self, model: PureModel):
+        self._model = model
+
+    def __getattr__(self, name: str):
+        return getattr(self._model, name)
+
+    def finalize_metrics(self, reported: dict) -> dict:
+        own = {name: state for name, state in reported.items() if name != NON_FINITE_CLIENTS}
+        return {**self._model.finalize_metrics(own), NON_FINITE_CLIENTS: reported[NON_FINITE_CLIENTS][0]}

@@ -1,0 +1,67 @@
+"""Clients whose work is not finite: algorithms leave it out and count it in a metric, which a call's report reads."""
+
+import logging
+import threading
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedcore.errors import Location
+from fedcore.graphs.kept import KeptByInputs
+from fedcore.ir import Module
+from fedcore.ir.locations import user_location
+from fedcore.runtime.report import Report
+from fedcore.types import FederatedType, StructType, TensorType, Type
+
+NON_FINITE_CLIENTS = "num_non_finite_clients"
+"""The metric: an integer, or a row of them for a sample of clients, anywhere in a result."""
+
+_paths: KeptByInputs[list[tuple]] = KeptByInputs(256)
+_first_warning = threading.Lock()  # held from the first warning on
+
+
+def note_non_finite(module: Module, result, report: Report) -> None:
+    """Puts the clients that a result counts as not finite into the report; the first in a process are warned of too."""
+    paths = _paths.get(NON_FINITE_CLIENTS, [module], lambda: _find(module.main.type.result))
+    if not paths:
+        return
+    report.non_finite_clients = max(int(np.sum(_part(result, path))) for path in paths)
+    if not report.non_finite_clients:
+        return
+    text = (
+        f"{module.main.name}: the work of {report.non_finite_clients} of {report.clients} clients is not finite (NaN "
+        "or infinite) and counts for nothing; a smaller learning rate, clipped gradients or finite data may help"
+    )
+    report.note(text)
+    if _first_warning.acquire(blocking=False):
+        _warn(f"{text}. Later calls say so in their metrics and reports only")
+
+
+def _warn(text: str) -> None:
+    """Warns at the user's line. A filter that turns warnings into errors does not cost the call's result."""
+    at = user_location() or Location("fedcore", 0)
+    try:
+        warnings.warn_explicit(text, RuntimeWarning, at.file, at.line)
+    except RuntimeWarning:
+        logging.getLogger("fedcore").warning(text)
+
+
+def _find(type_: Type, path: tuple = ()) -> list[tuple]:
+    """Where the metric stands in a result."""
+    if isinstance(type_, FederatedType):
+        return _find(type_.member, path)
+    if not isinstance(type_, StructType):
+        counts = path and path[-1][0] == NON_FINITE_CLIENTS and isinstance(type_, TensorType) and type_.dtype.is_integer
+        return [path] if counts else []
+    parts = enumerate(type_.elements)
+    return [found for i, (name, part) in parts for found in _find(part, (*path, (name, i)))]
+
+
+def _part(value, path: tuple):
+    for name, index in path:
+        if name is None:
+            value = value[index]
+        else:
+            value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+    return value

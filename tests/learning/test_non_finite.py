@@ -1,0 +1,164 @@
+"""Clients whose work is not finite count for nothing, in every algorithm, and every round says how many they are."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore import context
+from fedcore.learning import algorithms, metrics, models, optimizers
+
+SPEC = (tf.TensorSpec([None, 2]), tf.TensorSpec([None]))
+NAME = "num_non_finite_clients"
+
+
+def line():
+    """Least squares for y = w · x."""
+
+    def forward_pass(weights, batch, training):
+        x, y = batch
+        predictions = tf.linalg.matvec(x, weights.trainable[0])
+        return fc.learning.BatchOutput(tf.reduce_mean((predictions - y) ** 2), predictions, tf.shape(y)[0])
+
+    start = fc.learning.ModelWeights((np.zeros([2], np.float32),), ())
+    return models.FunctionalModel(start, forward_pass, SPEC)
+
+
+def client(seed, rows=4, factor=1.0):
+    x = np.random.default_rng(seed).normal(size=(rows, 2)).astype(np.float32)
+    return fc.data.ClientDataset.from_columns((x * np.float32(factor), x.sum(1))).batch(2)
+
+
+GOOD = [client(0), client(1, 6)]
+POISONED = [client(0), client(2, factor=np.nan), client(1, 6), client(3, factor=np.inf)]
+RATE = optimizers.build_sgdm(0.1)
+
+BUILDERS = {
+    "fed avg": lambda: algorithms.build_weighted_fed_avg(line, RATE),
+    "unweighted": lambda: algorithms.build_unweighted_fed_avg(line, RATE),
+    "fed prox": lambda: algorithms.build_weighted_fed_prox(line, 0.1, RATE),
+    "fed sgd": lambda: algorithms.build_fed_sgd(line),
+    "schedule": lambda: algorithms.build_weighted_fed_avg_with_optimizer_schedule(line, lambda r: 0.1, RATE),
+    "mime lite": lambda: algorithms.build_weighted_mime_lite(line, optimizers.build_sgdm(0.1, momentum=0.9)),
+    "scaffold": lambda: algorithms.build_scaffold(line, 0.1, num_clients=4),
+    "older": lambda: fc.learning.build_federated_averaging_process(line, RATE),
+    "secure metrics": lambda: algorithms.build_weighted_fed_avg(
+        line, RATE, metrics_aggregator=metrics.secure_sum_then_finalize
+    ),
+    "sampled metrics": lambda: algorithms.build_weighted_fed_avg(
+        line, RATE, metrics_aggregator=metrics.finalize_then_sample
+    ),
+    "k-means": lambda: algorithms.build_fed_kmeans(2, [2]),
+}
+
+
+def run(name, clients):
+    """The weights after a round, and its training metrics."""
+    process = BUILDERS[name]()
+    if name == "k-means":
+        clients = [c.map(lambda x, y: x).unbatch() for c in clients]
+    states = [[process.initial_client_state()] * len(clients)] if name == "scaffold" else []
+    state, found, *_ = process.next(process.initialize.invoke(seed=1), clients, *states)
+    train = found["train"] if name == "older" else found["client_work"]["train"]
+    return state.model.trainable[0], train
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_they_are_counted_in_the_metrics_and_in_the_report_and_change_nothing(name):
+    weights, train = run(name, POISONED)
+    assert np.sum(train[NAME]) == 2
+    assert context.last_report().non_finite_clients == 2
+    assert any("the work of 2 of 4 clients is not finite" in note for note in context.last_report().notes)
+    without, train = run(name, GOOD)
+    assert np.sum(train[NAME]) == 0
+    assert context.last_report().non_finite_clients == 0
+    assert not any("not finite" in note for note in context.last_report().notes)
+    np.testing.assert_allclose(weights, without, rtol=1e-6)
+
+
+def test_a_rate_that_diverges_is_told():
+    process = algorithms.build_weighted_fed_avg(line, optimizers.build_sgdm(1e30))
+    state, found = process.next(process.initialize(), [client(0, 40)])
+    assert found["client_work"]["train"][NAME] == 1
+    np.testing.assert_array_equal(state.model.trainable[0], [0, 0])
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf])
+def test_a_weight_that_is_not_finite_costs_its_client_only(weight):
+    def weighting(report):
+        count = tf.cast(report["num_examples"][0], tf.float32)
+        return tf.where(count == 6.0, weight, count)
+
+    process = algorithms.build_weighted_fed_avg(line, RATE, client_weighting=weighting)
+    state, found = process.next(process.initialize(), GOOD)
+    alone, _ = process.next(process.initialize(), GOOD[:1])
+    assert found["client_work"]["train"][NAME] == 1
+    np.testing.assert_allclose(state.model.trainable[0], alone.model.trainable[0], rtol=1e-6)
+
+
+def test_personalization_counts_them_for_each_way_to_adapt():
+    @fc.tf_computation
+    def broken(weights, batches):
+        return fc.learning.ModelWeights((weights.trainable[0] * np.float32(np.nan),), ())
+
+    weights = algorithms.build_weighted_fed_avg(line, RATE).initialize().model
+    ways = {"sgd": RATE, "diverges": optimizers.build_sgdm(1e30)}
+    evaluate = algorithms.build_personalization_eval_computation(line, ways)
+    found = evaluate(weights, [{"train_data": c, "test_data": c} for c in (client(0, 40), client(1, 40))])
+    np.testing.assert_array_equal(found["sgd"][NAME], [0, 0])
+    np.testing.assert_array_equal(found["diverges"][NAME], [1, 1])
+    np.testing.assert_array_equal(found["diverges"]["loss"], found["baseline_metrics"]["loss"])
+    assert context.last_report().non_finite_clients == 2
+
+
+def test_a_saved_process_counts_them_too(tmp_path):
+    process = BUILDERS["fed avg"]()
+    fc.save(process.next, tmp_path / "next.fed")
+    fc.load(tmp_path / "next.fed")(process.initialize(), POISONED)
+    assert context.last_report().non_finite_clients == 2
+
+
+WARNED = """
+import json, sys, warnings
+import numpy as np
+import fedcore as fc
+from tests.learning.test_non_finite import BUILDERS, POISONED
+
+process = BUILDERS["fed avg"]()
+state = process.initialize()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        state, _ = process.next(state, POISONED)
+    print(json.dumps([[w.category.__name__, str(w.message), w.filename] for w in caught]))
+"""
+
+
+def ran_as_a_program(code, path):
+    (path / "rounds.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run([sys.executable, path / "rounds.py"], capture_output=True, text=True, env=environment)
+
+
+def test_a_process_is_warned_once_at_the_users_line(tmp_path):
+    ran = ran_as_a_program(WARNED, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    ((category, message, file),) = json.loads(ran.stdout)
+    assert category == "RuntimeWarning"
+    assert file == "rounds.py"
+    assert message == (
+        "next_round: the work of 2 of 4 clients is not finite (NaN or infinite) and counts for nothing; a smaller "
+        "learning rate, clipped gradients or finite data may help. Later calls say so in their metrics and reports only"
+    )
+
+
+def test_a_filter_that_makes_errors_of_warnings_costs_no_round(tmp_path):
+    ran = ran_as_a_program(WARNED.replace('simplefilter("always")', 'simplefilter("error")'), tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("2 of 4 clients is not finite") == 1
