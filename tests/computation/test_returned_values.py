@@ -22,7 +22,7 @@ twice = fc.federated_computation(lambda x: (x, x), fc.FederatedType("float32[?]"
 
 @pytest.fixture(scope="module", params=[fc.runtime.local, fc.runtime.reference], ids=lambda make: make.__name__)
 def runtime(request):
-    made = request.param()
+    made = request.param(default_num_clients=0)
     yield made
     made.close()
 

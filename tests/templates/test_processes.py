@@ -249,7 +249,7 @@ def test_nothing_is_no_process(compose):
 @pytest.mark.parametrize("compose", [chain_measured_processes, concatenate_measured_processes])
 def test_what_is_no_measured_process_is_refused(compose):
     assert re.match(
-        rf"{compose.__name__}: `a` is a MeasuredProcess, not <IterativeProcess initialize : \(-> int32@SERVER\), next",
+        rf"{compose.__name__}: `a` is a MeasuredProcess, not <IterativeProcess initialize : \(-> ",
         refused(compose, {"a": IterativeProcess(zero, counted)}),
     )
 
