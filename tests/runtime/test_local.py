@@ -233,7 +233,7 @@ def test_unequally_many_clients_are_refused_across_stages(in_use):
 
 
 def test_fewer_than_one_worker_is_refused():
-    with pytest.raises(FedcoreError, match="workers_per_device is at least 1, not 0"):
+    with pytest.raises(FedcoreError, match="workers_per_device is a whole number, 1 or more, not 0"):
         fc.runtime.local(workers_per_device=0)
 
 
