@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import TracingError
+from fedcore.errors import TracingError, TypeMismatch
 
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_constant_tables", default=False)
 _ENTRIES = "_fedcore_entries"  # (keys, values) of a table that was made while a graph was traced
@@ -94,7 +94,7 @@ def _lookup(self, keys, name=None):
     if isinstance(keys, tf.SparseTensor):
         return tf.SparseTensor(keys.indices, _lookup(self, keys.values, name), keys.dense_shape)
     if keys.dtype.base_dtype != self.key_dtype:
-        raise TypeError(f"the table's keys are {self.key_dtype.name}, but {keys.dtype.name} is looked up")
+        raise TypeMismatch(f"the table's keys are {self.key_dtype.name}, but {keys.dtype.name} is looked up")
     values = look_up(keys, *_entries(self), self.default_value)
     values.set_shape(keys.shape)
     return values
