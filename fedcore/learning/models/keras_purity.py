@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs.constant_tables import constant_tables
 
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
@@ -15,9 +16,11 @@ def check_pure(model: keras.Model, call: Callable, x) -> None:
     """Traces the model and looks for what a pure graph has not.
 
     Raises:
-        TracingError: a layer calls Python, looks up in a table, or keeps a variable that Keras does not know.
+        TracingError: a layer calls Python, looks up in a table that may change, or keeps a variable that Keras does
+            not know.
     """
-    graph = tf.function(call, autograph=False).get_concrete_function(tf.nest.map_structure(_spec, x)).graph
+    with constant_tables():
+        graph = tf.function(call, autograph=False).get_concrete_function(tf.nest.map_structure(_spec, x)).graph
     for op in graph.get_operations():
         if op.type in _PYTHON:
             raise TracingError(
@@ -35,8 +38,8 @@ def check_pure(model: keras.Model, call: Callable, x) -> None:
                 "self.add_weight(..., trainable=False)"
             )
         raise TracingError(
-            f"{layer} looks up in a table, which lives in one process. Look up before the data come in: "
-            "dataset.map(lambda x, y: (layer(x), y))"
+            f"{layer} looks up in a table that may change, which lives in one process. Look up before the data come "
+            "in: dataset.map(lambda x, y: (layer(x), y))"
         )
 
 
