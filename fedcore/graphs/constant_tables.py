@@ -51,7 +51,7 @@ def look_up(keys: tf.Tensor, known: np.ndarray, values: np.ndarray, default: tf.
 
 def _codes(keys: tf.Tensor, salt: int) -> tf.Tensor:
     if keys.dtype != tf.string:
-        return keys
+        return tf.cast(keys, tf.int32) if keys.dtype == tf.bool else keys
     return tf.strings.to_hash_bucket_strong(keys, _BUCKETS, [salt, salt])
 
 
