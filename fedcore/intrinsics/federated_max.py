@@ -3,11 +3,10 @@ from functools import reduce
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.extremum import extremum
 from fedcore.intrinsics.maximum import maximum
-from fedcore.intrinsics.rules import known_zero
 from fedcore.ir.operations import intrinsic
 
 
-@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: real", rule=known_zero("value"))
+@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: real")
 def federated_max(value, *, T):
     """The largest client value, element by element.
 
@@ -16,7 +15,8 @@ def federated_max(value, *, T):
     Example:
         >>> hottest = fc.federated_max(readings)
     """
-    return reduce(numerics.maximum, value) if value else numerics.extreme(T, lowest=True)
+    limit = numerics.extreme(T, lowest=True)
+    return reduce(numerics.maximum, value) if value else limit
 
 
 @federated_max.lowering

@@ -6,7 +6,6 @@ from fedcore.intrinsics.federated_sum import federated_sum
 from fedcore.intrinsics.federated_zip import federated_zip
 from fedcore.intrinsics.generic_divide import generic_divide
 from fedcore.intrinsics.generic_multiply import generic_multiply
-from fedcore.intrinsics.rules import all_of, known_zero
 from fedcore.ir.operations import intrinsic
 from fedcore.types import TensorType, member_of
 
@@ -21,7 +20,7 @@ def _scalar_weight(name: str, types, attributes) -> None:
 
 @intrinsic(
     "(value: {T}@CLIENTS, weight?: {W}@CLIENTS -> T@SERVER) where T: inexact, W: numeric",
-    rule=all_of(_scalar_weight, known_zero("value")),
+    rule=_scalar_weight,
 )
 def federated_mean(value, weight=None, *, T):
     """The mean of a client value, weighted by the scalar `weight` where it is given.

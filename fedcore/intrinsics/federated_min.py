@@ -3,11 +3,10 @@ from functools import reduce
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.extremum import extremum
 from fedcore.intrinsics.minimum import minimum
-from fedcore.intrinsics.rules import known_zero
 from fedcore.ir.operations import intrinsic
 
 
-@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: real", rule=known_zero("value"))
+@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: real")
 def federated_min(value, *, T):
     """The smallest client value, element by element.
 
@@ -16,7 +15,8 @@ def federated_min(value, *, T):
     Example:
         >>> coldest = fc.federated_min(readings)
     """
-    return reduce(numerics.minimum, value) if value else numerics.extreme(T, lowest=False)
+    limit = numerics.extreme(T, lowest=False)
+    return reduce(numerics.minimum, value) if value else limit
 
 
 @federated_min.lowering

@@ -9,7 +9,6 @@ from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.less import less
 from fedcore.intrinsics.modulo import modulo
-from fedcore.intrinsics.rules import all_of, known_zero
 from fedcore.intrinsics.where import where
 from fedcore.ir.operations import intrinsic
 from fedcore.types import StructType, TensorType, Type, member_of, tensor_leaves
@@ -27,7 +26,7 @@ def _modulus(name: str, types, attributes) -> None:
 @intrinsic(
     "(value: {T}@CLIENTS -> T@SERVER) where T: integer",
     attributes=("modulus",),
-    rule=all_of(_modulus, known_zero("value")),
+    rule=_modulus,
 )
 def federated_secure_modular_sum(value, modulus, *, T):
     """The sum of client integers modulo `modulus`, 0 to `modulus - 1`, by a protocol that can hide each one.

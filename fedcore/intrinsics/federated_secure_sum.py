@@ -5,13 +5,13 @@ from fedcore.intrinsics.federated_map import federated_map
 from fedcore.intrinsics.federated_sum import federated_sum
 from fedcore.intrinsics.maximum import maximum
 from fedcore.intrinsics.minimum import minimum
-from fedcore.intrinsics.rules import all_of, known_zero, meets
+from fedcore.intrinsics.rules import meets
 from fedcore.ir.operations import intrinsic
 
 
 @intrinsic(
     "(value: {T}@CLIENTS, max_input: M -> T@SERVER) where T: integer, M: integer",
-    rule=all_of(meets("max_input"), known_zero("value")),
+    rule=meets("max_input"),
     constants={"max_input": "value"},
 )
 def federated_secure_sum(value, max_input, *, T):

@@ -5,7 +5,6 @@ import numpy as np
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.federated_secure_sum import federated_secure_sum
-from fedcore.intrinsics.rules import all_of, known_zero
 from fedcore.ir.operations import intrinsic
 from fedcore.types import StructType, TensorType, Type, member_of
 
@@ -19,7 +18,7 @@ def _bits(name: str, types, attributes) -> None:
 @intrinsic(
     "(value: {T}@CLIENTS -> T@SERVER) where T: integer",
     attributes=("bitwidth",),
-    rule=all_of(_bits, known_zero("value")),
+    rule=_bits,
 )
 def federated_secure_sum_bitwidth(value, bitwidth, *, T):
     """As `federated_secure_sum`, for integers of 0 to 2**bitwidth - 1.

@@ -4,11 +4,10 @@ from fedcore.intrinsics.federated_aggregate import federated_aggregate
 from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.numerics import add, zeros
-from fedcore.intrinsics.rules import known_zero
 from fedcore.ir.operations import intrinsic
 
 
-@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: numeric", rule=known_zero("value"))
+@intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: numeric")
 def federated_sum(value, *, T):
     """Adds a client value leaf by leaf; no clients give zeros of T.
 

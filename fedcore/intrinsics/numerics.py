@@ -3,7 +3,8 @@
 import ml_dtypes
 import numpy as np
 
-from fedcore.types import DType, SequenceType, StructType, TensorType, Type
+from fedcore.errors import TypeMismatch
+from fedcore.types import DType, SequenceType, StructType, TensorType, Type, is_static
 
 
 def leafwise(fn, *values):
@@ -90,7 +91,7 @@ def cast(value, dtype: DType):
         if not (dtype.is_integer and (real.dtype.kind == "f" or real.dtype.name == "bfloat16")):
             return real.astype(dtype.numpy)
         info = np.iinfo(dtype.numpy)
-        least, most = real.dtype.type(info.min), real.dtype.type(info.max)
+        least, most = (np.asarray(float(limit)).astype(real.dtype) for limit in (info.min, info.max))
         fits = (real > least) & (real < most)
         limit = np.where(np.isnan(real), 0, np.where(real >= most, info.max, info.min)).astype(dtype.numpy)
         return np.where(fits, np.where(fits, real, 0).astype(dtype.numpy), limit)
@@ -119,10 +120,16 @@ def zeros_like(value):
 
 
 def zeros(type_: Type):
-    """Zeros of a type whose shapes are all known."""
+    """Zeros of a type.
+
+    Raises:
+        TypeMismatch: a dimension is unknown.
+    """
     if isinstance(type_, StructType):
         return tuple(map(zeros, type_.types))
     if isinstance(type_, SequenceType):
         return []
     assert isinstance(type_, TensorType)
-    return np.zeros(type_.shape, type_.dtype.numpy)
+    if not is_static(type_.shape):
+        raise TypeMismatch(f"generic_zero: {type_} has unknown dimensions, so its zero is not known")
+    return np.zeros(type_.sizes, type_.dtype.numpy)

@@ -4,13 +4,11 @@ from collections.abc import Callable
 
 from fedcore.errors import TypeMismatch
 from fedcore.types import (
-    SequenceType,
     StructType,
     TensorType,
     Type,
     explain,
     fits,
-    is_static,
     map_leaves,
     member_of,
     shape_fits,
@@ -84,21 +82,5 @@ def zero_fits(function: str) -> Callable:
         zero, accumulator = types[1], types[2].parameter.types[0]
         if not fits(zero, accumulator):
             raise TypeMismatch(explain(f"{name}: `zero` does not fit what `{function}` takes first", zero, accumulator))
-
-    return rule
-
-
-def known_zero(operand: str, index: int = 0) -> Callable:
-    """The rule that the shapes of an operand's member (of a sequence: of its elements) are known: sums start there."""
-
-    def rule(name: str, types, attributes) -> None:
-        member = member_of(types[index])
-        member = member.element if isinstance(member, SequenceType) else member
-        unknown = [t for t in tensor_leaves(member) if not is_static(t.shape)]
-        if unknown:
-            raise TypeMismatch(
-                f"{name}: `{operand}` has unknown dimensions ({unknown[0]}), so its zero is not known: pad it, or "
-                "reduce it at the clients first"
-            )
 
     return rule

@@ -3,12 +3,11 @@ from functools import reduce
 from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.numerics import add, zeros
-from fedcore.intrinsics.rules import known_zero
 from fedcore.intrinsics.sequence_reduce import sequence_reduce
 from fedcore.ir.operations import LOCAL, intrinsic
 
 
-@intrinsic("(value: T* -> T) where T: numeric", level=LOCAL, rule=known_zero("value"))
+@intrinsic("(value: T* -> T) where T: numeric", level=LOCAL)
 def sequence_sum(value, *, T):
     """Adds the elements of a sequence leaf by leaf; an empty one gives zeros of T.
 

@@ -17,6 +17,8 @@ MEMBERS = [
     TensorType("float32", (2,)),
     StructType([("a", "int32"), ("b", "float32")]),
     StructType([(None, "float32"), (None, TensorType("float32", (2,)))]),
+    StructType([]),
+    to_type("complex64"),
 ]
 SEQUENCES = [
     SequenceType("float32"),
@@ -153,7 +155,18 @@ def placed_constant(draw, pool, only_asks=False):
     return fc.federated_value(draw(st.sampled_from([1, 2.5])), draw(st.sampled_from([SERVER, CLIENTS])))
 
 
-STEPS = [mapped, mapped_twice, zipped, sent, added_up, averaged, aggregated, applied, placed_constant]
+def picked(draw, pool, only_asks=False):
+    """An element of a placed struct, as it stands: one for all clients stays that."""
+
+    def wanted(v):
+        member = v.type.member
+        return isinstance(member, StructType) and len(member) > 0
+
+    value = _pick(draw, pool, wanted, only_asks)
+    return value if only_asks else value[draw(st.integers(0, len(value) - 1))]
+
+
+STEPS = [mapped, mapped_twice, zipped, sent, added_up, averaged, aggregated, applied, placed_constant, picked]
 
 
 def _local_function(draw, type_):
@@ -161,6 +174,8 @@ def _local_function(draw, type_):
     kinds = ["identity", "pair"]
     if isinstance(type_, SequenceType):
         kinds = ["sequence_sum", "sequence_count", "sequence_of_mapped"]
+    elif isinstance(type_, StructType) and not len(type_):
+        kinds += ["double", "captured_zero"]
     elif isinstance(type_, StructType) and not _has_sequence(type_):
         kinds += ["item", "double", "captured_zero"]
     elif isinstance(type_, StructType):
@@ -188,8 +203,8 @@ def _local_function(draw, type_):
 
 
 def _result(draw, pool: list[Value]) -> Value:
-    """One value or a pair; no sequence, and nothing of clients that are all equal (which no client could give)."""
-    wanted = [v for v in pool if not _has_sequence(v.type) and not (_client(v) and getattr(v.type, "all_equal", False))]
+    """One value or a pair; no sequence."""
+    wanted = [v for v in pool if not _has_sequence(v.type)]
     if not wanted:
         wanted = [fc.federated_value(1, SERVER)]
     first = wanted[-1]

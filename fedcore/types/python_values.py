@@ -76,7 +76,8 @@ def in_dtype(array: np.ndarray, dtype: DType) -> np.ndarray | None:
         return None
     with np.errstate(all="ignore"):
         try:
-            return array.astype(dtype.numpy)
+            wide = array.astype(np.float64) if array.dtype.kind == "O" and want > 1 else array
+            return wide.astype(dtype.numpy)
         except OverflowError:  # an integer beyond all limits
             return np.full(array.shape, np.inf if want > 1 else 0, np.float64).astype(dtype.numpy)
 

@@ -68,7 +68,6 @@ RETURNED = {
     # As a value of each, where a computation inside says so.
     "of each": (lambda s, x: (of_each(fc.federated_broadcast(s)), x), [SV, XS], [1.0, GIVEN], ([1.0, 1.0], GIVEN)),
     "of each and for all": (lambda a, x: (of_each(a), a, x), [SHARED, XS], [1.0, GIVEN], ([1.0, 1.0], 1.0, GIVEN)),
-    "of each of none": (lambda a: of_each(a), [SHARED], [1.0], []),
     "under other names": (lambda p: (of_named(p), p), [PAIR], [(1.0, 2)], ({"a": 1.0, "b": 2}, (1.0, 2))),
     "of a narrower shape": (
         lambda v: twice(v), [fc.FederatedType("float32[2]", C)], [[GIVEN]], ([np.array(GIVEN, "f4")],) * 2),
