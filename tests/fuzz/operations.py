@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2, types_pb2
 from tensorflow.python.framework import op_def_registry
 
+from fedcore.graphs.traits import traits_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol, digest_of
 from fedcore.types import FunctionType, StructType, TensorType, tensor_leaves
 from fedcore.types.dtypes import DTYPES
@@ -97,7 +98,8 @@ class _Drawing:
             argument.attr["dtype"].type = _enum(type_)
         data = self.graph_def.SerializeToString()
         parameter = StructType(self.arguments) if self.arguments else None
-        graph = Graph("g", FunctionType(parameter, result), digest_of(data))
+        traits = dict.fromkeys(traits_of(self.graph_def), True)
+        graph = Graph("g", FunctionType(parameter, result), digest_of(data), traits)
         return Case(self.declared.name, Module("traced", (graph,), (), {graph.digest: data}), self._values())
 
     def _result(self) -> TensorType:

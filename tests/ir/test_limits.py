@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedcore.intrinsics
-from fedcore.errors import FedcoreError, SizeError
+from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.ir import parse_module, verify
 
 HEAD = "fedcore 1 traced\n"
@@ -85,7 +85,7 @@ def test_what_would_take_too_long_is_refused(text, says):
     ids=["deep", "many"],
 )
 def test_the_type_of_a_function_has_the_limits_of_types(text, says):
-    with pytest.raises(SizeError, match=says):
+    with pytest.raises(InvalidValue, match=says):
         verify(parse_module(f"{HEAD}type T = <{','.join(['int32'] * 4000)}>\n{text}"))
 
 
