@@ -22,7 +22,9 @@ from fedcore.compiler.stored_plans import stored_plans
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.kept import KeptByInputs
 from fedcore.ir import Module, Operation, Ref, verify
+from fedcore.ir.first_use import in_a_thread
 from fedcore.ir.operations import declarations
+from fedcore.runtime.forked import check_not_forked
 from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # of learning, which sees no runtime
 from fedcore.runtime.non_finite import note_non_finite
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
@@ -118,7 +120,7 @@ def _compile_recorded(module: Module, pipeline: str, given: Module | None, direc
 
 _plans = PlanCache()
 _default: Runtime | None = None
-_default_lock = threading.Lock()
+_default_lock = threading.RLock()  # a signal handler may come while this thread holds it
 _last_report: contextvars.ContextVar[Report | None] = contextvars.ContextVar("fedcore_report", default=None)
 
 
@@ -177,7 +179,8 @@ def current_runtime() -> Runtime:
         if _default is None:
             from fedcore.runtime.local import local
 
-            _default = local()
+            made = in_a_thread(local)
+            _default = _default or made
         return _default
 
 
@@ -313,6 +316,7 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None):
     Args:
         seed: of this call, exactly. Default: the next one of `use`, else a drawn one, which the report tells.
     """
+    check_not_forked()
     runtime = current_runtime()
     used = _in_use.get()
     if seed is not None:

@@ -9,7 +9,7 @@ from fedcore.cli.reproducer import Work
 
 
 @click.command(cls=FileCommand, short_help="Runs passes on a module.")
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("target", metavar="MODULE:NAME|FILE.fed", required=False)
 @click.option("-p", "--passes", "pipeline", metavar="PASSES", default="", help="'a,b{option=1}'. Default: no pass.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), help="Write this file; - is stdout.")
 @click.option("--print-after-all", is_flag=True, help="Print the module after every pass, on stderr.")
@@ -20,29 +20,30 @@ from fedcore.cli.reproducer import Work
 @trusted_option
 @click.pass_obj
 def opt(
-    work: Work, file, pipeline, output, print_after_all, print_after_change, verify_each, extensions, list_, trusted
+    work: Work, target, pipeline, output, print_after_all, print_after_change, verify_each, extensions, list_, trusted
 ):
-    """Runs passes on FILE, text or bundle, and prints the module as text; - reads stdin.
+    """Runs passes on a computation, and prints it as text.
 
-    Text names graphs and leaves out their bytes; -o writes those too.
+    TARGET is a file, text or bundle, - for stdin, or a name in a Python module that the current directory can import.
+    Text names graphs and leaves out their bytes, which some passes read; -o writes those too.
 
     \b
     Examples:
-      fedcore opt round.fed -p 'inline,lower-intrinsics' --print-after-change
+      fedcore opt my_module:next_round -p 'inline,lower-intrinsics' --print-after-change
       fedcore opt round.fed -p 'inline,lower-intrinsics,cse,dce,partition,fuse' -o planned.fed
       fedcore opt --list
     """
-    from fedcore.cli.loading import import_extension, read_module
+    from fedcore.cli.loading import import_extension, read_target
 
     for name in extensions:
         import_extension(name)
     if list_:
         _print_passes()
         return
-    if file is None:
-        raise click.UsageError("Missing argument 'FILE'.")
+    if target is None:
+        raise click.UsageError("Missing argument 'MODULE:NAME|FILE.fed'.")
     passes = _parsed(pipeline)
-    module = read_module(file, work, trusted=trusted)
+    module = read_target(target, work, trusted=trusted)
     for i, (one, options) in enumerate(passes):
         work.pipeline = ",".join(_written(*p) for p in passes[i:])
         after = _run(one, options, module, verify_each)

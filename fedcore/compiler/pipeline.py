@@ -1,6 +1,5 @@
 """Passes by name, and pipelines of them as one line of text."""
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +8,7 @@ import attrs
 
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module, verify
+from fedcore.ir.first_use import imported
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
 DEFAULT_PIPELINE = f"{LOWERING},partition,trim,fuse,plan"
@@ -79,8 +79,8 @@ def compiler_pass(name: str, *, idempotent: bool = True):
 
 
 def get_pass(name: str) -> Pass:
-    if name not in _registry and name in BUILT_IN:
-        importlib.import_module(f"fedcore.compiler.passes.{name.replace('-', '_')}")
+    if name in BUILT_IN:  # one that is registered may lack the rest of its module yet
+        imported(f"fedcore.compiler.passes.{name.replace('-', '_')}")
     if name not in _registry:
         raise FedcoreError(f"no pass is called {name!r}; there are {', '.join(sorted({*BUILT_IN, *_registry}))}")
     return _registry[name]

@@ -8,7 +8,7 @@ import functools
 from fedcore import context
 from fedcore.errors import TracingError
 from fedcore.ir.active import active_builder
-from fedcore.runtime.stopping import Stop, stopped_by
+from fedcore.runtime.stopping import Stop, stopped_by, stops_from_elsewhere
 
 MAX_CALLS = 8
 """How many awaited calls run at once; further ones wait for their turn."""
@@ -43,11 +43,13 @@ async def invoke_async(computation, *args, seed: int | None = None, **kwargs):
         with stopped_by(stop):
             return call(*args, **kwargs), context.last_report()
 
+    # Inside of another such call it takes no thread of the pool, all of which may wait for calls of this kind.
+    pool = None if stops_from_elsewhere() else _pool()
     own = contextvars.copy_context()
     if seed is None:
         own.run(context.number_this_call)
     try:
-        result, report = await asyncio.get_running_loop().run_in_executor(_pool(), own.run, run)
+        result, report = await asyncio.get_running_loop().run_in_executor(pool, own.run, run)
     except asyncio.CancelledError:
         stop.cancel()
         raise

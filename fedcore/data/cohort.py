@@ -37,13 +37,19 @@ class Cohort:
         return self._size
 
     def __iter__(self) -> Iterator:
-        return map(self._client, range(self._size))
+        return map(self._made, range(self._size))
 
     def __getitem__(self, index: int):
         """The value of one client."""
         if not 0 <= index < self._size:
             raise IndexError(f"client {index} of a cohort of {self._size}")
-        return self._client(index)
+        return self._made(index)
+
+    def _made(self, index: int):
+        try:
+            return self._client(index)
+        except StopIteration as error:  # it would end the cohort at this client
+            raise RuntimeError(f"client {index} of {self!r} raised StopIteration") from error
 
     def __repr__(self):
         return f"fc.Cohort({self._size}, {getattr(self._client, '__qualname__', self._client)})"

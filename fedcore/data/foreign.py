@@ -38,7 +38,7 @@ class _Kept:
         self.max_bytes = max_bytes
         self.size_bytes = 0
         self._found: dict[int, ClientDataset] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may forget a dataset where this thread holds the lock
 
     def get(self, dataset: tf.data.Dataset) -> ClientDataset | None:
         with self._lock:

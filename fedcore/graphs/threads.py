@@ -3,6 +3,7 @@
 import os
 
 import tensorflow as tf
+from tensorflow.python.eager import context  # the public API does not tell whether TensorFlow has started
 
 from fedcore.errors import FedcoreError
 
@@ -54,3 +55,8 @@ def intra_op_threads() -> int:
 
 def _default() -> int:
     return int(os.environ.get(INTRA_OP, "1"))
+
+
+def has_started() -> bool:
+    """Whether TensorFlow has made its devices and threads; asking does not start it."""
+    return context.context()._context_handle is not None

@@ -15,17 +15,18 @@ from fedcore.graphs.kept import KeptByInputs
 from fedcore.graphs.realize import Realized, realize_stage
 from fedcore.graphs.values import flatten
 from fedcore.graphs.vectorise import NoRule
+from fedcore.runtime.blocked import blocked_threads
 from fedcore.runtime.client_calls import Call, ClientWork, looped, one_more, stacked
 from fedcore.runtime.device import DeviceExecutor
-from fedcore.runtime.drawing import Drawing, Drawn, converted, is_read_once
+from fedcore.runtime.drawing import Drawing, Drawn, converted, is_read_once, may_block
 from fedcore.runtime.failures import failures_of
 from fedcore.runtime.faults import Drop, NotFinite, Tolerance, deadline
 from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.reader import Reader
 from fedcore.runtime.report import Report
-from fedcore.runtime.stopping import Stop, Stopped
-from fedcore.runtime.workers import Workers, dispatch
+from fedcore.runtime.stopping import Stop, Stopped, stopped_by
+from fedcore.runtime.workers import Workers, dispatch, users_code
 
 MAX_CALLS = 1024
 """Calls of datasets that are kept as they were read, for cohorts that come again."""
@@ -39,7 +40,11 @@ class ClientsExecutor:
 
     Guarantees:
       - Threads: `workers_per_device` for each device, made when first needed and never more, whatever the cohort. With
-        a deadline, beside them two for each call that runs, and one that draws clients.
+        a deadline, beside them two for each call that runs, and one that draws clients. Where all workers of a device
+        read clients' data with code of the user's, one more for each further call that runs, such as those that this
+        code makes: reading never waits for a worker that it holds.
+      - Code of the user's that blocks is left behind with its thread when its call is stopped or its deadline passes,
+        and another thread takes its place; the report names it. After `MAX_BLOCKED` no more such code is run.
       - Memory: as many calls in flight as there are workers; clients are drawn in the calling thread, when one is free
         (those of a list one call ahead: they are there already).
       - Bits: a block folds its clients in order and partials merge in the tree of block indices, so neither the
@@ -165,7 +170,14 @@ class _Run:
                 clients = [self._converted(i, c, reader) for i, c in enumerate(drawn.clients, drawn.first)]
             return Call(drawn.first, self.size, tuple(clients))
 
+        def read_with_users_code() -> Call:
+            blocked_threads.check()
+            with stopped_by(self.stop), users_code():
+                return read()
+
         given = list(itertools.chain.from_iterable(drawn.clients))
+        if may_block(given):
+            return read_with_users_code()
         if self.report.dropped or not given or set(map(type, given)) != {ClientDataset}:
             return read()
         if any([dataset.columns.has_fixed_order for dataset in given]):
@@ -180,7 +192,7 @@ class _Run:
             try:
                 if self.timeout_s is None:
                     return self._convert(index, client)
-                return reader.call(functools.partial(self._convert, index, client), self.timeout_s, self.stop)
+                return reader.call(functools.partial(self._convert, index, client), self.timeout_s, self.stop, client)
             except Stopped:
                 raise
             except Exception as error:

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data import Cohort
+from fedcore.data import ClientDataset, Cohort
 from fedcore.errors import ClientError, brief
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_calls import ClientWork
@@ -105,7 +105,7 @@ class Drawing:
         read = functools.partial(next, iterator, _ENDED)
         for index in itertools.count():
             try:
-                value = self._reader.call(read, self._timeout_s, self._stop) if beside else read()
+                value = self._reader.call(read, self._timeout_s, self._stop, [values.given]) if beside else read()
             except Exception as error:
                 if isinstance(error, TooLate) and not self._goes_on(values):
                     raise ClientError(f"client {index} was not drawn from {brief(values.given)}: {error}") from None
@@ -129,6 +129,16 @@ def converted(values: ClientValues, index: int, given: object) -> object:
     if isinstance(given, _Raised):
         raise given.error
     return values.converted(index, given)
+
+
+_AT_HAND = (int, float, complex, str, bytes, np.ndarray, np.generic, tf.Tensor, ClientDataset, type(None))
+
+
+def may_block(values: Sequence) -> bool:
+    """Whether code of the user's may run when clients' values are read: that of a dataset, of `__array__`."""
+    if all(issubclass(kind, _AT_HAND) for kind in set(map(type, values))):
+        return False
+    return not all(isinstance(leaf, _AT_HAND) for leaf in tf.nest.flatten(values))
 
 
 def is_read_once(client: tuple) -> bool:

@@ -23,8 +23,10 @@ class Functions:
     def __init__(self, max_functions: int = MAX_FUNCTIONS):
         self._max_functions = max_functions
         self._functions: OrderedDict[Hashable, Realized] = OrderedDict()
-        self._lock = threading.Lock()
-        self._building: dict[Hashable, threading.Lock] = {}
+        self._lock = (
+            threading.RLock()
+        )  # a signal handler that calls a computation may come inside, or while one is built
+        self._building: dict[Hashable, threading.RLock] = {}
 
     def get(self, key: Hashable, build: Callable[[], Realized]) -> Realized:
         """The function of that key, built (traced) now if it is new."""
@@ -32,7 +34,7 @@ class Functions:
         if found is not None:
             return found
         with self._lock:
-            building = self._building.setdefault(key, threading.Lock())
+            building = self._building.setdefault(key, threading.RLock())
         with building:
             found = self._kept(key)
             if found is not None:

@@ -13,6 +13,7 @@ from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.threads import set_intra_op_threads
 from fedcore.ir import Module
 from fedcore.runtime.arguments import ClientValues, prepare, restore
+from fedcore.runtime.blocked import blocked_threads
 from fedcore.runtime.clients import ClientsExecutor
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.faults import Drop
@@ -71,14 +72,22 @@ class LocalRuntime:
 
     def run(self, module: Module, arguments: list, report: Report):
         """The result of a planned module as the user sees it."""
+        if not tf.executing_eagerly():  # a signal handler that came while a graph was traced
+            with tf.init_scope():
+                return self.run(module, arguments, report)
         for note in self._notes:
             report.note(note)
         main = module.main
         seeds = fixed_seeds(arguments, [p.type for p in main.parameters], report.seed)
         sequence = functools.partial(columns_of, note=report.note, seeds=seeds)
         values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
-        with current_stop() as stop:
-            result = self._plans.run(module, module.digest(), values, report, stop)
+        try:
+            with current_stop() as stop:
+                result = self._plans.run(module, module.digest(), values, report, stop)
+        finally:
+            blocked = blocked_threads.described()
+            if blocked:
+                report.note(blocked)
         meter(module, report)
         return restore(_to_numpy(result, main.result_type), main.result_type)
 

@@ -4,10 +4,11 @@ import contextvars
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from fedcore.errors import FedcoreError
+from fedcore.runtime.blocked import blocked_threads
 from fedcore.runtime.stopping import Stop, Stopped
 
 Result = TypeVar("Result")
@@ -15,6 +16,10 @@ Result = TypeVar("Result")
 
 class TooLate(FedcoreError):
     """A client passed its deadline."""
+
+
+MAX_LEFT = 2
+"""Threads that are left behind with one client's value: its second reading may find what the first did not."""
 
 
 class Reader:
@@ -30,6 +35,7 @@ class Reader:
     def __init__(self, name: str):
         self._name = name
         self._tasks: queue.SimpleQueue | None = None
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Reader":
         return self
@@ -39,15 +45,21 @@ class Reader:
             self._tasks.put(None)
             self._tasks = None
 
-    def call(self, task: Callable[[], Result], seconds: float | None, stop: Stop) -> Result:
+    def call(self, task: Callable[[], Result], seconds: float | None, stop: Stop, read: Iterable = ()) -> Result:
         """What the code returns or raises.
 
+        Args:
+            read: the values that it reads.
         Raises:
             TooLate, Stopped: it blocks; the message names its thread.
         """
+        earlier = blocked_threads.reading(read)
+        if len(earlier) >= MAX_LEFT:
+            raise TooLate(f"the threads {', '.join(earlier)} still wait for the data, which earlier readings asked for")
         if self._tasks is None:
             self._tasks = queue.SimpleQueue()
-            threading.Thread(target=_serve, args=(self._tasks,), name=self._name, daemon=True).start()
+            self._thread = threading.Thread(target=_serve, args=(self._tasks,), name=self._name, daemon=True)
+            self._thread.start()
         answer: queue.SimpleQueue = queue.SimpleQueue()
         self._tasks.put((contextvars.copy_context(), task, answer))
         until = None if seconds is None else time.monotonic() + seconds
@@ -57,10 +69,10 @@ class Reader:
                 result, error = answer.get(timeout=max(0.0, left))
             except queue.Empty:
                 if stop.is_stopped:
-                    self.__exit__()
+                    self._leave_behind(answer, read)
                     raise Stopped(f"the call was stopped; the thread {self._name} still waits for data") from None
                 if until is not None and time.monotonic() >= until:
-                    self.__exit__()
+                    self._leave_behind(answer, read)
                     raise TooLate(
                         f"the data were not there within {seconds:g} s, and the thread {self._name} still waits for "
                         "them"
@@ -70,6 +82,13 @@ class Reader:
                 raise error
             return result
 
+    def _leave_behind(self, answer: queue.SimpleQueue, read: Iterable) -> None:
+        assert self._thread is not None
+        blocked_threads.add(self._thread, read)
+        if not answer.empty():  # it has come to its end meanwhile
+            blocked_threads.discard(self._thread)
+        self.__exit__()
+
 
 def _serve(tasks: queue.SimpleQueue) -> None:
     while (given := tasks.get()) is not None:
@@ -78,4 +97,5 @@ def _serve(tasks: queue.SimpleQueue) -> None:
             answer.put((context.run(task), None))
         except BaseException as error:
             answer.put((None, error))
+        blocked_threads.discard(threading.current_thread())
         del given, context, task, answer

@@ -1,5 +1,6 @@
 """The command line as a user has it: a process, in a directory of its own."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -27,22 +28,30 @@ class Ran:
     err: str
 
 
+def run_fedcore(directory: Path, *arguments: str, stdin: bytes = b"", **environment: str) -> Ran:
+    """Runs `python -m fedcore ...` in a directory."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedcore", *arguments],
+        cwd=directory,
+        input=stdin,
+        capture_output=True,
+        env=plain_environment() | environment,
+        timeout=300,
+    )
+    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture(scope="module")
+def fedcore_in():
+    """Runs `python -m fedcore ...` in the directory that is given first."""
+    return run_fedcore
+
+
 @pytest.fixture
 def fedcore(tmp_path):
     """Runs `python -m fedcore ...` in `tmp_path`."""
 
-    def run(*arguments: str, stdin: bytes = b"", **environment: str) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "fedcore", *arguments],
-            cwd=tmp_path,
-            input=stdin,
-            capture_output=True,
-            env=plain_environment() | environment,
-            timeout=300,
-        )
-        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    return run
+    return functools.partial(run_fedcore, tmp_path)
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextvars
+import random
 import threading
+import zlib
 
 import pytest
 
@@ -250,3 +252,8 @@ def test_an_intrinsic_that_is_declared_again_is_compiled_again():
         assert [declare(times)([1, 2]) for times in (1, 2, 3)] == [3, 6, 9]
     finally:
         operations._registry.pop("summed_times")
+
+
+def test_the_tests_draw_the_same_seeds_in_every_run(request):
+    total([1.0])
+    assert fc.context.last_report().seed == random.Random(zlib.crc32(request.node.nodeid.encode())).getrandbits(63)

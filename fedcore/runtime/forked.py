@@ -1,0 +1,25 @@
+"""Processes made by `os.fork`: TensorFlow's threads and the runtime's own stay behind in the parent."""
+
+import os
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.threads import has_started
+
+_is_forked = False
+
+
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = _is_forked or has_started()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_not_forked() -> None:
+    """Raises FedcoreError in a process that was forked after TensorFlow had started: a call would wait for ever."""
+    if _is_forked:
+        raise FedcoreError(
+            "this process was forked from one in which TensorFlow had started, whose threads it lacks: a call would "
+            "hang. Start processes by multiprocessing.get_context('spawn'), or fork before the first call"
+        )

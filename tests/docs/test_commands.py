@@ -1,0 +1,83 @@
+"""Every command that the pages show runs, and prints what they show of it."""
+
+import re
+import runpy
+import shlex
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import fedcore as fc
+from fedcore.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs a command line of a page in a directory of its own, in this process; gives all that it prints."""
+    monkeypatch.chdir(tmp_path)
+    modules = set(sys.modules)
+
+    def command(line: str) -> str:
+        words = shlex.split(line, comments=True)
+        words = words[: next((i for i, word in enumerate(words) if word in ("|", "2>&1")), len(words))]
+        with monkeypatch.context() as patch:
+            while "=" in words[0]:
+                patch.setenv(*words.pop(0).split("="))
+            program, *arguments = words
+            if program == "python":
+                runpy.run_path(arguments[0], run_name="__main__")
+                return "".join(capsys.readouterr())
+            assert program == "fedcore"
+            ran = CliRunner().invoke(main, arguments, prog_name="fedcore")
+        assert ran.exit_code == 0, f"{line}\n{ran.output}"
+        return ran.output
+
+    yield command
+    for name in set(sys.modules) - modules:
+        if name in ("sensors", "train"):
+            del sys.modules[name]
+
+
+def test_finding_your_way(run):
+    page = (ROOT / "docs/finding-your-way.md").read_text()
+    blocks = re.findall(r"^```\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    program, *sessions = [block for block in blocks if block.startswith((" 1  ", "$ "))]
+    Path("sensors.py").write_text(re.sub(r"^ ?\d+(  |$)", "", program, flags=re.MULTILINE))
+    ran = []
+    for session in sessions:
+        for line, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", session, re.MULTILINE):
+            printed = run(line.replace("\\\n", " "))
+            ran.append(shlex.split(line)[:2])
+            if " dump " in line or " opt " in line or "--help" in line:  # the others print times and process ids
+                missing = [text for text in shown.splitlines() if text != "…" and text.strip() not in printed]
+                assert not missing, f"{line} prints\n{printed}"
+    assert [words for words in ran if words[0] == "fedcore"] == [
+        ["fedcore", word] for word in ("--help", "dump", "opt", "report", "report", "tune", "run")
+    ]
+
+
+def test_the_readme(run, monkeypatch):
+    page = (ROOT / "README.md").read_text()
+    program = re.search(r"```python\n(import fedcore as fc.*?)```", page, re.DOTALL)[1]
+    train = types.ModuleType("train")
+    exec(compile(program.replace("range(20)", "range(2)"), "train.py", "exec"), vars(train))
+    assert train.metrics["client_work"]["train"]["num_examples"] > 0
+    monkeypatch.setitem(sys.modules, "train", train)
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+    def mean(xs):
+        return fc.federated_mean(xs)
+
+    for name in ("mean", "before", "after"):
+        fc.save(mean, f"{name}.fed")
+    commands = re.findall(r"^    (fedcore (?:dump|opt|diff|run) .*)$", page, re.MULTILINE)
+    printed = [run(line) for line in commands]
+    assert [shlex.split(line)[1] for line in commands] == ["dump", "dump", "opt", "diff", "run"]
+    assert "19.75" in printed[-1]
