@@ -10,6 +10,7 @@ MAX_BUNDLE_BYTES = 2**36
 MAX_BLOBS = 100_000
 MAX_NESTING = 250  # brackets in brackets: types nest 200 deep at most
 MAX_NAMES = 5_000_000  # bindings and symbols of one text, wherever they are named
+MAX_INLINED = 250_000  # operations of a program, with every call of a function replaced by what it calls
 MAX_DIGITS = 400  # of one number: more than the longest float64 written without an exponent
 
 _BRACKETS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|->|[\[({<]|[\])}>]', re.DOTALL)
