@@ -1,16 +1,28 @@
 """The values of a lowered program as a graph: where each one is, and after how many crossings."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import attrs
-import networkx as nx
 
 from fedcore.errors import FedcoreError
-from fedcore.ir import Function, Operation, Symbol
+from fedcore.ir import Module, Operation, Symbol
+from fedcore.ir.calls import repeatable_symbols
 from fedcore.ir.operations import PLACED, lookup
 from fedcore.types import FederatedType, StructType, Type, member_of
 
 AT_SERVER, AT_CLIENTS = "SERVER", "CLIENTS"
+
+
+_COPIES = (
+    "federated_apply",
+    "federated_broadcast",
+    "federated_eval",
+    "federated_map",
+    "federated_value",
+    "federated_zip",
+)
+"""Placed operations whose result is constant where their operands are: they need no client's data."""
 
 
 @attrs.define(eq=False)
@@ -20,6 +32,9 @@ class Node:
     Args:
         level: how many crossings lie before it on the longest path; the server has even levels, clients odd.
         inputs: for each operand a symbol name, a node, or a tuple of nodes where the operand is a struct.
+        is_constant: made of literals only, by operations that always give the same result. It is computed again
+            wherever it is used, and never sent.
+        is_part_of_input: an element of a parameter of the server's, available wherever the parameter is.
     """
 
     name: str
@@ -28,17 +43,12 @@ class Node:
     type: Type  # of the member
     op: Operation | None = None
     inputs: tuple = ()
+    is_constant: bool = False
+    is_part_of_input: bool = False
 
     @property
     def is_input(self) -> bool:
         return self.op is None
-
-    @property
-    def is_part_of_input(self) -> bool:
-        """An element of a parameter of the server's: free wherever the parameter is."""
-        if self.op is None or self.op.kind != "item" or self.where != AT_SERVER:
-            return False
-        return all(n.is_input or n.is_part_of_input for n in self.sources())
 
     @property
     def operation(self) -> Operation:
@@ -49,13 +59,6 @@ class Node:
 
     def sources(self) -> list["Node"]:
         return [n for i in self.inputs for n in nodes_of(i)]
-
-    @property
-    def is_constant(self) -> bool:
-        """Made of literals only, so it can be written again at any placement instead of being sent."""
-        if self.op is None or any(isinstance(i, str) for i in self.inputs) or self.op.kind == "call":
-            return False
-        return lookup(self.op.kind).level != PLACED and all(n.is_constant for n in self.sources())
 
 
 def nodes_of(tree) -> Iterator[Node]:
@@ -78,24 +81,45 @@ def _returned(tree, type_: Type) -> Iterator[tuple[Node, Type]]:
 
 
 class Dataflow:
-    """The nodes of a function in the order of its operations, and the tree of nodes that it returns."""
+    """The nodes of the main function in the order of its operations, and the tree of nodes that it returns.
 
-    def __init__(self, function: Function):
+    Guarantees:
+      - Linear in the operations: each fact about a node is computed once, from the nodes before it.
+    """
+
+    def __init__(self, module: Module):
+        self._repeatable = repeatable_symbols(module)
         self.nodes: list[Node] = []
         self.parameters: list = []
         trees: dict[str, object] = {}
-        for parameter in function.parameters:
+        for parameter in module.main.parameters:
             trees[parameter.name] = self._parameter(parameter.name, parameter.type)
             self.parameters.append(trees[parameter.name])
-        for op in function.operations:
+        for op in module.main.operations:
             trees[op.name] = self._operation(op, [self._operand(o, trees) for o in op.operands])
-        self.result = trees[function.result.name]
-        self.returned = list(_returned(self.result, function.result_type))
+        self.result = trees[module.main.result.name]
+        self.returned = list(_returned(self.result, module.main.result_type))
+        self.in_result = {node for node, _ in self.returned}
         self.needed = self._needed()
+        self._users: dict[Node, list[Node]] = defaultdict(list)
+        for node in self.needed:
+            for source in dict.fromkeys(node.sources()):
+                self._users[source].append(node)
         self._sink()
+        self._levels: dict[int, list[Node]] = defaultdict(list)
+        for node in self.needed:
+            self._levels[node.level].append(node)
 
     def users(self, node: Node) -> list[Node]:
-        return [n for n in self.needed if any(s is node for s in n.sources())]
+        """The needed nodes that are made of the node."""
+        return self._users.get(node, [])
+
+    def at_level(self, level: int) -> list[Node]:
+        """The needed nodes of a level, parameters left out."""
+        return [n for n in self._levels.get(level, []) if not n.is_input]
+
+    def levels(self) -> range:
+        return range(max(self._levels, default=0) + 1)
 
     def _parameter(self, name: str, type_: Type):
         if isinstance(type_, StructType) and _has_placement(type_):
@@ -115,20 +139,29 @@ class Dataflow:
             return inputs[0][op.attributes["index"]]
         if op.kind == "struct" and _has_placement(op.type):
             return tuple(inputs)
-        where, level = self._place(op, [n for i in inputs for n in nodes_of(i)])
-        return self._add(Node(op.name, where, level, member_of(op.type), op, tuple(inputs)))
+        sources = [n for i in inputs for n in nodes_of(i)]
+        constant = self._is_constant(op, inputs, sources)
+        where, level = self._place(op, sources, constant=constant)
+        node = Node(op.name, where, level, member_of(op.type), op, tuple(inputs), constant)
+        node.is_part_of_input = where == AT_SERVER and _is_part_of_input(op, sources)
+        return self._add(node)
 
-    def _place(self, op: Operation, sources: list[Node]) -> tuple[str, int]:
+    def _is_constant(self, op: Operation, inputs: list, sources: list[Node]) -> bool:
+        declared = lookup(op.kind)
+        if (declared.level == PLACED and op.kind not in _COPIES) or declared.draws:
+            return False
+        symbols = [i for i in inputs if isinstance(i, str)]
+        return all(s in self._repeatable for s in symbols) and all(n.is_constant for n in sources)
+
+    def _place(self, op: Operation, sources: list[Node], *, constant: bool) -> tuple[str, int]:
         deepest = max((n.level for n in sources), default=0)
-        if op.kind == "federated_broadcast":
-            return AT_CLIENTS, deepest + 1
         if op.kind == "federated_aggregate":
-            value = self._client_level(sources)
-            return AT_SERVER, value + 1
+            return AT_SERVER, self._client_level(sources) + 1
         if isinstance(op.type, FederatedType) and op.type.placement.name == AT_CLIENTS:
-            if op.kind == "federated_value":
-                return AT_CLIENTS, 1 if all(n.is_constant for n in sources) else deepest + 1
-            return AT_CLIENTS, max(deepest, 1)
+            if constant:
+                return AT_CLIENTS, 1
+            sent = op.kind in ("federated_broadcast", "federated_value")
+            return AT_CLIENTS, deepest + 1 if sent else max(deepest, 1)
         if any(n.where == AT_CLIENTS for n in sources):
             raise FedcoreError(f"{op.kind} ({op.location}) takes a client value to the server without an aggregation")
         return AT_SERVER, deepest
@@ -139,12 +172,11 @@ class Dataflow:
         return max([1, *levels])
 
     def _needed(self) -> list[Node]:
-        graph = nx.DiGraph()
-        graph.add_nodes_from(self.nodes)
-        graph.add_edges_from((s, n) for n in self.nodes for s in n.sources())
-        wanted = set(nodes_of(self.result))
-        for node in list(wanted):
-            wanted |= nx.ancestors(graph, node)
+        """What the result is made of, in order: a node's sources come before it."""
+        wanted = set(self.in_result)
+        for node in reversed(self.nodes):
+            if node in wanted:
+                wanted.update(node.sources())
         return [n for n in self.nodes if n in wanted]
 
     def _sink(self) -> None:
@@ -153,19 +185,18 @@ class Dataflow:
         At the clients nothing has to be kept between two stages for its sake; at the server the early stages
         compute only what is sent.
         """
-        returned = set(nodes_of(self.result))
         for node in reversed(self.needed):
             if node.op is None or node.op.kind == "federated_broadcast":
                 continue
             users = [self._stage_of_use(node, user) for user in self.users(node)]
             if node.where == AT_SERVER:
-                if users and node not in returned and node.op.kind != "federated_aggregate":
+                if users and node not in self.in_result and node.op.kind != "federated_aggregate":
                     node.level = max(node.level, min(users))
                 continue
             free = all(
                 s.is_input or s.where == AT_SERVER or s.operation.kind == "federated_broadcast" for s in node.sources()
             )
-            if free and users and node not in returned:
+            if free and users and node not in self.in_result:
                 node.level = max(node.level, min(users))
 
     def _stage_of_use(self, node: Node, user: Node) -> int:
@@ -176,6 +207,10 @@ class Dataflow:
         if node.where == AT_SERVER and user.op is not None and user.op.kind == "federated_aggregate":
             return user.level - 2
         return user.level if user.where == node.where else user.level - 1
+
+
+def _is_part_of_input(op: Operation, sources: list[Node]) -> bool:
+    return op.kind == "item" and all(n.is_input or n.is_part_of_input for n in sources)
 
 
 def _has_placement(type_: Type) -> bool:

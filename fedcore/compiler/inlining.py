@@ -1,12 +1,16 @@
 """Copies functions into a new module while calls among them are replaced by what they call."""
 
 import inspect
+from typing import Any
 
 import attrs
 
+from fedcore.compiler.steps import Steps, run_steps
 from fedcore.errors import FedcoreError
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
+from fedcore.ir.calls import check_inlined_size, equal_calls
 from fedcore.ir.interpret import join_salts, salt_of
+from fedcore.ir.limits import MAX_INLINED
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import PLACED, lookup
 from fedcore.ir.structural import bind, call, item
@@ -29,29 +33,43 @@ class Inliner:
     Guarantees:
       - Graphs stay calls; functions that are called are replaced by their operations.
       - Every operation keeps the location it had.
+      - Equal calls of one function body are written out once.
+      - Functions nest on a stack of their own, not on Python's.
+
+    Raises:
+        FedcoreError: the program is too large without calls.
     """
 
     def __init__(self, module: Module, target: ModuleBuilder):
+        check_inlined_size(module)
         self.symbols = module.symbols()
         self.target = target
+        self._module = module
         self._names: dict[str, str] = {}
+        self._sources: dict[str, Function | Graph] = {}  # by the names that they have in the target
+        self._equal: dict[str, dict[str, str]] = {}
         target.blobs.update(module.blobs)
 
     def add_main(self, module: Module) -> str:
         """Rebuilds the main function and, before it, every function that it names."""
-        return self._function(module.main)
+        return run_steps(self._function(module.main))
 
     def symbol(self, builder: Builder, name: str) -> Value:
         """The symbol in the target module, added there when first asked for."""
+        return run_steps(self._symbol(builder, name))
+
+    def _symbol(self, builder: Builder, name: str) -> Steps:
         if name not in self._names:
             node = self.symbols[name]
-            self._names[name] = self.target.add(node) if isinstance(node, Graph) else self._function(node)
+            added = self.target.add(node) if isinstance(node, Graph) else (yield self._function(node))
+            self._names[name] = added
+            self._sources.setdefault(added, node)
         return builder.symbol(self._names[name])
 
-    def _function(self, function: Function) -> str:
+    def _function(self, function: Function) -> Steps:
         builder = Builder(self.target)
         arguments = [builder.parameter(p.name, p.type) for p in function.parameters]
-        result = self.materialized(builder, self.body(builder, function, arguments))
+        result = self.materialized(builder, (yield self._body(builder, function, arguments)))
         return builder.finish(
             function.name,
             result,
@@ -66,6 +84,9 @@ class Inliner:
         Args:
             salt: of the call that is replaced; those of the operations are joined to it.
         """
+        return run_steps(self._body(builder, function, arguments, salt))
+
+    def _body(self, builder: Builder, function: Function, arguments: list, salt: str = "") -> Steps:
         if len(arguments) < len(function.parameters):
             *first, last = arguments
             arguments = [*first, *(element(builder, last, i) for i in range(len(last)))]
@@ -77,13 +98,23 @@ class Inliner:
         arguments = [self._conformed(builder, a, p.type) for a, p in zip(arguments, function.parameters, strict=True)]
         known = dict(zip((p.name for p in function.parameters), arguments, strict=True))
 
-        def value(operand):
-            return self.symbol(builder, operand.name) if isinstance(operand, Symbol) else known[operand.name]
-
+        if function.name not in self._equal:
+            self._equal[function.name] = equal_calls(function, self._module)
+        equal = self._equal[function.name]
         for op in function.operations:
+            if op.name in equal:
+                known[op.name] = known[equal[op.name]]
+                continue
             with builder.at(op.location):
-                known[op.name] = self._operation(builder, _salted(op, salt), op.operands, value)
-        return value(function.result)
+                if op.kind == "call":
+                    known[op.name] = yield self._call(builder, _salted(op, salt), known)
+                    continue
+                values = []
+                for o in op.operands:
+                    values.append((yield self._symbol(builder, o.name)) if isinstance(o, Symbol) else known[o.name])
+                known[op.name] = self._operation(builder, _salted(op, salt), values)
+        result = function.result
+        return (yield self._symbol(builder, result.name)) if isinstance(result, Symbol) else known[result.name]
 
     def _conformed(self, builder: Builder, value, wanted: Type):
         """An argument with the parameter's names and containers, and as a value of each client where the parameter is
@@ -101,10 +132,7 @@ class Inliner:
             same = builder.function(lambda x: self._conformed(x.builder, x, member), member_of(value.type), "same")
             return lookup("federated_map").emit([same, value], builder=builder)
 
-    def _operation(self, builder: Builder, op: Operation, operands, value):
-        if op.kind == "call":
-            return self._call(builder, op, operands, value)
-        values = [value(o) for o in operands]
+    def _operation(self, builder: Builder, op: Operation, values: list):
         if op.kind == "item":
             return element(builder, values[0], op.attributes["index"])
         if op.kind == "bind":
@@ -118,32 +146,37 @@ class Inliner:
             type_ = type_.with_types([v.type for v in values])
         return builder.append(op.kind, values, type_, op.attributes)
 
-    def _call(self, builder: Builder, op: Operation, operands, value):
-        function, captured = operands[0], ()
+    def _call(self, builder: Builder, op: Operation, known: dict) -> Steps:
+        function: Any = op.operands[0]
+        captured: tuple = ()
+        given = []
+        for o in op.operands[1:]:
+            given.append((yield self._symbol(builder, o.name)) if isinstance(o, Symbol) else known[o.name])
         if not isinstance(function, Symbol):
-            function = value(function)
+            function = known[function.name]
             if isinstance(function, Bound):
                 function, captured = function.function, function.captured
             if not isinstance(function.operand, Symbol):
                 return call.emit(
-                    [function, *(self.materialized(builder, value(o)) for o in operands[1:])],
+                    [function, *(self.materialized(builder, value) for value in given)],
                     builder=builder,
                     **op.attributes,
                 )
             target = self.target_function(function.operand.name)
         else:
             target = self.symbols[function.name]
-        arguments = [*captured, *(value(o) for o in operands[1:])]
+        arguments = [*captured, *given]
         if isinstance(target, Function):
-            return self.body(builder, target, arguments, salt_of(op, 0))
-        callee = self.symbol(builder, function.name) if isinstance(function, Symbol) else function
+            if len(builder.operations) > MAX_INLINED:
+                raise FedcoreError(f"@{target.name} is called so often that its callers have too many operations")
+            return (yield self._body(builder, target, arguments, salt_of(op, 0)))
+        callee = (yield self._symbol(builder, function.name)) if isinstance(function, Symbol) else function
         values = [self.materialized(builder, a) for a in arguments]
         return call.emit([callee, *values], builder=builder, **op.attributes)
 
     def target_function(self, name: str) -> Function | Graph:
         """A symbol of the target as it stands in the source module."""
-        source = next(s for s, t in self._names.items() if t == name)
-        return self.symbols[source]
+        return self._sources[name]
 
     def materialized(self, builder: Builder, value) -> Value:
         if not isinstance(value, Bound):

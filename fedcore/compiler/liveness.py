@@ -1,7 +1,7 @@
 """Which leaves of each value of a plan are needed for what the program returns."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from fedcore.compiler.parts import (
     NOTHING,
@@ -11,6 +11,7 @@ from fedcore.compiler.parts import (
     elements_of,
     everything,
     flat,
+    has_empty,
     start_of,
     with_empty,
     within,
@@ -41,6 +42,38 @@ Live = dict[str, Leaves]
 """By the name of a binding or a parameter, the leaves that are needed; what is not named is not needed."""
 
 
+class _Needs:
+    """The needed leaves of each value, as they are found."""
+
+    def __init__(self, types: Mapping[str, Type]):
+        self.count = 0
+        """How many leaves are needed in sum."""
+        self._types = types
+        self._found: dict[str, set[int]] = {}
+        self._frozen: dict[str, Leaves] = {}
+
+    def add(self, name: str, leaves: Leaves) -> None:
+        found = self._found.setdefault(name, set())
+        before = len(found)
+        found.update(leaves)
+        if len(found) > before:
+            if has_empty(self._types[name]):
+                found.update(with_empty(self._types[name], frozenset(found)))
+            self.count += len(found) - before
+            self._frozen.pop(name, None)
+
+    def of(self, name: str) -> Leaves:
+        if name not in self._frozen:
+            self._frozen[name] = frozenset(self._found.get(name, NOTHING))
+        return self._frozen[name]
+
+    def within(self, name: str, start: int, type_: Type) -> Leaves:
+        return within(self._found.get(name, NOTHING), start, type_)
+
+    def all(self) -> Live:
+        return {name: self.of(name) for name in self._found}
+
+
 class Liveness:
     """Follows needs from results back to parameters, leaf by leaf."""
 
@@ -62,20 +95,17 @@ class Liveness:
         return self._known[key]
 
     def _of(self, function: Function, wanted: Leaves) -> Live:
-        live: Live = {}
         types = function.types()
-
-        def need(operand, leaves: Leaves) -> None:
-            if isinstance(operand, Ref):
-                live[operand.name] = with_empty(types[operand.name], live.get(operand.name, NOTHING) | leaves)
-
-        need(function.result, wanted)
+        needs = _Needs(types)
+        if isinstance(function.result, Ref):
+            needs.add(function.result.name, wanted)
         for op in reversed(function.operations):
-            mine = everything(op.type) if self.has_effect(op) else live.get(op.name, NOTHING)
+            mine = everything(op.type) if self.has_effect(op) else needs.of(op.name)
             if mine:
                 for operand, leaves in zip(op.operands, self.needs(op, mine, types), strict=True):
-                    need(operand, leaves)
-        return live
+                    if isinstance(operand, Ref):
+                        needs.add(operand.name, leaves)
+        return needs.all()
 
     def needs(self, op: Operation, wanted: Leaves, types: dict[str, Type]) -> list[Leaves]:
         """For each operand the leaves that some leaves of a local operation's result need; none for a symbol."""
@@ -142,54 +172,52 @@ class Liveness:
         """
         main = self.module.main
         types = main.types()
-        needed: Live = dict.fromkeys(types, NOTHING)
-
-        def need(name: str, leaves: Leaves) -> None:
-            needed[name] = with_empty(types[name], needed[name] | leaves)
-
-        need(main.result.name, everything(main.result_type))
+        needs = _Needs(types)
+        needs.add(main.result.name, everything(main.result_type))
         while True:
-            before = dict(needed)
+            before = needs.count
             for op in reversed(main.operations):
-                if self.has_effect(op) and not needed[op.name]:
-                    need(op.name, everything(op.type))
-                if needed[op.name]:
-                    self._add_needs(op, needed, types, need)
-            if needed == before:
-                return needed
+                if self.has_effect(op) and not needs.of(op.name):
+                    needs.add(op.name, everything(op.type))
+                if needs.of(op.name):
+                    self._add_needs(op, needs, types)
+            if needs.count == before:
+                return {name: needs.of(name) for name in types}
 
-    def _add_needs(self, op: Operation, needed: Live, types: dict[str, Type], need: Callable) -> None:
+    def _add_needs(self, op: Operation, needs: "_Needs", types: dict[str, Type]) -> None:
+        needed, need = needs.of, needs.add
         operands = [o.name for o in op.operands if isinstance(o, Ref)]
         stages = [self.module.function(o.name) for o in op.operands if isinstance(o, Symbol)]
         if op.kind == "item":  # of a fold, perhaps: its partial is merged whole
             start = start_of(types[operands[0]], op.attributes["index"])
-            need(op.name, within(needed[operands[0]], start, op.type))
+            need(op.name, needs.within(operands[0], start, op.type))
         if op.kind in ("struct", "item"):
-            for name, leaves in zip(operands, self.needs(op, needed[op.name], types), strict=True):
+            for name, leaves in zip(operands, self.needs(op, needed(op.name), types), strict=True):
                 need(name, leaves)
         elif op.kind == "broadcast":
-            need(operands[0], needed[op.name])
+            need(operands[0], needed(op.name))
         elif op.kind == "merge":
-            wanted = needed[op.name] | needed[operands[0]]
+            wanted = needed(op.name) | needed(operands[0])
             for name in (op.name, operands[0]):  # a merge gives what it takes
                 need(name, wanted.union(*self._of_parameters(stages[0], wanted)))
         elif op.kind == "fold":
-            self._add_needs_of_fold(op, operands, stages, needed, need)
+            self._add_needs_of_fold(op, operands, stages, needs)
         else:
-            for name, leaves in zip(operands, self._of_parameters(stages[0], needed[op.name]), strict=True):
+            for name, leaves in zip(operands, self._of_parameters(stages[0], needed(op.name)), strict=True):
                 need(name, leaves)
 
-    def _add_needs_of_fold(self, op: Operation, operands: list, stages: list, needed: Live, need: Callable) -> None:
+    def _add_needs_of_fold(self, op: Operation, operands: list, stages: list, needs: "_Needs") -> None:
+        needed, need = needs.of, needs.add
         zero, stage = stages
         partial, *kept = elements_of(stage.result_type) if op.attributes.get("keeps") else (stage.result_type,)
         for start, type_ in zip((0, count(partial)), (partial, *kept), strict=False):
-            if not within(needed[op.name], start, type_):  # where both stand, one is not taken without the other
+            if not needs.within(op.name, start, type_):  # where both stand, one is not taken without the other
                 need(op.name, frozenset(range(start, start + count(type_))))
-        read, *of_operands = self._of_parameters(stage, needed[op.name])
+        read, *of_operands = self._of_parameters(stage, needed(op.name))
         need(op.name, read)
         for name, leaves in zip(operands, of_operands, strict=True):
             need(name, leaves)
-        started = self._of_parameters(zero, within(needed[op.name], 0, partial))
+        started = self._of_parameters(zero, needs.within(op.name, 0, partial))
         for name, leaves in zip(operands, started, strict=False):  # what is broadcast comes first
             need(name, leaves)
 

@@ -1,7 +1,9 @@
 """Parts of types: some of a type's leaves, and the type that holds no others."""
 
 import functools
+import itertools
 import math
+from collections.abc import Set
 
 from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, member_of
 
@@ -26,12 +28,20 @@ def everything(type_: Type) -> Leaves:
 
 def start_of(type_: Type, index: int) -> int:
     """The position of the first leaf of a struct's element."""
-    return sum(count(t) for t in elements_of(type_)[:index])
+    return _starts(type_)[index]
 
 
-def within(wanted: Leaves, start: int, type_: Type) -> Leaves:
+@functools.lru_cache(maxsize=1024)
+def _starts(type_: Type) -> tuple[int, ...]:
+    return tuple(itertools.accumulate(map(count, elements_of(type_)), initial=0))
+
+
+def within(wanted: Set[int], start: int, type_: Type) -> Leaves:
     """Those of the wanted leaves that belong to an element of the type that starts there, as positions in it."""
-    return frozenset(i - start for i in wanted if start <= i < start + count(type_))
+    size = count(type_)
+    if len(wanted) <= size:
+        return frozenset([i - start for i in wanted if start <= i < start + size])
+    return frozenset([i for i in range(size) if start + i in wanted])
 
 
 def elements_of(type_: Type) -> tuple[Type, ...]:
@@ -45,6 +55,14 @@ def flat(type_: Type) -> list[Type]:
     if not isinstance(member, StructType) or not member.types:
         return [member]
     return [leaf for element in member.types for leaf in flat(element)]
+
+
+@functools.lru_cache(maxsize=4096)
+def has_empty(type_: Type) -> bool:
+    """Whether a struct without elements stands in the type."""
+    return isinstance(member_of(type_), StructType) and (
+        not elements_of(type_) or any(map(has_empty, elements_of(type_)))
+    )
 
 
 @functools.lru_cache(maxsize=4096)

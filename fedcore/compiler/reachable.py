@@ -1,8 +1,30 @@
 """The symbols that a module's main function needs."""
 
+from collections.abc import Container
+
 import attrs
 
-from fedcore.ir import Function, Module, Symbol
+from fedcore.ir import Function, Module
+from fedcore.ir.purity import symbols_of
+
+
+def named_by(module: Module, name: str, *, known: Container[str] = ()) -> list[str]:
+    """The symbol and those that it names, directly or not: each after the ones that it names, `known` ones left out."""
+    order: list[str] = []
+    seen: set[str] = set()
+    stack = [(name, False)]
+    while stack:
+        current, done = stack.pop()
+        if done:
+            order.append(current)
+        elif current not in seen and current not in known:
+            seen.add(current)
+            node = module[current]
+            stack.append((current, True))
+            stack.extend(
+                (n, False) for n in sorted(symbols_of(node) if isinstance(node, Function) else (), reverse=True)
+            )
+    return order
 
 
 def reachable(module: Module, functions: tuple[Function, ...] | None = None) -> Module:
@@ -11,8 +33,7 @@ def reachable(module: Module, functions: tuple[Function, ...] | None = None) -> 
     named = {functions[-1].name}
     for function in reversed(functions):
         if function.name in named:
-            operands = [function.result, *(o for op in function.operations for o in op.operands)]
-            named.update(o.name for o in operands if isinstance(o, Symbol))
+            named.update(symbols_of(function))
     kept = tuple(f for f in functions if f.name in named)
     graphs = tuple(g for g in module.graphs if g.name in named)
     if kept == module.functions and graphs == module.graphs:

@@ -7,8 +7,8 @@ from fedcore.graphs.kernels import interpreter
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.tracing import as_user_sees, structure
 from fedcore.graphs.values import flatten, to_python, unflatten
-from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Module
+from fedcore.ir.purity import seeded_symbols
 from fedcore.types import explain, fits
 from fedcore.types import leaves as leaves_of
 

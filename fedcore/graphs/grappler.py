@@ -9,6 +9,7 @@ from tensorflow.python.eager import context  # neither is in the public API
 from tensorflow.python.grappler import tf_optimizer
 
 from fedcore.graphs.canonical import canonical_graph, with_content_names
+from fedcore.graphs.sum_terms import sums_explode
 from fedcore.ir import Graph
 from fedcore.types import SequenceType, contains, tensor_leaves
 
@@ -30,7 +31,7 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
     meta.collection_def["train_op"].node_list.value.extend([*results, *given])  # keeps what the module names
     try:
-        after = tf_optimizer.OptimizeGraph(_config(), meta)
+        after = tf_optimizer.OptimizeGraph(_config(arithmetic=not sums_explode(graph_def)), meta)
     except Exception:  # Grappler refuses some valid graphs (no devices, unknown ops); an unoptimised graph is right too
         return None
     kept = {n.name for n in after.node}
@@ -65,11 +66,13 @@ def of_optimised_parts() -> Iterator[None]:
         eager.function_call_options = before
 
 
-def _config() -> config_pb2.ConfigProto:
+def _config(*, arithmetic: bool) -> config_pb2.ConfigProto:
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.meta_optimizer_iterations = 2
     rewrites.min_graph_nodes = -1  # small graphs too
     rewrites.remapping = rewrites.OFF  # fused kernels of one device round otherwise
     rewrites.layout_optimizer = rewrites.OFF
+    if not arithmetic:
+        rewrites.arithmetic_optimization = rewrites.OFF
     return config

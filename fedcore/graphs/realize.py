@@ -13,11 +13,11 @@ from fedcore.graphs.leaving import arrived, leaving
 from fedcore.graphs.seeding import tensor_seed
 from fedcore.graphs.sequences import Layout
 from fedcore.graphs.sizes import measured_bits, unsized
+from fedcore.graphs.sum_terms import sums_explode
 from fedcore.graphs.trace import scope, spec
 from fedcore.graphs.values import flatten, unflatten
-from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Function, Module
-from fedcore.ir.purity import pure_symbols
+from fedcore.ir.purity import pure_symbols, seeded_symbols
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
@@ -32,7 +32,8 @@ class Realized:
         call: takes the flat tensors of all arguments; returns flat tensors.
         pure: the same tensors give the same result, whatever the seed, and nothing else happens.
         optimised: made of optimised graphs, and so large that optimising it again would take a second.
-        in_order: it adds clients one after the other, and TensorFlow is not to regroup the sums.
+        in_order: TensorFlow is not to regroup the sums, since they add clients one after the other, or since the
+            regrouped ones would explode.
     """
 
     call: tf.types.experimental.ConcreteFunction
@@ -116,7 +117,7 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
     body.__name__ = shown_name(module, name)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
     pure = name in pure_symbols(module) and name not in seeded_symbols(module)
-    return Realized(traced.get_concrete_function(), function.result_type, pure=pure)
+    return _realized(traced, function.result_type, pure=pure)
 
 
 def realize_block(
@@ -190,7 +191,13 @@ def realize_block(
 
     body.__name__ = shown_name(module, stage)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
-    return Realized(traced.get_concrete_function(), type_, in_order=len(clients) > 1)
+    return _realized(traced, type_, in_order=len(clients) > 1)
+
+
+def _realized(traced, result: Type, *, pure: bool = False, in_order: bool = False) -> Realized:
+    concrete = traced.get_concrete_function()
+    in_order = in_order or sums_explode(concrete.graph.as_graph_def())
+    return Realized(concrete, result, pure=pure, in_order=in_order)
 
 
 def _block_type(

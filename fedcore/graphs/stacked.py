@@ -23,9 +23,10 @@ from fedcore.graphs.turns import turned
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.vectorise import Lane, NoRule, shared, stacked, vectorised_call
 from fedcore.graphs.xla import can_compile, compiled
-from fedcore.ir.interpret import Callee, Interpreter, seeded_symbols
+from fedcore.ir.interpret import Callee, Interpreter
 from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
 from fedcore.ir.operations import lookup
+from fedcore.ir.purity import seeded_symbols
 from fedcore.types import SequenceType, Type, leaves, tensor_leaves
 
 STACKABLE = ("struct", "item", "call", "bind", "literal", "generic_zero", "sequence_reduce", "sequence_map")

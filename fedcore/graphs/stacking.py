@@ -6,8 +6,8 @@ import attrs
 
 from fedcore.graphs.stacked import STACKABLE, split
 from fedcore.graphs.vectorise import NoRule, can_vectorise
-from fedcore.ir.interpret import seeded_symbols
 from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
+from fedcore.ir.purity import seeded_symbols
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 WORKING_SET_BYTES = 5 << 20  # what the clients of one width should stay within, to be kept near a core

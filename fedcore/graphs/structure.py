@@ -185,9 +185,10 @@ class _Structure:
                     types.update({(node.name, output, i): t for i, t in enumerate(dtypes)})
             else:
                 types.update({(node.name, i): t for i, t in enumerate(signature.outputs)})
+        names = by_name.keys() | arguments.keys()
         for node in nodes:
             at = f"{where}: {node.name!r} ({node.op})"
-            _check_inputs(at, node, signatures[node.name], types, by_name.keys() | arguments.keys(), in_function)
+            _check_inputs(at, node, signatures[node.name], types, names, in_function)
         _check_order(where, nodes, by_name)
         return types
 

@@ -1,5 +1,6 @@
 """Python functions over tensors to canonical graphs, and graphs back into the graph being built."""
 
+import functools
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -10,11 +11,13 @@ from tensorflow.core.framework import function_pb2, graph_pb2
 from tensorflow.python.eager import context  # the public API has no way to define a function from its FunctionDef
 
 from fedcore.errors import FedcoreError, TracingError
+from fedcore.graphs.cancelling import Cancellation
 from fedcore.graphs.canonical import canonical_graph, with_content_names
 from fedcore.graphs.constant_tables import constant_tables
 from fedcore.graphs.draws import Draw, bind, from_listed, listed, operand, sequence_specs
 from fedcore.graphs.keras_seeds import default_seeds
 from fedcore.graphs.randomness import draw_from
+from fedcore.graphs.sum_terms import sums_explode
 from fedcore.graphs.traits import refuse, stateful_nodes, traits_of
 from fedcore.graphs.values import flatten, unflatten
 from fedcore.graphs.variables import OwnVariables, assign_first, make_fresh, own_variables
@@ -98,11 +101,12 @@ def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
     """The leaves of the parameter made of main's tensors."""
     found: list = []
     sequences = 0
+    rest = iter(tensors)
     for _, leaf in () if parameter is None else leaves(parameter):
-        tensor = tensors.pop(0)
+        tensor = next(rest)
         if isinstance(leaf, SequenceType):
             draw = Draw(tensor, sequences, leaf.element, sequence_specs(leaf, spec))
-            tensor = SequenceOperand(tensors.pop(0), draw)
+            tensor = SequenceOperand(next(rest), draw)
             sequences += 1
         found.append(tensor)
     return found
@@ -349,6 +353,11 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
     signature = [tf.TensorSpec([], tf.int64), *operand_specs(parameter)]
     compiled = tf.function(main, autograph=False, input_signature=signature)
 
+    @functools.cache
+    def concrete():
+        made = compiled.get_concrete_function()
+        return made, sums_explode(made.graph.as_graph_def())
+
     def call(*arguments, seed=0):
         tensors: list = []
         for value, type_ in zip(flatten(arguments), types, strict=True):
@@ -357,7 +366,9 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
             else:
                 (only,) = map(spec, tensor_leaves(type_))
                 tensors.append(tf.constant(value, dtype=only.dtype))
-        return unflatten([t.numpy() for t in compiled(tf.constant(seed, tf.int64), *tensors)], graph.type.result)
+        (made, explodes), given = concrete(), [tf.constant(seed, tf.int64), *tensors]
+        out = Cancellation().call(made, given, in_order=True) if explodes else made(*given)
+        return unflatten([t.numpy() for t in out], graph.type.result)
 
     return call
 

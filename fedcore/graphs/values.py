@@ -4,7 +4,7 @@ Inside fedcore a struct is a tuple, whatever container the user wrote; the type 
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -28,20 +28,16 @@ def flatten(value) -> list:
 
 def unflatten(leaves: Sequence, type_: Type):
     """The nested tuple of a type from its leaves in order."""
-    value, rest = _take(list(leaves), type_)
-    if rest:
-        raise ValueError(f"{len(rest)} leaves are left over for {type_}")
+    rest = iter(leaves)
+    value = _take(rest, type_)
+    left = len(list(rest))
+    if left:
+        raise ValueError(f"{left} leaves are left over for {type_}")
     return value
 
 
-def _take(leaves: list, type_: Type):
-    if not isinstance(type_, StructType):
-        return leaves[0], leaves[1:]
-    parts = []
-    for t in type_.types:
-        part, leaves = _take(leaves, t)
-        parts.append(part)
-    return tuple(parts), leaves
+def _take(leaves: Iterator, type_: Type):
+    return tuple([_take(leaves, t) for t in type_.types]) if isinstance(type_, StructType) else next(leaves)
 
 
 def elements_of(value, type_: StructType, path: str = "") -> list:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics.all_equal import AllEqual
-from fedcore.ir.module import Function, Operation, Ref
+from fedcore.ir.module import Function, Operation, Ref, Symbol
 from fedcore.ir.operations import PLAN, operation
 from fedcore.ir.structural import application_type
 from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type, explain, fits
@@ -128,8 +128,7 @@ def sent_by(stage: Function, *, keeps: bool = False) -> dict[str, Type]:
     """
     dependent = {stage.parameters[0].name}
     types = stage.types()
-    sent: dict[str, Type] = {}
-    constant = {op.name for op in stage.operations if not op.operands}
+    sent: dict[str, None] = {}
     result = stage.result.name  # the next partial
     for op in stage.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
@@ -137,7 +136,51 @@ def sent_by(stage: Function, *, keeps: bool = False) -> dict[str, Type]:
             result, names = names[0], names[:1]
         if dependent.intersection(names):
             dependent.add(op.name)
-            sent.update({n: types[n] for n in names if n not in dependent and n not in constant})
-    if result not in dependent and result not in constant:
-        sent[result] = types[result]  # the client's value takes the partial's place
-    return sent
+            sent.update(dict.fromkeys(n for n in names if n not in dependent))
+    if result not in dependent:
+        sent[result] = None  # the client's value takes the partial's place
+    return {name: types[name] for name in _distinct(stage, list(sent))}
+
+
+def _distinct(stage: Function, names: list[str]) -> list[str]:
+    """The values that the named ones are put together of, each once: structs opened, constants left out."""
+    made = {op.name: op for op in stage.operations}
+    constant: set[str] = set()
+    for op in stage.operations:
+        if all(isinstance(o, Symbol) or o.name in constant for o in op.operands) and "salt" not in op.attributes:
+            constant.add(op.name)
+    found: dict[str, tuple] = {}  # by name the path from the value that no `item` takes apart
+    stack = list(reversed(names))
+    while stack:
+        name = stack.pop()
+        if name in constant or name in found:
+            continue
+        if name in made and made[name].kind == "struct":
+            stack.extend(o.name for o in reversed(made[name].operands) if isinstance(o, Ref))
+            continue
+        path = _path(name, made)
+        if len(path) == 1 and path[0] != name:  # an element of a struct that is put together here
+            stack.append(path[0])
+        else:
+            found[name] = path
+    paths = set(found.values())
+    kept: dict[tuple, str] = {}
+    for name, path in found.items():  # what stands in another value that is sent is not sent again
+        if not any(path[:n] in paths for n in range(1, len(path))):
+            kept.setdefault(path, name)
+    return list(kept.values())
+
+
+def _path(name: str, made: Mapping[str, Operation]) -> tuple:
+    """The value that a value is an element of, and the indices that lead from there to the element."""
+    path: list[int] = []
+    while name in made:
+        op = made[name]
+        if op.kind == "item":
+            path.append(op.attributes["index"])
+            name = op.operands[0].name
+        elif op.kind == "struct" and path:
+            name = op.operands[path.pop()].name
+        else:
+            break
+    return name, *reversed(path)

@@ -11,7 +11,7 @@ import numpy as np
 from fedcore.errors import Location, TracingError, brief
 from fedcore.ir.active import active
 from fedcore.ir.locations import describe, function_location, user_location
-from fedcore.ir.module import Constant, Function, Operation, Parameter, Ref, Symbol
+from fedcore.ir.module import Constant, Function, Operand, Operation, Parameter, Ref, Symbol
 from fedcore.ir.module_builder import ModuleBuilder
 from fedcore.ir.values import Value, is_placed
 from fedcore.types import DType, FunctionType, StructType, TensorType, Type, as_dtype
@@ -44,6 +44,8 @@ class Builder:
         self.locate = locate
         self.parameters: list[Parameter] = []
         self.captures: list[tuple[Value, Parameter]] = []
+        self._captured: dict[tuple[int, Operand], Parameter] = {}
+        self.parameter_types: dict[str, Type] = {}
         self.operations: list[Operation] = []
         self._tokens: list[contextvars.Token] = []
 
@@ -65,6 +67,7 @@ class Builder:
 
     def parameter(self, name: str, type_: Type) -> Value:
         self.parameters.append(Parameter(name, type_))
+        self.parameter_types[name] = type_
         return Value(self, Ref(name), type_)
 
     def append(self, kind: str, operands: Sequence[Value], type_: Type, attributes=None, *, draws=False) -> Value:
@@ -104,7 +107,7 @@ class Builder:
     def type_of(self, ref: Ref) -> Type:
         """The type of a parameter or binding of this function."""
         made = self._operation(ref)
-        return made.type if made is not None else next(p.type for p in self.parameters if p.name == ref.name)
+        return made.type if made is not None else self.parameter_types[ref.name]
 
     def symbol(self, name: str) -> Value:
         return Value(self, Symbol(name), self.module.type_of(name))
@@ -113,9 +116,9 @@ class Builder:
         """`value` as seen in this function: values of an enclosing one are captured."""
         if value.builder is self or isinstance(value.operand, Symbol):
             return value
-        for known, parameter in self.captures:
-            if known.builder is value.builder and known.operand == value.operand:
-                return Value(self, Ref(parameter.name), parameter.type)
+        known = self._captured.get((id(value.builder), value.operand))
+        if known is not None:
+            return Value(self, Ref(known.name), known.type)
         if is_placed(value.type):
             raise TracingError(
                 f"a function captures a value of type {value.type}: placed values cannot travel inside a function. "
@@ -128,6 +131,7 @@ class Builder:
             return constant
         parameter = Parameter(f"capture_{len(self.captures)}", value.type)
         self.captures.append((value, parameter))
+        self._captured[id(value.builder), value.operand] = parameter
         return Value(self, Ref(parameter.name), parameter.type)
 
     def _constant_again(self, value: Value) -> Value | None:

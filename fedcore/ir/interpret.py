@@ -2,13 +2,14 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
 from fedcore.errors import FedcoreError
+from fedcore.ir.calls import called_function, equal_calls
 from fedcore.ir.module import Function, Module, Operation, Symbol
-from fedcore.ir.operations import lookup
+from fedcore.ir.purity import seeded_symbols
 from fedcore.ir.structural import spread
 from fedcore.seeds import fold_in
 from fedcore.types import Type
@@ -97,6 +98,7 @@ class Interpreter:
         self._graph = graph
         self._graphs: dict[str, Callable] = {}
         self._drawing = seeded_symbols(module)
+        self._equal: dict[str, dict[str, str]] = {}
 
     def function(self, name: str, seed: Seed | None = None) -> Callable:
         """The symbol as a Python function; structs of its parameters may be packed in one tuple."""
@@ -113,29 +115,86 @@ class Interpreter:
         return Callee(lambda seed, *arguments: graph(*arguments, seed=needed(seed, f"@{node.name}").number()), seed)
 
     def run(self, function: Function, *arguments, seed: Seed | None = None):
+        """The result of a function. Its calls of other functions nest on a stack of their own, not on Python's."""
+        stack = [self._frame(function, arguments, seed)]
+        while True:
+            frame = stack[-1]
+            op = next(frame.waiting, None)
+            if op is None:
+                stack.pop()
+                result = self._result(frame)
+                if not stack:
+                    return result
+                stack[-1].known[frame.returns_to] = result
+                continue
+            callee = called_function(op, self._symbols)
+            if op.name in frame.equal:
+                frame.known[op.name] = frame.known[frame.equal[op.name]]
+            elif callee is None:
+                self._operation(op, frame.known, frame.types, frame.seed)
+                continue
+            else:
+                _, given = self._given(op, frame.known, frame.types, frame.seed)
+                at = None if frame.seed is None or callee.name not in self._drawing else frame.seed.at(op, 0)
+                stack.append(self._frame(callee, tuple(given[1:]), at, returns_to=op.name))
+            frame.types[op.name] = op.type
+
+    def _frame(self, function: Function, arguments: tuple, seed: Seed | None, returns_to: str = "") -> "_Frame":
         arguments = spread(arguments, len(function.parameters)) if function.parameters else ()
         known = dict(zip([p.name for p in function.parameters], arguments, strict=True))
-        self.operations(function.operations, known, {p.name: p.type for p in function.parameters}, seed)
-        result = function.result
-        return self.function(result.name, seed) if isinstance(result, Symbol) else known[result.name]
+        types = {p.name: p.type for p in function.parameters}
+        if function.name not in self._equal:
+            self._equal[function.name] = equal_calls(function, self._module)
+        return _Frame(function, iter(function.operations), known, types, seed, self._equal[function.name], returns_to)
+
+    def _result(self, frame: "_Frame"):
+        result = frame.function.result
+        return self.function(result.name, frame.seed) if isinstance(result, Symbol) else frame.known[result.name]
 
     def operations(
         self, operations: Sequence[Operation], known: dict, types: dict[str, Type], seed: Seed | None = None
     ) -> None:
         """Evaluates operations in order; adds their values and types to `known` and `types`."""
         for op in operations:
-            operand_types: list[Type] = []
-            values: list = []
-            for index, operand in enumerate(op.operands):
-                at = None if seed is None else seed.at(op, index)
-                if isinstance(operand, Symbol):
-                    operand_types.append(self._symbols[operand.name].type)
-                    values.append(self.function(operand.name, at))
-                else:
-                    operand_types.append(types[operand.name])
-                    values.append(_at(known[operand.name], at))
-            known[op.name] = self.evaluate(op, operand_types, values, None if seed is None else seed.at(op, 0))
-            types[op.name] = op.type
+            self._operation(op, known, types, seed)
+
+    def _operation(self, op: Operation, known: dict, types: dict[str, Type], seed: Seed | None) -> None:
+        operand_types, values = self._given(op, known, types, seed)
+        known[op.name] = self.evaluate(op, operand_types, values, None if seed is None else seed.at(op, 0))
+        types[op.name] = op.type
+
+    def _given(self, op: Operation, known: dict, types: dict[str, Type], seed: Seed | None) -> tuple[list, list]:
+        """The types and the values of an operation's operands."""
+        operand_types: list[Type] = []
+        values: list = []
+        for index, operand in enumerate(op.operands):
+            at = None if seed is None else seed.at(op, index)
+            if isinstance(operand, Symbol):
+                operand_types.append(self._symbols[operand.name].type)
+                values.append(self.function(operand.name, at))
+            else:
+                operand_types.append(types[operand.name])
+                values.append(_at(known[operand.name], at))
+        return operand_types, values
+
+
+@attrs.define(eq=False)
+class _Frame:
+    """One call that has begun.
+
+    Args:
+        waiting: the operations that are left.
+        equal: as `equal_calls` gives them.
+        returns_to: the operation of the caller that the result is of.
+    """
+
+    function: Function
+    waiting: Iterator[Operation]
+    known: dict
+    types: dict[str, Type]
+    seed: Seed | None
+    equal: dict[str, str]
+    returns_to: str
 
 
 def needed(seed: Seed | None, what: str) -> Seed:
@@ -153,14 +212,3 @@ def _at(value, seed: Seed | None):
         function, captured = value.func, value.args
         return Callee(lambda at, *arguments: function.apply(at, *captured, *arguments), seed)
     return value
-
-
-def seeded_symbols(module: Module) -> frozenset[str]:
-    """The graphs that draw, and the functions that draw or name a symbol that does."""
-    found = {g.name for g in module.graphs if g.attributes.get("seeded")}
-    for function in module.functions:
-        operands = [function.result, *(o for op in function.operations for o in op.operands)]
-        named = any(isinstance(o, Symbol) and o.name in found for o in operands)
-        if named or any(lookup(op.kind).draws for op in function.operations):
-            found.add(function.name)
-    return frozenset(found)

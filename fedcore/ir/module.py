@@ -6,9 +6,9 @@ Nothing nests: an operation's operands are names of bindings, of parameters, or 
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -16,6 +16,8 @@ import numpy as np
 from fedcore.errors import FedcoreError, Location
 from fedcore.types import FunctionType, Placement, StructType, Type
 from fedcore.types.dtypes import as_dtype
+
+Fact = TypeVar("Fact")
 
 STAGES = ("traced", "lowered", "planned")
 TEXT_VERSION = 1
@@ -185,6 +187,8 @@ class Module:
     # Worked out when first asked for.
     _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _source_digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
+    _symbols: Mapping[str, "Function | Graph"] | None = attrs.field(default=None, init=False, eq=False, repr=False)
+    _facts: dict[str, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     @property
     def main(self) -> Function:
@@ -193,9 +197,18 @@ class Module:
     def __getitem__(self, name: str) -> Function | Graph:
         return self.symbols()[name]
 
-    def symbols(self) -> dict[str, Function | Graph]:
-        nodes: tuple[Function | Graph, ...] = (*self.graphs, *self.functions)
-        return {node.name: node for node in nodes}
+    def symbols(self) -> Mapping[str, Function | Graph]:
+        if self._symbols is None:
+            nodes: tuple[Function | Graph, ...] = (*self.graphs, *self.functions)
+            object.__setattr__(self, "_symbols", MappingProxyType({node.name: node for node in nodes}))
+        assert self._symbols is not None
+        return self._symbols
+
+    def fact(self, name: str, compute: Callable[["Module"], Fact]) -> Fact:
+        """What `compute` says of the module, computed when it is first asked for."""
+        if name not in self._facts:
+            self._facts[name] = compute(self)
+        return self._facts[name]
 
     def function(self, name: str) -> Function:
         """The function of that name.

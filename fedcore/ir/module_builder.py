@@ -19,6 +19,7 @@ class ModuleBuilder:
         self._types: dict[str, FunctionType] = {}
         self._reserved: str | None = None
         self._by_content: dict[object, str] = {}
+        self._tried: dict[str, int] = {}  # by stem, the last number that is taken
         self._drawing: set[str] = set()
 
     def reserve(self, name: str) -> None:
@@ -32,14 +33,18 @@ class ModuleBuilder:
     def unique(self, name: str) -> str:
         stem = re.sub(r"[^A-Za-z0-9_]+", "", name) or "fn"
         candidate, n = stem, 0
+        if stem in self._types:
+            n = self._tried.get(stem, 0)
+            candidate = f"{stem}_{n}" if n else stem
         while candidate in self._types or candidate == self._reserved:
             n += 1
             candidate = f"{stem}_{n}"
+        self._tried[stem] = n
         return candidate
 
     def add(self, node: Function | Graph) -> str:
         """Adds a function or graph and returns the name it got."""
-        content = attrs.evolve(node, name="")
+        content = _content(node)
         if content in self._by_content:
             return self._by_content[content]
         name = self.unique(node.name)
@@ -78,6 +83,20 @@ class ModuleBuilder:
 
     def build(self) -> Module:
         return Module(self.stage, tuple(self.graphs), tuple(self.functions), self.blobs)
+
+
+def _content(node: Function | Graph) -> object:
+    """Equal for nodes that differ in their names only. Attributes are in its hash: many functions differ in no more."""
+    operations = node.operations if isinstance(node, Function) else ()
+    values = [value for op in operations for value in op.attributes.values()]
+    return tuple(map(_hash, values)), attrs.evolve(node, name="")
+
+
+def _hash(value: object) -> int:
+    try:
+        return hash(value)
+    except TypeError:  # which no module may hold; the verifier says so
+        return 0
 
 
 def _draws(node: Function | Graph) -> bool:

@@ -3,6 +3,7 @@
 import re
 
 from fedcore.ir.module import Function, Graph, Module, Symbol
+from fedcore.ir.operations import lookup
 
 _IMPURE = ("effects", "seeded", "stateful")
 # What draws numbers, keeps state or speaks, by the names of TensorFlow's operations; better one too many than one
@@ -15,9 +16,28 @@ _STATEFUL = re.compile(
 
 def pure_symbols(module: Module) -> frozenset[str]:
     """The functions and graphs whose calls may be merged. A graph whose bytes are not there is not one of them."""
+    return module.fact("pure symbols", _pure_symbols)
+
+
+def _pure_symbols(module: Module) -> frozenset[str]:
     found: set[str] = {g.name for g in module.graphs if _is_pure(module, g)}
     for function in module.functions:
         if symbols_of(function) <= found:
+            found.add(function.name)
+    return frozenset(found)
+
+
+def seeded_symbols(module: Module) -> frozenset[str]:
+    """The graphs that draw, and the functions that draw or name a symbol that does."""
+    return module.fact("seeded symbols", _seeded_symbols)
+
+
+def _seeded_symbols(module: Module) -> frozenset[str]:
+    found = {g.name for g in module.graphs if g.attributes.get("seeded")}
+    for function in module.functions:
+        operands = [function.result, *(o for op in function.operations for o in op.operands)]
+        named = any(isinstance(o, Symbol) and o.name in found for o in operands)
+        if named or any(lookup(op.kind).draws for op in function.operations):
             found.add(function.name)
     return frozenset(found)
 

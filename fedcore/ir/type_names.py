@@ -21,7 +21,7 @@ class TypeNames:
             _count(type_, counts, times)
         self._names: dict[Type, str] = {}
         self._texts: dict[Type, str] = {}
-        taken: set[str] = set()
+        taken: dict[str, int] = {}
         # Inner types first: `_count` meets a struct before those that hold it.
         named = [t for t, n in counts.items() if n > 1 and len(str(t)) > _LONG and not contains(t, _is_variable)]
         self.definitions: list[tuple[str, str]] = []
@@ -67,10 +67,13 @@ def _stem(type_: StructType) -> str:
     return "T"
 
 
-def _free(stem: str, taken: set[str]) -> str:
-    name, n = stem, 0
+def _free(stem: str, taken: dict[str, int]) -> str:
+    """The stem, or the first `stemN` that is free; `taken` holds names, each with the last number that was tried."""
+    n = taken.get(stem, 0)
+    name = f"{stem}{n}" if n else stem
     while name in taken or (stem == "T" and n == 0):
         n += 1
         name = f"{stem}{n}"
-    taken.add(name)
+    taken[stem] = n
+    taken.setdefault(name, 0)
     return name

@@ -1,5 +1,6 @@
 """A user's arguments as nested tuples by type, checked before any work is done."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
@@ -116,12 +117,16 @@ def leaf_numbers(main: Function) -> dict[str, int]:
         found[parameter.name] = count
         count += len(leaves(strip_placement(parameter.type)))
     given, types = set(found), main.types()
+    starts: dict[str, list[int]] = {}  # of the elements of each struct that is taken apart
     for op in main.operations:
         found[op.name] = 0
         if op.kind == "item" and op.operands[0].name in given:
-            struct = strip_placement(types[op.operands[0].name])
-            before = struct.types[: op.attributes["index"]] if isinstance(struct, StructType) else ()
-            found[op.name] = found[op.operands[0].name] + sum(len(leaves(t)) for t in before)
+            source = op.operands[0].name
+            if source not in starts:
+                struct = strip_placement(types[source])
+                sizes = [len(leaves(t)) for t in struct.types] if isinstance(struct, StructType) else []
+                starts[source] = list(itertools.accumulate(sizes, initial=found[source]))
+            found[op.name] = starts[source][op.attributes["index"]]
             given.add(op.name)
     return found
 

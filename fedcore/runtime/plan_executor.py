@@ -167,12 +167,13 @@ def _check_readings(module: Module, arguments: list) -> None:
     known: dict[str, object] = dict(zip((p.name for p in module.main.parameters), arguments, strict=True))
     readers: dict[int, list[str]] = {}
     values: dict[int, ClientValues] = {}
+    types = module.main.types()
     for op in module.main.operations:
         operands = [known.get(o.name) for o in op.operands if isinstance(o, Ref)]
         if op.kind in ("fold", "collect"):
             stage = [o.name for o in op.operands if not isinstance(o, Ref)][-1]
             found = [v for v in operands if isinstance(v, ClientValues)]
-            unread = any(_of_clients(module.main.types()[o.name]) for o in op.operands if isinstance(o, Ref))
+            unread = any(_of_clients(types[o.name]) for o in op.operands if isinstance(o, Ref))
             counted = None if unread else _any_cohort(arguments)
             for value in [*found, *([counted] if counted else [])]:
                 values[id(value.given)] = value

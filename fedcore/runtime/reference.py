@@ -14,6 +14,7 @@ from fedcore.graphs.columns import Columns
 from fedcore.graphs.trace import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir import Module, Operation, lookup
+from fedcore.ir.calls import check_inlined_size
 from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
 from fedcore.runtime.client_count import ClientCount
@@ -39,6 +40,7 @@ class ReferenceRuntime:
         self.default_num_clients = default_num_clients
 
     def run(self, module: Module, arguments: list, report: Report):
+        check_inlined_size(module)
         main = module.main
         numbers = leaf_numbers(main)
         types = [p.type for p in main.parameters]

@@ -139,6 +139,16 @@ class StructType(Type):
     """
 
     elements: tuple[tuple[str | None, Type], ...] = attrs.field(converter=_as_elements)
+    names: tuple[str | None, ...] = attrs.field(init=False, eq=False, repr=False)
+    types: tuple[Type, ...] = attrs.field(init=False, eq=False, repr=False)
+
+    @names.default
+    def _names(self) -> tuple[str | None, ...]:
+        return tuple([name for name, _ in self.elements])
+
+    @types.default
+    def _types(self) -> tuple[Type, ...]:
+        return tuple([type_ for _, type_ in self.elements])
 
     @elements.validator
     def _check_names(self, _, elements) -> None:
@@ -148,14 +158,6 @@ class StructType(Type):
             raise InvalidValue(f"two elements are named {twice!r}")
         for name in names:
             _check_text(name)
-
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        return tuple([name for name, _ in self.elements])
-
-    @property
-    def types(self) -> tuple[Type, ...]:
-        return tuple([type_ for _, type_ in self.elements])
 
     def items(self) -> tuple[tuple[str | None, Type], ...]:
         return self.elements
@@ -187,6 +189,9 @@ class StructType(Type):
 
     def __iter__(self) -> Iterator[Type]:
         return iter(self.types)
+
+    def children(self):
+        return list(enumerate(self.types))
 
     def parts(self):
         found: list[tuple[Key | None, str | Type]] = [(None, "<")]

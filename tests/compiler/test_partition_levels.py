@@ -26,17 +26,18 @@ def fewest_client_stages(module: Module) -> int | None:
     its round or an earlier one, and what the server sends in an earlier one; the server sees an aggregation in the
     round in which the clients fold it. None where the program is too large to search.
     """
-    flow = Dataflow(module.main)
+    flow = Dataflow(module)
     nodes = [n for n in flow.needed if not n.is_input and not n.is_constant]
     work = [n for n in nodes if n.where == AT_CLIENTS and n.operation.kind != "federated_broadcast"]
     work = [n for n in work if not (n.operation.kind == "federated_value" and all(s.is_constant for s in n.sources()))]
+    kept = any(n.is_constant and n.where == AT_CLIENTS and not type_.all_equal for n, type_ in flow.returned)
     if not any(n.where == AT_CLIENTS or n.operation.kind == "federated_aggregate" for n in nodes):
-        return 0
+        return int(kept)
     if len(nodes) > MOST_NODES:
         return None
     for rounds in range(1, 5):
         if any(_is_possible(nodes, dict(zip(nodes, at, strict=True))) for at in _rounds(nodes, rounds)):
-            return rounds if work or any(n.operation.kind == "federated_aggregate" for n in nodes) else 0
+            return rounds if work or any(n.operation.kind == "federated_aggregate" for n in nodes) else int(kept)
     return None
 
 

@@ -151,3 +151,90 @@ def test_a_client_that_is_dropped_sends_nothing_and_no_other_counts_twice(block_
         ("merge", "int32", 3, 96),
         ("merge", "int32[?]", 3, sent),
     ]
+
+
+# Constants are not sent.
+
+FLOATS = fc.FederatedType("float32", fc.CLIENTS)
+
+
+@fc.tf_computation
+def four_zeros():
+    return tf.zeros([4])
+
+
+@fc.tf_computation(("float32", (4,)), "float32")
+def add_to_each(total, x):
+    return total + x
+
+
+@fc.tf_computation(("float32", (4,)), ("float32", (4,)))
+def add_fours(a, b):
+    return a + b
+
+
+@fc.federated_computation(FLOATS)
+def largest_square(xs):
+    return fc.federated_max(fc.federated_map(lambda x: x * x, xs))
+
+
+@fc.federated_computation(FLOATS)
+def from_a_computed_zero(xs):
+    return fc.federated_aggregate(xs, four_zeros(), add_to_each, add_fours, lambda total: total)
+
+
+@fc.federated_computation(FLOATS)
+def with_a_computed_constant(xs):
+    twice = fc.federated_map(lambda v: v + v, fc.federated_eval(four_zeros, fc.SERVER))
+    sent = fc.federated_broadcast(twice)
+    return fc.federated_sum(fc.federated_map(add_to_each, (sent, xs)))
+
+
+@fc.federated_computation(FLOATS)
+def counted_and_averaged(xs):
+    return fc.federated_sum(fc.federated_map(lambda x: 1.0, xs)), fc.federated_mean(xs)
+
+
+@fc.federated_computation(FLOATS)
+def average_of_squares(xs):
+    return fc.federated_mean(fc.federated_map(lambda x: x * x, xs))
+
+
+@fc.federated_computation(FLOATS)
+def the_same_twice(xs):
+    return fc.federated_sum(fc.federated_map(lambda x: (x, x), xs)), fc.federated_sum(xs)
+
+
+@pytest.mark.parametrize(
+    ("program", "result", "bits"),
+    [
+        (largest_square, 9.0, 32),
+        (from_a_computed_zero, np.full(4, 6.0), 32),
+        (with_a_computed_constant, np.full(4, 6.0), 128),
+        (counted_and_averaged, (3.0, 2.0), 32),
+        (average_of_squares, np.float32(14 / 3), 32),
+        (the_same_twice, ((6.0, 6.0), 6.0), 32),
+    ],
+)
+def test_only_what_differs_from_client_to_client_crosses(program, result, bits):
+    plan = program.to_module("planned")
+    crossing = [op for op in plan.main.operations if op.kind in ("broadcast", "merge")]
+    assert [(op.kind, op.attributes["bits"]) for op in crossing] == [("merge", bits)]
+    found = program([1.0, 2.0, 3.0])
+    tf.nest.map_structure(np.testing.assert_array_equal, found, result)
+    crossings = context.last_report().crossings
+    assert sum(c.bits for c in crossings) == 3 * bits
+    assert {c.kind for c in crossings} == {"merge"}
+
+
+@fc.federated_computation(FLOATS)
+def constant_used_and_returned(xs):
+    at_server = fc.federated_eval(four_zeros, fc.SERVER)
+    sent = fc.federated_broadcast(at_server)
+    return at_server, fc.federated_sum(fc.federated_map(add_to_each, (sent, xs)))
+
+
+def test_a_constant_that_is_returned_too_is_computed_at_the_clients_again():
+    zeros, total = constant_used_and_returned([1.0, 2.0])
+    assert (list(zeros), list(total)) == ([0.0] * 4, [3.0] * 4)
+    assert crossed() == [("merge", "float32[4]", 2, 256)]

@@ -39,6 +39,8 @@ class _Rewrite:
         self.made: dict[str, Operation] = {}
         self.same: dict[str, Ref] = {}
         self.kept: list[Operation] = []
+        self.before = {op.name: op for op in function.operations}
+        self.constants: set[str] = set()
 
     def rewritten(self) -> Function:
         for op in self.function.operations:
@@ -72,6 +74,8 @@ class _Rewrite:
         self.kept.append(op)
         self.made[op.name] = op
         self.types[op.name] = op.type
+        if op.kind in ("literal", "generic_zero", "struct") and all(map(self._is_constant, op.operands)):
+            self.constants.add(op.name)
 
     def _rule(self, op: Operation) -> Ref | Operation:
         if op.kind == "item":
@@ -115,7 +119,7 @@ class _Rewrite:
             computed = None
         if computed == op.type:
             return op
-        return next(o for o in self.function.operations if o.name == op.name)
+        return self.before[op.name]
 
     def _struct(self, op: Operation) -> Ref | Operation:
         sources = [self._made(o, "item") for o in op.operands]
@@ -176,7 +180,4 @@ class _Rewrite:
         return self._if_computed(placed)
 
     def _is_constant(self, operand) -> bool:
-        if not isinstance(operand, Ref) or operand.name not in self.made:
-            return False
-        op = self.made[operand.name]
-        return op.kind in ("literal", "generic_zero", "struct") and all(map(self._is_constant, op.operands))
+        return isinstance(operand, Ref) and operand.name in self.constants

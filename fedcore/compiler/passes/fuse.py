@@ -1,3 +1,4 @@
+import collections
 import graphlib
 
 import attrs
@@ -10,9 +11,11 @@ from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Para
 from fedcore.ir.module import Graph
 from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.structural import call, item
-from fedcore.types import FunctionType, SequenceType, StructType, Type, contains
+from fedcore.types import CLIENTS, FunctionType, SequenceType, StructType, Type, contains
 
 _SEQUENCE = ("sequence_map", "sequence_reduce")
+Levels = dict[str, tuple[bool, int]]
+_CONSTANTS = ("literal", "generic_zero")
 _FREE = ("struct", "item", "literal", "generic_zero")  # not worth a graph of their own
 
 
@@ -27,32 +30,41 @@ def fuse(module: Module, *, grappler: bool = False) -> Module:
     if module.stage != "planned":
         return module
     fused = dce(cse(module))
-    if any(_fusible(fused, f) for f in fused.functions[:-1]):
+    if any(_fusible(f) for f in fused.functions[:-1]):
         fused = dce(_Fusion(fused).run())
     return optimised(fused) if grappler else fused
 
 
-def _fusible(module: Module, function: Function) -> bool:
-    return any(len(run) > 1 or run[0].kind != "call" for run in _runs(function))
+def _fusible(function: Function) -> bool:
+    return any(len(run) > 1 or run[0].kind != "call" for run in _runs(function, _levels(function)))
 
 
-def _runs(function: Function) -> list[list[Operation]]:
+def _runs(function: Function, levels: Levels) -> list[list[Operation]]:
     """The runs of a function in the order in which they run; runs of mere bookkeeping are left out."""
-    levels = _levels(function)
+    users = _users(function)
     runs: dict[tuple, list[Operation]] = {}
     for op in function.operations:
         if _in_graph(op) and not _pairs_kept(function, op):
             runs.setdefault(levels[op.name], []).append(op)
     found = [runs[key] for key in sorted(runs)]
-    return [_without_bookkeeping(function, run) for run in found if any(op.kind not in _FREE for op in run)]
+    return [_without_bookkeeping(function, run, users) for run in found if any(op.kind not in _FREE for op in run)]
 
 
-def _without_bookkeeping(function: Function, run: list[Operation]) -> list[Operation]:
+def _users(function: Function) -> dict[str, list[Operation]]:
+    """The operations that take each binding."""
+    users: dict[str, list[Operation]] = collections.defaultdict(list)
+    for op in function.operations:
+        for name in dict.fromkeys(o.name for o in op.operands if isinstance(o, Ref)):
+            users[name].append(op)
+    return users
+
+
+def _without_bookkeeping(function: Function, run: list[Operation], users: dict) -> list[Operation]:
     """A run whose work is one call already is that call, unless a graph of its own would take or return less."""
     work = [op for op in run if op.kind not in _FREE]
     if len(work) != 1 or work[0].kind != "call":
         return run
-    return run if _takes_constants(run, work[0]) or _returns_too_much(function, work[0]) else work
+    return run if _takes_constants(run, work[0]) or _returns_too_much(function, work[0], users) else work
 
 
 def _takes_constants(run: list[Operation], call_: Operation) -> bool:
@@ -68,12 +80,12 @@ def _takes_constants(run: list[Operation], call_: Operation) -> bool:
     return False
 
 
-def _returns_too_much(function: Function, call_: Operation) -> bool:
+def _returns_too_much(function: Function, call_: Operation, users: dict) -> bool:
     """Whether all that is used of a call's result is some of its elements."""
-    users = [op for op in function.operations if Ref(call_.name) in op.operands]
-    if function.result == Ref(call_.name) or any(op.kind != "item" for op in users):
+    mine = users.get(call_.name, [])
+    if function.result == Ref(call_.name) or any(op.kind != "item" for op in mine):
         return False
-    return isinstance(call_.type, StructType) and len({op.attributes["index"] for op in users}) < len(call_.type)
+    return isinstance(call_.type, StructType) and len({op.attributes["index"] for op in mine}) < len(call_.type)
 
 
 def _in_graph(op: Operation) -> bool:
@@ -90,7 +102,7 @@ def _is_sequence(type_: Type) -> bool:
     return isinstance(type_, SequenceType | FunctionType)
 
 
-def _levels(function: Function) -> dict[str, tuple[bool, int]]:
+def _levels(function: Function) -> Levels:
     """For each operation: whether it depends on the partial, and how many steps outside graphs lie before it.
 
     Operations of one level depend on each other inside one graph only.
@@ -122,6 +134,27 @@ def _units(function: Function, runs: list[list[Operation]]) -> list[list[Operati
     return [unit_of[name] for name in sorter.static_order()]
 
 
+def _leaves(function: Function, op: Operation, inside: set[str], users: dict) -> bool:
+    """Whether anything outside of its run takes the operation's result."""
+    return function.result == Ref(op.name) or any(user.name not in inside for user in users.get(op.name, []))
+
+
+def _opened(function: Function, run: list[Operation], wanted: set[str]) -> list[Operation]:
+    """The structs that a client hands to the fold: put together outside of the graph, so that each part shows.
+
+    Their parts are added to the wanted operations.
+    """
+    if function.placement != CLIENTS or not function.parameters or function.parameters[0].name != "partial":
+        return []
+    inside = {op.name for op in run}
+    found = []
+    for op in reversed(run):
+        if op.name in wanted and op.kind == "struct" and op.operands:
+            found.append(op)
+            wanted.update(o.name for o in op.operands if o.name in inside)
+    return found[::-1]
+
+
 class _Fusion:
     def __init__(self, module: Module):
         self.module = module
@@ -144,10 +177,13 @@ class _Fusion:
     def _function(self, function: Function) -> str:
         builder = Builder(self.target, locate=lambda: None)
         known = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
-        runs = _runs(function)
+        levels, users = _levels(function), _users(function)
+        runs = _runs(function, levels)
+        of_runs = {id(run) for run in runs}
         for unit in _units(function, runs):
-            if unit in runs:
-                self._fuse(builder, function, unit, known)
+            if id(unit) in of_runs:
+                dependent, _ = levels[unit[0].name]
+                self._fuse(builder, function, unit, known, users, dependent=dependent)
                 continue
             (op,) = unit
             operands = [known[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands]
@@ -161,10 +197,21 @@ class _Fusion:
             location=function.location,
         )
 
-    def _fuse(self, builder: Builder, function: Function, run: list[Operation], known: dict[str, Value]) -> None:
+    def _fuse(
+        self, builder: Builder, function: Function, run: list[Operation], known: dict, users: dict, *, dependent: bool
+    ) -> None:
         """Replaces a run by one call; binds what others need of it."""
         inside = {op.name for op in run}
-        outputs = [op for op in run if self._leaves(function, op, inside)]
+        wanted = {op.name for op in run if _leaves(function, op, inside, users)}
+        opened = _opened(function, run, wanted) if not dependent else []
+        wanted -= {op.name for op in opened}
+        outputs = []
+        for op in (op for op in run if op.name in wanted):
+            if op.kind not in _CONSTANTS:
+                outputs.append(op)
+                continue
+            with builder.at(op.location):  # a graph would return it as if it differed from client to client
+                known[op.name] = builder.append(op.kind, [], op.type, op.attributes)
         inputs = list(
             dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside)
         )
@@ -175,7 +222,6 @@ class _Fusion:
                 known[op.name] = builder.append("call", operands, op.type, op.attributes)
             return
         work = [op for op in run if op.kind not in _FREE]
-        dependent, _ = _levels(function)[run[0].name]
         name = f"{function.name}_{'fold' if dependent else 'work'}"
         if len(work) == 1 and work[0].kind == "call":
             name = work[0].operands[0].name  # that graph, without what is not needed of it
@@ -185,13 +231,9 @@ class _Fusion:
             out = call.emit([callee, *(known[n] for n in used)], builder=builder)
             for i, op in enumerate(outputs):
                 known[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
-
-    def _leaves(self, function: Function, op: Operation, inside: set[str]) -> bool:
-        if isinstance(function.result, Ref) and function.result.name == op.name:
-            return True
-        return any(
-            o == Ref(op.name) for other in function.operations if other.name not in inside for o in other.operands
-        )
+        for op in opened:
+            with builder.at(op.location):
+                known[op.name] = builder.append("struct", [known[o.name] for o in op.operands], op.type, op.attributes)
 
     def _graph(self, name, function, run, inputs, outputs, types) -> tuple[Graph, list[str]]:
         from fedcore.graphs.fusing import trace_operations

@@ -3,6 +3,7 @@ import attrs
 from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
+from fedcore.compiler.steps import Steps, run_steps
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
 from fedcore.ir.interpret import salt_of
 from fedcore.ir.module import Graph
@@ -21,8 +22,11 @@ def fuse_maps(module: Module) -> Module:
     Only where the inner map has one user; otherwise clients would run `f` twice.
     """
     # A map that had several users may have one after they were fused.
-    while module.stage != "planned" and any(_absorbs(module, op) for op in module.main.operations):
-        module = _MapFusion(module).run()
+    while module.stage != "planned":
+        fusion = _MapFusion(module)
+        if not fusion.absorbing:
+            break
+        module = fusion.run()
     return module
 
 
@@ -32,10 +36,6 @@ def _users(function: Function) -> dict[str, int]:
         if isinstance(operand, Ref):
             counts[operand.name] = counts.get(operand.name, 0) + 1
     return counts
-
-
-def _absorbs(module: Module, op: Operation) -> bool:
-    return op.kind in _MAPS and isinstance(op.operands[0], Symbol) and _Tree(module).of_map(op).has_map
 
 
 @attrs.define
@@ -48,14 +48,21 @@ class _Mapped:
     struct: Operation | None = None  # of a zip: names its parts
     salt: str = ""  # of a map
 
-    @property
-    def has_map(self) -> bool:
+    has_map: bool = attrs.field(init=False)
+
+    @has_map.default
+    def _has_map(self) -> bool:
         return any(p.function is not None or p.has_map for p in self.parts)
 
     def values(self) -> list[str]:
-        if self.value is not None:
-            return [self.value]
-        return list(dict.fromkeys(v for p in self.parts for v in p.values()))
+        found: dict[str, None] = {}
+        stack = [self]
+        while stack:
+            current = stack.pop()
+            if current.value is not None:
+                found[current.value] = None
+            stack.extend(reversed(current.parts))
+        return list(found)
 
 
 class _Tree:
@@ -65,27 +72,32 @@ class _Tree:
 
     def of_map(self, op: Operation) -> _Mapped:
         """The map itself, whatever its own users are."""
-        parts = (self._of(op.operands[1].name),)
+        return run_steps(self._of_map(op))
+
+    def _of_map(self, op: Operation) -> Steps:
+        parts = ((yield self._of(op.operands[1].name)),)
         return _Mapped(function=op.operands[0].name, parts=parts, salt=salt_of(op, 0))
 
-    def _of(self, name: str) -> _Mapped:
+    def _of(self, name: str) -> Steps:
         op = self.made.get(name)
         if op is None or self.users.get(name) != 1:
             return _Mapped(value=name)
         if op.kind in _MAPS and isinstance(op.operands[0], Symbol):
-            return self.of_map(op)
+            return (yield self._of_map(op))
         if op.kind == "federated_zip":
-            return self._of_zip(op.operands[0].name) or _Mapped(value=name)
+            return (yield self._of_zip(op.operands[0].name)) or _Mapped(value=name)
         return _Mapped(value=name)
 
-    def _of_zip(self, name: str) -> _Mapped | None:
+    def _of_zip(self, name: str) -> Steps:
         struct = self.made.get(name)
         if struct is None or struct.kind != "struct" or self.users.get(name) != 1 or not struct.operands:
             return None
         if any(isinstance(o, Symbol) for o in struct.operands):
             return None
-        parts = tuple(self._of_zip(o.name) or self._of(o.name) for o in struct.operands)
-        return _Mapped(parts=parts, struct=struct)
+        parts = []
+        for o in struct.operands:
+            parts.append((yield self._of_zip(o.name)) or (yield self._of(o.name)))
+        return _Mapped(parts=tuple(parts), struct=struct)
 
 
 class _MapFusion:
@@ -95,15 +107,18 @@ class _MapFusion:
         self.inliner = Inliner(module, self.target)
         self.tree = _Tree(module)
         self.known: dict[str, Value] = {}
+        self.absorbing: dict[str, _Mapped] = {}
+        """The maps that take in others, by name."""
+        self.gone = self._absorbed()
+        """What becomes part of a later map: inner maps, and the zips and structs between."""
 
     def run(self) -> Module:
         main = self.module.main
         names = {s: self.inliner.symbol(Builder(self.target), s).operand.name for s in self._symbols()}
         builder = Builder(self.target, locate=lambda: None)
         self.known = {p.name: builder.parameter(p.name, p.type) for p in main.parameters}
-        gone = self._absorbed()
         for op in rename_symbols(main, names).operations:
-            if op.name in gone:
+            if op.name in self.gone:
                 continue
             with builder.at(op.location):
                 self.known[op.name] = self._operation(builder, op)
@@ -119,29 +134,28 @@ class _MapFusion:
         return list(dict.fromkeys(o.name for o in operands if isinstance(o, Symbol)))
 
     def _absorbed(self) -> set[str]:
-        """What becomes part of a later map: inner maps, and the zips and structs between."""
-        before = {op.name: op for op in self.module.main.operations}
+        before = self.tree.made
         gone: set[str] = set()
-
-        def visit(name: str, values: set[str]) -> None:
-            if name in values or name not in before or name in gone:
-                return
-            gone.add(name)
-            for operand in before[name].operands:
-                if isinstance(operand, Ref):
-                    visit(operand.name, values)
-
         for op in reversed(self.module.main.operations):
-            if op.name not in gone and _absorbs(self.module, op):
-                visit(op.operands[1].name, set(self.tree.of_map(op).values()))
+            if op.name in gone or op.kind not in _MAPS or not isinstance(op.operands[0], Symbol):
+                continue
+            tree = self.tree.of_map(op)
+            if not tree.has_map:
+                continue
+            self.absorbing[op.name] = tree
+            stack, values = [op.operands[1].name], set(tree.values())
+            while stack:
+                name = stack.pop()
+                if name not in values and name in before and name not in gone:
+                    gone.add(name)
+                    stack.extend(o.name for o in before[name].operands if isinstance(o, Ref))
         return gone
 
     def _operation(self, builder: Builder, op: Operation) -> Value:
-        original = self.tree.made[op.name]
-        if not _absorbs(self.module, original):
+        if op.name not in self.absorbing:
             operands = [self.known[o.name] if isinstance(o, Ref) else builder.symbol(o.name) for o in op.operands]
             return builder.append(op.kind, operands, op.type, op.attributes)
-        tree = self.tree.of_map(original)
+        tree = self.absorbing[op.name]
         values = [self.known[v] for v in tree.values()]
         with builder:
             zipped = len(values) > 1 or isinstance(values[0].type, StructType)  # a struct of placed values is no value
@@ -153,13 +167,15 @@ class _MapFusion:
         builder = Builder(self.target, locate=lambda: op.location)
         names = dict(zip(tree.values(), types, strict=True))
         known = {n: builder.parameter(f"x{i}", t) for i, (n, t) in enumerate(names.items())}
-        result = self._value(builder, tree, known)
+        result = run_steps(self._value(builder, tree, known))
         return builder.finish(f"{tree.function}_fused", result, location=op.location)
 
-    def _value(self, builder: Builder, tree: _Mapped, known: dict[str, Value]) -> Value:
+    def _value(self, builder: Builder, tree: _Mapped, known: dict[str, Value]) -> Steps:
         if tree.value is not None:
             return known[tree.value]
-        parts = [self._value(builder, p, known) for p in tree.parts]
+        parts = []
+        for p in tree.parts:
+            parts.append((yield self._value(builder, p, known)))
         if tree.function is None:
             assert tree.struct is not None
             assert isinstance(tree.struct.type, StructType)

@@ -24,14 +24,14 @@ def lower_intrinsics(module: Module) -> Module:
 
 
 class _Lowering(Inliner):
-    def _operation(self, builder: Builder, op: Operation, operands, value):
+    def _operation(self, builder: Builder, op: Operation, values: list):
         declared = lookup(op.kind)
         if declared.lowered_by is None:
-            return super()._operation(builder, op, operands, value)
+            return super()._operation(builder, op, values)
         attributes = dict(op.attributes)
         salt = attributes.pop("salt", None)
         with builder:
-            values = [self.materialized(builder, value(o)) for o in operands]
+            values = [self.materialized(builder, value) for value in values]
             builder.salted = None if salt is None else f"{salt}."
             result = builder.value(declared.lowered_by(*values, **attributes))
             builder.salted = None

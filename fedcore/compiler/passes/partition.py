@@ -49,7 +49,7 @@ class _Aggregation:
 
 class _Partition:
     def __init__(self, module: Module):
-        self.flow = Dataflow(module.main)
+        self.flow = Dataflow(module)
         self.target = ModuleBuilder("planned")
         self.inliner = Inliner(module, self.target)
         self.main = Builder(self.target, locate=lambda: None)
@@ -61,12 +61,11 @@ class _Partition:
         self.only_returned = self._only_returned()
         for parameter, tree in zip(module.main.parameters, self.flow.parameters, strict=True):
             self._bind(self.main.parameter(parameter.name, parameter.type), tree)
-        for level in range(max((n.level for n in self.flow.needed), default=0) + 1):
-            nodes = [n for n in self.flow.needed if n.level == level and not n.is_input]
+        for level in self.flow.levels():
             if level % 2:
-                self._client_stage(level, nodes)
+                self._client_stage(level, self.flow.at_level(level))
             else:
-                self._server_stage(level, nodes)
+                self._server_stage(level, self.flow.at_level(level))
         self._place_equal()
         self.returned_equal = {n: self._all_equal(n) for n in self._returned(all_equal=True)}
         self._draw_returned()
@@ -98,7 +97,7 @@ class _Partition:
             return
         local = _Local(self, AT_SERVER)
         for node in constants:
-            local.node(node)
+            local.value(node)
         made = self._outputs(local, "server", SERVER, constants, run)
         with self.main, self.main.at(_last_line(constants)):
             for node, value in zip(constants, made, strict=True):
@@ -172,7 +171,7 @@ class _Partition:
 
     def _leaves_server(self, node: Node, level: int) -> bool:
         """Whether anything outside the server stage of its level needs the node."""
-        if any(n is node for n in nodes_of(self.flow.result)):
+        if node in self.flow.in_result:
             return True
         return any(u.level > level and not node.is_constant for u in self.flow.users(node))
 
@@ -183,12 +182,10 @@ class _Partition:
             if self._is_broadcast(node):
                 with self.main, self.main.at(node.operation.location):
                     self.placed[node] = broadcast.emit([self._at_server(node)])
-        aggregations = [
-            _Aggregation.of(n)
-            for n in self.flow.needed
-            if n.op is not None and n.op.kind == "federated_aggregate" and n.level == level + 1
-        ]
-        work = [n for n in nodes if n not in self.placed and n not in self.only_returned]
+        reported = self.flow.at_level(level + 1)
+        aggregations = [_Aggregation.of(n) for n in reported if n.operation.kind == "federated_aggregate"]
+        here = [n for n in nodes if n not in self.placed and n not in self.only_returned]
+        work = [n for n in here if not n.is_constant or self._is_kept(n, level)]
         kept = [n for n in work if self._is_kept(n, level)]
         if not aggregations and not kept:
             return
@@ -219,13 +216,13 @@ class _Partition:
         return self.placed[source]
 
     def _is_broadcast(self, node: Node) -> bool:
-        if node.operation.kind == "federated_broadcast":
-            return True
-        return node.operation.kind == "federated_value" and not all(n.is_constant for n in node.sources())
+        return node.operation.kind in ("federated_broadcast", "federated_value") and not node.is_constant
 
     def _is_kept(self, node: Node, level: int) -> bool:
         if node in self.kept_returned:
             return True
+        if node.is_constant:
+            return False
         return any(u.level > level + 1 or (u.level > level and u.where == AT_CLIENTS) for u in self.flow.users(node))
 
     def _finish_fold(self, local: "_Local", before: Value, aggregations: list[_Aggregation], kept: list[Node]) -> None:
@@ -337,34 +334,36 @@ class _Local:
         self.builder = Builder(owner.target, locate=lambda: None)
         self.known: dict[Node, Value] = {}
         self.partial: Value | None = None
-        self._outer: list[tuple[Value, Value]] = []  # (value at top level, parameter)
+        self._outer: dict[int, tuple[Value, Value]] = {}  # (value at top level, parameter), by the former's id
+        self._taken: set[str] = set()
 
     def argument(self, outer: Value, name: str | None = None) -> Value:
         """The parameter that stands for a top-level value."""
-        for known, parameter in self._outer:
-            if known is outer:
-                return parameter
+        if id(outer) in self._outer:
+            return self._outer[id(outer)][1]
         sent = self.where == AT_CLIENTS and getattr(outer.type, "all_equal", False)
         if sent and contains(outer.type, _is_sequence):
             raise FedcoreError(
                 f"%{outer.operand.name} of type {outer.type} is the same for all clients, which a sequence cannot be: "
                 "send its rows as a tensor, and make the sequence at the clients (fc.sequence_from_rows)"
             )
-        parameter = self.builder.parameter(name or self._name(outer), member_of(outer.type))
-        self._outer.append((outer, parameter))
+        name = name or self._name(outer)
+        self._taken.add(name)
+        parameter = self.builder.parameter(name, member_of(outer.type))
+        self._outer[id(outer)] = outer, parameter
         return parameter
 
     def _name(self, outer: Value) -> str:
         made = self.owner.main.operation(outer)
         stem = outer.operand.name if made is None else _STEMS.get(made.kind, "value")
-        taken = {p.name for p in self.builder.parameters}
-        return stem if stem not in taken else f"{stem}_{len(taken)}"
+        return stem if stem not in self._taken else f"{stem}_{len(self._taken)}"
 
     def start_fold(self, aggregations: list[_Aggregation]) -> Value:
         """Declares the partial first, then what the aggregations' zeros need."""
         types = [self.owner.partial_type(a) for a in aggregations]
         type_ = types[0] if len(types) == 1 else StructType([(None, t) for t in types])
         self.partial = self.builder.parameter("partial", type_)
+        self._taken.add("partial")
         for node in (n for a in aggregations for n in nodes_of(a.zero) if not n.is_constant):
             self.value(node)
         return self.partial
@@ -374,13 +373,26 @@ class _Local:
         if node not in self.known:
             if self.where == AT_SERVER and node.is_part_of_input:
                 self.node(node)  # taken again from the parameter rather than handed from stage to stage
+            elif node.is_constant:
+                self._constant(node)
             elif node in self.owner.placed:
                 self.known[node] = self.argument(self.owner.at(node, self.where))
-            elif node.is_constant:
-                self.node(node)
             else:
                 raise FedcoreError(f"{node.operation.kind} ({node.operation.location}) needs a value of another stage")
         return self.known[node]
+
+    def _constant(self, node: Node) -> None:
+        """Computes a constant here, after the constants that it is made of."""
+        stack = [(node, False)]
+        while stack:
+            current, ready = stack.pop()
+            if current in self.known:
+                continue
+            if ready:
+                self.node(current)
+                continue
+            stack.append((current, True))
+            stack.extend((n, False) for n in reversed(current.sources()))
 
     def tree(self, tree) -> Value:
         if isinstance(tree, Node):
@@ -400,7 +412,7 @@ class _Local:
                 self.known[node] = self.call(node.inputs[0], [], node)
             elif op.kind == "federated_random_seed":
                 self.known[node] = random_seed.emit([], builder=self.builder, salt=op.attributes["salt"])
-            elif op.kind == "federated_value":
+            elif op.kind in ("federated_broadcast", "federated_value"):
                 self.known[node] = self.tree(node.inputs[0])
             elif op.kind == "federated_zip":
                 self.known[node] = self._zipped(node.inputs[0], node.type)
@@ -421,7 +433,7 @@ class _Local:
 
     def _order(self) -> list[tuple[Value, Value]]:
         """Broadcasts come before client values, whatever was needed first."""
-        return sorted(self._outer, key=lambda pair: not getattr(pair[0].type, "all_equal", True))
+        return sorted(self._outer.values(), key=lambda pair: not getattr(pair[0].type, "all_equal", True))
 
     def outer_arguments(self) -> list[Value]:
         return [outer for outer, _ in self._order()]

@@ -34,8 +34,11 @@ def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto", x
     if module.stage != "planned":
         return module
     main = module.main
+    joins = _joins(module)
     attributes = {
-        op.operands[0 if op.kind == "collect" else 1].name: _strategy(module, op, width, block, xla=xla == "true")
+        op.operands[0 if op.kind == "collect" else 1].name: _strategy(
+            module, op, joins.get(op.name), width, block, xla=xla == "true"
+        )
         for op in main.operations
         if op.kind in ("fold", "collect")
     }
@@ -64,8 +67,15 @@ def _number(option: str, given: str, least: int, *words: str) -> int | None:
     return int(given)
 
 
-def _strategy(module: Module, op: Operation, width: int | None, block: int | None, *, xla: bool) -> dict[str, object]:
-    found = None if width == 0 else _stacking(module, op, width, block)
+def _joins(module: Module) -> dict[str, Operation]:
+    """The merge of each fold, by the fold's name."""
+    return {op.operands[1].name: op for op in module.main.operations if op.kind == "merge"}
+
+
+def _strategy(
+    module: Module, op: Operation, join: Operation | None, width: int | None, block: int | None, *, xla: bool
+) -> dict[str, object]:
+    found = None if width == 0 else _stacking(module, op, join, width, block)
     compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
     if found is None or isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **compiled}
@@ -83,17 +93,18 @@ def _is_for_xla(module: Module, op: Operation) -> bool:
 
 def why_not_stacked(module: Module, op: Operation) -> str | None:
     """Why the clients of a fold or a collect are not stacked; None where they can be."""
-    found = _stacking(module, op, None, None)
+    found = _stacking(module, op, _joins(module).get(op.name), None, None)
     return found if isinstance(found, str) else None
 
 
-def _stacking(module: Module, op: Operation, width: int | None, block: int | None) -> "Stacking | str":
-    joins = [o for o in module.main.operations if o.kind == "merge" and o.operands[1] == Ref(op.name)]
-    if op.kind != "fold" or op.attributes.get("keeps") or not joins:
+def _stacking(
+    module: Module, op: Operation, join: Operation | None, width: int | None, block: int | None
+) -> "Stacking | str":
+    if op.kind != "fold" or op.attributes.get("keeps") or join is None:
         return "values of single clients are kept"
     if not leaves(member_of(op.type)):
         return "its partial holds no tensors"
-    types = module.main.types()
+    types = module.fact("types of main", _types_of_main)
     given = [types[o.name] for o in op.operands if isinstance(o, Ref)]
     broadcasts = split_operands(given)
     if broadcasts == len(given):
@@ -101,8 +112,12 @@ def _stacking(module: Module, op: Operation, width: int | None, block: int | Non
     from fedcore.graphs.stacking import Stacking, stacking
 
     zero, stage = (o.name for o in op.operands[:2])
-    found = stacking(module, zero, stage, joins[0].operands[0].name, broadcasts, block or BLOCK, width)
+    found = stacking(module, zero, stage, join.operands[0].name, broadcasts, block or BLOCK, width)
     return found if isinstance(found, Stacking) else str(found)
+
+
+def _types_of_main(module: Module) -> dict[str, Type]:
+    return module.main.types()
 
 
 def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, Function]) -> Operation:

@@ -1,4 +1,5 @@
 import collections
+import functools
 
 import attrs
 import numpy as np
@@ -12,16 +13,18 @@ from fedcore.compiler.parts import (
     everything,
     has_zero,
     part_of,
+    split,
     start_of,
     within,
 )
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.reachable import named_by
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
 from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import item
-from fedcore.types import FederatedType, TensorType, Type, is_static
+from fedcore.types import FederatedType, StructType, TensorType, Type, is_static
 
 _FREE = ("struct", "item")
 
@@ -63,6 +66,12 @@ class _Held:
     kept: Leaves
     parts: dict[int, "_Tree"] = attrs.field(factory=dict)
 
+    @functools.cached_property
+    def left(self) -> dict[int, int]:
+        """The elements of which something is kept, with their positions in `value`."""
+        kept = [bool(mine) for _, _, mine in split(StructType(elements_of(self.type)), self.kept)]
+        return {i: position for position, i in enumerate(i for i, mine in enumerate(kept) if mine)}
+
 
 _Tree = _Held | tuple | None
 """What stands for a value: some of its leaves together, or element by element; None where nothing of it is left."""
@@ -85,15 +94,13 @@ class _Body:
         return tree.parts[index]
 
     def _element(self, tree: _Held, index: int) -> _Tree:
-        starts = [start_of(tree.type, i) for i in range(len(elements_of(tree.type)))]
-        kept = [within(tree.kept, s, t) for s, t in zip(starts, elements_of(tree.type), strict=True)]
-        if not kept[index]:
+        kept = within(tree.kept, start_of(tree.type, index), elements_of(tree.type)[index])
+        if not kept:
             return None
-        left = [i for i, mine in enumerate(kept) if mine]
-        value = tree.value
-        if len(left) > 1 or len(tree.kept) == count(tree.type):  # else the only element left is the value itself
-            value = item.emit([value], builder=self.builder, index=left.index(index))
-        return _Held(value, _element_type(tree.type, index), kept[index])
+        position, value = tree.left, tree.value
+        if len(position) > 1 or len(tree.kept) == count(tree.type):  # else the only element left is the value itself
+            value = item.emit([value], builder=self.builder, index=position[index])
+        return _Held(value, _element_type(tree.type, index), kept)
 
     def value(self, tree: _Tree, type_: Type, wanted: Leaves) -> Value:
         """The value that holds just the wanted leaves of a value of the type."""
@@ -260,8 +267,7 @@ class _Trimming:
         return self._parameter(body, name, type_, held.kept)
 
     def _parameter(self, body: _Body, name: str, type_: Type, kept: Leaves) -> _Held:
-        taken = {p.name for p in body.builder.parameters}
-        while name in taken:
+        while name in body.builder.parameter_types:
             name = f"{name}_"
         return body.held(body.builder.parameter(name, part_of(type_, kept)), type_, kept)
 
@@ -337,13 +343,11 @@ class _Trimming:
 
     def symbol(self, name: str) -> str:
         """A function or graph as it is, in the module that is made."""
-        if name not in self.names:
-            node = self.module[name]
-            if isinstance(node, Function):
-                operands = [node.result, *(o for op in node.operations for o in op.operands)]
-                inner = {o.name: self.symbol(o.name) for o in operands if isinstance(o, Symbol)}
-                node = rename_symbols(node, inner)
-            self.names[name] = self.target.add(node)
+        for inner in named_by(self.module, name, known=self.names):
+            node = self.module[inner]
+            self.names[inner] = self.target.add(
+                rename_symbols(node, self.names) if isinstance(node, Function) else node
+            )
         return self.names[name]
 
 

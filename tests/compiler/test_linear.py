@@ -1,0 +1,210 @@
+"""Programs of 10,000 operations: everything is linear in them, and nothing nests on Python's stack.
+
+All but one test count and do not time: operations of a plan, nodes of a graph, calls of Python functions at two sizes.
+What is not linear would need hours, gigabytes or a deeper stack than Python has at the larger sizes.
+"""
+
+import sys
+import time
+
+import pytest
+from tensorflow.core.framework import graph_pb2
+
+import fedcore as fc
+from fedcore.compiler import DEFAULT_PIPELINE, compile_module, get_pass
+from fedcore.computation.computation import Computation
+from fedcore.errors import FedcoreError
+from fedcore.graphs.allowed import check_graphs
+from fedcore.ir import bundle, parse_module, verify
+from fedcore.ir.limits import MAX_INLINED
+
+MANY = 10_000
+
+
+def chain(n: int, step: str, kind: str = "float32") -> Computation:
+    """n operations one after the other, each of the one before."""
+    lines = [f"  %0 = {step.format('x')} : {kind}"]
+    lines += [f"  %{i} = {step.format(i - 1)} : {kind}" for i in range(1, n)]
+    body = "\n".join(lines)
+    text = f"fedcore 1 traced\n\nfn @main(%x: {kind}) -> {kind} {{\n{body}\n  return %{n - 1}\n}}\n"
+    return Computation(verify(parse_module(text)))
+
+
+def functions(n: int, body: str) -> Computation:
+    """n functions, each of which calls the one before."""
+    first = "fn @f0(%x: int32) -> int32 {\n  %0 = generic_plus(%x, %x) : int32\n  return %0\n}"
+    rest = [f"fn @f{i}(%x: int32) -> int32 {{\n{body.format(i - 1)}}}" for i in range(1, n)]
+    return Computation(verify(parse_module("\n\n".join(["fedcore 1 traced", first, *rest]) + "\n")))
+
+
+ONCE = "  %0 = call(@f{0}, %x) : int32\n  return %0\n"
+SAME_TWICE = (
+    "  %0 = call(@f{0}, %x) : int32\n  %1 = call(@f{0}, %x) : int32\n"
+    "  %2 = generic_minus(%0, %1) : int32\n  return %2\n"
+)
+NESTED_TWICE = "  %0 = call(@f{0}, %x) : int32\n  %1 = call(@f{0}, %0) : int32\n  return %1\n"
+
+DOUBLED = "generic_plus(%{0}, %{0})"
+
+
+def nodes_of(module) -> int:
+    return sum(len(graph_pb2.GraphDef.FromString(module.blobs[g.digest]).node) for g in module.graphs)
+
+
+def test_a_local_chain_of_sums_with_itself_runs():
+    program = chain(MANY, DOUBLED, "int32")
+    assert nodes_of(program.to_module("planned")) <= MANY + 10
+    assert program(3) == 0  # 3 * 2^10000, wrapped
+    assert parse_module(str(program.module)) == program.module
+
+
+def test_the_reference_runtime_runs_a_long_chain():
+    with fc.use(fc.runtime.reference()):
+        assert chain(MANY, DOUBLED, "int32")(3) == 0
+
+
+def placed(n: int, place: str) -> Computation:
+    """x + x over and over on a placed value; clients' are added up."""
+    kind = "int32@SERVER" if place == "SERVER" else "{int32}@CLIENTS"
+    lines, last = [], "x"
+    pair = f"<{kind},{kind}>"
+    zipped = "<int32,int32>@SERVER" if place == "SERVER" else "{<int32,int32>}@CLIENTS"
+    for i in range(n):
+        lines.append(f"  %s{i} = struct(%{last}, %{last}) : {pair}")
+        lines.append(f"  %z{i} = federated_zip(%s{i}) : {zipped}")
+        lines.append(f"  %m{i} = federated_map(@twice, %z{i}) : {kind}")
+        last = f"m{i}"
+    result = "int32@SERVER"
+    if place == "CLIENTS":
+        lines.append(f"  %sum = federated_sum(%{last}) : int32@SERVER")
+        last = "sum"
+    body = "\n".join(lines)
+    twice = "fn @twice(%a: int32, %b: int32) -> int32 {\n  %0 = generic_plus(%a, %b) : int32\n  return %0\n}"
+    main = f"fn @main(%x: {kind}) -> {result} {{\n{body}\n  return %{last}\n}}"
+    return Computation(verify(parse_module(f"fedcore 1 traced\n\n{twice}\n\n{main}\n")))
+
+
+@pytest.mark.parametrize(("place", "argument"), [("SERVER", 3), ("CLIENTS", [3, 5])])
+def test_a_value_added_to_itself_over_and_over_runs_at_each_placement(place, argument):
+    program = placed(MANY // 4, place)  # three operations a step
+    assert nodes_of(program.to_module("planned")) <= 2 * MANY
+    assert program(argument) == 0
+
+
+def test_a_sum_that_tensorflow_would_double_at_each_step_is_exact():
+    assert placed(40, "SERVER")(1) == 0
+    assert placed(30, "SERVER")(1) == 2**30
+    assert placed(30, "CLIENTS")([1]) == 2**30
+
+
+@pytest.mark.parametrize("runtime", [fc.runtime.local, fc.runtime.reference])
+def test_functions_that_call_the_one_before_share_equal_calls(runtime):
+    with fc.use(runtime()):
+        assert functions(500, SAME_TWICE)(3) == 0
+        assert functions(2000, ONCE)(3) == 6
+
+
+def test_equal_calls_are_written_out_once():
+    planned = compile_module(functions(50, SAME_TWICE).module, "inline")
+    assert len(planned.main.operations) == 50
+
+
+@pytest.mark.parametrize("runtime", [fc.runtime.local, fc.runtime.reference])
+def test_a_program_that_is_too_large_without_calls_is_refused_by_size(runtime):
+    with fc.use(runtime()), pytest.raises(FedcoreError) as error:
+        functions(200, NESTED_TWICE)(3)
+    assert str(error.value) == (
+        f"@f18 is too large: with every function that it calls written out, it has more than {MAX_INLINED} "
+        "operations. It calls @f17, which has 131072 of them, 2 times"
+    )
+
+
+PROGRAMS = {
+    "server": lambda n: placed(n, "SERVER"),
+    "clients": lambda n: placed(n, "CLIENTS"),
+    "chain": lambda n: chain(n, "generic_plus(%{0}, %x)"),
+    "functions": lambda n: functions(n, SAME_TWICE),
+}
+TRACED = (
+    "inline",
+    "lower-intrinsics",
+    "canonicalize",
+    "fold-constants",
+    "fuse-maps",
+    "cse",
+    "dce",
+    "partition",
+    "trim",
+)
+
+
+def python_calls(work) -> int:
+    """How many Python functions are called, which no other job on the machine changes."""
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_pass_works_in_proportion_to_the_operations(program):
+    """Calls of Python functions, after a first run that imports and fills caches: four times as many, give or take."""
+    counts = {}
+    for n in (50, 100, 400):
+        module = PROGRAMS[program](n).module
+        for name in TRACED:
+            one = get_pass(name)
+            found = []
+            counts[name, n] = python_calls(lambda one=one, module=module, found=found: found.append(one.run(module)))
+            (module,) = found
+    grown = {name: counts[name, 400] / counts[name, 100] for name in TRACED if counts[name, 400] > 2000}
+    assert {name: ratio for name, ratio in grown.items() if ratio > 5} == {}
+
+
+def test_the_default_pipeline_is_what_is_counted():
+    passes = {name.partition("{")[0] for name in DEFAULT_PIPELINE.split(",")}
+    assert passes - set(TRACED) == {"fuse", "plan"}  # these two trace TensorFlow graphs
+
+
+def cpu_s(work) -> float:
+    """The least CPU time of three runs."""
+    found = []
+    for _ in range(3):
+        before = time.process_time()
+        work()
+        found.append(time.process_time() - before)
+    return min(found)
+
+
+def test_a_graph_is_checked_in_time_linear_in_its_nodes():
+    """CPU time, since sets are built in C: 8 times the nodes take 8 times as long, not 64; the bound is 24."""
+    small, large = (chain(n, "generic_plus(%{0}, %x)").to_module("planned") for n in (500, 4000))
+    assert nodes_of(large) > 4000
+    assert cpu_s(lambda: check_graphs(large, trusted=False)) < 24 * cpu_s(lambda: check_graphs(small, trusted=False))
+
+
+WORK_ON_TEXT = {
+    "print": str,
+    "verify": verify,
+    "save": bundle.to_bytes,
+    "load": lambda module: bundle.from_bytes(bundle.to_bytes(module)),
+}
+
+
+@pytest.mark.parametrize("work", WORK_ON_TEXT)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_text_is_written_read_and_verified_in_proportion_to_the_operations(program, work):
+    counts = {}
+    for n in (50, 100, 400):
+        module = PROGRAMS[program](n).module
+        counts[n] = python_calls(lambda module=module: WORK_ON_TEXT[work](module))
+    assert counts[400] < 5 * counts[100]
