@@ -220,9 +220,12 @@ def _told_by(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Lay
         batched = batched or step.kind == "batch"
     kinds = {step.kind for step in steps}
     in_order = not grouped and "batch" in kinds and kinds <= {"map", "batch"}
-    unseeded = [step for step in steps if step.kind == "shuffle" and step.seeds is None]
-    fixed = bool(unseeded) and ("cache" in kinds or not all(step.reshuffles for step in unseeded))
-    return Layout(element, tuple(before), batched, tuple(after), grouped), bool(unseeded), in_order, fixed
+    is_random = is_fixed = False
+    for step in steps:
+        unseeded = step.kind == "shuffle" and step.seeds is None
+        is_random = is_random or unseeded
+        is_fixed = is_fixed or (unseeded and not step.reshuffles) or (step.kind == "cache" and is_random)
+    return Layout(element, tuple(before), batched, tuple(after), grouped), is_random, in_order, is_fixed
 
 
 def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:

@@ -39,8 +39,8 @@ def refuse(graph_def: graph_pb2.GraphDef, describe: str) -> None:
             )
         if node.op.startswith(_TABLES):
             raise TracingError(
-                f"{describe} uses a lookup table (op {node.op}), which lives in one process. Pass the keys and values "
-                "as tensors and compare (tf.where, tf.argmax over tf.equal), or look up before the data come in"
+                f"{describe} uses a lookup table that may change (op {node.op}), which lives in one process. Use a "
+                "tf.lookup.StaticHashTable over keys and values that do not, or look up before the data come in"
             )
         if node.op.startswith(_FILES):
             raise TracingError(

@@ -25,7 +25,7 @@ def calls_python_in_a_branch(x):
 
 
 def looks_up(x):
-    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [1.0]), 0.0)
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, 0.0)
     return table.lookup(tf.constant(["a"]))[0] + x
 
 
@@ -41,7 +41,7 @@ REFUSED = {
     calls_python: "calls Python while it runs (op EagerPyFunc, from tf.py_function or tf.numpy_function)",
     calls_numpy: "calls Python while it runs (op PyFunc, from tf.py_function or tf.numpy_function)",
     calls_python_in_a_branch: "calls Python while it runs",
-    looks_up: "uses a lookup table (op LookupTable",
+    looks_up: "uses a lookup table that may change (op ",
     reads_a_file: "reads or writes files while it runs (op ReadFile). Read before",
     captures_a_variable: "uses outside:0, made outside of it. Make variables (and Keras models) inside the function",
 }
