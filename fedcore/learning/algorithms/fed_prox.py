@@ -4,16 +4,14 @@ Source: Li et al. 2020, "Federated optimization in heterogeneous networks", arXi
 does all of its steps (no partial work).
 """
 
-import math
-
 from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
-from fedcore.errors import FedcoreError, brief
 from fedcore.learning.algorithms.client_work import build_client_work
 from fedcore.learning.algorithms.composition import compose_learning_process, initial_weights_of, weighted
 from fedcore.learning.models import trace_model
 from fedcore.learning.optimizers import as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting
+from fedcore.scalars import real_number
 
 
 def build_weighted_fed_prox(
@@ -39,8 +37,7 @@ def build_weighted_fed_prox(
     Example:
         >>> process = fc.learning.algorithms.build_weighted_fed_prox(model_fn, 0.1, lambda: keras.optimizers.SGD(0.1))
     """
-    if not math.isfinite(proximal_strength) or proximal_strength < 0:
-        raise FedcoreError(f"proximal_strength is a finite number of at least 0, not {brief(proximal_strength)}")
+    proximal_strength = real_number("proximal_strength", proximal_strength, at_least=0)
     model = trace_model(model_fn)
     work = build_client_work(
         model,

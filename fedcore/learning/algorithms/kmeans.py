@@ -12,12 +12,13 @@ import tensorflow as tf
 from fedcore.aggregators import SumFactory, UnweightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
 from fedcore.learning.algorithms.client_result import all_finite, count_unless, zeros_unless
 from fedcore.learning.algorithms.composition import first_state, next_state, round_metrics
 from fedcore.learning.models import ModelWeights
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.scalars import seed_number, whole_number
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorType
 
 
@@ -26,7 +27,7 @@ def build_fed_kmeans(
     data_shape: Sequence[int],
     *,
     initial_centers=None,
-    random_seed: int = 0,
+    random_seed: int | Sequence[int] = 0,
     sum_aggregator: UnweightedAggregationFactory | None = None,
 ) -> LearningProcess:
     """Builds k-means: clients add up their points by nearest centre, the server moves the centres.
@@ -39,19 +40,21 @@ def build_fed_kmeans(
 
     Args:
         initial_centers: of shape [k, *data_shape], each counted as one point. Default: drawn from a standard normal
-            distribution with `random_seed`.
+            distribution with `random_seed`: a number of 64 bits, or a pair of them as in `tf.random.stateless_normal`.
         sum_aggregator: adds the clients' sums, counts and losses. Default: `SumFactory`.
     Returns:
         A `LearningProcess`; the centres are `state.global_model_weights.trainable[0]`. A centre that gets no point
         stays; a round without points changes nothing and has a loss of NaN. A client with a point that is not finite
         counts for nothing and is counted in num_non_finite_clients.
     Raises:
-        FedcoreError: there is no cluster, or the centres have another shape.
+        FedcoreError: there is no cluster, the centres have another shape, or a seed has more than 64 bits.
     Example:
         >>> process = fc.learning.algorithms.build_fed_kmeans(3, [2])
     """
-    if num_clusters < 1:
-        raise FedcoreError(f"num_clusters is at least 1, not {num_clusters}")
+    num_clusters = whole_number("num_clusters", num_clusters, at_least=1)
+    sizes = data_shape if isinstance(data_shape, Sequence) else np.atleast_1d(data_shape)
+    data_shape = [whole_number("data_shape", size, at_least=0) for size in sizes]
+    seed_pair = _pair(random_seed)
     shape = (num_clusters, *data_shape)
     if initial_centers is not None and np.shape(initial_centers) != shape:
         raise FedcoreError(f"initial_centers have the shape {np.shape(initial_centers)}, but {shape} is wanted")
@@ -61,7 +64,7 @@ def build_fed_kmeans(
         if initial_centers is not None:
             centers = tf.constant(np.asarray(initial_centers, np.float32))
         else:
-            centers = tf.random.stateless_normal(shape, [random_seed, 0])
+            centers = tf.random.stateless_normal(shape, seed_pair)
         return ModelWeights((centers,), ()), {"counts": tf.ones([num_clusters])}
 
     weights_type, _ = start.type_signature.result
@@ -128,3 +131,12 @@ def build_fed_kmeans(
         return LearningProcessOutput(after, metrics)
 
     return LearningProcess(initialize, next_round)
+
+
+def _pair(seed) -> tuple[int, int]:
+    """The pair of seeds that a number (with 0) or a pair stands for."""
+    given = [seed, 0] if np.ndim(seed) == 0 else list(seed)
+    if len(given) != 2:
+        raise InvalidValue(f"random_seed is a number or a pair of them, not {len(given)} numbers")
+    first, second = (seed_number("random_seed", part) for part in given)
+    return first, second

@@ -17,6 +17,7 @@ from fedcore.learning.algorithms.composition import initial_weights_of
 from fedcore.learning.models import ModelWeights, trace_model
 from fedcore.learning.optimizers import as_optimizer
 from fedcore.learning.weighting import ClientWeighting
+from fedcore.scalars import whole_number
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType
 
 
@@ -45,6 +46,7 @@ def build_personalization_eval_computation(
     """
     if not personalize_fn_dict or "baseline_metrics" in personalize_fn_dict:
         raise FedcoreError("personalize_fn_dict has at least one entry, and none named baseline_metrics")
+    max_num_clients = whole_number("max_num_clients", max_num_clients, at_least=1)
     model = trace_model(model_fn)
     weights_type = initial_weights_of(model).type_signature.result
     evaluate = build_evaluation(model, weights_type)

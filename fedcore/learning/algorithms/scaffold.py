@@ -10,7 +10,6 @@ import attrs
 import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.errors import FedcoreError, brief
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -36,6 +35,7 @@ from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
+from fedcore.scalars import real_number, whole_number
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
 
@@ -109,11 +109,8 @@ def build_scaffold(
         >>> state, metrics, after = process.next(state, [data[c] for c in cohort], [states[c] for c in cohort])
         >>> states.update(zip(cohort, after))
     """
-    if num_clients < 1 or not client_learning_rate > 0:
-        raise FedcoreError(
-            f"num_clients is at least 1 and client_learning_rate greater than 0, not {num_clients} and "
-            f"{brief(client_learning_rate)}"
-        )
+    num_clients = whole_number("num_clients", num_clients, at_least=1)
+    client_learning_rate = real_number("client_learning_rate", client_learning_rate, above=0)
     model = trace_model(model_fn)
     server = as_optimizer(server_optimizer_fn or build_sgdm(1.0))
     weights_type: Any = initial_weights_of(model).type_signature.result

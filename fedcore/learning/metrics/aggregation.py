@@ -6,13 +6,15 @@ Types, for metric states S and metrics M of a model:
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from fedcore.aggregators import SecureSumFactory, UnweightedReservoirSamplingFactory
 from fedcore.aggregators.gathering import gathered, rows_type
 from fedcore.computation import tf_computation
-from fedcore.errors import FedcoreError, brief
+from fedcore.errors import InvalidValue
 from fedcore.intrinsics import federated_map, federated_sum, federated_zip
+from fedcore.scalars import real_number
 
 
 def _finalize(model, states):
@@ -45,8 +47,7 @@ def secure_sum_then_finalize(model, bound: float = 2.0**20) -> Callable:
     Example:
         >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=secure_sum_then_finalize)
     """
-    if not bound > 0:
-        raise FedcoreError(f"bound is greater than 0, not {brief(bound)}")
+    bound = real_number("bound", bound, above=0)
 
     def aggregate(client_states):
         process = SecureSumFactory(bound).create(client_states.type.member)
@@ -88,8 +89,9 @@ def add_client_quantiles(
     Example:
         >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=add_client_quantiles())
     """
-    if not quantiles or any(not 0 <= q <= 1 for q in quantiles):
-        raise FedcoreError(f"quantiles are between 0 and 1, not {brief(quantiles)}")
+    quantiles = [real_number("a quantile", q, at_least=0) for q in np.atleast_1d(quantiles)]
+    if not quantiles or max(quantiles) > 1:
+        raise InvalidValue(f"quantiles are between 0 and 1, not {quantiles!r}")
 
     def one(rows):
         values = tf.sort(tf.boolean_mask(rows, ~tf.math.is_nan(rows)))

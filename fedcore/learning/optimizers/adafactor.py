@@ -1,6 +1,7 @@
 import tensorflow as tf
 
 from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer
+from fedcore.scalars import real_number
 
 
 def _rms(x):
@@ -12,10 +13,12 @@ class _Adafactor(LeafwiseOptimizer):
 
     def __init__(self, learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold):
         super().__init__(learning_rate=learning_rate)
-        self.beta_2_decay = beta_2_decay
-        self.epsilon_1 = epsilon_1
-        self.epsilon_2 = epsilon_2
-        self.clip_threshold = clip_threshold
+        self.beta_2_decay = real_number("beta_2_decay", beta_2_decay)
+        self.epsilon_1, self.epsilon_2 = (
+            real_number("epsilon_1", epsilon_1, at_least=0),
+            real_number("epsilon_2", epsilon_2, at_least=0),
+        )
+        self.clip_threshold = real_number("clip_threshold", clip_threshold, at_least=0)
 
     def slots(self, weight):
         """Row and column averages for matrices, else one average; what is not used has no elements."""
@@ -27,16 +30,16 @@ class _Adafactor(LeafwiseOptimizer):
         return {"rows": rows, "columns": columns, "preconditioner": none}
 
     def step(self, hparams, step, slots, weight, gradient):
-        rate = tf.minimum(hparams["learning_rate"], 1 / tf.sqrt(step))
+        rate = tf.minimum(hparams["learning_rate"], tf.cast(1 / tf.sqrt(step), weight.dtype))
         size = tf.maximum(tf.cast(self.epsilon_2, weight.dtype), _rms(weight)) * rate
         square = tf.square(gradient) + self.epsilon_1
-        keep = 1 - tf.pow(step, self.beta_2_decay)
+        share = tf.cast(tf.pow(step, self.beta_2_decay), weight.dtype)
         after = dict(slots)
         if weight.shape.rank < 2:
-            after["preconditioner"] = v = keep * slots["preconditioner"] + (1 - keep) * square
+            after["preconditioner"] = v = slots["preconditioner"] + share * (square - slots["preconditioner"])
         else:
-            after["rows"] = r = keep * slots["rows"] + (1 - keep) * tf.reduce_mean(square, -1)
-            after["columns"] = c = keep * slots["columns"] + (1 - keep) * tf.reduce_mean(square, -2)
+            after["rows"] = r = slots["rows"] + share * (tf.reduce_mean(square, -1) - slots["rows"])
+            after["columns"] = c = slots["columns"] + share * (tf.reduce_mean(square, -2) - slots["columns"])
             v = (r / tf.reduce_mean(r, -1, keepdims=True))[..., None] * c[..., None, :]
         change = gradient / tf.sqrt(v)
         return after, weight - size * change / tf.maximum(tf.ones([], weight.dtype), _rms(change) / self.clip_threshold)
@@ -62,7 +65,7 @@ def build_adafactor(
         epsilon_2: the least scale of a weight.
         clip_threshold: the largest root mean square of a change before it is scaled.
     Raises:
-        FedcoreError: a rate that is negative or not finite.
+        FedcoreError: a hyperparameter that is not finite, or one but beta_2_decay that is negative.
     Source: Shazeer and Stern 2018, "Adafactor: adaptive learning rates with sublinear memory cost", arXiv:1804.04235,
         Algorithms 4 and 5.
     Example:

@@ -1,14 +1,14 @@
 import tensorflow as tf
 
-from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, check_at_least_zero
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer
+from fedcore.scalars import real_number
 
 
 class _Adagrad(LeafwiseOptimizer):
     def __init__(self, learning_rate: float, initial_preconditioner_value: float, epsilon: float):
         super().__init__(learning_rate=learning_rate)
-        check_at_least_zero("epsilon", epsilon)
-        self.epsilon = epsilon
-        self.initial = initial_preconditioner_value
+        self.epsilon = real_number("epsilon", epsilon, at_least=0)
+        self.initial = real_number("initial_preconditioner_value", initial_preconditioner_value, at_least=0)
 
     def slots(self, weight):
         return {"preconditioner": tf.fill(tf.shape(weight), tf.cast(self.initial, weight.dtype))}

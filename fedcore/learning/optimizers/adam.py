@@ -1,6 +1,7 @@
 import tensorflow as tf
 
-from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, check_at_least_zero
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, kept_share, without_bias
+from fedcore.scalars import real_number
 
 
 class _Adam(LeafwiseOptimizer):
@@ -8,9 +9,8 @@ class _Adam(LeafwiseOptimizer):
 
     def __init__(self, learning_rate: float, beta_1: float, beta_2: float, epsilon: float, amsgrad: bool):
         super().__init__(learning_rate=learning_rate)
-        for name, value in (("beta_1", beta_1), ("beta_2", beta_2), ("epsilon", epsilon)):
-            check_at_least_zero(name, value)
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.beta_1, self.beta_2 = kept_share("beta_1", beta_1), kept_share("beta_2", beta_2)
+        self.epsilon = real_number("epsilon", epsilon, at_least=0)
         self.amsgrad = amsgrad
 
     def slots(self, weight):
@@ -19,7 +19,8 @@ class _Adam(LeafwiseOptimizer):
 
     def step(self, hparams, step, slots, weight, gradient):
         beta_1, beta_2 = self.beta_1, self.beta_2
-        rate = hparams["learning_rate"] * tf.sqrt(1 - tf.pow(beta_2, step)) / (1 - tf.pow(beta_1, step))
+        correction = tf.sqrt(without_bias(beta_2, step)) / without_bias(beta_1, step)
+        rate = hparams["learning_rate"] * tf.cast(correction, weight.dtype)
         m = slots["accumulator"] + (gradient - slots["accumulator"]) * (1 - beta_1)
         v = slots["preconditioner"] + (tf.square(gradient) - slots["preconditioner"]) * (1 - beta_2)
         after = {"accumulator": m, "preconditioner": v}
@@ -45,7 +46,7 @@ def build_adam(
         epsilon: added to the root of the second average ("epsilon hat" of the paper).
         amsgrad: divides by the largest second average so far (Reddi et al. 2018, arXiv:1904.09237).
     Raises:
-        FedcoreError: a hyperparameter that is negative or not finite.
+        FedcoreError: a hyperparameter that is negative or not finite, or a beta of 1 or more.
     Source: Kingma and Ba 2015, "Adam: a method for stochastic optimization", arXiv:1412.6980, the faster form after
         Algorithm 1. On a server: FedAdam of Reddi et al. 2021, arXiv:2003.00295, Algorithm 2, there without
         correction of the bias.

@@ -1,4 +1,4 @@
-"""What an optimizer is: a state, and a step over tuples of weights and gradients."""
+"""What an optimizer is: a state, and a step over nested weights and gradients."""
 
 import abc
 import math
@@ -7,13 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError, brief
+from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.scalars import real_number
 
 
 class Optimizer(abc.ABC):
-    """A functional optimizer: `initialize` and `next` run inside a graph, over tuples of tensors.
+    """A functional optimizer: `initialize` and `next` run inside a graph, over nested tensors.
 
-    Types, for weights W (a tuple of tensors) and a state S:
+    Types, for weights W (a tensor, or tensors in tuples, lists, dicts or attrs classes) and a state S:
         initialize  (W -> S)
         next        (<state=S,weights=W,gradients=W> -> <S,W>)
 
@@ -22,12 +23,16 @@ class Optimizer(abc.ABC):
     """
 
     @abc.abstractmethod
-    def initialize(self, weights: tuple) -> Any:
-        """The state before the first step, for weights of these shapes and dtypes."""
+    def initialize(self, weights) -> Any:
+        """The state before the first step, for weights (or TensorSpecs) of these shapes and dtypes."""
 
     @abc.abstractmethod
-    def next(self, state, weights: tuple, gradients: tuple) -> tuple[Any, tuple]:
-        """The state and the weights after one step."""
+    def next(self, state, weights, gradients) -> tuple[Any, Any]:
+        """The state and the weights after one step; a weight whose gradient is None stays.
+
+        Raises:
+            FedcoreError: there are other gradients than weights, or no gradient at all.
+        """
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
@@ -51,23 +56,17 @@ class Optimizer(abc.ABC):
         return {**state, **hparams} if hparams else state
 
 
-def check_at_least_zero(name: str, value: float) -> None:
-    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise FedcoreError(f"{name} is a finite number of at least 0, not {brief(value)}")
-
-
 class LeafwiseOptimizer(Optimizer):
     """An optimizer that changes each weight by itself: a subclass says what it keeps for one, and one step.
 
-    The state is `<hyperparameters…,[step=int64,]slots…>`; a slot is a tuple with a tensor for each weight.
+    The state is `<hyperparameters…,[step=int64,]slots…>`; a slot is nested as the weights are. A weight whose gradient
+    is None stays, with its slots.
     """
 
     counts_steps = False
 
     def __init__(self, **hyperparameters: float):
-        for name, value in hyperparameters.items():
-            check_at_least_zero(name, value)
-        self._hyperparameters = {name: float(value) for name, value in hyperparameters.items()}
+        self._hyperparameters = {name: real_number(name, value, at_least=0) for name, value in hyperparameters.items()}
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
@@ -83,32 +82,80 @@ class LeafwiseOptimizer(Optimizer):
 
         Args:
             hparams: the hyperparameters, of the weight's dtype.
-            step: the number of this step from 1, of the weight's dtype; None where the optimizer does not count.
+            step: the number of this step from 1, as float32; None where the optimizer does not count.
         """
 
-    def initialize(self, weights: tuple) -> dict:
+    def initialize(self, weights) -> dict:
         state: dict = {name: tf.constant(value, tf.float32) for name, value in self._hyperparameters.items()}
         if self.counts_steps:
             state["step"] = tf.constant(0, tf.int64)
-        kept = [self.slots(w) for w in weights]
+        kept = [self.slots(_tensor(w)) for w in tf.nest.flatten(weights)]
         names = kept[0] if kept else ()
-        return {**state, **{name: tuple(k[name] for k in kept) for name in names}}
+        return {**state, **{name: tf.nest.pack_sequence_as(weights, [k[name] for k in kept]) for name in names}}
 
-    def next(self, state: dict, weights: tuple, gradients: tuple) -> tuple[dict, tuple]:
+    def next(self, state: dict, weights, gradients) -> tuple[dict, Any]:
         after = dict(state)
         if self.counts_steps:
             after["step"] = state["step"] + 1
+        step = tf.cast(after["step"], tf.float32) if self.counts_steps else None
         names = [n for n in state if n not in self._hyperparameters and n != "step"]
-        kept, moved = [], []
-        for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
+        slots = {n: tf.nest.flatten(state[n]) for n in names}
+        moved = []
+        for i, (weight, gradient) in enumerate(pairs(weights, gradients)):
+            if gradient is None:
+                moved.append(weight)
+                continue
             hparams = {n: tf.cast(state[n], weight.dtype) for n in self._hyperparameters}
-            step = tf.cast(after["step"], weight.dtype) if self.counts_steps else None
-            slots, new = self.step(
-                hparams, step, {n: state[n][i] for n in names}, weight, tf.cast(gradient, weight.dtype)
-            )
-            kept.append(slots)
+            gradient = tf.cast(tf.convert_to_tensor(gradient), weight.dtype)
+            kept, new = self.step(hparams, step, {n: slots[n][i] for n in names}, weight, gradient)
             moved.append(new)
-        return {**after, **{n: tuple(k[n] for k in kept) for n in names}}, tuple(moved)
+            for n in names:
+                slots[n][i] = kept[n]
+        after |= {n: tf.nest.pack_sequence_as(state[n], slots[n]) for n in names}
+        return after, tf.nest.pack_sequence_as(weights, moved)
+
+
+def kept_share(name: str, value) -> float:
+    """The share of an average that a step keeps.
+
+    Raises:
+        FedcoreError: it is no number of at least 0 and less than 1.
+    """
+    share = float(real_number(name, value, at_least=0))
+    if share >= 1:
+        raise InvalidValue(f"{name} is less than 1, not {share}")
+    return share
+
+
+def optional(name: str, value) -> dict[str, float]:
+    """A hyperparameter that the state has only where it is given and not 0."""
+    return {} if value is None or not real_number(name, value, at_least=0) else {name: value}
+
+
+def _tensor(weight) -> tf.Tensor:
+    return tf.zeros(weight.shape, weight.dtype) if isinstance(weight, tf.TensorSpec) else tf.convert_to_tensor(weight)
+
+
+def pairs(weights, gradients) -> list[tuple]:
+    """Each weight with its gradient or None.
+
+    Raises:
+        FedcoreError: there are not as many, or all gradients are None.
+    """
+    flat, given = tf.nest.flatten(weights), tf.nest.flatten(gradients)
+    if len(flat) != len(given):
+        raise FedcoreError(f"the optimizer is given {len(flat)} weights and {len(given)} gradients")
+    if flat and all(g is None for g in given):
+        raise FedcoreError("every gradient is None: the loss depends on none of the weights")
+    return [(tf.convert_to_tensor(w), g) for w, g in zip(flat, given, strict=True)]
+
+
+def without_bias(average: float, step: tf.Tensor) -> tf.Tensor:
+    """1 - average^step, as float32: what an average that starts from zero has seen after so many steps.
+
+    Written with expm1, since the difference of numbers near 1 would have an error of 6e-8 / (1 - average).
+    """
+    return -tf.math.expm1(step * math.log(average)) if average else tf.ones_like(step)
 
 
 class _Wrapped(Optimizer):
@@ -121,7 +168,7 @@ class _Wrapped(Optimizer):
     def hyperparameters(self) -> Mapping[str, float]:
         return self.inner.hyperparameters
 
-    def initialize(self, weights: tuple):
+    def initialize(self, weights):
         return self.inner.initialize(weights)
 
     def get_hparams(self, state) -> dict:
@@ -138,26 +185,28 @@ class Clipped(_Wrapped):
         super().__init__(inner)
         self.clip = clip
 
-    def next(self, state, weights: tuple, gradients: tuple):
-        return self.inner.next(state, weights, self.clip(gradients))
+    def next(self, state, weights, gradients):
+        flat = tf.nest.flatten(gradients)
+        clipped = iter(self.clip(tuple(tf.convert_to_tensor(g) for g in flat if g is not None)))
+        given = [None if g is None else next(clipped) for g in flat]
+        return self.inner.next(state, weights, tf.nest.pack_sequence_as(gradients, given))
 
 
 class Decayed(_Wrapped):
-    """Multiplies the weights by 1 - weight_decay · learning_rate before each step: decoupled weight decay.
+    """Multiplies weights with a gradient by 1 - weight_decay · learning_rate before each step: decoupled weight decay.
 
     Source: Loshchilov and Hutter 2019, "Decoupled weight decay regularization", arXiv:1711.05101, Algorithm 2.
     """
 
     def __init__(self, inner: Optimizer, weight_decay: float):
         super().__init__(inner)
-        check_at_least_zero("weight_decay", weight_decay)
-        self.weight_decay = weight_decay
+        self.weight_decay = real_number("weight_decay", weight_decay, at_least=0)
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
         return {**self.inner.hyperparameters, "weight_decay": self.weight_decay}
 
-    def initialize(self, weights: tuple):
+    def initialize(self, weights):
         return {"weight_decay": tf.constant(self.weight_decay, tf.float32), **self.inner.initialize(weights)}
 
     def get_hparams(self, state) -> dict:
@@ -166,9 +215,9 @@ class Decayed(_Wrapped):
     def set_hparams(self, state, hparams: Mapping):
         return Optimizer.set_hparams(self, state, hparams)
 
-    def next(self, state, weights: tuple, gradients: tuple):
+    def next(self, state, weights, gradients):
         inner = {name: part for name, part in state.items() if name != "weight_decay"}
         rate = state["learning_rate"] * state["weight_decay"]
-        decayed = tuple(w - w * tf.cast(rate, w.dtype) for w in weights)
-        after, moved = self.inner.next(inner, decayed, gradients)
+        decayed = [w if g is None else w - w * tf.cast(rate, w.dtype) for w, g in pairs(weights, gradients)]
+        after, moved = self.inner.next(inner, tf.nest.pack_sequence_as(weights, decayed), gradients)
         return {"weight_decay": state["weight_decay"], **after}, moved

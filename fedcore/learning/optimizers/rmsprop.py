@@ -1,16 +1,14 @@
 import tensorflow as tf
 
-from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, check_at_least_zero
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, optional
+from fedcore.scalars import real_number
 
 
 class _Rmsprop(LeafwiseOptimizer):
     def __init__(self, learning_rate: float, decay: float, epsilon: float, momentum: float | None, centered: bool):
-        more = {"momentum": momentum} if momentum else {}
-        super().__init__(learning_rate=learning_rate, **more)
-        check_at_least_zero("decay", decay)
-        check_at_least_zero("epsilon", epsilon)
-        self.decay, self.epsilon = decay, epsilon
-        self.has_momentum = bool(momentum)
+        super().__init__(learning_rate=learning_rate, **optional("momentum", momentum))
+        self.decay, self.epsilon = real_number("decay", decay, at_least=0), real_number("epsilon", epsilon, at_least=0)
+        self.has_momentum = "momentum" in self.hyperparameters
         self.centered = centered
 
     def slots(self, weight):
@@ -21,12 +19,13 @@ class _Rmsprop(LeafwiseOptimizer):
 
     def step(self, hparams, step, slots, weight, gradient):
         decay = self.decay
-        square = decay * slots["preconditioner"] + (1 - decay) * tf.square(gradient)
+        square = slots["preconditioner"] + (tf.square(gradient) - slots["preconditioner"]) * (1 - decay)
         after = {"preconditioner": square}
         variance = square + self.epsilon
         if self.centered:
-            average = decay * slots["average"] + (1 - decay) * gradient
-            variance = square - tf.square(average) + self.epsilon
+            average = slots["average"] + (gradient - slots["average"]) * (1 - decay)
+            # Equal gradients have the variance 0, which rounding may make negative.
+            variance = tf.maximum(square - tf.square(average), 0) + self.epsilon
         change = hparams["learning_rate"] * gradient / tf.sqrt(variance)
         if self.has_momentum:
             after["velocity"] = change = hparams["momentum"] * slots["velocity"] + change

@@ -1,13 +1,13 @@
 import tensorflow as tf
 
-from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, optional
 
 
 class _Sgdm(LeafwiseOptimizer):
     def __init__(self, learning_rate: float, momentum: float | None, nesterov: bool):
-        super().__init__(learning_rate=learning_rate, **({"momentum": momentum} if momentum else {}))
-        self.has_momentum = bool(momentum)
-        self.nesterov = nesterov
+        super().__init__(learning_rate=learning_rate, **optional("momentum", momentum))
+        self.has_momentum = "momentum" in self.hyperparameters
+        self.nesterov = bool(nesterov)
 
     def slots(self, weight):
         return {"velocity": tf.zeros_like(weight)} if self.has_momentum else {}

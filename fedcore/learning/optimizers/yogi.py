@@ -1,6 +1,7 @@
 import tensorflow as tf
 
-from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, check_at_least_zero
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, kept_share, without_bias
+from fedcore.scalars import real_number
 
 
 class _Yogi(LeafwiseOptimizer):
@@ -8,10 +9,9 @@ class _Yogi(LeafwiseOptimizer):
 
     def __init__(self, learning_rate: float, beta_1: float, beta_2: float, epsilon: float, initial: float):
         super().__init__(learning_rate=learning_rate)
-        for name, value in (("beta_1", beta_1), ("beta_2", beta_2), ("epsilon", epsilon)):
-            check_at_least_zero(name, value)
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.initial = initial
+        self.beta_1, self.beta_2 = kept_share("beta_1", beta_1), kept_share("beta_2", beta_2)
+        self.epsilon = real_number("epsilon", epsilon, at_least=0)
+        self.initial = real_number("initial_preconditioner_value", initial, at_least=0)
 
     def slots(self, weight):
         start = tf.fill(tf.shape(weight), tf.cast(self.initial, weight.dtype))
@@ -19,7 +19,8 @@ class _Yogi(LeafwiseOptimizer):
 
     def step(self, hparams, step, slots, weight, gradient):
         beta_1, beta_2 = self.beta_1, self.beta_2
-        rate = hparams["learning_rate"] * tf.sqrt(1 - tf.pow(beta_2, step)) / (1 - tf.pow(beta_1, step))
+        correction = tf.sqrt(without_bias(beta_2, step)) / without_bias(beta_1, step)
+        rate = hparams["learning_rate"] * tf.cast(correction, weight.dtype)
         m = slots["accumulator"] + (gradient - slots["accumulator"]) * (1 - beta_1)
         square, v = tf.square(gradient), slots["preconditioner"]
         v = v + (1 - beta_2) * tf.sign(square - v) * square
@@ -43,7 +44,7 @@ def build_yogi(
         epsilon: added to the root of the second average.
         initial_preconditioner_value: where the second average starts.
     Raises:
-        FedcoreError: a hyperparameter that is negative or not finite.
+        FedcoreError: a hyperparameter that is negative or not finite, or a beta of 1 or more.
     Source: Zaheer et al. 2018, "Adaptive methods for nonconvex optimization", Algorithm 2; with Adam's correction of
         the bias, which the paper does without. On a server: FedYogi of Reddi et al. 2021, arXiv:2003.00295.
     Example:
