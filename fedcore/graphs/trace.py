@@ -11,6 +11,7 @@ from tensorflow.python.eager import context  # the public API has no way to defi
 
 from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs.canonical import canonical_graph, with_content_names
+from fedcore.graphs.constant_tables import constant_tables
 from fedcore.graphs.draws import Draw, bind, from_listed, listed, operand, sequence_specs
 from fedcore.graphs.keras_seeds import default_seeds
 from fedcore.graphs.randomness import draw_from
@@ -126,7 +127,7 @@ def trace_leaves(
         result.append(type_)
         return [tf.identity(t) for t in out]
 
-    with no_builder(), own_variables() as own, default_seeds():
+    with no_builder(), own_variables() as own, default_seeds(), constant_tables():
         concrete = tf.function(main, autograph=False).get_concrete_function(*specs)
     graph = concrete.graph
     graph_def = graph.as_graph_def()

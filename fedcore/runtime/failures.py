@@ -14,12 +14,23 @@ _NAMES_OF_TENSORFLOW = re.compile(
     r"|\s*\[\[(\{\{[^}]*\}\})*\]\]|\n\t \[\[[^]\n]*\]\]|\{\{[^}]*\}\} ?|\s*\[Op:[^\]]*\]"
 )
 
+_LABEL = re.compile(r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\).*", re.DOTALL)
+
 
 def reason(error: Exception) -> str:
     """What failed, for the user."""
     if isinstance(error, tf.errors.OpError):
-        return _NAMES_OF_TENSORFLOW.sub("", error.message)
+        return _LABEL.sub(_about_label, _NAMES_OF_TENSORFLOW.sub("", error.message))
     return str(error) if isinstance(error, FedcoreError) else f"{type(error).__name__}: {error}"
+
+
+def _about_label(found: re.Match) -> str:
+    """A sparse cross-entropy's error without the list of all labels, some of which are padding."""
+    label, units = map(int, found.groups())
+    return (
+        f"a label is {label}, but the predictions have {units} classes, for the labels 0 to {units - 1}; give the "
+        "last layer a unit for each label, and number the labels from 0"
+    )
 
 
 @contextlib.contextmanager

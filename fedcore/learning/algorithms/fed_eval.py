@@ -37,7 +37,10 @@ def build_fed_eval(model_fn) -> LearningProcess:
     """
     model = trace_model(model_fn)
     initial_weights = tf_computation(lambda: model.initial_weights())
-    initial_metrics = tf_computation(lambda: model.report_metrics(model.initial_metrics()))
+    # Reports are added, so zeros are the total of no clients; the report of a client without data need not be zeros.
+    no_metrics = tf_computation(
+        lambda: tf.nest.map_structure(tf.zeros_like, model.report_metrics(model.initial_metrics()))
+    )
     evaluate = build_evaluation(model, initial_weights.type_signature.result)
     aggregate_metrics = sum_then_finalize(model)
     finalize = tf_computation(lambda state: model.finalize_metrics(state))
@@ -51,7 +54,7 @@ def build_fed_eval(model_fn) -> LearningProcess:
             LearningAlgorithmState(
                 global_model_weights=federated_eval(initial_weights, SERVER),
                 distributor=nothing,
-                client_work=federated_eval(initial_metrics, SERVER),
+                client_work=federated_eval(no_metrics, SERVER),
                 aggregator=nothing,
                 finalizer=nothing,
                 round=federated_eval(start, SERVER),

@@ -7,15 +7,19 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from fedcore.computation import Computation, tf_computation
 from fedcore.computation.files import computation_from
-from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch
 from fedcore.ir import bundle
-from fedcore.learning.models.functional_model import pair_type
+from fedcore.learning.models.functional_model import checked_batch_type
 from fedcore.learning.models.gradients import gradients_of, with_gradients
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
+from fedcore.types import explain
 from fedcore.whole_files import write_whole
 
 _FILE = "model.zip"
@@ -31,7 +35,7 @@ _PARTS = (
 )
 
 
-def save(model, path: str | os.PathLike) -> None:
+def save(model, path: str | os.PathLike, weights: ModelWeights | None = None) -> None:
     """Writes a model to a directory: graphs, and nothing of Python.
 
     The directory holds one file, an uncompressed zip of `.fed` files. It is written whole: after a crash, or where
@@ -40,17 +44,20 @@ def save(model, path: str | os.PathLike) -> None:
     Args:
         model: a model of `fc.learning`, or a `model_fn` that makes one.
         path: the directory; made where there is none.
+        weights: where the loaded model starts, such as `process.get_model_weights(state)`. Default: the model's
+            initialisers are kept, not weights: each start from the loaded model draws its own, as with `model_fn`.
     Raises:
         InvalidValue: the path is a file.
+        TypeMismatch: the weights are those of another model.
     Example:
-        >>> fc.learning.models.save(model_fn, 'model')
+        >>> fc.learning.models.save(model_fn, 'model', weights=process.get_model_weights(state))
         >>> process = fc.learning.algorithms.build_fed_eval(fc.learning.models.load('model'))
     """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InvalidValue(f"{folder} is a file; a model is saved to a directory")
+    parts = {name: bundle.to_bytes(one.module) for name, one in _computations(trace_model(model), weights).items()}
     folder.mkdir(parents=True, exist_ok=True)
-    parts = {name: bundle.to_bytes(one.module) for name, one in _computations(trace_model(model)).items()}
     write_whole(folder / _FILE, _packed(parts))
 
 
@@ -84,18 +91,31 @@ def _unpacked(path: Path) -> dict[str, bytes]:
         raise InvalidValue(f"{path} is no model that can be read: {error}") from None
 
 
-def _computations(model: PureModel) -> dict[str, Computation]:
-    batch = model.batch_type
-    weights_of = tf_computation(lambda: _parts_of(model.initial_weights()))
-    start = tf_computation(lambda: model.initial_metrics())
-    weights, metrics = weights_of.type_signature.result, start.type_signature.result
+def _start(model: PureModel, weights: ModelWeights | None) -> Computation:
+    """The computation of the first weights: the model's initialisers, or the weights themselves."""
+    initial = tf_computation(lambda: _parts_of(model.initial_weights()))
+    if weights is None:
+        return initial
+    given = ModelWeights(*(tuple(map(np.asarray, part)) for part in (weights.trainable, weights.non_trainable)))
+    kept = tf_computation(lambda: tf.nest.map_structure(tf.constant, _parts_of(given)))
+    have, want = kept.type_signature.result, initial.type_signature.result
+    if have != want:
+        raise TypeMismatch(explain("fc.learning.models.save: `weights` does not fit the model", have, want))
+    return kept
 
-    @tf_computation(weights, metrics, batch)
+
+def _computations(model: PureModel, weights: ModelWeights | None) -> dict[str, Computation]:
+    batch = model.batch_type
+    weights_of = _start(model, weights)
+    start = tf_computation(lambda: model.initial_metrics())
+    weights_type, metrics = weights_of.type_signature.result, start.type_signature.result
+
+    @tf_computation(weights_type, metrics, batch)
     def train(weights, metrics, batch):
         gradients, output, non_trainable, after = gradients_of(model, ModelWeights(*weights), metrics, batch)
         return gradients, _told(output), non_trainable, after
 
-    @tf_computation(weights, metrics, batch)
+    @tf_computation(weights_type, metrics, batch)
     def evaluate(weights, metrics, batch):
         gradients, output, non_trainable, after = gradients_of(
             model, ModelWeights(*weights), metrics, batch, training=False
@@ -106,11 +126,11 @@ def _computations(model: PureModel) -> dict[str, Computation]:
     finalize = tf_computation(report.type_signature.result)(lambda reported: model.finalize_metrics(reported))
     inputs = batch.types[0]
 
-    @tf_computation(weights, inputs)
+    @tf_computation(weights_type, inputs)
     def predict(weights, x):
         return model.predict_on_batch(ModelWeights(*weights), x, training=False)
 
-    @tf_computation(weights, inputs)
+    @tf_computation(weights_type, inputs)
     def predict_training(weights, x):
         return model.predict_on_batch(ModelWeights(*weights), x, training=True)
 
@@ -145,7 +165,7 @@ def load(path: str | os.PathLike, trusted: bool = False) -> PureModel:
 class _LoadedModel(PureModel):
     def __init__(self, parts: dict[str, Computation]):
         self._parts: dict[str, Any] = parts
-        self.batch_type = pair_type(parts["train"].module.main.parameters[2].type)
+        self.batch_type = checked_batch_type(parts["train"].module.main.parameters[2].type)
 
     def initial_weights(self):
         return ModelWeights(*self._parts["initial_weights"]())

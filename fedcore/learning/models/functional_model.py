@@ -9,9 +9,17 @@ import tensorflow as tf
 from fedcore.errors import TracingError
 from fedcore.ir.locations import describe
 from fedcore.learning.models.model_weights import ModelWeights
-from fedcore.learning.models.pure_model import COUNTED, BatchOutput, PureModel, counted, final_counts, initial_counts
+from fedcore.learning.models.pure_model import (
+    BatchOutput,
+    PureModel,
+    counted,
+    finalized_metrics,
+    initial_counts,
+    reported_metrics,
+)
 from fedcore.types import StructType, TensorType, Type, map_tensors, to_type
 
+BATCH_PARTS = ("x", "y", "sample_weight")
 _NO_METRICS: tuple[Callable, Callable, Callable] = (dict, lambda state, batch, output: state, lambda state: {})
 
 
@@ -25,7 +33,8 @@ class FunctionalModel(PureModel):
         input_spec: the type of a batch, of TensorSpecs, or a sample batch of arrays.
         predict_on_batch_fn: (ModelWeights, inputs, training) -> predictions. Default: there are none to be asked for.
         metrics_fns: (() -> state, (state, batch, BatchOutput) -> state, state -> metrics); a state is a dict from
-            names to tuples, and those of clients are added. The loss and counts are always there.
+            names to tuples, and those of clients are added. The loss (weighted by examples), num_examples and
+            num_batches are always there, unless a state of this name takes their place.
     Example:
         >>> def forward_pass(weights, batch, training):
         ...     (kernel,), (x, y) = weights.trainable, batch
@@ -57,38 +66,53 @@ class FunctionalModel(PureModel):
         )
 
     def initial_metrics(self) -> dict:
-        return {**self._start_metrics(), **initial_counts()}
+        return {"own": self._start_metrics(), **initial_counts()}
 
     def step(self, weights, metrics, batch, training):
         given = self._forward_pass(weights, batch, training)
         output, non_trainable = given if isinstance(given, tuple) else (given, weights.non_trainable)
         output = checked_output(output, self._forward_pass)
-        mine = {name: state for name, state in metrics.items() if name not in COUNTED}
-        return output, tuple(non_trainable), {**self._update_metrics(mine, batch, output), **counted(metrics, output)}
+        own = self._update_metrics(dict(metrics["own"] or {}), batch, output)
+        return output, tuple(non_trainable), {"own": own, **counted(metrics, output)}
 
     def predict_on_batch(self, weights, x, training=False):
         if self._predict is None:
             raise TracingError("this functional model was made without predict_on_batch_fn")
         return self._predict(weights, x, training)
 
+    def report_metrics(self, metrics):
+        return reported_metrics(metrics, dict(metrics["own"] or {}))
+
     def finalize_metrics(self, reported):
-        mine = {name: state for name, state in reported.items() if name not in COUNTED}
-        return {**self._finalize_metrics(mine), **final_counts(reported)}
+        own = {name: reported[name] for name in self._start_metrics()}
+        without = {name: state for name, state in reported.items() if name not in own}
+        return finalized_metrics(without, self._finalize_metrics(own))
 
 
 def batch_type(input_spec) -> StructType:
     """The type of a batch from TensorSpecs, or from a sample batch, whose number of examples is left open."""
     arrays = [leaf for leaf in tf.nest.flatten(input_spec) if isinstance(leaf, np.ndarray | tf.Tensor)]
     type_ = to_type(input_spec)
-    return pair_type(map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), type_) if arrays else type_)
+    return checked_batch_type(
+        map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), type_) if arrays else type_
+    )
 
 
-def pair_type(type_: Type) -> StructType:
-    if not isinstance(type_, StructType) or len(type_) != 2:
-        raise TracingError(f"a batch is a pair of inputs and labels (x, y), not {type_}")
-    if set(type_.names) not in ({None}, {"x", "y"}) or type_.names == ("y", "x"):
+def checked_batch_type(type_: Type) -> StructType:
+    """The type, where it is one of batches.
+
+    Raises:
+        TracingError: it is no (x, y) or (x, y, sample_weight), by position or by name.
+    """
+    if not isinstance(type_, StructType) or len(type_) not in (2, 3):
+        raise TracingError(
+            f"a batch is a pair of inputs and labels (x, y), or with weights (x, y, sample_weight), not {type_}"
+        )
+    if type_.names not in ((None,) * len(type_), BATCH_PARTS[: len(type_)]):
         names = ", ".join(map(str, type_.names))
-        raise TracingError(f"a batch that is a dict has the keys x and y, in that order, not {names}")
+        raise TracingError(
+            f"a batch that is a dict has the keys x and y (and sample_weight), in that order, not {names}"
+        )
     return type_
 
 

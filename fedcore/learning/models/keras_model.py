@@ -8,12 +8,26 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError, brief
 from fedcore.graphs.values import elements_of
-from fedcore.learning.models.functional_model import batch_type, pair_type
+from fedcore.learning.models.functional_model import BATCH_PARTS, batch_type, checked_batch_type
+from fedcore.learning.models.keras_checks import (
+    check_arguments,
+    check_elementwise,
+    check_labels_of_sample,
+    open_shape,
+    words_of,
+)
 from fedcore.learning.models.keras_metrics import KerasMetrics
 from fedcore.learning.models.keras_outputs import by_output, labels_type, output_names, structure_of
 from fedcore.learning.models.keras_purity import check_pure
-from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
-from fedcore.learning.models.pure_model import BatchOutput, PureModel, counted, final_counts, initial_counts
+from fedcore.learning.models.model_weights import ModelWeights, averaged_weights, layer_states, value_now
+from fedcore.learning.models.pure_model import (
+    BatchOutput,
+    PureModel,
+    counted,
+    finalized_metrics,
+    initial_counts,
+    reported_metrics,
+)
 from fedcore.learning.models.traced import active_initialisers
 from fedcore.types import StructType, TensorType, Type, to_type
 
@@ -22,7 +36,7 @@ _GUESSED_SIZE = 8  # of dimensions that a batch's type leaves open, where an unb
 
 def from_keras_model(
     keras_model: keras.Model,
-    loss,
+    loss=None,
     input_spec=None,
     metrics: Sequence | Mapping | None = None,
     loss_weights: Sequence[float] | Mapping[str, float] | None = None,
@@ -32,19 +46,23 @@ def from_keras_model(
     Make the Keras model inside `model_fn`, so that its initialisers are traced; one that was made outside starts from
     the values that it has. Weights are the trainable variables and the floating-point ones of the others, which
     clients move and the server averages (BatchNormalization). Integer ones keep their value; seed generators start
-    anew with every client.
+    anew with every client. So do the states of stateful recurrent layers: they go from batch to batch of a client, and
+    are zeros again in the next round; their batches have the model's fixed number of examples.
 
     Args:
         loss: a Keras loss, its name, or a function (y_true, y_pred) -> loss; for several outputs a list in their order
-            or a dict by their names, where None leaves an output out.
-        input_spec: the type of a batch: a pair (x, y) or a dict with keys x and y, of TensorSpecs, or a sample batch of
-            arrays. Default: the model's inputs, with labels like its outputs (integers for a sparse loss).
-        metrics: Keras metrics, or functions that make one; for several outputs lists of them in the outputs' order or
-            by name. A loss, weighted by examples, and counts are always there.
+            or a dict by their names, where None leaves an output out. There has to be one.
+        input_spec: the type of a batch: (x, y), (x, y, sample_weight) or a dict with these keys, of TensorSpecs, or a
+            sample batch of arrays. Sample weights weigh the loss, as in `fit`, and no metrics; for several outputs they
+            are one for all or one for each. Default: the model's inputs, with labels like its outputs (integers for a
+            sparse loss).
+        metrics: Keras metrics, or functions that make one, in a list or a dict by name; for several outputs such lists
+            or dicts in the outputs' order or by their names. A loss, weighted by examples, num_examples and num_batches
+            are always there, unless a metric of this name takes their place.
         loss_weights: of the outputs' losses. Default: 1 each.
     Raises:
-        TracingError: the batch is no pair, the model or the loss does not take it, a weight has a constraint, a metric
-            has states that cannot be added, or names are taken twice.
+        TracingError: there is no loss, the batch is no such batch, the model, the loss or a metric does not take it, a
+            weight has a constraint, a metric has states that cannot be added, or names are taken twice.
     Example:
         >>> model = fc.learning.from_keras_model(keras_model, keras.losses.MeanSquaredError(), input_spec=spec)
     """
@@ -69,42 +87,60 @@ class _KerasModel(PureModel):
     def __init__(self, model: keras.Model, loss, input_spec, metrics, loss_weights):
         if not isinstance(model, keras.Model):
             raise TracingError(f"from_keras_model takes a Keras 3 model, not {brief(model)}")
-        self.model = model
-        self.batch_type = pair_type(_batch_type(model, loss, input_spec))
-        x, y = (_zeros(t) for t in self.batch_type.types)
+        check_arguments(loss, input_spec)
+        self.keras_model = model
+        self.batch_type = checked_batch_type(_batch_type(model, loss, input_spec))
+        self.batch_size = _fixed_batch_size(model)
+        x, *labels_and_weights = (_zeros(t, self.batch_size or 1) for t in self.batch_type.types)
         predictions = self._called(x)
         check_pure(model, lambda given: model(given, **self._training(True)), x)
         self.outputs = output_names(model, predictions)
-        self.losses = [_loss(given) for given in by_output(loss, self.outputs, "loss")]
-        self.loss_weights = [1.0 if w is None else w for w in by_output(loss_weights, self.outputs, "loss_weights")]
-        self._checked_loss(y, predictions)
+        self.losses = [_loss(given) for given in by_output(loss, self.outputs, "loss", model)]
+        given_weights = by_output(loss_weights, self.outputs, "loss_weights", model)
+        self.loss_weights = [1.0 if w is None else float(w) for w in given_weights]
+        self._check_loss(predictions, *labels_and_weights)
+        if input_spec is not None:
+            labels = self._by_output(dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"])
+            check_labels_of_sample(labels, self.losses, self._by_output(predictions))
+        given_metrics = by_output(metrics, self.outputs, "metrics", model, nested=True)
         self.metrics = KerasMetrics(
-            by_output(metrics, self.outputs, "metrics", nested=True), self.outputs, self._labels(y), predictions
+            given_metrics, self.outputs, self._by_output(labels_and_weights[0]), self._by_output(predictions)
         )
         self._read_weights()
 
     def _called(self, x):
         """What the model gives for a batch of zeros; builds it where it is not."""
         try:
-            return self.model(x, **self._training(False))
+            return self.keras_model(x, **self._training(False))
         except Exception as error:
             raise TracingError(
-                f"the Keras model {self.model.name} does not take inputs of type {self.batch_type.types[0]}: {error}"
+                f"the Keras model {self.keras_model.name} does not take inputs of type {self.batch_type.types[0]}"
+                f"{_wanted_inputs(self.keras_model)}: {words_of(error)}"
             ) from error
 
     def _training(self, training: bool) -> dict:
-        return {"training": training} if self.model._call_has_training_arg else {}  # a call may not take it
+        return {"training": training} if self.keras_model._call_has_training_arg else {}  # a call may not take it
 
-    def _checked_loss(self, y, predictions) -> None:
-        try:
-            self._loss_of(y, predictions)
-        except Exception as error:
+    def _check_loss(self, predictions, y, sample_weight=None) -> None:
+        who = f"the loss of {self.keras_model.name}"
+        if all(loss is None for loss in self.losses):
             raise TracingError(
-                f"the loss of {self.model.name} does not take labels of type {self.batch_type.types[1]}: {error}"
+                f"{who} is None for each of its outputs; give one, such as loss={{'{self.outputs[0]}': …}}"
+            )
+        for loss, *parts in zip(self.losses, self._by_output(y), self._by_output(predictions), strict=True):
+            if loss is not None:
+                check_elementwise(who, loss, *parts)
+        try:
+            self._loss_of(predictions, y, sample_weight)
+        except Exception as error:
+            shapes = " and ".join(open_shape(p) for p in self._by_output(predictions))
+            raise TracingError(
+                f"{who} does not take labels of type {self.batch_type.types[1]} for predictions of shape {shapes}: "
+                f"{words_of(error)}"
             ) from error
 
     def _read_weights(self) -> None:
-        model, initialisers = self.model, active_initialisers()
+        model, initialisers = self.keras_model, active_initialisers()
         bound = [v.path for v in model.trainable_variables if getattr(v, "constraint", None) is not None]
         if bound:
             raise TracingError(
@@ -113,10 +149,11 @@ class _KerasModel(PureModel):
             )
         self.trainable = list(model.trainable_variables)
         self.non_trainable = averaged_weights(model)
-        kept = {id(v) for v in self.non_trainable}
+        self.layer_states = layer_states(model)
+        moving = {id(v) for v in (*self.non_trainable, *self.layer_states)}
         # Seed generators' states and integers: no weights, so they start anew with every forward pass.
-        self.fixed = [v for v in model.non_trainable_variables if id(v) not in kept]
-        self.fixed_starts = [v.numpy() for v in self.fixed]
+        self.fixed = [v for v in model.non_trainable_variables if id(v) not in moving]
+        self.fixed_starts = [value_now(v) for v in self.fixed]
         self.seed_states = {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
         self.first_trainable = [initialisers.first_value(v.value) for v in self.trainable]
         self.first_non_trainable = [initialisers.first_value(v.value) for v in self.non_trainable]
@@ -127,79 +164,130 @@ class _KerasModel(PureModel):
         )
 
     def initial_metrics(self) -> dict:
-        return {**self.metrics.initial(), **initial_counts()}
+        return {"own": self.metrics.initial(), "layer_states": self._first_states(), **initial_counts()}
 
-    def pair(self, batch) -> tuple:
+    def _first_states(self) -> tuple:
+        return tuple(tf.zeros(v.shape, v.dtype) for v in self.layer_states)
+
+    def parts(self, batch) -> list:
+        """A batch's inputs, labels and, where there are any, sample weights."""
         if isinstance(batch, Mapping):
-            return batch["x"], batch["y"]
-        x, y = elements_of(batch, self.batch_type)
-        return x, y
+            return [batch[name] for name in BATCH_PARTS[: len(batch)]]
+        return list(elements_of(batch, self.batch_type))
 
-    def _labels(self, y) -> list:
-        return (
-            [y] if len(self.outputs) == 1 and not isinstance(y, Mapping | tuple | list) else _in_order(y, self.outputs)
-        )
+    def _by_output(self, parts) -> list:
+        """Labels, predictions or sample weights in the outputs' order; what is one for all stands for each."""
+        if isinstance(parts, Mapping):
+            return [parts[name] for name in self.outputs]
+        if isinstance(parts, tuple | list):
+            return list(parts)
+        return [parts] * len(self.outputs)
 
-    def _loss_of(self, y, predictions):
-        parts = zip(self.losses, self.loss_weights, self._labels(y), _in_order(predictions, self.outputs), strict=True)
-        losses = [weight * tf.reduce_mean(loss(a, b)) for loss, weight, a, b in parts if loss is not None]
-        return losses[0] if len(losses) == 1 else tf.add_n([tf.cast(v, losses[0].dtype) for v in losses])
+    def _loss_of(self, predictions, y, sample_weight=None):
+        """The weighted sum of the outputs' losses, a scalar."""
+        labels, predicted, weights = (self._by_output(part) for part in (y, predictions, sample_weight))
+        found = [
+            factor * _mean_loss(loss, *parts)
+            for loss, factor, *parts in zip(self.losses, self.loss_weights, labels, predicted, weights, strict=True)
+            if loss is not None
+        ]
+        return found[0] if len(found) == 1 else tf.add_n([tf.cast(v, found[0].dtype) for v in found])
 
     def step(self, weights, metrics, batch, training):
-        x, y = self.pair(batch)
-        predictions, after, losses = self._applied(weights, x, training)
-        loss = self._loss_of(y, predictions)
+        x, *labels_and_weights = self.parts(batch)
+        values = self._values(weights.non_trainable, metrics["layer_states"], training)
+        predictions, after, losses = self._applied(weights.trainable, values, x, training)
+        loss = self._loss_of(predictions, *labels_and_weights)
         if losses:
             loss += tf.add_n([tf.cast(v, loss.dtype) for v in losses])
+        y = labels_and_weights[0]
         output = BatchOutput(loss, predictions, tf.shape(tf.nest.flatten(y)[0], out_type=tf.int64)[0])
-        updated = self.metrics.update(metrics, self._labels(y), _in_order(predictions, self.outputs))
-        by_variable = dict(zip(map(id, self.model.non_trainable_variables), after, strict=True))
-        non_trainable = tuple(by_variable[id(v)] for v in self.non_trainable)
-        return output, non_trainable, {**updated, **counted(metrics, output)}
+        own = self.metrics.update(metrics["own"] or {}, self._by_output(y), self._by_output(predictions))
+        non_trainable, states = (
+            tuple(after[id(v)] for v in group) for group in (self.non_trainable, self.layer_states)
+        )
+        return output, non_trainable, {"own": own, "layer_states": states, **counted(metrics, output)}
 
     def predict_on_batch(self, weights, x, training=False):
-        return self._applied(weights, x, training)[0]
+        values = self._values(weights.non_trainable, self._first_states(), training)
+        return self._applied(weights.trainable, values, x, training)[0]
 
-    def _applied(self, weights: ModelWeights, x, training: bool) -> tuple:
-        """(predictions, the non-trainable variables' values, the layers' own losses)."""
-        values = dict(zip(map(id, self.non_trainable), weights.non_trainable, strict=True))
+    def _values(self, non_trainable, states, training: bool) -> dict:
+        """The values of all variables that are not trained, by their identities."""
+        values = dict(zip(map(id, (*self.non_trainable, *self.layer_states)), (*non_trainable, *states), strict=True))
         for variable, start in zip(self.fixed, self.fixed_starts, strict=True):
             draws = training and id(variable) in self.seed_states
-            values[id(variable)] = _drawn_state(start) if draws else tf.constant(start)
-        return self.model.stateless_call(
-            list(weights.trainable),
-            [values[id(v)] for v in self.model.non_trainable_variables],
-            x,
-            return_losses=True,
-            **self._training(training),
+            values[id(variable)] = _drawn_state(start) if draws else tf.convert_to_tensor(start)
+        return values
+
+    def _applied(self, trainable, values: dict, x, training: bool) -> tuple:
+        """(predictions, the values of the other variables by identity, the layers' own losses)."""
+        if self.batch_size is not None:
+            x = tf.nest.map_structure(lambda t: tf.ensure_shape(t, [self.batch_size, *t.shape[1:]]), x)
+        model, training_argument = self.keras_model, self._training(training)
+        if self.layer_states:
+            trained = zip(model.trainable_variables, trainable, strict=True)
+            others = [*model.non_trainable_variables, *self.layer_states]  # the states are no variables of the model
+            mapping = [*trained, *((v, values[id(v)]) for v in others)]
+            with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+                predictions = model(x, **training_argument)
+                losses = model.losses
+            return predictions, {id(v): scope.get_current_value(v) for v in others}, losses
+        given = [values[id(v)] for v in model.non_trainable_variables]
+        predictions, after, losses = model.stateless_call(
+            list(trainable), given, x, return_losses=True, **training_argument
         )
+        return predictions, dict(zip(map(id, model.non_trainable_variables), after, strict=True)), losses
+
+    def report_metrics(self, metrics):
+        return reported_metrics(metrics, dict(metrics["own"] or {}))
 
     def finalize_metrics(self, reported):
-        return {**self.metrics.finalize(reported), **final_counts(reported)}
+        own = self.metrics.own(reported)
+        without = {name: state for name, state in reported.items() if name not in own}
+        return finalized_metrics(without, self.metrics.finalize(own))
+
+
+def _parts_of(batch) -> list:
+    return list(batch.values() if isinstance(batch, Mapping) else batch)
+
+
+def _mean_loss(loss, labels, predictions, sample_weight):
+    """The mean of a loss over a batch, each example's times its weight, as Keras computes it."""
+    if sample_weight is None:
+        return tf.reduce_mean(loss(labels, predictions))
+    if isinstance(loss, keras.losses.Loss):
+        return tf.reduce_mean(loss(labels, predictions, sample_weight=sample_weight))
+    values = loss(labels, predictions)
+    by_example = tf.reshape(sample_weight, [-1, *[1] * (values.shape.rank - 1)])
+    return tf.reduce_mean(values * tf.cast(by_example, values.dtype))
 
 
 def _drawn_state(start) -> tf.Tensor:
     """A seed generator's state while training: another in each call, client and step."""
-    state = tf.constant(start)
+    state = tf.convert_to_tensor(start)
     drawn = tf.random.uniform(state.shape, maxval=tf.int32.max, dtype=tf.int32)
     return tf.bitwise.bitwise_xor(state, tf.cast(drawn, state.dtype))
 
 
-def _in_order(parts, names: list[str]) -> list:
-    """The parts of several outputs or labels in the outputs' order."""
-    if isinstance(parts, Mapping):
-        return [parts[name] for name in names]
-    return list(parts) if isinstance(parts, tuple | list) else [parts]
-
-
 def _loss(given):
-    if isinstance(given, str):
+    if not isinstance(given, str):
+        return given
+    try:
         return keras.losses.get(given)
-    if given is not None and not callable(given):
-        raise TracingError(
-            f"a loss is a Keras loss, its name or a function of labels and predictions, not {brief(given)}"
-        )
-    return given
+    except ValueError:
+        raise TracingError(f"Keras has no loss named {given!r}") from None
+
+
+def _wanted_inputs(model: keras.Model) -> str:
+    inputs = getattr(model, "inputs", None) or []
+    return f"; it takes {' and '.join(f'{i.dtype}{open_shape(i)}' for i in inputs)}" if inputs else ""
+
+
+def _fixed_batch_size(model: keras.Model) -> int | None:
+    """The number of examples in every batch, where the model's inputs say it, as stateful recurrent layers need."""
+    inputs = getattr(model, "inputs", None)
+    return inputs[0].shape[0] if inputs and inputs[0].shape else None
 
 
 def _batch_type(model: keras.Model, loss, input_spec) -> Type:
@@ -213,11 +301,11 @@ def _batch_type(model: keras.Model, loss, input_spec) -> Type:
     return to_type((x, labels_type(model, loss)))
 
 
-def _zeros(type_: Type) -> Any:
-    """Zeros of a type, in Python's containers; one example, where the number is left open."""
+def _zeros(type_: Type, examples: int) -> Any:
+    """Zeros of a type, in Python's containers; so many examples, where the number is left open."""
     if isinstance(type_, StructType):
-        parts = [_zeros(t) for t in type_.types]
+        parts = [_zeros(t, examples) for t in type_.types]
         return dict(zip(type_.names, parts, strict=True)) if all(type_.names) else tuple(parts)
     assert isinstance(type_, TensorType)
-    sizes = [(_GUESSED_SIZE if i else 1) if size is None else size for i, size in enumerate(type_.sizes)]
+    sizes = [(_GUESSED_SIZE if i else examples) if size is None else size for i, size in enumerate(type_.sizes)]
     return tf.zeros(sizes, tf.string if type_.dtype.name == "str" else tf.as_dtype(type_.dtype.numpy))

@@ -7,6 +7,8 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs.constant_tables import constant_tables
+from fedcore.learning.models.model_weights import layer_states
 
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
@@ -15,16 +17,17 @@ def check_pure(model: keras.Model, call: Callable, x) -> None:
     """Traces the model and looks for what a pure graph has not.
 
     Raises:
-        TracingError: a layer calls Python, looks up in a table, or keeps a variable that Keras does not know.
+        TracingError: a layer calls Python, looks up in a table that may change, or keeps a variable unknown to Keras.
     """
-    graph = tf.function(call, autograph=False).get_concrete_function(tf.nest.map_structure(_spec, x)).graph
+    with constant_tables():
+        graph = tf.function(call, autograph=False).get_concrete_function(tf.nest.map_structure(_spec, x)).graph
     for op in graph.get_operations():
         if op.type in _PYTHON:
             raise TracingError(
                 f"{_layer_of(model, op)} calls Python while it runs (op {op.type}); a graph runs where there is no "
                 "Python. Write it with keras.ops or TensorFlow's operations, or do it to the data before they come in"
             )
-    known = {id(v.value.handle) for v in model.variables}
+    known = {id(v.value.handle) for v in (*model.variables, *layer_states(model))}
     for outer, inner in graph.captures:
         if outer.dtype != tf.resource or id(outer) in known:
             continue
@@ -35,8 +38,8 @@ def check_pure(model: keras.Model, call: Callable, x) -> None:
                 "self.add_weight(..., trainable=False)"
             )
         raise TracingError(
-            f"{layer} looks up in a table, which lives in one process. Look up before the data come in: "
-            "dataset.map(lambda x, y: (layer(x), y))"
+            f"{layer} looks up in a table that may change, or uses another resource that lives in one process. Use a "
+            "tf.lookup.StaticHashTable, or look up before the data come in: dataset.map(lambda x, y: (layer(x), y))"
         )
 
 

@@ -1,14 +1,42 @@
 from typing import Any
 
 import attrs
+import keras
 import numpy as np
+import tensorflow as tf
 
 from fedcore.errors import InvalidValue
+
+
+def layer_states(keras_model) -> list:
+    """The variables in which stateful recurrent layers keep the state that a batch hands to the next.
+
+    They are no weights: every client starts from zeros in every round, and no state leaves it.
+    """
+    layers = [layer for layer in keras_model._flatten_layers() if getattr(layer, "stateful", False)]
+    found = {id(v): v for layer in layers for v in keras.tree.flatten(getattr(layer, "states", None) or [])}
+    return list(found.values())
 
 
 def averaged_weights(keras_model) -> list:
     """The variables of a Keras model that clients move without gradients: the others that are floats."""
     return [v for v in keras_model.non_trainable_weights if "float" in str(v.dtype)]
+
+
+def has_value(variable) -> bool:
+    """Whether a variable of TensorFlow or Keras has a value now; one that is made in a graph gets it there."""
+    if not isinstance(variable.handle, tf.__internal__.EagerTensor):
+        return False
+    with tf.init_scope():
+        return bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle))
+
+
+def value_now(variable):
+    """The value of a variable: an array, or a tensor of the graph in which it is made."""
+    if not has_value(variable):
+        return tf.convert_to_tensor(variable)
+    with tf.init_scope():
+        return np.asarray(variable.numpy())
 
 
 @attrs.frozen
@@ -23,13 +51,16 @@ class ModelWeights:
 
     @classmethod
     def from_model(cls, keras_model) -> "ModelWeights":
-        """The weights that a Keras model has now, as numpy arrays.
+        """The weights that a Keras model (or one of `from_keras_model`) has now, as numpy arrays.
+
+        Those of a model that is made inside a `tf_computation` are tensors there.
 
         Example:
             >>> state = process.set_model_weights(state, fc.learning.ModelWeights.from_model(keras_model))
         """
+        keras_model = getattr(keras_model, "keras_model", keras_model)
         groups = (keras_model.trainable_variables, averaged_weights(keras_model))
-        return cls(*(tuple(np.asarray(v.numpy()) for v in group) for group in groups))
+        return cls(*(tuple(value_now(v) for v in group) for group in groups))
 
     def assign_weights_to(self, keras_model) -> None:
         """Writes the weights into a Keras model of the same architecture.

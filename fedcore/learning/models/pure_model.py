@@ -1,6 +1,7 @@
 """What the algorithms are written on: a model as pure functions over weights and batches."""
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -23,11 +24,12 @@ class PureModel(abc.ABC):
     """A model without variables. All functions take and return tensors, inside a graph.
 
     The metrics' state is a dict; `num_examples` and `num_batches` of it are tuples of one count. What clients report
-    of it is a dict from a metric's name to a tuple; reports are added.
+    of it is a dict from a metric's name to a tuple; reports are added. A metric of the user's own that is named as a
+    count is reported in its place.
     """
 
     batch_type: StructType
-    """The type of a batch: a pair of inputs and labels, or a dict with the keys x and y."""
+    """The type of a batch: (x, y) or (x, y, sample_weight), or a dict with these keys."""
 
     @abc.abstractmethod
     def initial_weights(self) -> ModelWeights: ...
@@ -55,9 +57,6 @@ class PureModel(abc.ABC):
         """The metrics of reports that were added."""
 
 
-COUNTED = ("loss", "num_examples", "num_batches")
-
-
 def initial_counts() -> dict:
     """What every model counts: its loss weighted by examples, examples and batches."""
     zero = tf.constant(0, tf.int64)
@@ -75,11 +74,17 @@ def counted(state: dict, output: BatchOutput) -> dict:
     }
 
 
-def final_counts(reported: dict) -> dict:
-    """No examples give a loss of NaN."""
-    total, count = reported["loss"]
-    return {
-        "loss": total / count,
-        "num_examples": reported["num_examples"][0],
-        "num_batches": reported["num_batches"][0],
+def reported_metrics(state: dict, own: dict) -> dict:
+    """A client's report: its own metrics, and those counts of the state whose names they do not take."""
+    return {**own, **{name: state[name] for name in ("loss", "num_examples", "num_batches") if name not in own}}
+
+
+def finalized_metrics(reported: dict, own: dict) -> dict:
+    """The user's own metrics, computed, and those of the counts that were reported. No examples: a loss of NaN."""
+    counts: dict[str, Callable] = {
+        "loss": lambda total, count: total / count,
+        "num_examples": lambda count: count,
+        "num_batches": lambda count: count,
     }
+    found = [name for name in counts if name in reported and name not in own]
+    return {**own, **{name: counts[name](*reported[name]) for name in found}}

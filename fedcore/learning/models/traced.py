@@ -12,6 +12,7 @@ import tensorflow as tf
 from fedcore.errors import TracingError
 from fedcore.graphs.keras_seeds import default_seeds
 from fedcore.ir.locations import describe
+from fedcore.learning.models.model_weights import has_value, value_now
 from fedcore.learning.models.pure_model import PureModel
 from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
 
@@ -27,10 +28,12 @@ class Initialisers:
     def first_value(self, variable: tf.Variable) -> Callable[[], tf.Tensor]:
         """Gives, inside a graph, the value that the variable starts from: by its initialiser, run again there.
 
-        A variable that was changed after it was made, or made elsewhere, keeps the value that it has now.
+        A variable that was changed after it was made, or made elsewhere, keeps the value that it has now. One of a
+        graph is read there.
         """
-        known = self.made.get(id(variable))
-        now = variable.numpy()
+        if not has_value(variable):
+            return lambda: tf.convert_to_tensor(variable)
+        known, now = self.made.get(id(variable)), value_now(variable)
         if known is None or not callable(known[1]) or not np.array_equal(known[2], now):
             return lambda: tf.constant(now)
         return lambda: tf.cast(known[1](), variable.dtype)

@@ -13,7 +13,14 @@ from fedcore.ir.locations import describe
 from fedcore.learning.models.functional_model import batch_type, checked_output
 from fedcore.learning.models.gradients import with_gradients
 from fedcore.learning.models.model_weights import ModelWeights
-from fedcore.learning.models.pure_model import BatchOutput, PureModel, counted, final_counts, initial_counts
+from fedcore.learning.models.pure_model import (
+    BatchOutput,
+    PureModel,
+    counted,
+    finalized_metrics,
+    initial_counts,
+    reported_metrics,
+)
 
 
 class VariableModel(abc.ABC):
@@ -79,7 +86,7 @@ class VariableModel(abc.ABC):
 
     @abc.abstractmethod
     def report_local_unfinalized_metrics(self) -> Mapping[str, Any]:
-        """By a metric's name one tensor or several, made of the local variables; those of clients are added."""
+        """By a metric's name one tensor or nested ones, made of the local variables; those of clients are added."""
 
     @abc.abstractmethod
     def metric_finalizers(self) -> Mapping[str, Callable]:
@@ -102,13 +109,25 @@ class TracedVariableModel(PureModel):
 
     def __init__(self, model_fn: Callable, model: VariableModel, made: Sequence[tf.Variable]):
         self._model_fn = model_fn
-        self._model = model
         self._described = describe(model_fn)
         self._shapes = [(v.shape, v.dtype) for v in made]
         positions = {id(v): i for i, v in enumerate(made)}
         groups = (model.trainable_variables, model.non_trainable_variables, model.local_variables)
         self._places = [[self._place(positions, v) for v in group] for group in groups]
         self.batch_type = batch_type(model.input_spec)
+        self._read_metrics(model)
+
+    def _read_metrics(self, model: VariableModel) -> None:
+        """Keeps how each metric's tensors are nested and how it is finalized; both are the same for every instance."""
+        with tf.init_scope():
+            self._reported = dict(model.report_local_unfinalized_metrics())
+            self._finalizers = dict(_python(model.metric_finalizers)())
+        different = set(self._reported) ^ set(self._finalizers)
+        if different:
+            raise TracingError(
+                f"metric_finalizers() and report_local_unfinalized_metrics() of {type(model).__name__} name "
+                f"other metrics: {', '.join(sorted(different))} is in one of them only"
+            )
 
     def _place(self, positions: dict[int, int], variable) -> int:
         place = positions.get(id(_tensorflow(variable)))
@@ -148,22 +167,14 @@ class TracedVariableModel(PureModel):
             return _converted(model.predict_on_batch)(x, training=training)
 
     def report_metrics(self, metrics):
-        counts = {name: state for name, state in metrics.items() if name != "local"}
         with self._instance(self._zeros(0), self._zeros(1), metrics["local"]) as model:
             found = model.report_local_unfinalized_metrics()
-            return {**counts, **{name: _tensors(value) for name, value in found.items()}}
+            return reported_metrics(metrics, {name: _tensors(value) for name, value in found.items()})
 
     def finalize_metrics(self, reported):
-        finalizers = self._model.metric_finalizers()
-        missing = set(self._model.report_local_unfinalized_metrics()) ^ set(finalizers)
-        if missing:
-            raise TracingError(
-                f"metric_finalizers() and report_local_unfinalized_metrics() of {type(self._model).__name__} name "
-                f"other metrics: {', '.join(sorted(missing))} is in one of them only"
-            )
-        single = {n for n, v in self._model.report_local_unfinalized_metrics().items() if not _several(v)}
-        given = {n: reported[n][0] if n in single else list(reported[n]) for n in finalizers}
-        return {**final_counts(reported), **{n: finalizers[n](given[n]) for n in finalizers}}
+        given = {n: tf.nest.pack_sequence_as(value, reported[n]) for n, value in self._reported.items()}
+        without = {name: state for name, state in reported.items() if name not in given}
+        return finalized_metrics(without, {n: finalize(given[n]) for n, finalize in self._finalizers.items()})
 
     def _zeros(self, group: int) -> tuple:
         return tuple(tf.zeros(*self._shapes[place]) for place in self._places[group])
@@ -200,12 +211,13 @@ def _values(variables) -> tuple[tf.Tensor, ...]:
     return tuple(tf.identity(_tensorflow(v)) for v in variables)
 
 
-def _several(value) -> bool:
-    return isinstance(value, list | tuple)
-
-
 def _tensors(value) -> tuple[tf.Tensor, ...]:
-    return tuple(tf.identity(tf.convert_to_tensor(v)) for v in (value if _several(value) else [value]))
+    return tuple(tf.identity(tf.convert_to_tensor(v)) for v in tf.nest.flatten(value))
+
+
+def _python(method: Callable) -> Callable:
+    """A method that returns functions, which a `tf.function` could not."""
+    return getattr(method, "python_function", method)
 
 
 def _converted(method: Callable) -> Callable:

@@ -1,0 +1,97 @@
+"""Losses, labels, inputs and metrics that cannot be right for a Keras model are named when the model is made."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.errors import ClientError, TracingError
+from fedcore.learning import algorithms, optimizers
+
+L = keras.layers
+CROSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+SPEC = (tf.TensorSpec([None, 6]), tf.TensorSpec([None], tf.int32))
+BY_CLASS = (tf.TensorSpec([None, 6]), tf.TensorSpec([None, 3]))
+X, Y = np.zeros([4, 6], np.float32), np.int32([0, 1, 2, 2])
+
+
+def model(units=3, features=6):
+    return keras.Sequential([keras.Input((features,)), L.Dense(units)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((model,), r"needs a loss, such as loss=keras.losses"),
+        ((model, None, SPEC), "what compile\\(\\) was given is not read"),
+        (
+            (model, SPEC, CROSS),
+            r"input_spec is the type of a batch, not .*the order is from_keras_model\(keras_model, l",
+        ),
+        ((model, keras.losses.MeanSquaredError, SPEC), r"make one of it: keras.losses.MeanSquaredError\(\)"),
+        ((model, "sparse_crossentropy", SPEC), "Keras has no loss named 'sparse_crossentropy'"),
+        ((model, 0.1, SPEC), "a loss is a Keras loss, its name or a function"),
+        (
+            (lambda: model(features=5), CROSS, SPEC),
+            r"inputs of type float32\[\?,6\]; it takes float32\[\?,5\]: Input 0",
+        ),
+        ((model, CROSS, BY_CLASS), r"labels of type float32\[\?,3\] for predictions of shape \[\?,3\]"),
+        (
+            (model, keras.losses.CategoricalCrossentropy(), SPEC),
+            "integer labels take keras.losses.SparseCategoricalCross",
+        ),
+        (
+            (model, keras.losses.MeanSquaredError(), SPEC),
+            r"labels of shape \[\?\] with predictions of shape \[\?,3\], one",
+        ),
+        ((model, "mse", SPEC), r"labels of shape \[\?\] with predictions of shape \[\?,3\], one by one"),
+        ((model, CROSS, SPEC, [keras.metrics.R2Score()]), r"r2_score \(R2Score\) does not take labels of shape \[\?\]"),
+        ((model, CROSS, SPEC, [keras.metrics.CategoricalAccuracy()]), "take keras.metrics.SparseCategoricalAccuracy"),
+        ((model, CROSS, SPEC, [keras.metrics.MeanSquaredError()]), "mean_squared_error .*one by one"),
+        ((model, CROSS, SPEC, [lambda y, p: 0.0]), "one as keras.metrics.MeanMetricWrapper"),
+        (
+            (lambda: model(2), CROSS, (X, Y)),
+            "a label of the sample batch is 2, but the output has 2 units, for the labels 0",
+        ),
+        ((model, CROSS, (X, Y - 1)), "a label of the sample batch is -1"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_fix(arguments, says):
+    make, *others = arguments
+    with pytest.raises(TracingError, match=says) as caught:
+        fc.learning.from_keras_model(make(), *others)
+    assert "\x1b" not in str(caught.value)
+    assert "Arguments received by" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "spec", "units"),
+    [
+        (keras.losses.MeanSquaredError(), (tf.TensorSpec([None, 6]), tf.TensorSpec([None])), 1),
+        (keras.losses.Huber(), BY_CLASS, 3),
+        (CROSS, (X, Y), 3),
+        (
+            lambda y, p: tf.reduce_mean(p) + 0 * tf.reduce_sum(y),
+            (tf.TensorSpec([None, 6]), tf.TensorSpec([None, 9])),
+            3,
+        ),
+    ],
+)
+def test_what_fits_is_taken(loss, spec, units):
+    metrics = [keras.metrics.MeanSquaredError()] if loss is not CROSS and units != 3 else []
+    assert fc.learning.from_keras_model(model(units), loss, spec, metrics).batch_type is not None
+
+
+def test_a_label_without_output_is_told_without_the_list_of_all_labels():
+    process = algorithms.build_weighted_fed_avg(
+        lambda: fc.learning.from_keras_model(model(2), CROSS, SPEC), optimizers.build_sgdm(0.1)
+    )
+    data = fc.data.ClientDataset.from_columns((X, Y)).batch(2)
+    with pytest.raises(ClientError) as caught:
+        process.next(process.initialize(), [data])
+    says = (
+        "a label is 2, but the predictions have 2 classes, for the labels 0 to 1; give the last layer a unit for each"
+    )
+    assert says in str(caught.value)
+    assert "Label values" not in str(caught.value)
