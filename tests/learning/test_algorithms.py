@@ -296,3 +296,27 @@ def test_local_and_reference_runtime_agree(model_fn, name):
     with fc.use(fc.runtime.reference()):
         reference, _ = process.next(state, random_clients([5, 2]))
     close(local, weights_of(reference))
+
+
+def test_seeds_of_clusters_are_numbers_of_any_sign_and_pairs():
+    def centers(seed):
+        process = algorithms.build_fed_kmeans(np.int64(3), np.array([2]), random_seed=seed)
+        return process.initialize().model.trainable[0]
+
+    np.testing.assert_array_equal(centers((5, 0)), centers(np.int32(5)))
+    drawn = [centers(seed) for seed in (0, -1, (0, 1), [-(2**63), 2**63 - 1])]
+    assert len({d.tobytes() for d in drawn}) == 4
+    for wrong in (2**63, (1, 2, 3), 0.5):
+        with pytest.raises(FedcoreError, match="random_seed is a"):
+            centers(wrong)
+
+
+def test_numbers_of_builders_are_numbers_of_numpy_too(model_fn):
+    algorithms.build_weighted_fed_prox(model_fn, np.float32(0.1), sgd)
+    algorithms.build_scaffold(model_fn, np.float32(0.1), np.int64(3))
+    with pytest.raises(FedcoreError, match="proximal_strength is a finite number, 0 or more, not -0"):
+        algorithms.build_weighted_fed_prox(model_fn, np.float32(-0.1), sgd)
+    with pytest.raises(FedcoreError, match="num_clients is a whole number, 1 or more, not 0"):
+        algorithms.build_scaffold(model_fn, 0.1, 0)
+    with pytest.raises(FedcoreError, match="client_learning_rate is a finite number above 0, not 0"):
+        algorithms.build_scaffold(model_fn, 0.0, 3)

@@ -157,7 +157,7 @@ def drawn():
         predictions = batch["x"] @ weights.trainable[0]
         return fc.learning.BatchOutput(tf.reduce_mean(predictions**2), predictions, tf.shape(predictions)[0])
 
-    return models.FunctionalModel(start, forward_pass, SPEC)
+    return models.FunctionalModel(start, forward_pass, SPEC, lambda weights, x, training: x @ weights.trainable[0])
 
 
 def test_a_saved_model_keeps_its_initialisers_or_the_weights_that_are_given(tmp_path):
