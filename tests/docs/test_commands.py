@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 
 import pytest
+import tensorflow as tf  # noqa: F401  where it is loaded, commands run in this process
 from click.testing import CliRunner
 
 import fedcore as fc
@@ -15,7 +16,7 @@ from fedcore.cli import main
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
