@@ -259,7 +259,8 @@ class Table(L.Layer):
         self.held = [tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0)]
 
     def call(self, x):
-        return x + tf.cast(self.held[0].lookup(tf.cast(x, tf.int32)), tf.float32)
+        found = self.held[0].lookup(tf.cast(x, tf.int32))
+        return x + tf.ensure_shape(tf.cast(found, tf.float32), x.shape)
 
 
 @pytest.mark.parametrize(
