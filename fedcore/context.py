@@ -20,7 +20,7 @@ from fedcore.compiler.pinned_plans import PinnedPlans
 from fedcore.compiler.pipeline import registrations
 from fedcore.compiler.stored_plans import stored_plans
 from fedcore.errors import TypeMismatch, brief
-from fedcore.graphs.kept import KeptByInputs
+from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.first_use import in_a_thread
 from fedcore.ir.operations import declarations
@@ -385,7 +385,7 @@ def _is_placed_at(type_: Type, name: str) -> bool:
     return contains(type_, lambda t: isinstance(t, FederatedType) and t.placement.name == name)
 
 
-_counting: KeptByInputs[Operation | None] = KeptByInputs(MAX_PLANS)
+_counting: IdentityCache[Operation | None] = IdentityCache(MAX_PLANS)
 """What `_first_that_counts` found in the modules that ran last."""
 
 

@@ -8,9 +8,9 @@ from tensorflow.core.framework import graph_pb2
 
 import fedcore as fc
 from fedcore.computation.tracing import graph_module
-from fedcore.graphs.canonical import canonical_graph
-from fedcore.graphs.trace import TracedGraph
-from fedcore.graphs.traits import traits_of
+from fedcore.graphs.capture.graph_capture import TracedGraph
+from fedcore.graphs.graphdef.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.side_effects import side_effects_of
 from fedcore.ir import Module
 from fedcore.ir.module import digest_of
 
@@ -21,7 +21,7 @@ def module_of(fn, dtype="int32") -> Module:
     results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
     effects = [op.name for op in graph.control_outputs]
     data = canonical_graph(graph.as_graph_def(), [graph.inputs[0].op.name], results, effects)
-    traits = traits_of(graph_pb2.GraphDef.FromString(data))
+    traits = side_effects_of(graph_pb2.GraphDef.FromString(data))
     traced = TracedGraph(fc.FunctionType(dtype, dtype), data, traits)
     return graph_module(traced, fn.__name__, ["x"], [fc.to_type(dtype)], None)
 

@@ -35,8 +35,19 @@ def examine() -> dict:
         "threads": threads,
         "settings": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
         "extras": {name: "there" if not gone else f"lacks {', '.join(gone)}" for name, gone in missing.items()},
+        "private parts of TensorFlow and Keras": _private_parts(),
         "notes": notes,
     }
+
+
+def _private_parts() -> dict:
+    """Each private part that fedcore relies on, and whether it holds with the installed versions."""
+    from fedcore.graphs.private_api import PARTS, tested_versions
+    from fedcore.graphs.private_api_contracts import broken
+
+    failed = broken()
+    found = {name: failed.get(name, f"holds: {relies_on}") for name, relies_on in PARTS.items()}
+    return {"tested with": tested_versions(), **found}
 
 
 def _version(name: str) -> str:

@@ -193,8 +193,8 @@ def _import_each(file: str, note: mmap.mmap, *, trusted: bool) -> None:
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
-    from fedcore.graphs.allowed import check_graphs, may_crash
-    from fedcore.graphs.importing import import_each
+    from fedcore.graphs.graphdef.allow_list import check_graphs, may_crash
+    from fedcore.graphs.graphdef.stepwise_import import import_each
     from fedcore.ir import bundle, verify
 
     def noted(operation: str) -> None:

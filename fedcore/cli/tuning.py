@@ -9,7 +9,7 @@ import attrs
 from fedcore import context
 from fedcore.cli.json_values import as_json
 from fedcore.compiler import DEFAULT_PIPELINE, compile_module
-from fedcore.compiler.passes.plan import why_not_stacked
+from fedcore.compiler.passes.plan import why_not_batched
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module, Operation, verify
 from fedcore.runtime import Report
@@ -92,7 +92,7 @@ def tune(
         if best.median_s > tried[0].median_s * WORTH_IT:
             best = tried[0]
         best.chosen = True
-        reason = why_not_stacked(unplanned, work)
+        reason = why_not_batched(unplanned, work)
         if reason is not None and not tried[0].note:
             tried[0].note = f"not stacked: {reason}"
         trials[stage] = tried

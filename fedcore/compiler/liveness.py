@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping
 
-from fedcore.compiler.parts import (
+from fedcore.compiler.leaf_sets import (
     NOTHING,
     Leaves,
     can_stand_in,
@@ -146,11 +146,11 @@ class Liveness:
         if contains(graph.type, lambda t: isinstance(t, SequenceType)):
             return None
         if graph.name not in self._reads:
-            from fedcore.graphs.reads import reads_of
+            from fedcore.graphs.graphdef.dependencies import dependencies_of
 
             results, arguments = _tensor_positions(graph.type.result), _tensor_positions(graph.type.parameter)
             leaf_of = {tensor: i for i, tensor in enumerate(arguments) if tensor is not None}
-            read = reads_of(self.module.blobs[graph.digest])
+            read = dependencies_of(self.module.blobs[graph.digest])
             self._reads[graph.name] = [
                 NOTHING if tensor is None else frozenset(leaf_of[i] for i in read[tensor]) for tensor in results
             ]

@@ -11,7 +11,7 @@ from fedcore.ir import Module, verify
 from fedcore.ir.first_use import imported
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
-DEFAULT_PIPELINE = f"{LOWERING},partition,trim,fuse,plan"
+DEFAULT_PIPELINE = f"{LOWERING},partition,dead-leaf-elimination,fuse,plan"
 
 
 def pipeline_with(plan_options: Mapping[str, object]) -> str:
@@ -32,7 +32,7 @@ BUILT_IN = (
     "cse",
     "dce",
     "partition",
-    "trim",
+    "dead-leaf-elimination",
     "fuse",
     "grappler",
     "plan",

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedcore import context
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief
-from fedcore.graphs.calling import call_in_graph, inside_graph
+from fedcore.graphs.frontend.calls_in_graphs import call_in_graph, inside_graph
 from fedcore.ir import Builder, Module, Symbol, Value
 from fedcore.ir.active import active_builder
 from fedcore.ir.locations import user_location

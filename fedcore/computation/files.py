@@ -37,11 +37,11 @@ def computation_from(module: Module, trusted: bool, *, isolated: bool = False) -
     """The computation of a module that was read, checked as `load` says."""
     verify(module)
     if module.graphs and isolated:
-        from fedcore.graphs.isolated import check_in_child
+        from fedcore.graphs.graphdef.isolated_import import check_in_child
 
         check_in_child(module, trusted=trusted)
     if module.graphs:
-        from fedcore.graphs.allowed import check_graphs  # brings TensorFlow in
+        from fedcore.graphs.graphdef.allow_list import check_graphs  # brings TensorFlow in
 
         check_graphs(module, trusted=trusted)
     return Computation(module)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from fedcore.computation.computation import Computation, PolymorphicComputation
 from fedcore.errors import TracingError
-from fedcore.graphs.trace import TracedGraph
-from fedcore.graphs.tracing import trace_function
+from fedcore.graphs.capture.graph_capture import TracedGraph
+from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.intrinsics.rows import is_grouped, sequence_from_groups, sequence_from_rows
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
 from fedcore.ir.builder import function_converters

@@ -2,8 +2,8 @@
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.cohort import Cohort
+from fedcore.data.dataset_mistakes import is_table
 from fedcore.data.fixed_orders import fixed_seeds
-from fedcore.data.misfits import is_table
 from fedcore.data.sequence_values import columns_of, dataset_of
 
 __all__ = ["ClientDataset", "Cohort", "columns_of", "dataset_of", "fixed_seeds", "is_table"]

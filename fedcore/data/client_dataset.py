@@ -10,21 +10,24 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data.same_functions import meaning
+from fedcore.data.function_equivalence import meaning
 from fedcore.errors import FedcoreError, TracingError
-from fedcore.graphs.columns import Columns
-from fedcore.graphs.reading_order import UNKNOWN
-from fedcore.graphs.sequences import Layout
-from fedcore.graphs.steps import INFINITE, Step
-from fedcore.graphs.trace import TracedGraph, graph_callable, spec
-from fedcore.graphs.tracing import trace_function
-from fedcore.graphs.values import leaves_of, to_python, unflatten
+from fedcore.graphs import private_api
+from fedcore.graphs.capture.graph_capture import TracedGraph
+from fedcore.graphs.capture.graph_import import graph_callable
+from fedcore.graphs.frontend.function_tracing import trace_function
+from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.sequences.reading_order import UNKNOWN
+from fedcore.graphs.sequences.steps import INFINITE, Step
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.values import leaves_of, to_python, unflatten
 from fedcore.ir.locations import describe
 from fedcore.types import TensorType, Type, not_dense, tensor_leaves, to_type
 from fedcore.types.python_values import as_array
 
 
-class ClientDataset(tf.data.Dataset):
+class ClientDataset(private_api.LazyDataset):
     """One client's examples: columns (an array per leaf, examples first) and the steps over them.
 
     `map`, `filter`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps, and no
@@ -48,11 +51,10 @@ class ClientDataset(tf.data.Dataset):
             before: the dataset without its last step, where that or an earlier one shuffles: real datasets that come
                 from one shuffle share its seeds.
         """
-        # No super().__init__: it would want a variant tensor, which is the real dataset.
+        super().__init__()
         self._columns = columns
         self._before = before
         self._kept_real: tf.data.Dataset | None = None
-        self._options_attr = tf.data.Options()
 
     def __reduce__(self):
         return ClientDataset, (self._columns,)
@@ -196,17 +198,6 @@ class ClientDataset(tf.data.Dataset):
         for step in self._columns.steps:
             dataset = _REAL[step.kind](dataset, step)
         return dataset
-
-    @property
-    def _variant_tensor(self):
-        if not hasattr(self, "_variant_tensor_attr"):
-            self._real_dataset = self._real()
-            self._variant_tensor_attr = self._real_dataset._variant_tensor
-        return self._variant_tensor_attr
-
-    def _inputs(self):
-        self._variant_tensor  # noqa: B018  makes the real dataset
-        return [self._real_dataset]
 
     def __iter__(self):
         return iter(self._real())
@@ -391,7 +382,7 @@ def _real_shuffle(dataset, step: Step):
     if step.seeds == shuffle_seeds(step.seeds[1]):
         return dataset.shuffle(size, seed=step.seeds[1], reshuffle_each_iteration=step.reshuffles)
     variant = tf.raw_ops.ShuffleDatasetV3(  # made under another global seed
-        input_dataset=dataset._variant_tensor,
+        input_dataset=tf.data.experimental.to_variant(dataset),
         buffer_size=size,
         seed=step.seeds[0],
         seed2=step.seeds[1],

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
-from fedcore.data.foreign import tokens_of
+from fedcore.data.tf_data_import import tokens_of
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, SequenceType, StructType, Type, contains
 

@@ -7,12 +7,12 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
-from fedcore.data.foreign import from_its_beginning, recognised
-from fedcore.data.misfits import are_columns, batched, is_array, no_dataset, no_fit
+from fedcore.data.dataset_mistakes import are_columns, batched, is_array, no_dataset, no_fit
+from fedcore.data.tf_data_import import from_its_beginning, imported_columns
 from fedcore.errors import FedcoreError, TypeMismatch
-from fedcore.graphs.columns import Columns
-from fedcore.graphs.sequences import Layout
-from fedcore.graphs.values import elements_of, flatten, tensor_leaf
+from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.tensors.values import elements_of, flatten, tensor_leaf
 from fedcore.types import (
     SequenceType,
     StructType,
@@ -55,7 +55,7 @@ def columns_of(
         _check_element(to_type(value.element_spec), type_, path)
         if value.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
-        found = recognised(value, lambda source, max_bytes: _drawn(source, max_bytes, path))
+        found = imported_columns(value, lambda source, max_bytes: _drawn(source, max_bytes, path))
         if isinstance(found, ClientDataset) and _layout_fits(found.columns.layout, type_):
             return _with_seeds(found.columns, seeds, note)
         if isinstance(found, str):

@@ -8,7 +8,7 @@ import attrs
 
 from fedcore.data import dataset_of, is_table
 from fedcore.errors import TypeMismatch
-from fedcore.graphs.values import container, elements_of, tensor_leaf
+from fedcore.graphs.tensors.values import container, elements_of, tensor_leaf
 from fedcore.ir import Function
 from fedcore.runtime.returned import returned
 from fedcore.types import (

@@ -8,12 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.columns import Columns
-from fedcore.graphs.packing import CallShape, Leaves, pack_clients
-from fedcore.graphs.realize import Realized, pack, realize_block
-from fedcore.graphs.sequences import Layout
-from fedcore.graphs.stacked import realize_one_more, realize_stacked
-from fedcore.graphs.values import flatten
+from fedcore.graphs.batched.batched_stage import realize_batched, realize_one_more
+from fedcore.graphs.batched.packing import CallShape, Leaves, pack_clients
+from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.stages.realize import Realized, pack, realize_block
+from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_count import ClientCount
@@ -59,7 +59,7 @@ class ClientWork:
 
 
 @attrs.frozen
-class Call:
+class ClientSlice:
     """The clients of one graph call.
 
     Args:
@@ -100,15 +100,15 @@ class Call:
                 return None
         return first
 
-    def with_only(self, indices: Iterable[int]) -> "Call":
+    def with_only(self, indices: Iterable[int]) -> "ClientSlice":
         """The same call; the other clients are left out."""
         kept = {i - self.first for i in indices}
         return attrs.evolve(self, clients=tuple(c if i in kept else None for i, c in enumerate(self.clients)))
 
-    def without(self, indices: Iterable[int]) -> "Call":
+    def without(self, indices: Iterable[int]) -> "ClientSlice":
         return self.with_only(set(self.present).difference(indices))
 
-    def halves(self) -> tuple["Call", "Call"]:
+    def halves(self) -> tuple["ClientSlice", "ClientSlice"]:
         """Its blocks, half by half."""
         half = self.places // 2
         left = attrs.evolve(self, places=half, clients=self.clients[:half])
@@ -121,7 +121,7 @@ class Call:
 
 
 def looped(
-    work: ClientWork, device: DeviceExecutor, call: Call, *, continues: bool = False
+    work: ClientWork, device: DeviceExecutor, call: ClientSlice, *, continues: bool = False
 ) -> tuple[Realized, tf.Tensor, list]:
     """The function in which a call's clients follow one another, the clients' seeds, and their tensors."""
     seeds = call.seeds(work.seed)
@@ -147,13 +147,15 @@ def looped(
     return function, given, tensors
 
 
-def stacked(work: ClientWork, device: DeviceExecutor, call: Call, width: int, block: int) -> tuple[Realized, list]:
+def stacked(
+    work: ClientWork, device: DeviceExecutor, call: ClientSlice, width: int, block: int
+) -> tuple[Realized, list]:
     """The function in which a call's clients stand side by side, and the clients' tensors."""
     zero, join = _folded(work)
     shape, tensors = _packed(work, device, call, width)
     function = device.functions.get(
         ("stacked", *work.key, shape, call.places, width),
-        lambda: realize_stacked(
+        lambda: realize_batched(
             work.module,
             zero,
             work.stage,
@@ -172,7 +174,7 @@ LEAST_WIDTH = 2
 """Clients stand at least two side by side, else other kernels run and give other bits."""
 
 
-def one_more(work: ClientWork, device: DeviceExecutor, call: Call) -> tuple[Realized, list]:
+def one_more(work: ClientWork, device: DeviceExecutor, call: ClientSlice) -> tuple[Realized, list]:
     """The function that adds one stacked client to a partial, and the client's tensors."""
     zero, _ = _folded(work)
     shape, tensors = _packed(work, device, call, LEAST_WIDTH)
@@ -189,7 +191,7 @@ def _folded(work: ClientWork) -> tuple[str, str]:
     return work.zero, work.join
 
 
-def _packed(work: ClientWork, device: DeviceExecutor, call: Call, width: int) -> tuple[CallShape, list]:
+def _packed(work: ClientWork, device: DeviceExecutor, call: ClientSlice, width: int) -> tuple[CallShape, list]:
     positions = [i - call.first for i in call.present]
     numbers = [n for of_value in work.numbers for n in of_value]
     seeds = call.seeds(work.seed)

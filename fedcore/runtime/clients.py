@@ -11,16 +11,16 @@ import tensorflow as tf
 
 from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError
-from fedcore.graphs.kept import KeptByInputs
-from fedcore.graphs.realize import Realized, realize_stage
-from fedcore.graphs.values import flatten
-from fedcore.graphs.vectorise import NoRule
+from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.graphs.stages.realize import Realized, realize_stage
+from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.graphs.tensors.values import flatten
 from fedcore.runtime.blocked import blocked_threads
-from fedcore.runtime.client_calls import Call, ClientWork, looped, one_more, stacked
+from fedcore.runtime.client_calls import ClientSlice, ClientWork, looped, one_more, stacked
+from fedcore.runtime.client_source import ClientSource, Drawn, converted, is_read_once, may_block
 from fedcore.runtime.device import DeviceExecutor
-from fedcore.runtime.drawing import Drawing, Drawn, converted, is_read_once, may_block
 from fedcore.runtime.failures import failures_of
-from fedcore.runtime.faults import Drop, NotFinite, Tolerance, deadline
+from fedcore.runtime.faults import Drop, FaultPolicy, NotFinite, deadline
 from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.reader import Reader
@@ -67,18 +67,18 @@ class ClientsExecutor:
         self.memory = {name: DeviceMemory(workers_per_device * names.count(name)) for name in names}
         self.workers = Workers(len(self.devices), workers_per_device)
         self.timeout_s = timeout_s
-        self.calls: KeptByInputs[Call] = KeptByInputs(MAX_CALLS, _entries, remembered=MAX_CALLS)
+        self.calls: IdentityCache[ClientSlice] = IdentityCache(MAX_CALLS, _entries, remembered=MAX_CALLS)
         self._policy = policy
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple:
         """The merged partial (None without a fold) and the kept values by client (empty without any)."""
-        return _Run(self, work, Tolerance(self._policy, report), report, stop).result()
+        return _Run(self, work, FaultPolicy(self._policy, report), report, stop).result()
 
     def close(self) -> None:
         self.workers.close()
 
 
-def _entries(call: Call) -> float:
+def _entries(call: ClientSlice) -> float:
     """What a call counts among those that are kept; one that lacks a client would not tell why again."""
     return math.inf if None in call.clients else 1
 
@@ -86,7 +86,7 @@ def _entries(call: Call) -> float:
 class _Run:
     """One client stage in progress."""
 
-    def __init__(self, stack: ClientsExecutor, work: ClientWork, tolerance: Tolerance, report: Report, stop: Stop):
+    def __init__(self, stack: ClientsExecutor, work: ClientWork, tolerance: FaultPolicy, report: Report, stop: Stop):
         self.devices = stack.devices
         self.workers = stack.workers
         self.memory = stack.memory
@@ -107,7 +107,7 @@ class _Run:
         self.without_rule: set[tuple] = set()  # layouts of clients that cannot be stacked
         self.shared: dict[str, list[tf.Tensor]] = {}
         self.sharing = threading.Lock()
-        self.drawing = Drawing(work, self.size, drops=tolerance.drops, timeout_s=self.timeout_s, stop=stop)
+        self.drawing = ClientSource(work, self.size, drops=tolerance.drops, timeout_s=self.timeout_s, stop=stop)
 
     def _call_size(self, planned: int) -> int:
         """The clients of a call: at most as planned, and few enough that every device gets a call."""
@@ -144,7 +144,7 @@ class _Run:
 
     def _zero(self, device: DeviceExecutor) -> object:
         """The partial of no clients."""
-        return self._clients(device, Call(0, 0, ()))[0]
+        return self._clients(device, ClientSlice(0, 0, ()))[0]
 
     def _perform(self, device: DeviceExecutor, drawn: Drawn) -> None:
         last = drawn.first + len(drawn.clients) - 1
@@ -162,15 +162,15 @@ class _Run:
                     self.report.measure(self.work.merge, bits.tolist())
         self.report.ran(self.work.stage, device.device, drawn.first, last)
 
-    def _call(self, drawn: Drawn) -> Call:
+    def _call(self, drawn: Drawn) -> ClientSlice:
         """A call of datasets, which do not change, is kept; others are read anew. What cannot be read is a fault."""
 
-        def read() -> Call:
+        def read() -> ClientSlice:
             with Reader(f"fedcore-data-{drawn.first}") as reader:
                 clients = [self._converted(i, c, reader) for i, c in enumerate(drawn.clients, drawn.first)]
-            return Call(drawn.first, self.size, tuple(clients))
+            return ClientSlice(drawn.first, self.size, tuple(clients))
 
-        def read_with_users_code() -> Call:
+        def read_with_users_code() -> ClientSlice:
             blocked_threads.check()
             with stopped_by(self.stop), users_code():
                 return read()
@@ -203,14 +203,14 @@ class _Run:
     def _convert(self, index: int, client: tuple) -> tuple:
         return tuple(map(converted, self.work.cohorts, itertools.repeat(index), client))
 
-    def _checked(self, device: DeviceExecutor, call: Call) -> Outcome:
+    def _checked(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
         """As `_fitting`; where clients may be dropped, the floats of the outcome are finite."""
         partial, kept = self._fitting(device, call)
         if self.tolerance.drops and not _is_finite([*flatten(partial), *flatten(tuple(kept.values()))]):
             raise NotFinite((partial, kept))
         return partial, kept
 
-    def _fitting(self, device: DeviceExecutor, call: Call) -> Outcome:
+    def _fitting(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
         """The outcome of a call's clients, in parts that fit into the device's memory: halves down to one block, then
         the clients of a block one by one, which pass the partial on.
 
@@ -224,7 +224,7 @@ class _Run:
         if memory.clients(self.work.key, call.places) == call.places:
             try:
                 return self._stacked(device, call) if self.stacked else self._clients(device, call)
-            except NoRule as error:
+            except NoBatchingRule as error:
                 self.without_rule.add(layouts)
                 self.report.note(f"@{self.work.stage} runs client by client: {error}")
                 return self._unlike(device, call)
@@ -242,14 +242,14 @@ class _Run:
         halves = [self._fitting(device, half)[0] for half in call.halves() if half.present]
         return halves[0] if len(halves) == 1 else self._merge(*halves), {}
 
-    def _unlike(self, device: DeviceExecutor, call: Call) -> Outcome:
+    def _unlike(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
         tree = MergeTree(self._merge)
         for i, client in enumerate(call.clients):
             alone = call.with_only([call.first + i])
             tree.add(i, ABSENT if client is None else self._clients(device, alone)[0])
         return tree.result(), {}
 
-    def _one_by_one(self, device: DeviceExecutor, call: Call) -> Outcome:
+    def _one_by_one(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
         """One block, as `_stacked` or `_clients` would run it."""
         partial = self._zero(device) if self.stacked else None
         kept: dict[int, object] = {}
@@ -266,7 +266,7 @@ class _Run:
                 kept.update(of_client)
         return partial, kept
 
-    def _clients(self, device: DeviceExecutor, call: Call, before: object = None) -> Outcome:
+    def _clients(self, device: DeviceExecutor, call: ClientSlice, before: object = None) -> Outcome:
         """One graph call in which clients follow one another, after those of a partial where it is given."""
         work = self.work
         function, seeds, tensors = looped(work, device, call, continues=before is not None)
@@ -277,12 +277,12 @@ class _Run:
         kept = out[0] if work.zero is None else out[1] if work.keeps else ()
         return None if work.zero is None else out[0], dict(zip(call.present, kept, strict=bool(kept)))
 
-    def _stacked(self, device: DeviceExecutor, call: Call) -> Outcome:
+    def _stacked(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
         """One graph call in which clients stand side by side."""
         function, tensors = stacked(self.work, device, call, self.width, self.block)
         return self._run(device, call, function, [*self._shared(device), *tensors]), {}
 
-    def _run(self, device: DeviceExecutor, call: Call, function: Realized, tensors: list) -> tuple:
+    def _run(self, device: DeviceExecutor, call: ClientSlice, function: Realized, tensors: list) -> tuple:
         seconds = None if self.timeout_s is None else self.timeout_s * max(1, len(call.present))
         if seconds is not None:
             device.get_ready(function, tensors)

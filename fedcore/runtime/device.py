@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError, brief
-from fedcore.graphs.packing import packed
-from fedcore.graphs.realize import Realized
-from fedcore.runtime.functions import Functions
+from fedcore.graphs.batched.packing import packed
+from fedcore.graphs.stages.realize import Realized
+from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.stopping import Stop
 
 MAX_PACKED_BYTES = 512 << 20
@@ -29,9 +29,9 @@ class DeviceExecutor:
         functions: those of the whole stack.
     """
 
-    def __init__(self, device: str, functions: Functions | None = None):
+    def __init__(self, device: str, functions: ExecutableCache | None = None):
         self.device = device
-        self.functions = functions or Functions()
+        self.functions = functions or ExecutableCache()
         self.packed = packed(MAX_PACKED_BYTES)
         self._suffix = device.removeprefix("/")
         self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # a state holds some, most of which stay as they are

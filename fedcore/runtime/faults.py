@@ -8,7 +8,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import ClientError, FedcoreError, brief
-from fedcore.runtime.client_calls import Call
+from fedcore.runtime.client_calls import ClientSlice
 from fedcore.runtime.failures import reason
 from fedcore.runtime.reader import TooLate
 from fedcore.runtime.report import Report
@@ -75,7 +75,7 @@ class NotFinite(FedcoreError):
         super().__init__("what it contributes is not finite")
 
 
-class Tolerance:
+class FaultPolicy:
     """What one client stage does about clients that fail.
 
     Guarantees:
@@ -95,7 +95,7 @@ class Tolerance:
     def drops(self) -> bool:
         return self._policy is not None
 
-    def outcome(self, perform: Callable[[Call], tuple], call: Call) -> tuple | None:
+    def outcome(self, perform: Callable[[ClientSlice], tuple], call: ClientSlice) -> tuple | None:
         """What `perform` gives for the clients that do not fail; None where all do."""
         tries = self._retries
         while present := call.present:
@@ -121,7 +121,7 @@ class Tolerance:
                 call = call.without(failed)
         return None
 
-    def _failing_alone(self, perform: Callable[[Call], object], call: Call) -> dict[int, Exception]:
+    def _failing_alone(self, perform: Callable[[ClientSlice], object], call: ClientSlice) -> dict[int, Exception]:
         """The clients of a call that fail without the others; the first of them, where it is raised."""
         failed: dict[int, Exception] = {}
         for index in call.present:
@@ -132,7 +132,7 @@ class Tolerance:
                     break
         return failed
 
-    def _error_of(self, perform: Callable[[Call], object], call: Call) -> Exception | None:
+    def _error_of(self, perform: Callable[[ClientSlice], object], call: ClientSlice) -> Exception | None:
         found: Exception | None = None
         for _ in range(1 + self._retries):
             try:

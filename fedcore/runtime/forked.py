@@ -3,7 +3,7 @@
 import os
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.threads import has_started
+from fedcore.graphs.tensors.intra_op_threads import has_started
 
 _is_forked = False
 

@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from fedcore.data import columns_of, fixed_seeds
 from fedcore.errors import FedcoreError, brief
-from fedcore.graphs.threads import set_intra_op_threads
+from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.ir import Module
 from fedcore.runtime.arguments import ClientValues, prepare, restore
 from fedcore.runtime.blocked import blocked_threads
 from fedcore.runtime.clients import ClientsExecutor
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
+from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.faults import Drop
-from fedcore.runtime.functions import Functions
 from fedcore.runtime.metering import meter
 from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.report import Report
@@ -60,7 +60,7 @@ class LocalRuntime:
         self.default_num_clients = default_num_clients
         self.plan_options = dict(plan_options)
         self._notes = tuple(notes)
-        functions = Functions()
+        functions = ExecutableCache()
         devices = [DeviceExecutor(device, functions) for device in clients]
         self._clients = ClientsExecutor(devices, workers_per_device, on_client_failure, client_timeout_s)
         self._plans = PlanExecutor(DeviceExecutor(server, functions), self._clients, default_num_clients)

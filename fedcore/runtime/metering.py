@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from fedcore.graphs.kept import KeptByInputs
+from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.intrinsics.planned import fold_of, sent_by
 from fedcore.ir import Module
 from fedcore.types import Type, leaves, member_of
@@ -54,7 +54,7 @@ def crossings(plan: Module) -> list[Crossing]:
     return found
 
 
-_crossings: KeptByInputs[list[Crossing]] = KeptByInputs(64)
+_crossings: IdentityCache[list[Crossing]] = IdentityCache(64)
 """Of the plans that ran last."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedcore.errors import Location
-from fedcore.graphs.kept import KeptByInputs
+from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir import Module
 from fedcore.ir.locations import user_location
 from fedcore.runtime.report import Report
@@ -17,7 +17,7 @@ from fedcore.types import FederatedType, StructType, TensorType, Type
 NON_FINITE_CLIENTS = "num_non_finite_clients"
 """The metric: an integer, or a row of them for a sample of clients, anywhere in a result."""
 
-_paths: KeptByInputs[list[tuple]] = KeptByInputs(256)
+_paths: IdentityCache[list[tuple]] = IdentityCache(256)
 _first_warning = threading.Lock()  # held from the first warning on
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
-from fedcore.graphs.kept import KeptByInputs
-from fedcore.graphs.realize import pack, realize_stage
-from fedcore.graphs.sizes import measured_bits, unsized
-from fedcore.graphs.values import flatten, unflatten
+from fedcore.graphs.stages.realize import pack, realize_stage
+from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.graphs.tensors.sizes import measured_bits, unsized
+from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.runtime.arguments import ClientValues, leaf_numbers
@@ -69,8 +69,8 @@ class PlanExecutor:
         self._default = ClientValues(range(default_num_clients or 0), lambda value, path: value, "default_num_clients")
         self._server = server
         self._clients = clients
-        self._facts: KeptByInputs[_Facts] = KeptByInputs(MAX_PLANS)
-        self._results: KeptByInputs[tuple] = KeptByInputs(MAX_RESULTS)
+        self._facts: IdentityCache[_Facts] = IdentityCache(MAX_PLANS)
+        self._results: IdentityCache[tuple] = IdentityCache(MAX_RESULTS)
         self._aside = Workers(1, 1, name="fedcore-server")
 
     def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from fedcore.data import columns_of, fixed_seeds
 from fedcore.errors import ExecutionError, FedcoreError
-from fedcore.graphs.columns import Columns
-from fedcore.graphs.trace import eager_callable
+from fedcore.graphs.capture.graph_import import eager_callable
+from fedcore.graphs.sequences.columns import Columns
 from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir import Module, Operation, lookup
 from fedcore.ir.calls import check_inlined_size

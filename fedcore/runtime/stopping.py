@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.cancelling import Cancellation
+from fedcore.graphs.tensors.cancellation import Cancellation
 
 GRACE_S = 1.5
 """How long a call that is ended waits for its graph calls; a kernel that takes longer ends on its own."""

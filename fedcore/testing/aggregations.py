@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import fedcore as fc
 from fedcore.computation.computation import _typed
 from fedcore.errors import InvalidValue, TypeMismatch
-from fedcore.graphs.trace import eager_callable
-from fedcore.graphs.values import to_python
+from fedcore.graphs.capture.graph_import import eager_callable
+from fedcore.graphs.tensors.values import to_python
 from fedcore.ir import Symbol
 from fedcore.ir.interpret import Interpreter
 from fedcore.runtime.arguments import prepare

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError, brief
-from fedcore.graphs.columns import Columns
+from fedcore.graphs.sequences.columns import Columns
 from fedcore.runtime import LocalRuntime
 from fedcore.scalars import random_generator
 from fedcore.types import map_tensors

@@ -11,7 +11,7 @@ import fedcore as fc
 from fedcore.compiler import compile_module, get_pass
 from fedcore.compiler.pipeline import Pass
 from fedcore.errors import FedcoreError
-from fedcore.graphs.trace import eager_callable
+from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir import Module, lookup, verify
 from fedcore.ir.interpret import Interpreter

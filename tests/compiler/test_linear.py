@@ -14,7 +14,7 @@ import fedcore as fc
 from fedcore.compiler import DEFAULT_PIPELINE, compile_module, get_pass
 from fedcore.computation.computation import Computation
 from fedcore.errors import FedcoreError
-from fedcore.graphs.allowed import check_graphs
+from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.ir import bundle, parse_module, verify
 from fedcore.ir.limits import MAX_INLINED
 
@@ -134,7 +134,7 @@ TRACED = (
     "cse",
     "dce",
     "partition",
-    "trim",
+    "dead-leaf-elimination",
 )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fedcore as fc
 from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, all_passes, compile_module, get_pass
-from fedcore.graphs.trace import eager_callable
+from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.ir import Module, lookup, verify
 from fedcore.ir.interpret import Interpreter
 from fedcore.runtime import Report
@@ -34,15 +34,15 @@ PREPARED = [
     ("cse", f"{LOWERING},partition"),
     ("dce", ""),
     ("dce", LOWERING),
-    ("dce", f"{LOWERING},partition,trim,fuse"),
+    ("dce", f"{LOWERING},partition,dead-leaf-elimination,fuse"),
     ("partition", LOWERING),
-    ("trim", f"{LOWERING},partition"),
-    ("trim", f"{LOWERING},partition,fuse"),
+    ("dead-leaf-elimination", f"{LOWERING},partition"),
+    ("dead-leaf-elimination", f"{LOWERING},partition,fuse"),
     ("fuse", f"{LOWERING},partition"),
-    ("fuse", f"{LOWERING},partition,trim"),
-    ("grappler", f"{LOWERING},partition,trim,fuse"),
+    ("fuse", f"{LOWERING},partition,dead-leaf-elimination"),
+    ("grappler", f"{LOWERING},partition,dead-leaf-elimination,fuse"),
     ("plan", f"{LOWERING},partition"),
-    ("plan", f"{LOWERING},partition,trim,fuse"),
+    ("plan", f"{LOWERING},partition,dead-leaf-elimination,fuse"),
     ("strip-locations", ""),
     ("strip-locations", LOWERING),
     ("strip-locations", DEFAULT_PIPELINE),

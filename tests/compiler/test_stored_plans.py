@@ -212,7 +212,7 @@ def test_a_changed_pass_compiles_again(edited):
 
 
 def test_a_rule_of_a_third_party_shows_in_the_digest(monkeypatch):
-    from fedcore.graphs.vectorise.lanes import rules
+    from fedcore.graphs.batched.batched_value import rules
 
     found = {code_digest.code_digest()}
     for text in ("def f(call, node, x): return x", "def f(call, node, x): return call"):

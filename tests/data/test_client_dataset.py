@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import fedcore as fc
 from fedcore.data import columns_of
 from fedcore.errors import FedcoreError, TypeMismatch
-from fedcore.graphs.realize import pack
-from fedcore.graphs.values import flatten
+from fedcore.graphs.stages.realize import pack
+from fedcore.graphs.tensors.values import flatten
 
 ROWS = 7
 COLUMNS = {"x": np.arange(ROWS * 2, dtype=np.float32).reshape(ROWS, 2), "y": np.arange(ROWS, dtype=np.int32)}

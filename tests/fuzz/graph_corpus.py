@@ -6,10 +6,10 @@ from tensorflow.core.framework import function_pb2, graph_pb2
 from tensorflow.python.eager import context
 
 import fedcore as fc
-from fedcore.graphs.allowed import check_graphs
-from fedcore.graphs.canonical import with_content_names
-from fedcore.graphs.trace import call_leaves
-from fedcore.graphs.vectorise.nodes import body_of
+from fedcore.graphs.capture.graph_import import call_leaves
+from fedcore.graphs.graphdef.allow_list import check_graphs
+from fedcore.graphs.graphdef.canonical_form import with_content_names
+from fedcore.graphs.graphdef.parsed_graph import body_of
 from fedcore.ir import Module
 from fedcore.ir.module import digest_of
 

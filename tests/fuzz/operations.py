@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2, types_pb2
 from tensorflow.python.framework import op_def_registry
 
-from fedcore.graphs.traits import traits_of
+from fedcore.graphs.graphdef.side_effects import side_effects_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol, digest_of
 from fedcore.types import FunctionType, StructType, TensorType, tensor_leaves
 from fedcore.types.dtypes import DTYPES
@@ -98,7 +98,7 @@ class _Drawing:
             argument.attr["dtype"].type = _enum(type_)
         data = self.graph_def.SerializeToString()
         parameter = StructType(self.arguments) if self.arguments else None
-        traits = dict.fromkeys(traits_of(self.graph_def), True)
+        traits = dict.fromkeys(side_effects_of(self.graph_def), True)
         graph = Graph("g", FunctionType(parameter, result), digest_of(data), traits)
         return Case(self.declared.name, Module("traced", (graph,), (), {graph.digest: data}), self._values())
 
@@ -324,8 +324,9 @@ def run(given: Case) -> str:
     Raises:
         FedcoreError: it is refused, or TensorFlow cannot import it.
     """
-    from fedcore.graphs.allowed import check_graphs
-    from fedcore.graphs.trace import call_leaves, spec
+    from fedcore.graphs.capture.graph_import import call_leaves
+    from fedcore.graphs.graphdef.allow_list import check_graphs
+    from fedcore.graphs.tensors.specs import spec
 
     check_graphs(given.module, trusted=False)
     specs = [spec(leaf) for leaf in tensor_leaves(given.graph.type.parameter)]

@@ -10,8 +10,8 @@ import pytest
 from operations import case
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs import op_classes
-from fedcore.graphs.allowed import check_graphs
+from fedcore.graphs.graphdef import op_classes
+from fedcore.graphs.graphdef.allow_list import check_graphs
 
 pytestmark = pytest.mark.slow  # imports TensorFlow
 OPS = sorted(op_classes._allowed() - op_classes.MAY_CRASH - {"While", "StatelessWhile"})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedcore as fc
 from fedcore.errors import TracingError
-from fedcore.graphs.constant_tables import constant_tables, look_up
+from fedcore.graphs.capture.constant_tables import constant_tables, look_up
 
 STRINGS = fc.TensorType("str", [None])
 WANTED = ["a", "z", "b", ""]

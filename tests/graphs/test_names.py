@@ -3,7 +3,7 @@
 import pytest
 
 import fedcore as fc
-from fedcore.graphs.trace import scope
+from fedcore.graphs.capture.graph_import import scope
 from fedcore.ir import parse_module
 
 NAMES = [

@@ -15,8 +15,8 @@ import fedcore as fc
 from fedcore.compiler import DEFAULT_PIPELINE, compile_module
 from fedcore.compiler.pinned_plans import pinned
 from fedcore.errors import FedcoreError, TracingError
-from fedcore.graphs.allowed import check_graphs
-from fedcore.graphs.canonical import ANONYMOUS, with_content_names
+from fedcore.graphs.graphdef.allow_list import check_graphs
+from fedcore.graphs.graphdef.canonical_form import ANONYMOUS, with_content_names
 from fedcore.ir import Module, bundle
 from fedcore.learning import models
 
@@ -294,9 +294,9 @@ def test_no_module_imports_a_library_under_names_that_are_not_made_from_content(
         for match in gives.findall(path.read_text())
     }
     assert found == {
-        ("graphs/trace.py", "add_function_def"),
-        ("graphs/trace.py", "import_graph_def("),
-        ("graphs/draws.py", "import_graph_def("),
-        ("graphs/grappler.py", "OptimizeGraph"),
-        ("graphs/vectorise/nodes.py", "function_def_to_graph_def("),
+        ("graphs/capture/graph_capture.py", "add_function_def"),
+        ("graphs/capture/graph_capture.py", "import_graph_def("),
+        ("graphs/graphdef/sequence_operands.py", "import_graph_def("),
+        ("graphs/graphdef/grappler.py", "OptimizeGraph"),
+        ("graphs/graphdef/parsed_graph.py", "function_def_to_graph_def("),
     }

@@ -8,7 +8,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.compiler.pipeline import compile_module
 from fedcore.errors import TracingError
-from fedcore.graphs.seeding import fold_in as fold_in_tensor
+from fedcore.graphs.tensors.tensor_seeds import fold_in as fold_in_tensor
 from fedcore.seeds import fold_in
 
 RUNTIMES = [fc.runtime.local(workers_per_device=1), fc.runtime.local(workers_per_device=3), fc.runtime.reference()]

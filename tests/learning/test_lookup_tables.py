@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.errors import TracingError
-from fedcore.graphs.constant_tables import look_up
+from fedcore.graphs.capture.constant_tables import look_up
 from fedcore.learning import algorithms, optimizers
 
 L = keras.layers

@@ -492,7 +492,7 @@ def test_a_client_of_the_wrong_type_is_a_mismatch_where_failures_are_raised():
 
 def test_a_call_that_fails_only_together_says_so():
     from fedcore.runtime.client_calls import Call
-    from fedcore.runtime.faults import Tolerance
+    from fedcore.runtime.faults import FaultPolicy
     from fedcore.runtime.report import Report
 
     tried = []
@@ -503,7 +503,7 @@ def test_a_call_that_fails_only_together_says_so():
             raise tf.errors.InternalError(None, None, "too many")
         return None, {}
 
-    tolerance = Tolerance(fc.runtime.drop(max_retries=1), Report())
+    tolerance = FaultPolicy(fc.runtime.drop(max_retries=1), Report())
     with pytest.raises(
         ClientError, match="the clients 4 to 6 failed together, though none of them fails alone: too many"
     ):

@@ -338,7 +338,7 @@ def call(answers):
     except fc.errors.FedcoreError as error:
         answers.put(str(error))
 
-from fedcore.graphs.threads import has_started
+from fedcore.graphs.tensors.intra_op_threads import has_started
 before = has_started()
 mean([2.0])
 tell([before, has_started()])

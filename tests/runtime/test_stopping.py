@@ -11,7 +11,7 @@ import tensorflow as tf
 from separate_process import command, environment, told
 
 import fedcore as fc
-from fedcore.graphs.cancelling import Cancellation
+from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.runtime.stopping import Stop, Stopped
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)

@@ -104,7 +104,7 @@ def test_an_example_that_does_not_parse_is_found(declared):
 
 
 def test_a_meaning_that_differs_from_the_local_runtime_is_found(declared):
-    from fedcore.graphs import kernels
+    from fedcore.graphs.stages import kernels
 
     @fc.intrinsic("(value: T -> T) where T: numeric", level="local")
     def negated(value):

@@ -236,7 +236,7 @@ class _Fusion:
                 known[op.name] = builder.append("struct", [known[o.name] for o in op.operands], op.type, op.attributes)
 
     def _graph(self, name, function, run, inputs, outputs, types) -> tuple[Graph, list[str]]:
-        from fedcore.graphs.fusing import trace_operations
+        from fedcore.graphs.stages.fusing import trace_operations
 
         local = attrs.evolve(
             function,

@@ -14,7 +14,7 @@ def grappler(module: Module) -> Module:
     """
     if module.stage != "planned":
         return module
-    from fedcore.graphs.grappler import optimised_graph
+    from fedcore.graphs.graphdef.grappler import optimised_graph
 
     graphs, blobs = [], dict(module.blobs)
     for graph in module.graphs:

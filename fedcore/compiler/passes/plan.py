@@ -11,7 +11,7 @@ from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.types import TensorType, Type, leaves, member_of
 
 if TYPE_CHECKING:
-    from fedcore.graphs.stacking import Stacking
+    from fedcore.graphs.batched.batching_policy import Stacking
 
 
 @compiler_pass("plan")
@@ -83,7 +83,7 @@ def _strategy(
 
 
 def _is_for_xla(module: Module, op: Operation) -> bool:
-    from fedcore.graphs.xla import can_compile
+    from fedcore.graphs.stages.xla import can_compile
 
     names = [f.name for f in module.functions]
     stage = names.index(op.operands[0 if op.kind == "collect" else 1].name)
@@ -91,7 +91,7 @@ def _is_for_xla(module: Module, op: Operation) -> bool:
     return bool(graphs) and all(can_compile(g, module.blob(g.digest)) for g in graphs)
 
 
-def why_not_stacked(module: Module, op: Operation) -> str | None:
+def why_not_batched(module: Module, op: Operation) -> str | None:
     """Why the clients of a fold or a collect are not stacked; None where they can be."""
     found = _stacking(module, op, _joins(module).get(op.name), None, None)
     return found if isinstance(found, str) else None
@@ -109,7 +109,7 @@ def _stacking(
     broadcasts = split_operands(given)
     if broadcasts == len(given):
         return "it takes no value of a client's own"
-    from fedcore.graphs.stacking import Stacking, stacking
+    from fedcore.graphs.batched.batching_policy import Stacking, stacking
 
     zero, stage = (o.name for o in op.operands[:2])
     found = stacking(module, zero, stage, join.operands[0].name, broadcasts, block or BLOCK, width)

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError, brief
+from fedcore.graphs import private_api
 
 _ORDER = "from_keras_model(keras_model, loss, input_spec)"
 
@@ -61,8 +62,7 @@ def _name(fn) -> str:
 def _is_elementwise(fn) -> bool:
     own = type(fn) if isinstance(fn, keras.losses.Loss | keras.metrics.MeanMetricWrapper) else fn
     elsewhere = ("sparse", "ctc", "wrapper", "tversky", "dice", "circle")
-    is_keras = str(getattr(own, "__module__", "")).startswith("keras.src.") and hasattr(own, "__name__")
-    return is_keras and not any(word in _name(own).lower() for word in elsewhere)
+    return private_api.is_defined_by_keras(own) and not any(word in _name(own).lower() for word in elsewhere)
 
 
 def _size(tensor) -> int:

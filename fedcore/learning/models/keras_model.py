@@ -7,7 +7,8 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError, brief
-from fedcore.graphs.values import elements_of
+from fedcore.graphs import private_api
+from fedcore.graphs.tensors.values import elements_of
 from fedcore.learning.models.functional_model import BATCH_PARTS, batch_type, checked_batch_type
 from fedcore.learning.models.keras_checks import (
     check_arguments,
@@ -119,7 +120,7 @@ class _KerasModel(PureModel):
             ) from error
 
     def _training(self, training: bool) -> dict:
-        return {"training": training} if self.keras_model._call_has_training_arg else {}  # a call may not take it
+        return {"training": training} if private_api.takes_training(self.keras_model) else {}  # a call may not take it
 
     def _check_loss(self, predictions, y, sample_weight=None) -> None:
         who = f"the loss of {self.keras_model.name}"
@@ -154,7 +155,9 @@ class _KerasModel(PureModel):
         # Seed generators' states and integers: no weights, so they start anew with every forward pass.
         self.fixed = [v for v in model.non_trainable_variables if id(v) not in moving]
         self.fixed_starts = [value_now(v) for v in self.fixed]
-        self.seed_states = {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
+        self.seed_states = {
+            id(g.state) for layer in private_api.layers_within(model) for g in private_api.seed_generators(layer)
+        }
         self.first_trainable = [initialisers.first_value(v.value) for v in self.trainable]
         self.first_non_trainable = [initialisers.first_value(v.value) for v in self.non_trainable]
 

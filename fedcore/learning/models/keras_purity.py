@@ -7,7 +7,8 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.graphs.constant_tables import constant_tables
+from fedcore.graphs import private_api
+from fedcore.graphs.capture.constant_tables import constant_tables
 from fedcore.learning.models.model_weights import layer_states
 
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
@@ -32,7 +33,7 @@ def check_pure(model: keras.Model, call: Callable, x) -> None:
         if outer.dtype != tf.resource or id(outer) in known:
             continue
         layer = _layer_of(model, inner.consumers()[0])
-        if outer._handle_data is not None and outer._handle_data.shape_and_type:
+        if private_api.handle_types(outer):
             raise TracingError(
                 f"{layer} keeps a tf.Variable that Keras does not know, so clients would share it; make it with "
                 "self.add_weight(..., trainable=False)"
@@ -49,7 +50,7 @@ def _spec(tensor: tf.Tensor) -> tf.TensorSpec:
 
 def _layer_of(model: keras.Model, op: tf.Operation) -> str:
     """The innermost layer in whose scope an operation is."""
-    layers = {layer.name: layer for layer in model._flatten_layers()}
+    layers = {layer.name: layer for layer in private_api.layers_within(model)}
     for scope in reversed(op.name.split("/")):
         # TensorFlow numbers a scope that it meets again.
         layer = layers.get(scope) or layers.get(re.sub(r"_\d+$", "", scope))

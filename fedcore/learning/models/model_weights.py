@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue
+from fedcore.graphs import private_api
 
 
 def layer_states(keras_model) -> list:
@@ -13,7 +14,7 @@ def layer_states(keras_model) -> list:
 
     They are no weights: every client starts from zeros in every round, and no state leaves it.
     """
-    layers = [layer for layer in keras_model._flatten_layers() if getattr(layer, "stateful", False)]
+    layers = [layer for layer in private_api.layers_within(keras_model) if getattr(layer, "stateful", False)]
     found = {id(v): v for layer in layers for v in keras.tree.flatten(getattr(layer, "states", None) or [])}
     return list(found.values())
 
@@ -25,7 +26,7 @@ def averaged_weights(keras_model) -> list:
 
 def has_value(variable) -> bool:
     """Whether a variable of TensorFlow or Keras has a value now; one that is made in a graph gets it there."""
-    if not isinstance(variable.handle, tf.__internal__.EagerTensor):
+    if not private_api.is_eager(variable.handle):
         return False
     with tf.init_scope():
         return bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle))

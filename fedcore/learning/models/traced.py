@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.graphs.keras_seeds import default_seeds
+from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.ir.locations import describe
 from fedcore.learning.models.model_weights import has_value, value_now
 from fedcore.learning.models.pure_model import PureModel

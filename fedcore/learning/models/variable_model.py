@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs import private_api
 from fedcore.ir.locations import describe
 from fedcore.learning.models.functional_model import batch_type, checked_output
 from fedcore.learning.models.gradients import with_gradients
@@ -222,5 +223,4 @@ def _python(method: Callable) -> Callable:
 
 def _converted(method: Callable) -> Callable:
     """A method with Python control flow over tensors made part of the graph."""
-    autograph = tf.__internal__.autograph
-    return autograph.tf_convert(method, autograph.control_status_ctx())
+    return private_api.converted(method)

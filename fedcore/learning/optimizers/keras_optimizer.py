@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError, brief
+from fedcore.graphs import private_api
 from fedcore.learning.optimizers.adafactor import build_adafactor
 from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
@@ -64,7 +65,7 @@ def _from_keras(given: keras.optimizers.Optimizer) -> Optimizer:
     if rule is None:
         known = ", ".join(r.__name__ for r in _RULES)
         raise FedcoreError(f"{name} is no optimizer that fedcore knows; there is {known}")
-    schedule = given._learning_rate
+    schedule = private_api.learning_rate(given)
     scheduled = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
     if callable(schedule) and not scheduled and not isinstance(schedule, keras.Variable):
         raise FedcoreError(f"{name}: the learning rate is a Python function; give a Keras schedule or a number")
@@ -72,7 +73,7 @@ def _from_keras(given: keras.optimizers.Optimizer) -> Optimizer:
     for option, reason in _REFUSED.items():
         if config.get(option):
             raise FedcoreError(f"{name}({option}={brief(config[option])}) is not supported: {reason}")
-    if getattr(given, "_exclude_from_weight_decay", None) or getattr(given, "_exclude_from_weight_decay_pattern", None):
+    if private_api.excludes_from_weight_decay(given):
         raise FedcoreError(f"{name}.exclude_from_weight_decay is not supported: weights have no names in a round")
     optimizer = rule(0.0 if scheduled else float(config["learning_rate"]), config)
     if config["weight_decay"] is not None:

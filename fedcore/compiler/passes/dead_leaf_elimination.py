@@ -1,0 +1,359 @@
+import collections
+import functools
+
+import attrs
+import numpy as np
+
+from fedcore.compiler.leaf_sets import (
+    NOTHING,
+    Leaves,
+    count,
+    elements_of,
+    everything,
+    has_zero,
+    part_of,
+    split,
+    start_of,
+    within,
+)
+from fedcore.compiler.liveness import LEAFWISE, Live, Liveness
+from fedcore.compiler.passes.dce import dce
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.reachable import named_by
+from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
+from fedcore.ir.module_builder import rename_symbols
+from fedcore.ir.operations import lookup
+from fedcore.ir.structural import item
+from fedcore.types import FederatedType, StructType, TensorType, Type, is_static
+
+_FREE = ("struct", "item")
+
+
+@compiler_pass("dead-leaf-elimination")
+def dead_leaf_elimination(module: Module) -> Module:
+    """Drops the leaves that nobody reads from what stages take and return, and so from what is broadcast and sent.
+
+    A broadcast struct of which clients read one element becomes a broadcast of that element; a partial carries only
+    what the server reads, and what its own accumulation needs. The client values that the caller gives stay whole.
+    """
+    if module.stage != "planned":
+        return module
+    pruned = dce(_DeadLeafElimination(module).run())
+    return module if _forms(pruned) == _forms(module) else pruned
+
+
+def _forms(module: Module) -> collections.Counter:
+    return collections.Counter(map(_form, module.functions))
+
+
+def _form(function: Function) -> tuple:
+    """What a function takes, does and returns, bookkeeping aside: where it is the same, nothing was dropped."""
+    types = function.types()
+    work = tuple(
+        (op.kind, op.type, *(types[o.name] for o in op.operands if isinstance(o, Ref)))
+        for op in function.operations
+        if op.kind not in _FREE
+    )
+    return tuple(p.type for p in function.parameters), work, function.result_type
+
+
+@attrs.define(eq=False)
+class _Held:
+    """Some leaves of a value that is of `type` in the program before; `value` is of the type that holds just those."""
+
+    value: Value
+    type: Type
+    kept: Leaves
+    parts: dict[int, "_Tree"] = attrs.field(factory=dict)
+
+    @functools.cached_property
+    def left(self) -> dict[int, int]:
+        """The elements of which something is kept, with their positions in `value`."""
+        kept = [bool(mine) for _, _, mine in split(StructType(elements_of(self.type)), self.kept)]
+        return {i: position for position, i in enumerate(i for i, mine in enumerate(kept) if mine)}
+
+
+_Tree = _Held | tuple | None
+"""What stands for a value: some of its leaves together, or element by element; None where nothing of it is left."""
+
+
+class _Body:
+    """A function in the making: takes values apart, and puts together those that an operation needs."""
+
+    def __init__(self, builder: Builder):
+        self.builder = builder
+
+    def held(self, value: Value, type_: Type, kept: Leaves | None = None) -> _Held:
+        return _Held(value, type_, everything(type_) if kept is None else kept)
+
+    def element(self, tree: _Tree, index: int) -> _Tree:
+        if tree is None or isinstance(tree, tuple):
+            return None if tree is None else tree[index]
+        if index not in tree.parts:
+            tree.parts[index] = self._element(tree, index)
+        return tree.parts[index]
+
+    def _element(self, tree: _Held, index: int) -> _Tree:
+        kept = within(tree.kept, start_of(tree.type, index), elements_of(tree.type)[index])
+        if not kept:
+            return None
+        position, value = tree.left, tree.value
+        if len(position) > 1 or len(tree.kept) == count(tree.type):  # else the only element left is the value itself
+            value = item.emit([value], builder=self.builder, index=position[index])
+        return _Held(value, _element_type(tree.type, index), kept)
+
+    def value(self, tree: _Tree, type_: Type, wanted: Leaves) -> Value:
+        """The value that holds just the wanted leaves of a value of the type."""
+        if isinstance(tree, _Held) and tree.kept == wanted:
+            return tree.value
+        made = part_of(type_, wanted)
+        elements = enumerate(elements_of(type_))
+        parts = [(i, t, within(wanted, start_of(type_, i), t)) for i, t in elements]
+        values = [self.value(self.element(tree, i), t, mine) for i, t, mine in parts if mine]
+        if len(values) == 1 and len(wanted) != count(type_):
+            return values[0]
+        return self.builder.append("struct", values, made)
+
+    def whole(self, tree: _Tree, type_: Type) -> Value:
+        """A value of the type, with zeros (or no text) in place of the leaves that are gone."""
+        if isinstance(tree, _Held) and len(tree.kept) == count(type_):
+            return tree.value
+        if elements_of(type_) and not (tree is None and has_zero(type_)):
+            parts = [self.whole(self.element(tree, i), t) for i, t in enumerate(elements_of(type_))]
+            return self.builder.append("struct", parts, type_)
+        if has_zero(type_):
+            return self.builder.append("generic_zero", [], type_)
+        assert isinstance(type_, TensorType)
+        assert is_static(type_.shape)
+        return self.builder.literal(np.full(type_.shape, b"" if type_.dtype.name == "str" else False), type_)
+
+
+def _element_type(type_: Type, index: int) -> Type:
+    element = elements_of(type_)[index]
+    return attrs.evolve(type_, member=element) if isinstance(type_, FederatedType) else element
+
+
+def _holding(tree: _Tree, wanted: Leaves, type_: Type) -> list[_Held]:
+    """The values at hand that hold some of the wanted leaves, in order."""
+    if isinstance(tree, _Held):
+        return [tree] if tree.kept & wanted else []
+    found = []
+    for i, part in enumerate(tree or ()):
+        element = elements_of(type_)[i]
+        found += _holding(part, within(wanted, start_of(type_, i), element), element)
+    return found
+
+
+class _DeadLeafElimination:
+    """Rebuilds a plan from what is needed of each value."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.live = Liveness(module)
+        self.needed = self.live.of_plan()
+        self.target = ModuleBuilder(module.stage)
+        self.target.blobs.update(module.blobs)
+        self.names: dict[str, str] = {}
+        self.main = _Body(Builder(self.target, locate=lambda: None))
+        self.known: dict[str, _Tree] = {}
+
+    def run(self) -> Module:
+        main, builder = self.module.main, self.main.builder
+        for p in main.parameters:
+            self.known[p.name] = self.main.held(builder.parameter(p.name, p.type), p.type)
+        for op in main.operations:
+            wanted = self.needed[op.name]
+            with builder, builder.at(op.location):
+                self.known[op.name] = self._operation(op, wanted) if wanted else None
+        with builder, builder.at(_line_of_result(main)):
+            result = self.main.value(self.known[main.result.name], main.result_type, everything(main.result_type))
+        builder.finish(main.name, result, attributes=main.attributes, location=main.location)
+        return self.target.build()
+
+    # The top level of the plan.
+
+    def _operation(self, op: Operation, wanted: Leaves) -> _Tree:
+        trees = [self.known[o.name] for o in op.operands if isinstance(o, Ref)]
+        stages = [self.module.function(o.name) for o in op.operands if isinstance(o, Symbol)]
+        if op.kind == "struct":
+            return tuple(trees)
+        if op.kind == "item":
+            return self.main.element(trees[0], op.attributes["index"])
+        if op.kind == "broadcast":
+            return self._broadcast(op, trees[0], op.type, wanted)
+        if op.kind == "merge":
+            return self._merge(op, stages[0], trees[0], wanted)
+        if op.kind == "fold":
+            return self._fold(op, stages[0], stages[1], trees, wanted)
+        live = self.live.of(stages[0], wanted)
+        return self._placed(op, [self._stage(stages[0], self._inputs(stages[0], trees, live), wanted)], wanted)
+
+    def _placed(self, op: Operation, made: list[tuple[str, list[Value]]], wanted: Leaves) -> _Tree:
+        """The operation on stages, each rebuilt, and on the arguments of the last of them."""
+        symbols = [self.main.builder.symbol(name) for name, _ in made]
+        value = lookup(op.kind).emit([*symbols, *made[-1][1]], builder=self.main.builder, **_without_bits(op))
+        return self.main.held(value, op.type, wanted)
+
+    def _inputs(self, stage: Function, trees: list[_Tree], live: Live, skip: int = 0) -> list[tuple[_Tree, Leaves]]:
+        """For each parameter what is there for it, and what is needed of it."""
+        parameters = stage.parameters[skip:]
+        return [(tree, live.get(p.name, NOTHING)) for tree, p in zip(trees, parameters, strict=True)]
+
+    def _broadcast(self, op: Operation, tree: _Tree, type_: Type, wanted: Leaves) -> _Tree:
+        """One broadcast of what is wanted where that stands together at the server, else one for each part."""
+        if isinstance(tree, _Held) and tree.kept == wanted:
+            value = lookup("broadcast").emit([tree.value], builder=self.main.builder, **_without_bits(op))
+            return self.main.held(value, type_, wanted)
+        elements = enumerate(elements_of(type_))
+        wanted_of = [(i, within(wanted, start_of(type_, i), t)) for i, t in elements]
+        return tuple(
+            self._broadcast(op, self.main.element(tree, i), _element_type(type_, i), mine) if mine else None
+            for i, mine in wanted_of
+        )
+
+    def _merge(self, op: Operation, join: Function, tree: _Tree, wanted: Leaves) -> _Tree:
+        assert isinstance(tree, _Held)
+        name, _ = self._stage(join, [(tree, wanted), (tree, wanted)], wanted)
+        return self._placed(op, [(name, [tree.value])], wanted)
+
+    def _fold(self, op: Operation, zero: Function, stage: Function, trees: list[_Tree], wanted: Leaves) -> _Tree:
+        keeps = bool(op.attributes.get("keeps"))
+        partial_type = elements_of(stage.result_type)[0] if keeps else stage.result_type
+        partial = within(wanted, 0, partial_type)
+        live, live_in_zero = self.live.of(stage, wanted), self.live.of(zero, partial)
+        operands = self._inputs(stage, trees, live, skip=1)
+        for i, p in enumerate(zero.parameters):
+            operands[i] = (operands[i][0], operands[i][1] | live_in_zero.get(p.name, NOTHING))
+        worked = self._stage(stage, operands, wanted, partial=partial)
+        started = self._stage(zero, operands[: len(zero.parameters)], partial)
+        return self._placed(op, [started, worked], wanted)
+
+    # Functions.
+
+    def _stage(
+        self, function: Function, operands: list[tuple[_Tree, Leaves]], wanted: Leaves, partial: Leaves | None = None
+    ) -> tuple[str, list[Value]]:
+        """A stage with parameters for what is at hand and needed; its name, and the values for those parameters.
+
+        Args:
+            partial: what is kept of a first parameter that comes from no operand.
+        """
+        body = _Body(Builder(self.target, locate=lambda: None))
+        known: dict[str, _Tree] = {}
+        parameters = list(function.parameters)
+        if partial is not None:
+            first = parameters.pop(0)
+            known[first.name] = self._parameter(body, first.name, first.type, partial)
+        arguments: list[Value] = []
+        for p, (tree, need) in zip(parameters, operands, strict=True):
+            known[p.name] = self._declared(body, p.name, tree, p.type, need, arguments)
+        return self._function(function, body, known, wanted), arguments
+
+    def _declared(self, body: _Body, name: str, tree: _Tree, type_: Type, need: Leaves, arguments: list) -> _Tree:
+        """Parameters for what a tree holds of the needed leaves; their arguments are added."""
+        holding = _holding(tree, need, type_)
+        if isinstance(tree, tuple):
+            elements = enumerate(elements_of(type_))
+            parts = [(i, t, within(need, start_of(type_, i), t)) for i, t in elements]
+            inner = name if len(holding) == 1 else f"{name}_"
+            return tuple(
+                self._declared(body, inner if len(holding) == 1 else f"{inner}{i}", tree[i], t, mine, arguments)
+                for i, t, mine in parts
+            )
+        if not holding:
+            return None
+        (held,) = holding
+        arguments.append(held.value)
+        return self._parameter(body, name, type_, held.kept)
+
+    def _parameter(self, body: _Body, name: str, type_: Type, kept: Leaves) -> _Held:
+        while name in body.builder.parameter_types:
+            name = f"{name}_"
+        return body.held(body.builder.parameter(name, part_of(type_, kept)), type_, kept)
+
+    def _function(self, function: Function, body: _Body, known: dict[str, _Tree], wanted: Leaves) -> str:
+        """Rebuilds a function over the parameters that stand in `known`; one that stays as it is keeps its text."""
+        live, types, builder = self.live.of(function, wanted), function.types(), body.builder
+        for op in function.operations:
+            mine = everything(op.type) if self.live.has_effect(op) else live.get(op.name, NOTHING)
+            with builder.at(op.location):
+                known[op.name] = self._local(body, op, mine, known, types) if mine else None
+        with builder.at(_line_of_result(function)):
+            result = body.value(known[function.result.name], function.result_type, wanted)
+        placement, attributes, location = function.placement, function.attributes, function.location
+        rebuilt = (placement, attributes, location)
+        candidate = Function(
+            function.name,
+            tuple(builder.parameters),
+            tuple(builder.operations),
+            result.operand,
+            result.type,
+            *rebuilt,
+        )
+        if _form(candidate) == _form(function):
+            return self.symbol(function.name)
+        return self.target.add(candidate)
+
+    def _local(self, body: _Body, op: Operation, wanted: Leaves, known: dict, types: dict[str, Type]) -> _Tree:
+        if op.kind == "struct":
+            return tuple(known[o.name] for o in op.operands)
+        if op.kind == "item":
+            return body.element(known[op.operands[0].name], op.attributes["index"])
+        builder = body.builder
+        if op.kind in LEAFWISE:
+            needs = self.live.needs(op, wanted, types)
+            values = [
+                body.value(known[o.name], types[o.name], need) for o, need in zip(op.operands, needs, strict=True)
+            ]
+            return body.held(builder.append(op.kind, values, part_of(op.type, wanted), op.attributes), op.type, wanted)
+        if op.kind == "bind" and isinstance(op.operands[0], Symbol):
+            values = self._bound(body, op, known, types)
+            if len(values) == 1 and not op.attributes:  # else its salt is part of what the function draws from
+                return body.held(values[0], op.type)
+        else:
+            values = [
+                builder.symbol(self.symbol(o.name))
+                if isinstance(o, Symbol)
+                else body.whole(known[o.name], types[o.name])
+                for o in op.operands
+            ]
+        return body.held(builder.append(op.kind, values, op.type, op.attributes), op.type)
+
+    def _bound(self, body: _Body, op: Operation, known: dict, types: dict[str, Type]) -> list[Value]:
+        """A function that captures only what it needs, and what it captures."""
+        function = self.module[op.operands[0].name]
+        captured = list(op.operands[1:])
+        if not isinstance(function, Function) or len(captured) > len(function.parameters):
+            whole = [body.whole(known[o.name], types[o.name]) for o in captured]
+            return [body.builder.symbol(self.symbol(function.name)), *whole]
+        needs = self.live.needs(op, everything(op.type), types)[1:]
+        inner = _Body(Builder(self.target, locate=lambda: None))
+        inside: dict[str, _Tree] = {}
+        values = []
+        for p, o, need in zip(function.parameters, captured, needs, strict=False):
+            if need:
+                values.append(body.value(known[o.name], types[o.name], need))
+                inside[p.name] = self._parameter(inner, p.name, p.type, need)
+            else:
+                inside[p.name] = None
+        for p in function.parameters[len(captured) :]:
+            inside[p.name] = self._parameter(inner, p.name, p.type, everything(p.type))
+        name = self._function(function, inner, inside, everything(function.result_type))
+        return [body.builder.symbol(name), *values]
+
+    def symbol(self, name: str) -> str:
+        """A function or graph as it is, in the module that is made."""
+        for inner in named_by(self.module, name, known=self.names):
+            node = self.module[inner]
+            self.names[inner] = self.target.add(
+                rename_symbols(node, self.names) if isinstance(node, Function) else node
+            )
+        return self.names[name]
+
+
+def _line_of_result(function: Function):
+    return next((op.location for op in function.operations if op.name == function.result.name), function.location)
+
+
+def _without_bits(op: Operation) -> dict:
+    return {key: value for key, value in op.attributes.items() if key != "bits" or value == 0}  # 0: a constant

@@ -1,0 +1,1 @@
+"""Client stages that compute several clients at once along a leading client axis."""

@@ -1,0 +1,141 @@
+"""Lookups in static hash tables as pure operations: a table's entries become constants of the graph that looks up.
+
+A `tf.lookup.StaticHashTable` does not change after it is made, so its entries are a part of the program. Keras' lookup
+layers, `TextVectorization` and `tf.lookup.StaticVocabularyTable` look up in such tables.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import TracingError, TypeMismatch
+from fedcore.graphs import private_api
+
+_tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_constant_tables", default=False)
+_ENTRIES = "_fedcore_entries"  # (keys, values) of a table that was made while a graph was traced
+_BUCKETS = 2**63 - 1
+
+
+@contextlib.contextmanager
+def constant_tables() -> Iterator[None]:
+    """Inside, graphs that look up in a static table hold its entries, and no table."""
+    _install()
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
+def look_up(keys: tf.Tensor, known: np.ndarray, values: np.ndarray, default: tf.Tensor) -> tf.Tensor:
+    """The values of keys, by binary search; strings are searched by a hash that tells all known ones apart.
+
+    Args:
+        known, values: numpy arrays of one length; equal keys do not occur twice.
+    """
+    if not known.size:
+        return tf.broadcast_to(default, tf.shape(keys))
+    salt = _perfect_salt(known) if keys.dtype == tf.string else 0
+    with tf.init_scope():
+        order = np.argsort(_codes(tf.constant(known), salt).numpy(), kind="stable")
+    known, values = known[order], values[order]
+    with tf.init_scope():
+        codes = _codes(tf.constant(known), salt).numpy()
+    flat = tf.reshape(keys, [-1])
+    at = tf.minimum(tf.searchsorted(tf.constant(codes), _codes(flat, salt)), known.size - 1)
+    found = tf.where(tf.gather(tf.constant(known), at) == flat, tf.gather(tf.constant(values), at), default)
+    return tf.reshape(found, tf.shape(keys))
+
+
+def _codes(keys: tf.Tensor, salt: int) -> tf.Tensor:
+    if keys.dtype != tf.string:
+        return tf.cast(keys, tf.int32) if keys.dtype == tf.bool else keys
+    return tf.strings.to_hash_bucket_strong(keys, _BUCKETS, [salt, salt])
+
+
+def _perfect_salt(known: np.ndarray) -> int:
+    """The first salt of the hash without collisions among the keys; nearly always 0."""
+    with tf.init_scope():
+        salt = 0
+        while len(np.unique(_codes(tf.constant(known), salt).numpy())) < len(known):
+            salt += 1
+    return salt
+
+
+def _entries(table: tf.lookup.StaticHashTable) -> tuple[np.ndarray, np.ndarray]:
+    given = getattr(table, _ENTRIES, None)
+    if given is None:
+        with tf.init_scope():
+            given = _export(table)
+    keys, values = (t.numpy() if hasattr(t, "numpy") else tf.get_static_value(t) for t in given)
+    if keys is None or values is None:
+        raise TracingError(
+            "a table that is made inside a computation has keys and values that are computed; give constants, or pass "
+            "them as tensors and compare (tf.where, tf.argmax over tf.equal)"
+        )
+    return keys, values
+
+
+def _export(table) -> tuple[tf.Tensor, tf.Tensor]:
+    return _originals["export"](table)
+
+
+def _in_graph() -> bool:
+    return _tracing.get() and not tf.executing_eagerly()
+
+
+def _lookup(self, keys, name=None):
+    if not _in_graph():
+        return _originals["lookup"](self, keys, name)
+    if isinstance(keys, tf.RaggedTensor):
+        return keys.with_flat_values(_lookup(self, keys.flat_values, name))
+    if isinstance(keys, tf.SparseTensor):
+        return tf.SparseTensor(keys.indices, _lookup(self, keys.values, name), keys.dense_shape)
+    if keys.dtype.base_dtype != self.key_dtype:
+        raise TypeMismatch(f"the table's keys are {self.key_dtype.name}, but {keys.dtype.name} is looked up")
+    values = look_up(keys, *_entries(self), self.default_value)
+    values.set_shape(keys.shape)
+    return values
+
+
+def _size(self, name=None):
+    if not _in_graph():
+        return _originals["size"](self, name)
+    return tf.constant(len(_entries(self)[0]), tf.int64)
+
+
+def _exported(self, name=None):
+    if not _in_graph():
+        return _originals["export"](self, name)
+    keys, values = _entries(self)
+    return tf.constant(keys), tf.constant(values)
+
+
+def _initialize(self):
+    """A table that is made while a graph is traced never exists: only its entries do."""
+    if not _in_graph():
+        return _originals["_initialize"](self)
+    entries = private_api.table_entries(self)
+    if entries is not None:
+        setattr(self, _ENTRIES, entries)
+        return None
+    with tf.init_scope():  # from a file, which is read now
+        return _originals["_initialize"](self)
+
+
+_originals: dict = {}
+
+
+def _install() -> None:
+    """Replaces the methods of TensorFlow's static tables, once; outside of `constant_tables` they do what they did."""
+    if not _originals:
+        methods: dict[str, Callable] = {
+            "lookup": _lookup,
+            "size": _size,
+            "export": _exported,
+            "_initialize": _initialize,
+        }
+        _originals.update(private_api.replace_table_methods(methods))

@@ -1,0 +1,157 @@
+"""Python functions over tensors to canonical graphs, and graphs back into the graph being built."""
+
+from collections.abc import Callable
+
+import attrs
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from fedcore.errors import TracingError
+from fedcore.graphs import private_api
+from fedcore.graphs.capture.constant_tables import constant_tables
+from fedcore.graphs.capture.keras_seeds import default_seeds
+from fedcore.graphs.capture.randomness import draw_from
+from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
+from fedcore.graphs.graphdef.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.sequence_operands import Draw, SequenceOperand, operand_specs, sequence_specs
+from fedcore.graphs.graphdef.side_effects import refuse, side_effects_of, stateful_nodes
+from fedcore.graphs.tensors.specs import spec
+from fedcore.ir.active import no_builder
+from fedcore.ir.module import Graph, digest_of
+from fedcore.types import (
+    FunctionType,
+    SequenceType,
+    Type,
+    leaves,
+)
+
+
+@attrs.frozen
+class TracedGraph:
+    """A graph with its bytes, before it has a name in a module.
+
+    Args:
+        traits: what passes and runtimes must know: `seeded` (it takes a seed beside its arguments), `stateful` (its
+            variables start fresh in every call), `effects` (it prints or asserts).
+        returns: what the user's function returns, where that holds sequences: the graph's result has their columns.
+    """
+
+    type: FunctionType
+    data: bytes = attrs.field(repr=False)
+    traits: tuple[str, ...] = ()
+    returns: Type | None = None
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.data)
+
+    @property
+    def parameter(self) -> Type:
+        """The type of what a map takes."""
+        if self.type.parameter is None:
+            raise TracingError(f"a graph of type {self.type} takes nothing, so it cannot be mapped")
+        return self.type.parameter
+
+    @property
+    def seeded(self) -> bool:
+        return "seeded" in self.traits
+
+    def named(self, name: str) -> Graph:
+        return Graph(name, self.type, self.digest, dict.fromkeys(self.traits, True))
+
+
+def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
+    """The leaves of the parameter made of main's tensors."""
+    found: list = []
+    sequences = 0
+    rest = iter(tensors)
+    for _, leaf in () if parameter is None else leaves(parameter):
+        tensor = next(rest)
+        if isinstance(leaf, SequenceType):
+            draw = Draw(tensor, sequences, leaf.element, sequence_specs(leaf, spec))
+            tensor = SequenceOperand(next(rest), draw)
+            sequences += 1
+        found.append(tensor)
+    return found
+
+
+def trace_leaves(
+    fn: Callable[[list, tf.Tensor], tuple[Type, list]], parameter: Type | None, *, name: str, describe: str
+) -> TracedGraph:
+    """Traces `fn`, which takes the leaves of `parameter` and a seed, and returns its result's type and leaves.
+
+    A sequence among the leaves is a `SequenceOperand`. Variables made inside start fresh in every call of the
+    graph; what it draws without a seed of its own comes from the seed.
+
+    Raises:
+        TracingError: it uses what cannot leave this process: Python, files, tables, variables of others.
+    """
+    specs = [tf.TensorSpec([], tf.int64, "seed"), *operand_specs(parameter)]
+    result: list[Type] = []
+
+    def main(seed, *tensors):
+        type_, out = fn(_operands(parameter, list(tensors)), seed)
+        result.append(type_)
+        return [tf.identity(t) for t in out]
+
+    with no_builder(), own_variables() as own, default_seeds(), constant_tables():
+        concrete = tf.function(main, autograph=False).get_concrete_function(*specs)
+    graph = concrete.graph
+    graph_def = graph.as_graph_def()
+    refuse(graph_def, describe)
+    constants, variables = _captures(graph, own, describe)
+    for node in list(graph_def.node):
+        if node.name in constants:
+            _make_constant(node, constants[node.name])
+        elif node.name in variables:
+            handle = variables[node.name]
+            make_fresh(node, handle)
+            value = own.value_now(handle)
+            if value is not None:
+                assign_first(graph_def, node.name, value)
+    seed, *arguments = [t.op.name for t in graph.inputs[: len(specs)]]
+    draw_from(graph_def, seed, describe)
+    effects = stateful_nodes(graph_def, [op.name for op in graph.control_outputs])
+    results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
+    data = canonical_graph(graph_def, arguments, results, effects, seed)
+    return TracedGraph(FunctionType(parameter, result[-1]), data, side_effects_of(graph_pb2.GraphDef.FromString(data)))
+
+
+def _captures(graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """What the function closed over, by the placeholder that stands for it: constants, and variables of its own."""
+    constants, variables = {}, {}
+    for outer, inner in graph.captures:
+        if not private_api.is_eager(outer):
+            raise TracingError(f"{describe} uses a tensor of another graph ({outer.name}); pass it as an argument")
+        if outer.dtype == tf.resource and own.owns(outer):
+            variables[inner.op.name] = outer
+        elif outer.dtype == tf.resource:
+            raise TracingError(_foreign(graph, outer, describe))
+        elif outer.dtype == tf.variant:
+            raise TracingError(
+                f"{describe} uses a dataset (or another variant) made outside of it; pass it as an argument of a "
+                "sequence type"
+            )
+        else:
+            constants[inner.op.name] = outer
+    return constants, variables
+
+
+def _foreign(graph, resource: tf.Tensor, describe: str) -> str:
+    names = [v.name for v in graph.variables if v.handle is resource]
+    if names or (private_api.handle_types(resource)):
+        return (
+            f"{describe} uses {names[0] if names else 'a variable'}, made outside of it. Make variables (and Keras "
+            "models) inside the function, or pass their values as arguments"
+        )
+    return (
+        f"{describe} uses a table, an iterator or another resource of this process, which cannot leave it. Pass what "
+        "it holds as an argument"
+    )
+
+
+def _make_constant(node, value) -> None:
+    node.op = "Const"
+    node.attr.clear()
+    node.attr["dtype"].type = value.dtype.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))

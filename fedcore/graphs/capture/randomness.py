@@ -1,0 +1,338 @@
+"""Random ops of a traced graph, made to draw from the graph's implicit seed.
+
+TensorFlow's stateful random ops keep a counter in the process: no two runs agree. Here each becomes a stateless one
+on a seed folded from the implicit one and the op's place in its function. Functions that draw take the seed as one
+more argument, and a loop hands a new one from each iteration to the next.
+
+An op with a seed of its own draws what every other op with that seed draws, in the same call of the same function.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, types_pb2
+
+from fedcore.errors import TracingError
+from fedcore.graphs.capture.keras_seeds import is_default_seed
+from fedcore.graphs.graphdef.side_effects import STATELESS_CALL, callees, stateful_functions
+from fedcore.graphs.tensors.tensor_seeds import fold_in
+
+_INT64 = types_pb2.DT_INT64
+_SEEDED_BY_OP = 87654321  # the graph seed that TensorFlow writes beside an op's own
+
+# Stateful op -> stateless one of the same result, the place of its seed, and attributes that have other names.
+_DIRECT: dict[str, tuple[str, int, dict[str, str]]] = {
+    "RandomUniform": ("StatelessRandomUniform", 1, {}),
+    "RandomStandardNormal": ("StatelessRandomNormal", 1, {}),
+    "TruncatedNormal": ("StatelessTruncatedNormal", 1, {}),
+    "RandomUniformInt": ("StatelessRandomUniformInt", 1, {"Tout": "dtype"}),
+    "Multinomial": ("StatelessMultinomial", 2, {}),
+}
+
+# Stateful op -> (seed, *inputs, dtype of the result) -> its result.
+_BY_FUNCTION: dict[str, Callable] = {
+    "RandomShuffle": lambda seed, value, dtype: tf.random.experimental.stateless_shuffle(value, seed),
+    "RandomGamma": lambda seed, shape, alpha, dtype: tf.random.stateless_gamma(
+        tf.concat([shape, tf.shape(alpha, shape.dtype)], 0), seed, alpha, dtype=dtype
+    ),
+    "RandomPoissonV2": lambda seed, shape, rate, dtype: tf.random.stateless_poisson(
+        tf.concat([shape, tf.shape(rate, shape.dtype)], 0), seed, rate, dtype
+    ),
+    "NonDeterministicInts": lambda seed, shape, dtype: tf.random.stateless_uniform(shape, seed, None, None, dtype),
+}
+_RESULT = {"RandomPoissonV2": "dtype", "NonDeterministicInts": "dtype", "RandomGamma": "T", "RandomShuffle": "T"}
+_INPUTS = {"RandomPoissonV2": ("S", "R"), "NonDeterministicInts": ("shape_dtype",), "RandomGamma": ("S", "T")}
+_REFUSED = frozenset(
+    {
+        *(
+            "ParameterizedTruncatedNormal",
+            "RandomPoisson",
+            "SampleDistortedBoundingBox",
+            "SampleDistortedBoundingBoxV2",
+        ),
+        *("UniformCandidateSampler", "LogUniformCandidateSampler", "LearnedUnigramCandidateSampler"),
+        *("ThreadUnsafeUnigramCandidateSampler", "FixedUnigramCandidateSampler", "AllCandidateSampler"),
+    }
+)
+
+
+def draw_from(graph_def: graph_pb2.GraphDef, seed: str, describe: str) -> None:
+    """Makes what the graph draws a function of the placeholder `seed` (int64).
+
+    Raises:
+        TracingError: an op is random in a way that has no stateless form, or is called by what hands on no seed.
+    """
+    _Seeding(graph_def, describe).run(seed)
+
+
+class _Seeding:
+    def __init__(self, graph_def: graph_pb2.GraphDef, describe: str):
+        self.graph_def = graph_def
+        self.describe = describe
+        self.functions = {f.signature.name: f for f in graph_def.library.function}
+        for nodes in (graph_def.node, *(f.node_def for f in graph_def.library.function)):
+            _mark_unseeded(nodes)
+        self.drawing = self._drawing()
+        self.made: dict[str, str] = {}  # what is new in the library, by what it stands for
+
+    def _drawing(self) -> set[str]:
+        """The functions that draw, or that call one which does."""
+        found = {f for f, body in self.functions.items() if any(map(self.draws, body.node_def))}
+        while True:
+            more = {
+                f
+                for f, body in self.functions.items()
+                if f not in found and any(found.intersection(callees(n)) for n in body.node_def)
+            }
+            if not more:
+                return found
+            found |= more
+
+    def draws(self, node: node_def_pb2.NodeDef) -> bool:
+        if node.op in _REFUSED:
+            raise TracingError(
+                f"{self.describe} draws with the op {node.op}, which has no form with a seed. Use tf.random.uniform, "
+                "normal, truncated_normal, shuffle, categorical, gamma or poisson"
+            )
+        if node.op in _DATASETS:
+            return _UNSEEDED in node.attr
+        return node.op in _DIRECT or node.op in _BY_FUNCTION or _default_seed(node) is not None
+
+    def run(self, seed: str) -> None:
+        rewritten = _Body(self, self.graph_def.node, seed, in_function=False)
+        rewritten.run()
+        if rewritten.drawn:
+            self._without_state()
+
+    def _without_state(self) -> None:
+        """Calls of functions that hold no stateful op any more are stateless calls."""
+        stateful = stateful_functions(self.graph_def.library.function)
+        for function in self.graph_def.library.function:
+            if function.signature.name not in stateful:
+                function.signature.is_stateful = False
+        bodies = [self.graph_def.node, *(f.node_def for f in self.graph_def.library.function)]
+        for node in (n for body in bodies for n in body):
+            if node.op in STATELESS_CALL and not stateful.intersection(callees(node)):
+                node.op = STATELESS_CALL[node.op]
+
+    def seeded(self, name: str, *, loop: bool = False) -> str:
+        """The function with the seed as one more argument; a loop's body also returns the next one."""
+        key = f"{name}_{'loop' if loop else 'draws'}"
+        if key in self.made:
+            return self.made[key]
+        self.made[key] = key
+        function = self.graph_def.library.function.add()
+        function.CopyFrom(self.functions[name])
+        function.signature.name = key
+        function.signature.input_arg.add(name="fedcore_seed", type=_INT64)
+        body = _Body(self, function.node_def, "fedcore_seed", in_function=True)
+        body.run()
+        if loop:
+            function.signature.output_arg.add(name="fedcore_seed_after", type=_INT64)
+            function.ret["fedcore_seed_after"] = body.folded(0)
+        return key
+
+    def library_function(self, key: str, fn: Callable, specs: list[tf.TensorSpec]) -> str:
+        """A function written here in Python, under a name of the graph's library."""
+        if key not in self.made:
+            concrete = tf.function(fn, autograph=False).get_concrete_function(*specs)
+            library = concrete.graph.as_graph_def().library.function
+            definition = function_pb2.FunctionDef.FromString(concrete.function_def.SerializeToString())
+            self.graph_def.library.function.extend([definition, *library])
+            self.made[key] = definition.signature.name
+        return self.made[key]
+
+
+_DATASETS = {"ShuffleDatasetV3": 2, "RandomDatasetV2": 0}
+"""Operations of datasets that draw, and the operand that is the first of their two seeds: zeros for none."""
+
+_UNSEEDED = "_fedcore_unseeded"
+
+
+def _mark_unseeded(nodes) -> None:
+    zeros = {n.name for n in nodes if n.op == "Const" and n.attr["dtype"].type == _INT64 and _is_zero(n)}
+    for node in nodes:
+        place = _DATASETS.get(node.op)
+        if place is not None and all(node.input[place + i].split(":")[0] in zeros for i in (0, 1)):
+            node.attr[_UNSEEDED].b = True
+
+
+def _is_zero(node) -> bool:
+    return not tf.make_ndarray(node.attr["value"].tensor).any()
+
+
+def _default_seed(node: node_def_pb2.NodeDef) -> int | None:
+    """The default seed of Keras that a constant holds."""
+    if node.op != "Const" or node.attr["dtype"].type not in (types_pb2.DT_UINT32, types_pb2.DT_INT32, _INT64):
+        return None
+    tensor = node.attr["value"].tensor
+    if [d.size for d in tensor.tensor_shape.dim] != [2]:
+        return None
+    first, second = tf.make_ndarray(tensor).tolist()
+    return first if second == 0 and is_default_seed(first) else None
+
+
+def _folded(seed, number):
+    return fold_in(seed, number)
+
+
+def _pair(seed, number):
+    return tf.stack([fold_in(seed, number), tf.constant(0, tf.int64)])
+
+
+class _Body:
+    """The nodes of the graph or of one function, with the name of their seed."""
+
+    def __init__(self, owner: _Seeding, nodes, seed: str, *, in_function: bool):
+        self.owner = owner
+        self.nodes = nodes
+        self.seed = seed
+        self.in_function = in_function
+        self.drawn = 0
+
+    def run(self) -> None:
+        for node in list(self.nodes):
+            if self.owner.draws(node):
+                self.drawn += 1
+                default = _default_seed(node)
+                if node.op in _DATASETS:
+                    self._dataset(node)
+                elif default is None:
+                    self._stateless(node, self.pair(self._number(node)))
+                else:
+                    self._from_default(node, default)
+            elif self.owner.drawing.intersection(callees(node)):
+                self.drawn += 1
+                self._call(node)
+
+    def _number(self, node) -> int:
+        """The op's place among those that draw, or its own seed."""
+        if node.attr["seed"].i == _SEEDED_BY_OP:
+            return (1 << 40) + node.attr["seed2"].i
+        return self.drawn
+
+    def _output(self, name: str) -> str:
+        return f"{name}:output:0" if self.in_function else name
+
+    def _constant(self, number: int) -> str:
+        name = f"fedcore_number_{len(self.nodes)}"
+        node = self.nodes.add(name=name, op="Const")
+        node.attr["dtype"].type = _INT64
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(number, tf.int64))
+        return self._output(name)
+
+    def _called(self, key: str, fn: Callable, number: int) -> str:
+        specs = [tf.TensorSpec([], tf.int64)] * 2
+        name = f"fedcore_{key}_{len(self.nodes)}"
+        inputs = [self.seed, self._constant(number)]
+        node = self.nodes.add(name=name, op="PartitionedCall", input=inputs)
+        _as_call(node, self.owner.library_function(key, fn, specs), [_INT64, _INT64], _INT64)
+        return self._output(name)
+
+    def folded(self, number: int) -> str:
+        """An int64 seed folded from this body's and a number."""
+        return self._called("folded", _folded, number)
+
+    def pair(self, number: int) -> str:
+        """The same as two int64, the way stateless ops take it."""
+        return self._called("pair", _pair, number)
+
+    def _dataset(self, node) -> None:
+        """Gives a dataset that draws the seeds that it lacks."""
+        del node.attr[_UNSEEDED]
+        for i in (0, 1):
+            node.input[_DATASETS[node.op] + i] = self.folded((2 << 40) + 2 * self.drawn + i)
+
+    def _stateless(self, node, pair: str) -> None:
+        data = [i for i in node.input if not i.startswith("^")]
+        control = [i for i in node.input if i.startswith("^")]
+        if node.op in _BY_FUNCTION:
+            self._by_function(node, data, control, pair)
+            return
+        op, place, renamed = _DIRECT[node.op]
+        kept = {k: node.attr[k] for k in node.attr if k not in ("seed", "seed2") and not k.startswith("_")}
+        attributes = {renamed.get(k, k): _copy(v) for k, v in kept.items()}
+        node.op = op
+        node.attr.clear()
+        for key, value in attributes.items():
+            node.attr[key].CopyFrom(value)
+        node.attr["Tseed"].type = _INT64
+        data.insert(place, pair)
+        _set_inputs(node, [*data, *control])
+
+    def _by_function(self, node, data, control, pair: str) -> None:
+        op, fn = node.op, _BY_FUNCTION[node.op]
+        result = node.attr[_RESULT[op]].type
+        types = [node.attr[a].type for a in _INPUTS.get(op, ("T",))]
+        dtype = tf.as_dtype(result)
+        specs = [tf.TensorSpec([2], tf.int64), *(tf.TensorSpec(None, t) for t in types)]
+        if op != "RandomShuffle":
+            specs[1] = tf.TensorSpec([None], types[0])
+        name = self.owner.library_function(
+            f"{op}{types}{result}", lambda seed, *inputs: fn(seed, *inputs, dtype=dtype), specs
+        )
+        node.op = "PartitionedCall"
+        node.attr.clear()
+        _as_call(node, name, [_INT64, *types], result)
+        _set_inputs(node, [pair, *data, *control])
+
+    def _from_default(self, node, default: int) -> None:
+        dtype = tf.as_dtype(node.attr["dtype"].type)
+
+        def state(seed, number):
+            folded = fold_in(seed, number)
+            return tf.stack([folded, tf.constant(0, tf.int64)]) if dtype == tf.int64 else tf.bitcast(folded, dtype)
+
+        control = [i for i in node.input if i.startswith("^")]
+        specs = [tf.TensorSpec([], tf.int64)] * 2
+        name = self.owner.library_function(f"state{dtype.name}", state, specs)
+        node.op = "PartitionedCall"
+        node.attr.clear()
+        _as_call(node, name, [_INT64, _INT64], dtype.as_datatype_enum)
+        _set_inputs(node, [self.seed, self._constant(default), *control])
+
+    def _call(self, node) -> None:
+        """Hands the seed on to the functions that a node calls."""
+        data = [i for i in node.input if not i.startswith("^")]
+        control = [i for i in node.input if i.startswith("^")]
+        seed = self.folded(self.drawn)
+        if node.op in ("StatefulPartitionedCall", "PartitionedCall"):
+            node.attr["f"].func.name = self.owner.seeded(node.attr["f"].func.name)
+            node.attr["Tin"].list.type.append(_INT64)
+        elif node.op in ("If", "StatelessIf"):
+            for branch in ("then_branch", "else_branch"):
+                node.attr[branch].func.name = self.owner.seeded(node.attr[branch].func.name)
+            node.attr["Tin"].list.type.append(_INT64)
+        elif node.op in ("Case", "StatelessCase"):
+            for branch in node.attr["branches"].list.func:
+                branch.name = self.owner.seeded(branch.name)
+            node.attr["Tin"].list.type.append(_INT64)
+        elif node.op in ("While", "StatelessWhile"):
+            node.attr["cond"].func.name = self.owner.seeded(node.attr["cond"].func.name)
+            node.attr["body"].func.name = self.owner.seeded(node.attr["body"].func.name, loop=True)
+            node.attr["T"].list.type.append(_INT64)
+            if node.attr["output_shapes"].list.shape:
+                node.attr["output_shapes"].list.shape.add()
+        else:
+            raise TracingError(
+                f"{self.owner.describe} draws random numbers in a function of the op {node.op}, which hands on no "
+                "seed. Draw outside of it, or use tf.map_fn, tf.while_loop or tf.cond"
+            )
+        _set_inputs(node, [*data, seed, *control])
+
+
+def _copy(message):
+    copied = type(message)()
+    copied.CopyFrom(message)
+    return copied
+
+
+def _set_inputs(node, inputs: list[str]) -> None:
+    del node.input[:]
+    node.input.extend(inputs)
+
+
+def _as_call(node, function: str, types: list[int], result: int) -> None:
+    node.attr["f"].func.name = function
+    node.attr["Tin"].list.type.extend(types)
+    node.attr["Tout"].list.type.append(result)

@@ -1,0 +1,40 @@
+"""Computations called in the body of a function that TensorFlow is tracing: they become part of its graph."""
+
+import tensorflow as tf
+
+from fedcore.errors import TypeMismatch
+from fedcore.graphs.frontend.function_tracing import as_user_sees, structure
+from fedcore.graphs.stages.kernels import interpreter
+from fedcore.graphs.tensors.tensor_seeds import tensor_seed
+from fedcore.graphs.tensors.values import flatten, to_python, unflatten
+from fedcore.ir.module import Module
+from fedcore.ir.purity import seeded_symbols
+from fedcore.types import explain, fits
+from fedcore.types import leaves as leaves_of
+
+
+def inside_graph() -> bool:
+    """Whether TensorFlow is tracing a function in this thread."""
+    return tf.inside_function()
+
+
+def call_in_graph(module: Module, name: str, arguments: list):
+    """The lowered module's main function on tensors of the graph being built.
+
+    Raises:
+        TypeMismatch: an argument does not fit its parameter.
+    """
+    values = []
+    for parameter, argument in zip(module.main.parameters, arguments, strict=True):
+        have, leaves = structure(argument, call_in_graph)
+        if not fits(have, parameter.type):
+            raise TypeMismatch(explain(f"{name}: {parameter.name} does not fit", have, parameter.type))
+        values.append(unflatten(leaves, parameter.type))
+    # A stateful draw: the function being traced gets it from the seed of its own call, like every draw in it.
+    draws = bool(seeded_symbols(module))
+    drawn = tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64) if draws else None
+    seed = None if drawn is None else tensor_seed(drawn)
+    type_ = module.main.result_type
+    out = flatten(interpreter(module).run(module.main, *values, seed=seed))
+    seen = [as_user_sees(x, leaf) for x, (_, leaf) in zip(out, leaves_of(type_), strict=True)]
+    return to_python(unflatten(seen, type_), type_)

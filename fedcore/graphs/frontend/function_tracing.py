@@ -1,0 +1,131 @@
+"""A user's Python function over tensors to a graph: its containers in, its containers out."""
+
+import inspect
+from collections.abc import Callable, Mapping
+
+import attrs
+import tensorflow as tf
+
+from fedcore.errors import TracingError, brief
+from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
+from fedcore.graphs.sequences.layout import Sequence
+from fedcore.graphs.sequences.sequence_results import from_dataset, leaving
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
+from fedcore.graphs.tensors.specs import spec, tensor_type
+from fedcore.graphs.tensors.values import to_python, unflatten
+from fedcore.intrinsics.rows import in_columns, why_no_columns
+from fedcore.ir.locations import describe
+from fedcore.ir.structural import struct_type
+from fedcore.types import SequenceType, StructType, Type, contains, leaves, not_dense, tensor_leaves, to_type
+
+
+def trace_function(
+    fn: Callable, parameter: Type | None, *, spread: bool = False, spread_tuples: bool = False
+) -> TracedGraph:
+    """The graph of `fn` for one type of parameter.
+
+    Args:
+        fn: takes tensors in the containers that the type names, and returns tensors and sequences in containers.
+        spread: the parameter is a struct of fn's several parameters.
+        spread_tuples: unnamed structs are spread, as `tf.data` does for tuples.
+    Raises:
+        TracingError: fn returns None, or uses what cannot leave Python.
+    """
+    called = _converted(fn)
+    returned: list[Type] = []
+
+    def out(result) -> tuple[Type, list]:
+        type_, found = structure(result, fn)
+        returned.append(type_)
+        return in_columns(type_), leaving(unflatten(found, type_), type_)
+
+    def body(given, seed):
+        try:
+            return out(run(given))
+        except TypeError as error:
+            if SymbolicDataset.__name__ not in str(error):
+                raise
+            raise TracingError(
+                f"{describe(fn)} gives a sequence of its parameter to a function that takes a tf.data.Dataset only: "
+                f"give it .real() of the sequence, as in tf.data.Dataset.zip((a.real(), b.real())). ({error})"
+            ) from None
+
+    def run(given):
+        if parameter is None:
+            return called()
+        seen = [as_user_sees(x, leaf) for x, (_, leaf) in zip(given, leaves(parameter), strict=True)]
+        value = to_python(unflatten(seen, parameter), parameter)
+        if spread:
+            return called(*(value.values() if isinstance(value, dict) else value))
+        if spread_tuples and type(value) is tuple:
+            return called(*value)
+        return called(value)
+
+    name = getattr(fn, "__name__", "graph")
+    traced = trace_leaves(body, parameter, name=name, describe=describe(fn))
+    has_sequence = contains(returned[-1], lambda t: isinstance(t, SequenceType))
+    return attrs.evolve(traced, returns=returned[-1]) if has_sequence else traced
+
+
+def as_user_sees(value, type_: Type):
+    """A leaf inside a graph as the user's function has it: a sequence as its look-alike."""
+    if not isinstance(type_, SequenceType):
+        return value
+    element = type_.element
+    specs = unflatten([spec(t) for t in tensor_leaves(element)], element)
+    return SymbolicDataset.of(value, element, specs, _converted)
+
+
+def _converted(fn: Callable) -> Callable:
+    """`fn` with Python control flow over tensors made part of the graph, as `tf.function` does."""
+    fn = getattr(fn, "python_function", fn)
+    if (getattr(fn, "__module__", None) or "").startswith("fedcore.") or not inspect.isfunction(fn):
+        return fn
+    try:
+        inspect.getsource(fn)
+        return tf.autograph.to_graph(fn)
+    except Exception:  # as tf.function: what has no readable source runs as it is
+        return fn
+
+
+def structure(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
+    """The type and the leaves of nested tensors; a sequence among them is a `Sequence`."""
+    if isinstance(value, SymbolicDataset | tf.data.Dataset):
+        return _sequence(value, fn)
+    if value is None:
+        raise TracingError(f"{describe(fn)} returns None; a computation returns a value")
+    if isinstance(value, Mapping):
+        container = None if type(value) is dict else type(value)
+        return _struct(list(value.items()), container, fn)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return _struct([(n, getattr(value, n)) for n in value._fields], type(value), fn)
+    if attrs.has(type(value)):
+        return _struct([(a.name, getattr(value, a.name)) for a in attrs.fields(type(value))], type(value), fn)
+    if isinstance(value, list | tuple):
+        return _struct([(None, v) for v in value], list if isinstance(value, list) else None, fn)
+    problem = not_dense(value)
+    if problem is not None:
+        raise TracingError(f"{describe(fn)} returns what is no tensor: {problem}")
+    try:
+        tensor = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise TracingError(f"{describe(fn)} returns {brief(value)}, which is no tensor: {error}") from None
+    return tensor_type(tensor), [tensor]
+
+
+def _sequence(value, fn: Callable) -> tuple[Type, list]:
+    element = to_type(value.element_spec)
+    problem = why_no_columns(element)
+    if problem is not None:
+        raise TracingError(f"{describe(fn)} returns a sequence, which goes out in columns: {problem}")
+    if isinstance(value, SymbolicDataset):
+        one = value.drawn()
+        sequence = Sequence(one.count, lambda i: unflatten(structure(one.element(i), fn)[1], element))
+    else:
+        sequence = from_dataset(value, element)
+    return SequenceType(element), [sequence]
+
+
+def _struct(pairs, container, fn) -> tuple[StructType, list[tf.Tensor]]:
+    parts = [(name, *structure(part, fn)) for name, part in pairs]
+    return struct_type([(n, t) for n, t, _ in parts], container), [leaf for _, _, ls in parts for leaf in ls]

@@ -1,0 +1,1 @@
+"""Work on serialized graphs (GraphDef protobufs) alone: canonical form, validation, analysis, optimisation."""

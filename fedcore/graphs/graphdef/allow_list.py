@@ -1,0 +1,84 @@
+"""What a graph from elsewhere may do: mathematics, arrays, control flow, own variables, seeded random numbers."""
+
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.graphdef.attribute_ranges import wrong_attributes
+from fedcore.graphs.graphdef.canonical_form import ANONYMOUS
+from fedcore.graphs.graphdef.graph_validation import parsed
+from fedcore.graphs.graphdef.op_classes import MAY_CRASH, why_refused
+from fedcore.graphs.graphdef.side_effects import side_effects_of
+from fedcore.graphs.graphdef.variable_dtypes import wrong_handles
+from fedcore.ir.module import Graph, Module
+
+_SHOWN = 20
+_NAMELESS = (b"", ANONYMOUS)  # either is made anew in every call: `with_content_names` sees to it
+_MOST_BUFFERED = 1 << 20
+_BUFFERED = ("BatchDatasetV2", "PaddedBatchDatasetV2", "PrefetchDataset")  # TensorFlow reserves what they ask for
+_LOCAL_DEVICE = re.compile(r"(/device:)?(CPU|GPU):[0-9]+|", re.IGNORECASE)
+
+
+def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with trusted=True") -> None:
+    """Checks the graphs of a module that comes from elsewhere, functions inside them included.
+
+    Args:
+        trusted: any operation may stand in them; they are checked for holding together only.
+        advice: how to be trusted, for the error.
+    Raises:
+        FedcoreError: a graph is malformed, or holds what is not allowed; it names the operations and where they are.
+    """
+    for graph in module.graphs:
+        graph_def = parsed(graph, module.blob(graph.digest))
+        unsaid = [trait for trait in side_effects_of(graph_def) if not graph.attributes.get(trait)]
+        if unsaid:
+            raise FedcoreError(f"graph @{graph.name} is {' and '.join(unsaid)}, but the file does not say so")
+        refused = [] if trusted else list(_refused(graph_def))
+        if refused:
+            shown = "\n".join(f"  {line}" for line in refused[:_SHOWN])
+            more = f"\n  and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
+            raise FedcoreError(
+                f"graph @{graph.name} holds operations that a file from elsewhere may not:\n{shown}{more}\n"
+                f"  if you trust whoever wrote the file, {advice}"
+            )
+
+
+def may_crash(graph: Graph, data: bytes) -> list[str]:
+    """The allowed operations of a graph that TensorFlow does not survive with operands of wrong shapes or numbers."""
+    graph_def = parsed(graph, data)
+    bodies = [(f"the function {f.signature.name}", f.node_def) for f in graph_def.library.function]
+    bodies = [("the graph", graph_def.node), *bodies]
+    return [f"{n.op} at {n.name!r} in {where}" for where, nodes in bodies for n in nodes if n.op in MAY_CRASH]
+
+
+def _refused(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
+    functions = {f.signature.name for f in graph_def.library.function}
+    bodies = [(f"the function {f.signature.name}", f.node_def) for f in graph_def.library.function]
+    for where, nodes in [("the graph", graph_def.node), *bodies]:
+        constants = {node.name: node for node in nodes if node.op == "Const"}
+        for node in nodes:
+            yield from _node_refused(where, node, functions)
+            if node.op in _BUFFERED and not _is_small(constants.get(node.input[1].removesuffix(":output:0"))):
+                yield f"{node.op} at {node.name!r} in {where}: its size is no constant of at most {_MOST_BUFFERED}"
+            for problem in wrong_attributes(node, constants):
+                yield f"{node.op} at {node.name!r} in {where}: {problem}"
+    yield from wrong_handles(graph_def)
+
+
+def _node_refused(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -> Iterator[str]:
+    why = None if node.op in functions else why_refused(node.op)
+    if why is not None:
+        yield f"{node.op} at {node.name!r} in {where}: it {why}"
+    if not _LOCAL_DEVICE.fullmatch(node.device):
+        yield f"{node.op} at {node.name!r} in {where}: it asks for the device {node.device!r}"
+    if node.op == "VarHandleOp":
+        named = node.attr["shared_name"].s not in _NAMELESS or node.attr["container"].s
+        if named:
+            yield f"{node.op} at {node.name!r} in {where}: its variable has a name that others could share"
+
+
+def _is_small(constant: node_def_pb2.NodeDef | None) -> bool:
+    return constant is not None and tf.make_ndarray(constant.attr["value"].tensor).max(initial=0) <= _MOST_BUFFERED

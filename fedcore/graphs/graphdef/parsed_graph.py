@@ -1,0 +1,182 @@
+"""The nodes of a canonical graph, and how one is put into the graph being built."""
+
+import collections
+import functools
+import inspect
+from collections import OrderedDict
+
+import attrs
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
+
+from fedcore.graphs import private_api
+from fedcore.graphs.graphdef.canonical_form import with_content_names
+from fedcore.graphs.graphdef.process_functions import define
+
+
+@attrs.frozen(eq=False)
+class Node:
+    """One operation: the tensors that it reads are (node name, output index).
+
+    Args:
+        sole: for each input whether nothing else reads it.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[tuple[str, int], ...]
+    attributes: dict
+    sole: tuple[bool, ...] = ()
+
+    def __getitem__(self, attribute: str):
+        return self.attributes[attribute]
+
+    def get(self, attribute: str, default=None):
+        return self.attributes.get(attribute, default)
+
+    @property
+    def stateful(self) -> bool:
+        definition = private_api.op_definition(self.op)
+        return definition is None or definition.is_stateful
+
+
+@attrs.frozen(eq=False)
+class Body:
+    """Nodes in an order in which they can run, and what they take and give.
+
+    Args:
+        arguments: the names of the nodes that stand for the arguments, in order; the seed of a graph that draws is
+            the last.
+        results: the tensors returned, in order.
+    """
+
+    arguments: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    results: tuple[tuple[str, int], ...]
+    functions: dict[str, function_pb2.FunctionDef]
+    seeded: bool = False
+
+    def called(self, name: str) -> "Body":
+        """A function of the graph's library."""
+        function = self.functions[name]
+        graph_def, ports = private_api.function_body(function)
+        results = []
+        for output in function.signature.output_arg:
+            results.append(_port(ports.get(function.ret[output.name], function.ret[output.name])))
+        return _body(
+            graph_def.node, tuple(a.name for a in function.signature.input_arg), tuple(results), self.functions
+        )
+
+
+class _Bodies:
+    """Parsed graphs by digest, the 256 used last."""
+
+    def __init__(self, max_entries: int = 256):
+        self._parsed: OrderedDict[str, Body] = OrderedDict()
+        self._max_entries = max_entries
+
+    def get(self, digest: str, data: bytes) -> Body:
+        if digest in self._parsed:
+            self._parsed.move_to_end(digest)
+            return self._parsed[digest]
+        graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
+        define(graph_def.library.function)  # `called` asks TensorFlow for them
+        arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
+        returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
+        seed = tuple(n.name for n in graph_def.node if n.op == "Placeholder" and n.name == "seed")
+        body = _body(
+            graph_def.node,
+            (*sorted(arguments, key=lambda n: int(n[3:])), *seed),
+            tuple((n, 0) for n in sorted(returned, key=lambda n: int(n[3:]))),
+            {f.signature.name: f for f in graph_def.library.function},
+            seeded=bool(seed),
+        )
+        self._parsed[digest] = body
+        if len(self._parsed) > self._max_entries:
+            self._parsed.popitem(last=False)
+        return body
+
+
+_bodies = _Bodies()
+
+
+def body_of(digest: str, data: bytes) -> Body:
+    return _bodies.get(digest, data)
+
+
+def _body(nodes, arguments, results, functions, *, seeded: bool = False) -> Body:
+    taken = set(arguments)
+    parsed = [_node(n) for n in nodes if n.name not in taken]
+    reads = collections.Counter(i for n in parsed for i in n.inputs) + collections.Counter(results)
+    whole = tuple(attrs.evolve(n, sole=tuple(reads[i] == 1 for i in n.inputs)) for n in parsed)
+    return Body(arguments, whole, results, functions, seeded)
+
+
+def _port(name: str) -> tuple[str, int]:
+    node, _, index = name.partition(":")
+    return node, int(index or 0)
+
+
+def _node(source: node_def_pb2.NodeDef) -> Node:
+    # Control inputs order effects; operations with effects have no rule.
+    inputs = tuple(_port(i) for i in source.input if not i.startswith("^"))
+    attributes = {k: _attribute(v) for k, v in source.attr.items() if not k.startswith("_")}
+    return Node(source.name, source.op, inputs, attributes)
+
+
+def _attribute(value: attr_value_pb2.AttrValue):
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        return _list(value.list)
+    found = getattr(value, kind) if kind else None
+    if kind == "type":
+        return tf.as_dtype(found)
+    if kind == "shape":
+        return tf.TensorShape(found)
+    if kind == "func":
+        return value.func
+    return found
+
+
+def _list(values):
+    for field, convert in (("type", tf.as_dtype), ("shape", tf.TensorShape)):
+        if getattr(values, field):
+            return [convert(v) for v in getattr(values, field)]
+    for field in ("i", "f", "s", "b", "tensor", "func"):
+        if getattr(values, field):
+            return list(getattr(values, field))
+    return []
+
+
+def emit(op: str, tensors, attributes) -> list[tf.Tensor]:
+    """Runs one operation: into the graph being built, or at once where tensors are eager."""
+    definition = private_api.op_definition(op)
+    names = _keywords(op)
+    inferred, keywords, rest = set(), {}, list(tensors)
+    for argument in definition.input_arg:
+        name = names[argument.name]
+        inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
+        if argument.number_attr or argument.type_list_attr:
+            many = attributes[argument.number_attr or argument.type_list_attr]
+            count = int(many) if argument.number_attr else len(many)
+            keywords[name], rest = rest[:count], rest[count:]
+        else:
+            keywords[name] = rest.pop(0)
+    for attribute in definition.attr:
+        if attribute.name in attributes and attribute.name not in inferred:
+            keywords[names[attribute.name]] = attributes[attribute.name]
+    out = getattr(tf.raw_ops, op)(**keywords)
+    if out is None or isinstance(out, tf.Operation):
+        return []
+    return list(out) if isinstance(out, tuple | list) else [out]
+
+
+@functools.cache
+def _keywords(op: str) -> dict[str, str]:
+    """The Python keyword for each input and attribute: some are renamed, in their order."""
+    definition = private_api.op_definition(op)
+    declared = [a.name for a in (*definition.input_arg, *definition.attr)]
+    taken = list(inspect.signature(getattr(tf.raw_ops, op)).parameters)
+    renamed = iter(n for n in taken if n not in declared and n != "name")
+    inferred = {n for a in definition.input_arg for n in (a.type_attr, a.number_attr, a.type_list_attr)}
+    return {n: n if n in taken or n in inferred else next(renamed) for n in declared}

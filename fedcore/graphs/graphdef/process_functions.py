@@ -1,0 +1,40 @@
+"""Library functions of graphs, defined in the process under names made from their content."""
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs import private_api
+
+_defined: set[str] = set()
+"""The names of functions that `define` has given to TensorFlow, or has compared with those that it had."""
+
+
+def _same_function(have: function_pb2.FunctionDef, want: function_pb2.FunctionDef) -> bool:
+    have.ClearField("attr")  # TensorFlow notes where a function was added
+    return have == want
+
+
+def define(functions) -> None:
+    """Makes library functions (branches, loop bodies) known to the process.
+
+    Importing a GraphDef into a function being built adds its library to that graph only, and the call then fails with
+    "Function f_… is not defined".
+
+    Args:
+        functions: under the names of `with_content_names`.
+    Raises:
+        FedcoreError: TensorFlow refuses a function, or has another one under its name.
+    """
+    for function in functions:
+        name = function.signature.name
+        if private_api.is_defined(name):
+            if name not in _defined and not _same_function(private_api.defined_function(name), function):
+                raise FedcoreError(f"TensorFlow has another function under the name {name}")
+            _defined.add(name)
+            continue
+        try:
+            private_api.define_function(function)
+        except tf.errors.OpError as error:
+            raise FedcoreError(f"TensorFlow cannot define the function {name}: {error}") from None
+        _defined.add(name)

@@ -1,0 +1,115 @@
+"""What a graph does beside computing its result: what may not leave this process, and what passes must know."""
+
+from collections.abc import Iterable, Iterator
+
+from tensorflow.core.framework import graph_pb2
+
+from fedcore.errors import TracingError
+from fedcore.graphs import private_api
+
+_EFFECTS = frozenset({"Print", "PrintV2", "Assert"})
+# Stateful only where the functions are that they call.
+STATELESS_CALL = {
+    "StatefulPartitionedCall": "PartitionedCall",
+    "While": "StatelessWhile",
+    "If": "StatelessIf",
+    "Case": "StatelessCase",
+}
+
+_PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
+_TABLES = ("LookupTable", "HashTable", "MutableHashTable", "MutableDenseHashTable", "AnonymousHashTable")
+_FILES = (
+    *("ReadFile", "WriteFile", "MatchingFiles", "Save", "Restore", "MergeV2Checkpoints", "WriteSummary"),
+    *("TFRecordReader", "TextLineReader", "WholeFileReader", "IdentityReader", "FixedLengthRecordReader", "ReaderRead"),
+    *("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "SqlDataset"),
+)
+
+
+def refuse(graph_def: graph_pb2.GraphDef, describe: str) -> None:
+    """Checks that every op of a traced function can leave this process.
+
+    Raises:
+        TracingError: names the op, the function and what to do instead.
+    """
+    for node in _nodes(graph_def):
+        if node.op in _PYTHON:
+            raise TracingError(
+                f"{describe} calls Python while it runs (op {node.op}, from tf.py_function or tf.numpy_function); a "
+                "graph runs where there is no Python. Write it with TensorFlow's operations"
+            )
+        if node.op.startswith(_TABLES):
+            raise TracingError(
+                f"{describe} uses a lookup table that may change (op {node.op}), which lives in one process. Use a "
+                "tf.lookup.StaticHashTable over keys and values that do not, or look up before the data come in"
+            )
+        if node.op.startswith(_FILES):
+            raise TracingError(
+                f"{describe} reads or writes files while it runs (op {node.op}). Read before, and pass what was read "
+                "as an argument"
+            )
+        if node.op != "VarHandleOp" and _is_shared(node.op):
+            raise TracingError(
+                f"{describe} keeps state in the op {node.op}, which every call in the process shares. Use a "
+                "tf.Variable made inside the function, which starts fresh in every call, or pass the state as an "
+                "argument"
+            )
+
+
+def _is_shared(op: str) -> bool:
+    """Whether calls share what the op keeps: TensorFlow finds it by a name or by the node's name."""
+    declared = private_api.op_definition(op)
+    return declared is not None and any(attr.name == "shared_name" for attr in declared.attr)
+
+
+def side_effects_of(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
+    """`effects`, `seeded` and `stateful`, as far as they hold of a canonical graph."""
+    ops = {node.op for node in _nodes(graph_def)}
+    found = {
+        "effects": bool(ops & _EFFECTS),
+        "seeded": any(node.name == "seed" and node.op == "Placeholder" for node in graph_def.node),
+        "stateful": any(is_stateful(op) for op in ops - _EFFECTS),
+    }
+    return tuple(name for name, holds in found.items() if holds)
+
+
+def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator:
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
+
+
+def is_stateful(op: str) -> bool:
+    """Whether an op is stateful by itself: calls are not, what they call is looked at for itself."""
+    if op in STATELESS_CALL:
+        return False
+    declared = private_api.op_definition(op)
+    return declared is not None and declared.is_stateful
+
+
+def stateful_functions(functions: Iterable) -> set[str]:
+    """The functions that hold a stateful op, or call one that does."""
+    bodies = {f.signature.name: f.node_def for f in functions}
+    found = {name for name, nodes in bodies.items() if any(is_stateful(n.op) for n in nodes)}
+    while True:
+        more = {
+            f for f, nodes in bodies.items() if f not in found and any(found.intersection(callees(n)) for n in nodes)
+        }
+        if not more:
+            return found
+        found |= more
+
+
+def callees(node) -> Iterator[str]:
+    """The functions that a node names."""
+    yield node.op
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        yield from (f.name for f in value.list.func)
+
+
+def stateful_nodes(graph_def: graph_pb2.GraphDef, names: list[str]) -> list[str]:
+    """Those of the nodes that are stateful, in order."""
+    functions = stateful_functions(graph_def.library.function)
+    nodes = {n.name: n for n in graph_def.node}
+    return [n for n in names if is_stateful(nodes[n].op) or functions.intersection(callees(nodes[n]))]

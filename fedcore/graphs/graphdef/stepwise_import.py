@@ -1,0 +1,95 @@
+"""Imports a graph operation by operation, so that what TensorFlow refuses, or dies of, has a name."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, node_def_pb2
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.graphdef.graph_validation import parsed
+from fedcore.graphs.graphdef.sequence_operands import operand_specs
+from fedcore.ir.module import Graph
+
+
+def import_each(graph: Graph, data: bytes, note: Callable[[str], None] = lambda operation: None) -> None:
+    """Makes every operation of the graph and of its functions, one by one, with the shapes that TensorFlow infers.
+
+    Args:
+        data: of a graph that `check_graphs` accepted: it holds together.
+        note: told of each operation before it is made.
+    Raises:
+        FedcoreError: TensorFlow refuses an operation; the message names it.
+    """
+    graph_def = parsed(graph, data)
+    arguments = {f"arg{i}": spec for i, spec in enumerate(operand_specs(graph.type.parameter))}
+    nodes = [node for node in graph_def.node if node.name not in arguments]
+    _import_body(f"graph @{graph.name}", nodes, arguments, graph_def.library, note)
+    for function in graph_def.library.function:
+        where = f"the function {function.signature.name} of graph @{graph.name}"
+        arguments = {a.name: tf.TensorSpec(None, a.type) for a in function.signature.input_arg}
+        _import_body(where, function.node_def, arguments, graph_def.library, note)
+
+
+def _import_body(
+    where: str,
+    nodes: Iterable[node_def_pb2.NodeDef],
+    arguments: Mapping[str, tf.TensorSpec],
+    library: function_pb2.FunctionDefLibrary,
+    note: Callable[[str], None],
+) -> None:
+    tensors: dict[str, tf.Tensor] = {}
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(tf.compat.v1.GraphDef(library=library), name="")
+        for name, spec in arguments.items():
+            tensors[name] = tensors[f"{name}:0"] = tf.compat.v1.placeholder(spec.dtype, spec.shape)
+        for node in _in_order(nodes):
+            described = f"{node.op} at {node.name!r} in {where}"
+            note(described)
+            inputs = [tensors[i] for i in node.input if not i.startswith("^")]
+            try:
+                made = graph.create_op(node.op, inputs, attrs=dict(node.attr), name=_SCOPE)
+            except (ValueError, TypeError, tf.errors.OpError) as error:
+                raise FedcoreError(f"TensorFlow refuses {described}: {error}") from None
+            _keep(tensors, node.name, made)
+
+
+_SCOPE = "operation"
+
+
+def _keep(tensors: dict, name: str, made: tf.Operation) -> None:
+    """An output is called `node:index` in a graph, `node:output:index` in a function; the first also `node`."""
+    for i, tensor in enumerate(made.outputs):
+        tensors[f"{name}:{i}"] = tensor
+    if made.outputs:
+        tensors[name] = made.outputs[0]
+    start = 0
+    for output in made.op_def.output_arg if made.op_def else ():
+        count = _count(output, made)
+        for i in range(count):
+            tensors[f"{name}:{output.name}:{i}"] = made.outputs[start + i]
+        start += count
+
+
+def _count(output, made: tf.Operation) -> int:
+    if output.number_attr:
+        return made.get_attr(output.number_attr)
+    return len(made.get_attr(output.type_list_attr)) if output.type_list_attr else 1
+
+
+def _in_order(nodes: Iterable[node_def_pb2.NodeDef]) -> list[node_def_pb2.NodeDef]:
+    """The nodes, each after those that it reads."""
+    by_name = {node.name: node for node in nodes}
+    order: dict[str, node_def_pb2.NodeDef] = {}
+    for name in by_name:
+        stack = [(name, False)]
+        while stack:
+            current, ready = stack.pop()
+            if current in order:
+                continue
+            if ready:
+                order[current] = by_name[current]
+                continue
+            stack.append((current, True))
+            read = (i.lstrip("^").split(":")[0] for i in by_name[current].input)
+            stack += [(i, False) for i in read if i in by_name and i not in order]
+    return list(order.values())

@@ -1,0 +1,472 @@
+"""The one door to private parts of TensorFlow and Keras: a function for each part, which says what it relies on.
+
+No other module of fedcore imports `tensorflow.python` or `keras.src`, reads `tf.__internal__`, or touches an
+underscore attribute of a TensorFlow or Keras object; `tests/graphs/test_private_api.py` reads all sources for that.
+Each function has a contract of the same name in `private_api_contracts.py`. The tests run the contracts, and so does
+`fedcore doctor`.
+
+    part       function, class or attribute of TensorFlow or Keras that has no public form
+    contract   small program that fails if the part has gone or does something else
+
+Where the installed version lacks a part, its first use raises `UnsupportedVersion`, which names the part, the installed
+versions and the versions that fedcore is tested with.
+"""
+
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ParamSpec, TypeVar
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, graph_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+
+from fedcore.errors import FedcoreError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class UnsupportedVersion(FedcoreError, RuntimeError):
+    """The installed TensorFlow or Keras lacks a private part that fedcore relies on."""
+
+
+PARTS: dict[str, str] = {}
+"""What each function of this module relies on, by the function's name."""
+
+
+def part(relies_on: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Registers a function of this module; where its part is missing, the function raises `UnsupportedVersion`."""
+
+    def register(fn: Callable[P, R]) -> Callable[P, R]:
+        PARTS[fn.__name__] = relies_on
+
+        @functools.wraps(fn)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return fn(*args, **kwargs)
+            except (ImportError, AttributeError) as error:
+                raise UnsupportedVersion(unsupported(relies_on, error)) from error
+
+        return call
+
+    return register
+
+
+def unsupported(relies_on: str, why: object) -> str:
+    """The message for a missing part: the part, the installed versions, the versions to install."""
+    installed = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "keras"))
+    return (
+        f"fedcore relies on {relies_on}, which {installed} does not provide: {why}\n"
+        f"  fedcore is tested with {tested_versions()}; install one of these, or report this with the output of "
+        "`fedcore doctor`"
+    )
+
+
+def tested_versions() -> str:
+    """The bounds of fedcore's own requirements, such as `tensorflow>=2.18,<2.22`."""
+    try:
+        required = importlib.metadata.requires("fedcore") or []
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree
+        return "the versions in pyproject.toml"
+    return " and ".join(r for r in required if r.startswith(("tensorflow", "keras")) and ";" not in r)
+
+
+# --- functions of the process ---
+
+
+def _eager():
+    from tensorflow.python.eager import context
+
+    eager = context.context()
+    eager.ensure_initialized()
+    return eager
+
+
+@part("tensorflow.python.eager.context: Context.has_function")
+def is_defined(name: str) -> bool:
+    """Whether the process has a function of that name. TensorFlow keeps the first definition of a name."""
+    return _eager().has_function(name)
+
+
+@part("tensorflow.python.eager.context: Context.add_function_def")
+def define_function(function: function_pb2.FunctionDef) -> None:
+    """Makes a library function known to the process, since an imported graph's library stays in that graph only."""
+    _eager().add_function_def(function)
+
+
+@part("tensorflow.python.eager.context: Context.get_function_def")
+def defined_function(name: str) -> function_pb2.FunctionDef:
+    """The definition that the process has under a name."""
+    return _eager().get_function_def(name)
+
+
+@part("tensorflow.python.eager.context: Context._context_handle")
+def has_started() -> bool:
+    """Whether TensorFlow has made its devices and threads; asking does not start it."""
+    return _context()._context_handle is not None
+
+
+@part("tensorflow.python.framework.function_def_to_graph: function_def_to_graph_def")
+def function_body(function: function_pb2.FunctionDef) -> tuple[graph_pb2.GraphDef, dict[str, str]]:
+    """A function's nodes as a graph, and the graph's tensor names by those that the function uses."""
+    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
+
+    with tf.init_scope():  # called functions are looked up in the process, not in the graph being built
+        return function_def_to_graph_def(function)
+
+
+@part("tensorflow.python.framework.op_def_registry: get")
+def op_definition(op: str):
+    """The registered definition (OpDef) of an operation; None where there is none."""
+    from tensorflow.python.framework import op_def_registry
+
+    return op_def_registry.get(op)
+
+
+# --- running functions ---
+
+
+@part("tensorflow.python.eager.cancellation: CancellationManager")
+def cancellation_manager():
+    """A manager with `start_cancel()` and `is_cancelled`, which ends the calls that are given it."""
+    from tensorflow.python.eager import cancellation
+
+    return cancellation.CancellationManager()
+
+
+@part("tensorflow.python.eager.execute: execute_with_cancellation")
+def execute(name: str, outputs: int, inputs: Sequence[tf.Tensor], attributes: tuple, manager) -> list[tf.Tensor]:
+    """Runs a function of the process. TensorFlow's public call keeps the manager in a global that threads share."""
+    return _execute_with_cancellation()(
+        name, num_outputs=outputs, inputs=inputs, attrs=attributes, ctx=_context(), cancellation_manager=manager
+    )
+
+
+@functools.cache
+def _execute_with_cancellation() -> Callable:
+    from tensorflow.python.eager import execute as module
+
+    return module.execute_with_cancellation
+
+
+def _context():
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
+@part("tensorflow.python.eager.context: Context.function_call_options, FunctionCallOptions.config_proto_serialized")
+def call_config() -> bytes:
+    """The serialized ConfigProto with which this process runs functions."""
+    return _context().function_call_options.config_proto_serialized
+
+
+@part("tensorflow.python.eager.context: FunctionCallOptions.as_attrs")
+def call_attributes(config: bytes) -> tuple:
+    """The attributes that make a call run with a ConfigProto."""
+    from tensorflow.python.eager import context
+
+    options = context.FunctionCallOptions(config_proto=config_pb2.ConfigProto.FromString(config))
+    return tuple(itertools.chain(*options.as_attrs().items()))
+
+
+@contextlib.contextmanager
+def _call_options(config: config_pb2.ConfigProto) -> Iterator[None]:
+    from tensorflow.python.eager import context
+
+    eager = _context()
+    before = eager.function_call_options
+    eager.function_call_options = context.FunctionCallOptions(before.executor_type, config)
+    try:
+        yield
+    finally:
+        eager.function_call_options = before
+
+
+@part("tensorflow.python.eager.context: Context.function_call_options (assignable), FunctionCallOptions")
+def call_config_set_to(config: config_pb2.ConfigProto) -> contextlib.AbstractContextManager[None]:
+    """Inside, functions that are traced call other functions with this ConfigProto."""
+    return _call_options(config)
+
+
+@part("tensorflow.python.grappler.tf_optimizer: OptimizeGraph")
+def optimize_graph(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
+    """The graph after Grappler's passes."""
+    from tensorflow.python.grappler import tf_optimizer
+
+    return tf_optimizer.OptimizeGraph(config, meta)
+
+
+# --- tensors, variables, operations ---
+
+
+@part("tf.__internal__.EagerTensor")
+def is_eager(tensor) -> bool:
+    """Whether a tensor has a value, rather than a place in a graph."""
+    return isinstance(tensor, tf.__internal__.EagerTensor)
+
+
+@part("tf.__internal__.eager_context.eager_mode")
+def eager_mode() -> contextlib.AbstractContextManager:
+    """Inside, operations run at once, even while a graph is being built."""
+    return tf.__internal__.eager_context.eager_mode()
+
+
+@part("Tensor._id")
+def creation_number(tensor: tf.Tensor) -> int:
+    """A number that grows from each eager tensor of the process to the next."""
+    return tensor._id
+
+
+@part("Tensor._handle_data")
+def handle_types(handle: tf.Tensor) -> list:
+    """The dtype and shape (`.dtype`, `.shape`) of the variable behind a resource; empty for other resources."""
+    data = handle._handle_data
+    return [] if data is None else list(data.shape_and_type)
+
+
+@part("tensorflow.python.ops.resource_variable_ops: UninitializedVariable")
+def uninitialized_variable(**options) -> tf.Variable:
+    """A variable without a value; every public constructor wants one."""
+    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+    return UninitializedVariable(**options)
+
+
+@part("Operation._update_input")
+def set_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Replaces an input of an operation, which closes the circle of a loop in a graph."""
+    operation._update_input(index, tensor)
+
+
+# --- AutoGraph ---
+
+
+@part("tensorflow.python.autograph.core.ag_ctx: control_status_ctx, Status.ENABLED")
+def is_autograph_on() -> bool:
+    """Whether the Python code that runs now was converted by AutoGraph."""
+    from tensorflow.python.autograph.core import ag_ctx
+
+    return ag_ctx.control_status_ctx().status is ag_ctx.Status.ENABLED
+
+
+@part("tf.__internal__.autograph: tf_convert, control_status_ctx")
+def converted(fn: Callable) -> Callable:
+    """The function with Python control flow over tensors made part of the graph, where AutoGraph is on."""
+    autograph = tf.__internal__.autograph
+    return autograph.tf_convert(fn, autograph.control_status_ctx())
+
+
+@part(
+    "tensorflow.python.autograph.operators.control_flow: _tf_while_stmt(test, body, get_state, set_state, names, opts)"
+)
+def while_statement() -> Callable:
+    """AutoGraph's `while` over tensors."""
+    from tensorflow.python.autograph.operators import control_flow
+
+    return control_flow._tf_while_stmt
+
+
+@part("tensorflow.python.autograph.operators.control_flow: for_loop_registry")
+def register_for(kind: type, loop: Callable) -> None:
+    """Has AutoGraph run `for` over objects of a class with `loop`."""
+    from tensorflow.python.autograph.operators import control_flow
+
+    control_flow.for_loop_registry.register(kind, loop)
+
+
+@part("tensorflow.python.autograph.operators.py_builtins: len_registry, enumerate_registry")
+def register_builtins(kind: type, *, length: Callable, enumerated: Callable) -> None:
+    """Has AutoGraph run `len` and `enumerate` of objects of a class with these functions."""
+    from tensorflow.python.autograph.operators import py_builtins
+
+    py_builtins.len_registry.register(kind, length)
+    py_builtins.enumerate_registry.register(kind, enumerated)
+
+
+@part("tensorflow.python.autograph.operators.py_builtins: SUPPORTED_BUILTINS, BUILTIN_FUNCTIONS_MAP")
+def replace_next(fn: Callable) -> None:
+    """Has AutoGraph call `fn` for `next`; its own registry for `next` is never asked, as `next` is not converted."""
+    from tensorflow.python.autograph.operators import py_builtins
+
+    if next not in py_builtins.SUPPORTED_BUILTINS:
+        py_builtins.SUPPORTED_BUILTINS += (next,)
+    py_builtins.BUILTIN_FUNCTIONS_MAP["next"] = fn
+
+
+@part("tensorflow.python.autograph.core.config: DoNotConvert, CONVERSION_RULES")
+def keep_from_autograph(package: str) -> None:
+    """Has AutoGraph call a package's functions as they are, and everything that they call."""
+    from tensorflow.python.autograph.core import config
+
+    rule = config.DoNotConvert(package)
+    if not any(str(known) == str(rule) for known in config.CONVERSION_RULES):
+        config.CONVERSION_RULES = (rule, *config.CONVERSION_RULES)
+
+
+# --- lookup tables ---
+
+
+@part("tf.lookup.StaticHashTable: _initialize")
+def replace_table_methods(methods: Mapping[str, Callable]) -> dict[str, Callable]:
+    """Replaces methods of TensorFlow's static tables in the whole process; returns the methods before."""
+    before = {name: getattr(tf.lookup.StaticHashTable, name) for name in methods}
+    for name, method in methods.items():
+        setattr(tf.lookup.StaticHashTable, name, method)
+    return before
+
+
+@part("tf.lookup.StaticHashTable: _initializer; tf.lookup.KeyValueTensorInitializer: _keys, _values")
+def table_entries(table) -> tuple[tf.Tensor, tf.Tensor] | None:
+    """The keys and values that a table is initialised with; None where they come from a file."""
+    initializer = table._initializer
+    if not isinstance(initializer, tf.lookup.KeyValueTensorInitializer):
+        return None
+    return initializer._keys, initializer._values
+
+
+# --- tf.data ---
+
+
+class LazyDataset(tf.data.Dataset):
+    """A `tf.data.Dataset` whose real dataset is made when TensorFlow first needs it.
+
+    Relies on `Dataset._variant_tensor`, `_inputs`, `_options_attr` and `_variant_tensor_attr`. Without the constructor
+    of `tf.data.Dataset`, which wants the variant at once.
+    """
+
+    def __init__(self):
+        self._options_attr = tf.data.Options()
+
+    def _real(self) -> tf.data.Dataset:
+        """The real dataset."""
+        raise NotImplementedError  # abstract: every subclass has its own
+
+    @property
+    def _variant_tensor(self):
+        if not hasattr(self, "_variant_tensor_attr"):
+            self._real_dataset = self._real()
+            self._variant_tensor_attr = self._real_dataset._variant_tensor
+        return self._variant_tensor_attr
+
+    def _inputs(self):
+        self._variant_tensor  # noqa: B018  makes the real dataset
+        return [self._real_dataset]
+
+
+def dataset_part(dataset: tf.data.Dataset, name: str):
+    """What a dataset of a known class holds under a private name, such as `_count`; None where it holds no such part.
+
+    Import of foreign datasets is best effort, so a missing part is no error: the dataset is iterated instead.
+    """
+    return getattr(dataset, name, None)
+
+
+@part("tf.data's classes: _map_func._func, _predicate._func")
+def dataset_function(dataset: tf.data.Dataset, name: str) -> Callable | None:
+    """The Python function that a dataset applies, by the private name that holds it; None where there is none."""
+    return getattr(getattr(dataset, name, None), "_func", None)
+
+
+@part("tf.data.Dataset._inputs")
+def dataset_inputs(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """The datasets that a dataset reads."""
+    return list(dataset._inputs())
+
+
+PARTS["dataset_part"] = (
+    "tf.data's classes: _input_dataset, _count, _batch_size, _drop_remainder, _seed, _seed2, _buffer_size, "
+    "_reshuffle_each_iteration, _variant_tensor"
+)
+PARTS["LazyDataset"] = "tf.data.Dataset: _variant_tensor, _variant_tensor_attr, _inputs, _options_attr"
+
+
+# --- Keras ---
+
+
+@part("keras.Model._call_has_training_arg")
+def takes_training(model) -> bool:
+    """Whether a model's call has an argument `training`."""
+    return model._call_has_training_arg
+
+
+@part("keras.Layer._flatten_layers")
+def layers_within(model) -> list:
+    """A model and all layers inside it, at any depth."""
+    return list(model._flatten_layers())
+
+
+@part("keras.Layer._seed_generators")
+def seed_generators(layer) -> list:
+    """The layer's own seed generators."""
+    return list(layer._seed_generators)
+
+
+@part("the modules that define Keras' classes and functions: keras.src")
+def is_defined_by_keras(thing) -> bool:
+    """Whether a class or a function is one of Keras' own."""
+    return str(getattr(thing, "__module__", "")).startswith("keras.src.") and hasattr(thing, "__name__")
+
+
+@part("keras.optimizers.Optimizer._learning_rate")
+def learning_rate(optimizer):
+    """A Keras optimizer's learning rate as it was given: a number, a variable, a schedule or a function."""
+    return optimizer._learning_rate
+
+
+def excludes_from_weight_decay(optimizer) -> bool:
+    """Whether a Keras optimizer was told to leave variables out of weight decay."""
+    return bool(
+        getattr(optimizer, "_exclude_from_weight_decay", None)
+        or getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    )
+
+
+PARTS["excludes_from_weight_decay"] = (
+    "keras.optimizers.Optimizer: _exclude_from_weight_decay, _exclude_from_weight_decay_pattern"
+)
+
+
+@part("keras.src.backend.common.global_state: get_global_attribute, set_global_attribute")
+def replace_keras_global(name: str, value: object) -> object:
+    """Sets one of Keras' global values; returns the value before."""
+    state = importlib.import_module("keras.src.backend.common.global_state")
+    before = state.get_global_attribute(name)
+    state.set_global_attribute(name, value)
+    return before
+
+
+class _Random:
+    """Python's `random` with `randint` replaced."""
+
+    def __init__(self, randint: Callable[[int, int], int]):
+        self.randint = randint
+
+    def __getattr__(self, name):
+        return getattr(random, name)
+
+
+@part("keras.src.random.seed_generator: python_random, make_default_seed")
+def replace_keras_randint(randint: Callable[[int, int], int]) -> None:
+    """Has Keras draw default seeds with `randint`.
+
+    Raises:
+        UnsupportedVersion: Keras draws default seeds in another way, so that the replacement would do nothing.
+    """
+    module = importlib.import_module("keras.src.random.seed_generator")
+    asked: list[int] = []
+
+    def probe(low: int, high: int) -> int:
+        asked.append(low)
+        return low
+
+    vars(module)["python_random"] = _Random(probe)
+    module.make_default_seed()
+    vars(module)["python_random"] = _Random(randint)
+    if not asked:
+        raise AttributeError("default seeds are not drawn from seed_generator.python_random.randint")

@@ -1,0 +1,432 @@
+"""A contract for each private part of TensorFlow and Keras: a small program that fails where the part does not hold.
+
+`fedcore doctor` runs them; so do the tests, one by one.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+
+from fedcore.graphs import private_api
+
+CONTRACTS: dict[str, Callable[[], None]] = {}
+
+
+class BrokenContract(Exception):
+    """A private part does something else than fedcore relies on."""
+
+
+def contract(check: Callable[[], None]) -> Callable[[], None]:
+    CONTRACTS[check.__name__] = check
+    return check
+
+
+def broken() -> dict[str, str]:
+    """The contracts that do not hold with the installed TensorFlow and Keras, and why not."""
+    found = {}
+    for name, check in CONTRACTS.items():
+        try:
+            check()
+        except Exception as error:  # whatever a changed private part raises
+            found[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return found
+
+
+def _require(holds: object, otherwise: str) -> None:
+    if not holds:
+        raise BrokenContract(otherwise)
+
+
+def _function(name: str) -> function_pb2.FunctionDef:
+    """float32 -> float32, adds a number to itself."""
+    traced = tf.function(lambda x: x + x, input_signature=[tf.TensorSpec([], tf.float32)], autograph=False)
+    found = function_pb2.FunctionDef.FromString(traced.get_concrete_function().function_def.SerializeToString())
+    found.signature.name = name
+    return found
+
+
+@contract
+def is_defined() -> None:
+    _require(not private_api.is_defined("fedcore_contract_absent"), "an unknown function is said to be defined")
+
+
+@contract
+def define_function() -> None:
+    if not private_api.is_defined("fedcore_contract_add"):
+        private_api.define_function(_function("fedcore_contract_add"))
+    _require(private_api.is_defined("fedcore_contract_add"), "a function that was defined is not known")
+
+
+@contract
+def defined_function() -> None:
+    define_function()
+    found = private_api.defined_function("fedcore_contract_add")
+    _require(found.signature.name == "fedcore_contract_add", "a defined function is given back under another name")
+
+
+@contract
+def has_started() -> None:
+    tf.constant(0)
+    _require(private_api.has_started(), "TensorFlow is said not to have started")
+
+
+@contract
+def function_body() -> None:
+    function = _function("fedcore_contract_body")
+    graph_def, ports = private_api.function_body(function)
+    (result,) = function.signature.output_arg
+    node = ports.get(function.ret[result.name], function.ret[result.name]).split(":")[0]
+    _require(node in {n.name for n in graph_def.node}, "a function's result is no node of its body")
+
+
+@contract
+def op_definition() -> None:
+    found = private_api.op_definition("MatMul")
+    _require(found and [a.name for a in found.input_arg] == ["a", "b"], "MatMul is not defined as it was")
+    _require(private_api.op_definition("FedcoreNoSuchOp") is None, "an unknown operation has a definition")
+
+
+@contract
+def cancellation_manager() -> None:
+    manager = private_api.cancellation_manager()
+    manager.start_cancel()
+    _require(manager.is_cancelled, "a cancelled manager does not say so")
+
+
+@contract
+def execute() -> None:
+    define_function()
+    attributes = private_api.call_attributes(private_api.call_config())
+    one, manager = tf.constant(1.0), private_api.cancellation_manager()
+    (two,) = private_api.execute("fedcore_contract_add", 1, [one], attributes, manager)
+    _require(float(two) == 2.0, "a function gives another result when it is executed by name")
+    manager.start_cancel()
+    try:
+        private_api.execute("fedcore_contract_add", 1, [one], attributes, manager)
+    except tf.errors.CancelledError:
+        return
+    raise BrokenContract("a cancelled call ran")
+
+
+@contract
+def call_config() -> None:
+    config_pb2.ConfigProto.FromString(private_api.call_config())
+
+
+@contract
+def call_attributes() -> None:
+    config = config_pb2.ConfigProto(allow_soft_placement=True)
+    attributes = private_api.call_attributes(config.SerializeToString())
+    found = dict(zip(attributes[::2], attributes[1::2], strict=True))
+    given = config_pb2.ConfigProto.FromString(found.get("config_proto", b""))
+    _require(given.allow_soft_placement, "the attributes of a call lose its config")
+
+
+@contract
+def call_config_set_to() -> None:
+    before = private_api.call_config()
+    config = config_pb2.ConfigProto.FromString(before)
+    config.graph_options.rewrite_options.optimizers[:] = ["pruning"]
+    with private_api.call_config_set_to(config):
+        inside = config_pb2.ConfigProto.FromString(private_api.call_config())
+    _require(list(inside.graph_options.rewrite_options.optimizers) == ["pruning"], "the config was not set")
+    _require(private_api.call_config() == before, "the config was not restored")
+
+
+@contract
+def optimize_graph() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [], "x")
+        tf.identity(x * (tf.constant(2.0) + tf.constant(3.0)), "y")
+    meta = meta_graph_pb2.MetaGraphDef(graph_def=graph.as_graph_def())
+    meta.collection_def["train_op"].node_list.value.extend(["x", "y"])
+    config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    after = private_api.optimize_graph(config, meta)
+    _require({"x", "y"} <= {n.name for n in after.node}, "nodes that were to be kept are gone")
+    _require(not any(n.op.startswith("Add") for n in after.node), "constants are not folded")
+
+
+@contract
+def is_eager() -> None:
+    seen = []
+    tf.function(lambda x: seen.append(private_api.is_eager(x)), autograph=False)(tf.constant(0))
+    _require(private_api.is_eager(tf.constant(0)) and seen == [False], "eager and symbolic tensors are not told apart")
+
+
+@contract
+def eager_mode() -> None:
+    values = []
+
+    def body():
+        with private_api.eager_mode():
+            values.append(tf.constant(3).numpy())
+
+    tf.function(body, autograph=False).get_concrete_function()
+    _require(values == [3], "an operation in eager mode has no value while a graph is built")
+
+
+@contract
+def creation_number() -> None:
+    first, second = tf.constant(0), tf.constant(1)
+    _require(private_api.creation_number(first) < private_api.creation_number(second), "numbers do not grow")
+
+
+@contract
+def handle_types() -> None:
+    variable = tf.Variable([1.0, 2.0])
+    (found,) = private_api.handle_types(variable.handle)
+    _require(tf.as_dtype(found.dtype) == tf.float32, "a variable's handle does not tell its type")
+    _require(tf.TensorShape(found.shape) == [2], "a variable's handle does not tell its shape")
+
+
+@contract
+def uninitialized_variable() -> None:
+    variable = private_api.uninitialized_variable(shape=[2], dtype=tf.float32)
+    _require(not tf.raw_ops.VarIsInitializedOp(resource=variable.handle), "the variable has a value")
+
+
+@contract
+def set_input() -> None:
+    with tf.Graph().as_default():
+        one, two = tf.constant(1.0), tf.constant(2.0)
+        copied = tf.raw_ops.Identity(input=one)
+        private_api.set_input(copied.op, 0, two)
+        _require(copied.op.inputs[0] is two, "an operation kept its input")
+
+
+@contract
+def is_autograph_on() -> None:
+    found = []
+
+    def body():
+        found.append(private_api.is_autograph_on())
+
+    tf.function(body, autograph=False).get_concrete_function()
+    _require(found == [False], "AutoGraph is said to be on where it is off")
+
+
+@contract
+def converted() -> None:
+    fn = private_api.converted(lambda x: x + 1)
+    _require(fn(1) == 2, "a function gives another result after its conversion")
+
+
+@contract
+def while_statement() -> None:
+    state = {"i": tf.constant(0)}
+
+    def set_state(values):
+        (state["i"],) = values
+
+    def step():
+        state["i"] = state["i"] + 1
+
+    def body():
+        state["i"] = tf.constant(0)
+        private_api.while_statement()(lambda: state["i"] < 3, step, lambda: (state["i"],), set_state, ("i",), {})
+        return state["i"]
+
+    _require(int(tf.function(body, autograph=False)()) == 3, "a while statement over tensors does not count to 3")
+
+
+class _Counted:
+    """A class that only AutoGraph's registries know how to loop over."""
+
+
+def _looped_over(iterated, extra_test, body, get_state, set_state, names, opts) -> None:
+    body(tf.constant(5))
+
+
+def _use_of_registries(counted):
+    total = tf.constant(0)
+    for x in counted:
+        total += x
+    return total, len(counted)
+
+
+@contract
+def register_for() -> None:
+    _require(_registered()[0] == 5, "`for` does not reach a registered handler")
+
+
+@contract
+def register_builtins() -> None:
+    _require(_registered()[1] == 7, "`len` does not reach a registered function")
+
+
+@functools.cache
+def _registered() -> tuple[int, int]:
+    private_api.register_for(_Counted, _looped_over)
+    private_api.register_builtins(
+        _Counted, length=lambda counted: tf.constant(7), enumerated=lambda counted, start=0: []
+    )
+    converted_use = tf.autograph.to_graph(_use_of_registries)  # AutoGraph leaves fedcore's functions alone otherwise
+    total, length = tf.function(lambda: converted_use(_Counted()), autograph=False)()
+    return int(total), int(length)
+
+
+@contract
+def replace_next() -> None:
+    from fedcore.graphs.sequences import symbolic_dataset
+
+    private_api.replace_next(symbolic_dataset.next_element)  # the one replacement that the process has
+    _require(next(iter([1])) == 1, "Python's `next` changed")
+
+
+def _source_file() -> str:
+    """Where the code of this function runs from; a converted function runs from a generated file."""
+    frame = inspect.currentframe()
+    return frame.f_code.co_filename if frame else ""
+
+
+@contract
+def keep_from_autograph() -> None:
+    private_api.keep_from_autograph("fedcore")
+    found = []
+
+    def body():
+        found.append(_source_file())
+
+    tf.function(body)()
+    _require(found == [__file__], "AutoGraph converts functions of a package that it was told to leave alone")
+
+
+def _table() -> tf.lookup.StaticHashTable:
+    entries = tf.lookup.KeyValueTensorInitializer(tf.constant(["a"]), tf.constant([7]))
+    return tf.lookup.StaticHashTable(entries, -1)
+
+
+@contract
+def table_entries() -> None:
+    entries = private_api.table_entries(_table())
+    if entries is None:
+        raise BrokenContract("a table does not tell its entries")
+    keys, values = entries
+    _require(keys.numpy().tolist() == [b"a"] and values.numpy().tolist() == [7], "a table tells other entries")
+
+
+@contract
+def replace_table_methods() -> None:
+    asked = []
+
+    def size(table, name=None):
+        asked.append(table)
+        return before["size"](table, name)
+
+    before = private_api.replace_table_methods({"size": size})
+    try:
+        _require(int(_table().size()) == 1 and asked, "a replaced method of tables is not called")
+    finally:
+        private_api.replace_table_methods(before)
+
+
+@contract
+def LazyDataset() -> None:
+    class Three(private_api.LazyDataset):
+        @property
+        def element_spec(self):
+            return tf.TensorSpec([], tf.int64)
+
+        def _real(self):
+            return tf.data.Dataset.range(3)
+
+    _require(next(iter(Three().batch(3).as_numpy_iterator())).tolist() == [0, 1, 2], "a lazy dataset has no real one")
+
+
+@contract
+def dataset_part() -> None:
+    source = tf.data.Dataset.range(3)
+    batched = source.batch(2, drop_remainder=True)
+    _require(private_api.dataset_part(batched, "_input_dataset") is source, "a dataset does not tell what it reads")
+    _require(int(private_api.dataset_part(batched, "_batch_size")) == 2, "a batch does not tell its size")
+    mapped = source.map(lambda x: x)
+    _require(private_api.dataset_part(mapped, "_map_func") is not None, "a map does not tell its function")
+
+
+@contract
+def dataset_function() -> None:
+    def fn(x):
+        return x
+
+    mapped = tf.data.Dataset.range(3).map(fn)
+    _require(private_api.dataset_function(mapped, "_map_func") is not None, "a map does not tell its function")
+
+
+@contract
+def dataset_inputs() -> None:
+    source = tf.data.Dataset.range(3)
+    _require(private_api.dataset_inputs(source.take(1)) == [source], "a dataset does not tell what it reads")
+
+
+def _model():
+    import keras
+
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
+
+
+@contract
+def takes_training() -> None:
+    _require(private_api.takes_training(_model()), "a model's argument `training` is not seen")
+
+
+@contract
+def layers_within() -> None:
+    names = [type(layer).__name__ for layer in private_api.layers_within(_model())]
+    _require({"Dense", "Dropout"} <= set(names), f"the layers of a model are {names}")
+
+
+@contract
+def seed_generators() -> None:
+    found = [private_api.seed_generators(layer) for layer in private_api.layers_within(_model())]
+    _require(any(found), "a Dropout layer has no seed generator")
+
+
+@contract
+def is_defined_by_keras() -> None:
+    import keras
+
+    ours = private_api.is_defined_by_keras(keras.losses.MeanSquaredError), private_api.is_defined_by_keras(contract)
+    _require(ours == (True, False), "Keras' own classes are not told from others")
+
+
+@contract
+def learning_rate() -> None:
+    import keras
+
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+    found = private_api.learning_rate(keras.optimizers.SGD(schedule))
+    _require(found is schedule, "an optimizer does not give back its schedule")
+
+
+@contract
+def excludes_from_weight_decay() -> None:
+    import keras
+
+    optimizer = keras.optimizers.AdamW()
+    _require(not private_api.excludes_from_weight_decay(optimizer), "an optimizer excludes variables by itself")
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    _require(private_api.excludes_from_weight_decay(optimizer), "exclusions from weight decay are not seen")
+
+
+@contract
+def replace_keras_global() -> None:
+    before = private_api.replace_keras_global("fedcore_contract", 1)
+    _require(private_api.replace_keras_global("fedcore_contract", before) == 1, "a global of Keras was not kept")
+
+
+@contract
+def replace_keras_randint() -> None:
+    import keras
+
+    from fedcore.graphs.capture.keras_seeds import default_seeds
+
+    seeds = []
+    for _ in range(2):
+        with default_seeds():
+            seeds.append([int(keras.random.SeedGenerator().state[0]) for _ in range(2)])
+    _require(seeds[0] == seeds[1] and seeds[0][0] != seeds[0][1], "Keras' default seeds do not come from fedcore")

@@ -1,0 +1,129 @@
+"""How a graph draws a sequence's elements: by gathering rows that were picked before it runs."""
+
+from collections.abc import Callable
+
+import attrs
+import tensorflow as tf
+
+from fedcore.graphs.capture.graph_capture import TracedGraph
+from fedcore.graphs.capture.graph_import import call_leaves
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.types import TensorType, Type, map_tensors, tensor_leaves
+
+
+def _digests(graphs: tuple[TracedGraph, ...]) -> tuple[str, ...]:
+    return tuple(g.digest for g in graphs)
+
+
+@attrs.frozen(cache_hash=True)
+class Layout:
+    """What of a sequence value decides the graph that draws from it: part of the key of a realized function.
+
+    Args:
+        element: the type of one stored example.
+        before: maps over single examples, in order.
+        batched: whether elements are batches.
+        after: maps over batches.
+        grouped: stored examples are groups of rows already, each a batch.
+    """
+
+    element: Type
+    before: tuple[TracedGraph, ...] = attrs.field(default=(), eq=_digests)
+    batched: bool = False
+    after: tuple[TracedGraph, ...] = attrs.field(default=(), eq=_digests)
+    grouped: bool = False
+
+    def specs(self) -> list[tf.TensorSpec]:
+        """The tensors of a drawn sequence: the columns, then rows and, where it is batched, sizes of batches."""
+        rows = tf.TensorSpec([None, None] if self.batched else [None], tf.int64)
+        sizes = [tf.TensorSpec([None], tf.int64)] if self.batched else []
+        return [*self.column_specs(), rows, *sizes]
+
+    def column_specs(self) -> list[tf.TensorSpec]:
+        # A group's own first dimension is the one of the column.
+        return [spec(TensorType(t.dtype, (None, *t.sizes[int(self.grouped) :]))) for t in tensor_leaves(self.element)]
+
+    def element_type(self) -> Type:
+        """The type of the elements that come out of the last step."""
+        type_ = self.before[-1].type.result if self.before else self.element
+        if self.batched and not self.grouped:
+            type_ = map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes)), type_)
+        return self.after[-1].type.result if self.after else type_
+
+    def open(self, tensors: list[tf.Tensor]) -> "Sequence":
+        """The sequence inside the graph being built."""
+        tensors = list(tensors)
+        sizes = tensors.pop() if self.batched else None
+        rows = tensors.pop()
+
+        def element(i):
+            index = rows[i] if sizes is None else rows[i, : sizes[i]]
+            value = unflatten([tf.gather(c, index) for c in tensors], self.element)
+            if self.before:
+                value = _mapped_rows(self.before, value) if self.batched else _mapped(self.before, value)
+            return _mapped(self.after, value)
+
+        return Sequence(tf.shape(rows, out_type=tf.int64)[0], element)
+
+
+def _mapped(graphs: tuple[TracedGraph, ...], value):
+    for graph in graphs:
+        leaves = call_leaves(graph.named("map"), graph.data, flatten(value))
+        value = unflatten(leaves, graph.type.result)
+    return value
+
+
+def _mapped_rows(graphs: tuple[TracedGraph, ...], value):
+    """Maps over single examples, applied to every row of a batch."""
+    result = graphs[-1].type.result
+    like = [tf.TensorSpec(s.shape, s.dtype) for s in map(spec, tensor_leaves(result))]
+    leaves = flatten(value)
+    type_ = graphs[0].parameter
+
+    def one(row):
+        return tuple(flatten(_mapped(graphs, unflatten(list(row), type_))))
+
+    return unflatten(list(tf.map_fn(one, tuple(leaves), fn_output_signature=tuple(like))), result)
+
+
+@attrs.frozen
+class Sequence:
+    """A sequence inside a graph.
+
+    Args:
+        count: int64 scalar.
+        element: index (int64 scalar) -> nested tuple of tensors.
+    """
+
+    count: tf.Tensor
+    element: Callable
+
+    def map(self, fn: Callable) -> "Sequence":
+        """Applies `fn` to elements as they are drawn."""
+        return Sequence(self.count, lambda i: fn(self.element(i)))
+
+    def reduce(self, zero, fn: Callable, type_: Type):
+        """Folds the elements in order: a while loop over gathers."""
+        invariants = [tf.TensorShape([])] + [tf.TensorShape(t.shape) for t in tensor_leaves(type_)]
+
+        def body(i, *carry):
+            out = flatten(fn(unflatten(carry, type_), self.element(i)))
+            return (i + 1, *[_with_shape(t, s) for t, s in zip(out, invariants[1:], strict=True)])
+
+        start = [_with_shape(tf.convert_to_tensor(t), s) for t, s in zip(flatten(zero), invariants[1:], strict=True)]
+        out = tf.while_loop(
+            lambda i, *_: i < self.count, body, (tf.constant(0, tf.int64), *start), shape_invariants=tuple(invariants)
+        )
+        return unflatten(out[1:], type_)
+
+
+def _with_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    tensor.set_shape(shape)
+    return tensor
+
+
+def rows(element: Type, columns: list[tf.Tensor]) -> Sequence:
+    """The rows of equally long columns as a sequence."""
+    count = tf.shape(columns[0], out_type=tf.int64)[0] if columns else tf.constant(0, tf.int64)
+    return Sequence(count, lambda i: unflatten([tf.gather(c, i) for c in columns], element))

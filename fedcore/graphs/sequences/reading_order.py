@@ -1,0 +1,248 @@
+"""The order in which `tf.data` reads rows through seeded shuffles, caches and repetitions, without an iterator of it.
+
+Each step is a function that makes a new iterator over the numbers of rows, as a dataset of `tf.data` is made an
+iterator again by every repetition after it. What a dataset shares with its iterators, the seeds of a shuffle and the
+content of a cache, lies beside that function. The order depends on when iterators are made and on how far they are
+read, so both follow TensorFlow.
+
+Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3": the generator Philox4x32-10, from whose
+numbers TensorFlow draws. tests/data/test_reading_order.py compares random pipelines with `tf.data` itself.
+"""
+
+import functools
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from fedcore.graphs.sequences.steps import INFINITE, Step
+
+_Make = Callable[[], Iterator]
+_END = object()
+_MASK = np.uint64(0xFFFFFFFF)
+_FACTORS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_HALF = np.uint64(32)
+
+UNKNOWN = -2
+"""The size of a buffer that is filled with everything there is."""
+
+_MOST_EPOCHS = 3  # TensorFlow fills a buffer no further when it holds the elements of more repetitions
+
+
+def numbers(first: int, second: int) -> Iterator[int]:
+    """The uint32 numbers that TensorFlow's generator gives for two seeds."""
+    size, begin = 16, 0
+    while True:
+        yield from _philox(first, second, begin, size).tolist()
+        begin, size = begin + size, min(2 * size, 1 << 10)
+
+
+@functools.lru_cache(maxsize=512)
+def _philox(first: int, second: int, begin: int, count: int) -> np.ndarray:
+    """The numbers of `count` blocks of four, from block `begin`; the clients of a round mostly share them."""
+    a = np.arange(begin, begin + count, dtype=np.uint64)
+    b = a >> _HALF
+    a = a & _MASK
+    c = np.full(count, second & 0xFFFFFFFF, np.uint64)
+    d = np.full(count, second >> 32 & 0xFFFFFFFF, np.uint64)
+    keys = [first & 0xFFFFFFFF, first >> 32 & 0xFFFFFFFF]
+    for _ in range(10):
+        left, right = _FACTORS[0] * a, _FACTORS[1] * c
+        a, b = (right >> _HALF) ^ b ^ np.uint64(keys[0]), right & _MASK
+        c, d = (left >> _HALF) ^ d ^ np.uint64(keys[1]), left & _MASK
+        keys = [key + weyl & 0xFFFFFFFF for key, weyl in zip(keys, _WEYL, strict=True)]
+    return np.stack([a, b, c, d], axis=1).ravel().astype(np.uint32)
+
+
+def reading_order(count: int, steps: Sequence[Step], seeds: Callable[[int], tuple[int, int]]) -> list:
+    """The numbers of the elements, of `count`, that the steps give; a list for each batch.
+
+    Args:
+        seeds: the position of a shuffle without seeds -> the two that it gets.
+    """
+    chain = _Chain(lambda: iter(range(count)), count)
+    buffer = max(count, 1)
+    rest = [(i, step) for i, step in enumerate(steps) if not _does_nothing(step)]
+    while rest:
+        (position, step), *rest = rest
+        if step.kind != "shuffle":
+            chain = _STEPS[step.kind](chain, step)
+            continue
+        pair = step.seeds or seeds(position)
+        size = buffer if step.number in (0, UNKNOWN) else step.number
+        times = 1
+        if rest and rest[0][1].kind == "repeat":  # TensorFlow makes one step of the two
+            (_, repeat), *rest = rest
+            times = repeat.number
+        chain = _shuffle(chain, size, _Seeds(pair, reshuffles=step.reshuffles), times) if times else _nothing()
+    return list(chain.make())
+
+
+def _does_nothing(step: Step) -> bool:
+    """Whether TensorFlow drops the step, or it moves no rows."""
+    return (step.kind, step.number) in (("take", INFINITE), ("skip", 0), ("repeat", 1))
+
+
+class _Chain:
+    """The steps so far.
+
+    Args:
+        make: makes an iterator over the numbers of rows.
+        size: how many it gives, where TensorFlow knows it; INFINITE without end, None where it does not.
+    """
+
+    __slots__ = ("make", "size")
+
+    def __init__(self, make: _Make, size: int | None):
+        self.make = make
+        self.size = size
+
+
+class _Seeds:
+    """The seeds of a shuffle: other ones for each iterator, or the same for all."""
+
+    def __init__(self, pair: tuple[int, int], *, reshuffles: bool):
+        self._pair = pair
+        self._numbers = numbers(*pair) if reshuffles else None
+
+    def next(self) -> tuple[int, int]:
+        return self._pair if self._numbers is None else (next(self._numbers), next(self._numbers))
+
+
+def _shuffle(chain: _Chain, size: int, seeds: _Seeds, times: int) -> _Chain:
+    return _Chain(lambda: _shuffled(chain.make, size, seeds.next(), seeds, times), _multiplied(chain.size, times))
+
+
+def _shuffled(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds, times: int) -> Iterator:
+    """Draws from a buffer that is filled up before each draw, with the elements of the next repetition too.
+
+    The buffer is a ring. Elements of one repetition lie in it one after the other, and all are drawn before those of
+    the next.
+    """
+    drawn = numbers(*pair)
+    buffer: list = []
+    epochs: deque[list[int]] = deque()  # the begin and the end of each repetition that the buffer holds
+    begun = held = 0
+    source = None
+    while True:
+        while held < size and (source or begun != times) and not (held and len(epochs) > _MOST_EPOCHS):
+            if source is None:
+                source, begun = make(), begun + 1
+                end = epochs[-1][1] if epochs else 0
+                epochs.append([end, end])
+            element = next(source, _END)
+            if element is not _END:
+                end = epochs[-1][1]
+                if end < size:
+                    buffer.append(element)
+                else:
+                    buffer[end % size] = element
+                epochs[-1][1] = end + 1
+                held += 1
+                continue
+            source = None
+            if times == INFINITE and not buffer:
+                return
+        if not held:
+            return
+        while epochs[0][0] == epochs[0][1]:
+            epochs.popleft()
+            drawn = numbers(*seeds.next())
+        start, end = epochs[0]
+        place = (start + next(drawn) % (end - start)) % size
+        element, buffer[place] = buffer[place], buffer[start % size]
+        epochs[0][0] = start + 1
+        held -= 1
+        yield element
+
+
+def _repeat(chain: _Chain, step: Step) -> _Chain:
+    times, make = step.number, chain.make
+
+    def some(source: Iterator) -> Iterator:
+        for _ in range(times):
+            yield from source
+            source = make()  # after the last repetition too
+
+    def endless(source: Iterator) -> Iterator:
+        while (first := next(source, _END)) is not _END:
+            yield first
+            yield from source
+            source = make()
+
+    if times == 0:
+        return _nothing()
+    return _Chain(lambda: (endless if times == INFINITE else some)(make()), _multiplied(chain.size, times))
+
+
+def _take(chain: _Chain, step: Step) -> _Chain:
+    if step.number == 0:
+        return _nothing()
+    size = None if chain.size is None else step.number if chain.size == INFINITE else min(chain.size, step.number)
+    return _Chain(lambda: itertools.islice(chain.make(), step.number), size)
+
+
+def _skip(chain: _Chain, step: Step) -> _Chain:
+    if step.number == INFINITE:
+        return _nothing()
+    size = chain.size if chain.size in (None, INFINITE) else max(chain.size - step.number, 0)
+    return _Chain(lambda: itertools.islice(chain.make(), step.number, None), size)
+
+
+def _batch(chain: _Chain, step: Step) -> _Chain:
+    def batches(source: Iterator) -> Iterator[list]:
+        while len(rows := list(itertools.islice(source, step.number))) == step.number:
+            yield rows
+        if rows and not step.drop_remainder:
+            yield rows
+
+    size = chain.size
+    if size not in (None, INFINITE):
+        size = size // step.number if step.drop_remainder else -(-size // step.number)
+    return _Chain(lambda: batches(chain.make()), size)
+
+
+def _filter(chain: _Chain, step: Step) -> _Chain:
+    kept = [] if step.kept is None else step.kept.tolist()
+    return _Chain(lambda: filter(kept.__getitem__, chain.make()), None)
+
+
+def _cache(chain: _Chain, step: Step) -> _Chain:
+    """Keeps what the first iterator that is read to its end gives, or as much as is known to be there."""
+    content: list | None = None
+
+    def written(source: Iterator) -> Iterator:
+        nonlocal content
+        elements = []
+        for element in source:
+            elements.append(element)
+            if len(elements) == chain.size:
+                content = elements
+            yield element
+        content = content or elements
+
+    return _Chain(lambda: written(chain.make()) if content is None else iter(content), chain.size)
+
+
+def _nothing() -> _Chain:
+    return _Chain(lambda: iter(()), 0)
+
+
+def _multiplied(size: int | None, times: int) -> int | None:
+    if times == 0 or size == 0:
+        return 0
+    return INFINITE if INFINITE in (size, times) else None if size is None else size * times
+
+
+_STEPS: dict[str, Callable[[_Chain, Step], _Chain]] = {
+    "repeat": _repeat,
+    "take": _take,
+    "skip": _skip,
+    "batch": _batch,
+    "filter": _filter,
+    "cache": _cache,
+    "map": lambda chain, step: chain,
+    "prefetch": lambda chain, step: chain,
+}

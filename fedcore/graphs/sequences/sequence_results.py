@@ -1,0 +1,98 @@
+"""Sequences that leave a graph: every element is drawn, and goes out in columns.
+
+Elements of one shape are the rows of the columns. Where a first dimension is unknown, as that of batches is, elements
+are groups of rows: the columns hold the rows of all, and `splits` says where each group begins and ends.
+"""
+
+import tensorflow as tf
+
+from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.layout import Sequence, rows
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.values import flatten, leaves_of, unflatten
+from fedcore.intrinsics.rows import is_grouped
+from fedcore.types import SequenceType, StructType, Type, tensor_leaves
+
+
+def as_columns(sequence, element: Type) -> list[tf.Tensor]:
+    """The columns of a sequence (`count`, and `element`: index -> nested tuple), and its splits where it is grouped."""
+
+    def step(i, arrays):
+        return i + 1, _written(arrays, i, flatten(sequence.element(i)), element)
+
+    start = (tf.constant(0, tf.int64), _arrays(element))
+    _, arrays = tf.while_loop(lambda i, _: i < sequence.count, step, start)
+    return _columns(arrays, element)
+
+
+def from_dataset(dataset: tf.data.Dataset, element: Type) -> Sequence:
+    """The sequence of a dataset that a traced body has made: it is run through once, in order."""
+
+    def step(state, x):
+        i, arrays = state
+        return i + 1, _written(arrays, i, leaves_of(x, element), element)
+
+    _, arrays = dataset.reduce((tf.constant(0, tf.int64), _arrays(element)), step)
+    columns = _columns(arrays, element)
+    if is_grouped(element):
+        return groups(columns[:-1], columns[-1], element)
+    return rows(element, columns)
+
+
+def _arrays(element: Type) -> tuple[tf.TensorArray, ...]:
+    """One array for each leaf, and one for the sizes of groups."""
+    found = [
+        tf.TensorArray(spec(t).dtype, 0, dynamic_size=True, infer_shape=False, element_shape=t.shape)
+        for t in tensor_leaves(element)
+    ]
+    sizes = [tf.TensorArray(tf.int64, 0, dynamic_size=True, element_shape=())] if is_grouped(element) else []
+    return (*found, *sizes)
+
+
+def _written(arrays, i: tf.Tensor, parts: list[tf.Tensor], element: Type) -> tuple[tf.TensorArray, ...]:
+    if is_grouped(element):
+        sizes = [tf.shape(p, out_type=tf.int64)[0] for p in parts]
+        equal = [tf.debugging.Assert(tf.equal(n, sizes[0]), [_UNEQUAL, n, sizes[0]]) for n in sizes[1:]]
+        with tf.control_dependencies([e for e in equal if e is not None]):
+            parts = [*parts, tf.identity(sizes[0])]
+    return tuple(a.write(tf.cast(i, tf.int32), p) for a, p in zip(arrays, parts, strict=True))
+
+
+_UNEQUAL = "the leaves of an element have unequal first dimensions"
+
+
+def _columns(arrays, element: Type) -> list[tf.Tensor]:
+    types = tensor_leaves(element)
+    if not is_grouped(element):
+        return [tf.ensure_shape(a.stack(), (None, *t.sizes)) for a, t in zip(arrays, types, strict=True)]
+    *joined, sizes = arrays
+    splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(sizes.stack())], 0)
+    return [*(tf.ensure_shape(a.concat(), t.shape) for a, t in zip(joined, types, strict=True)), splits]
+
+
+def groups(columns: list[tf.Tensor], splits: tf.Tensor, element: Type) -> Sequence:
+    """The sequence of groups of rows, inside a graph."""
+
+    def group(i):
+        return unflatten([c[splits[i] : splits[i + 1]] for c in columns], element)
+
+    return Sequence(tf.shape(splits, tf.int64)[0] - 1, group)
+
+
+def leaving(value, type_: Type) -> list[tf.Tensor]:
+    """The tensors of a value that a stage returns; see `arrived`."""
+    if isinstance(type_, StructType):
+        return [tensor for v, t in zip(value, type_.types, strict=True) for tensor in leaving(v, t)]
+    return as_columns(value, type_.element) if isinstance(type_, SequenceType) else [value]
+
+
+def arrived(tensors: list, type_: Type):
+    """The value outside, its sequences as `Columns`; takes its tensors from the front of the list."""
+    if isinstance(type_, StructType):
+        return tuple(arrived(tensors, t) for t in type_.types)
+    if not isinstance(type_, SequenceType):
+        return tensors.pop(0)
+    count = len(tensor_leaves(type_.element))
+    columns, tensors[:count] = tensors[:count], []
+    splits = tensors.pop(0).numpy() if is_grouped(type_.element) else None
+    return Columns(type_.element, columns, groups=splits)

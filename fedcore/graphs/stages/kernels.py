@@ -1,0 +1,233 @@
+"""What each local operation is in TensorFlow: a line or two, over nested tuples of tensors."""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.graphs.capture.graph_import import graph_callable
+from fedcore.graphs.sequences.layout import Sequence, rows
+from fedcore.graphs.sequences.sequence_results import groups
+from fedcore.graphs.stages.xla import can_compile
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
+from fedcore.ir.module import Graph, Module, Operation
+from fedcore.ir.operations import lookup
+from fedcore.types import StructType, TensorType, tensor_leaves
+
+kernels: dict[str, Callable] = {}
+
+
+def kernel(kind: str):
+    """Registers (operation, *operands) -> result for one kind of local operation."""
+
+    def register(fn):
+        kernels[kind] = fn
+        return fn
+
+    return register
+
+
+def interpreter(module: Module, *, xla: bool = False) -> Interpreter:
+    """Runs the module's functions over tensors, into the graph being built.
+
+    Args:
+        xla: graphs that XLA may compile are compiled by it.
+    """
+    return Interpreter(module, _evaluate, _compiled_callable if xla else graph_callable)
+
+
+def _compiled_callable(graph: Graph, data: bytes) -> Callable:
+    return graph_callable(graph, data, xla=can_compile(graph, data))
+
+
+def _evaluate(op: Operation, operand_types, operands, seed: Seed | None):
+    if op.kind in kernels:
+        return kernels[op.kind](op, *operands)
+    declared = lookup(op.kind)
+    keywords = declared.variables(op, operand_types)
+    if "seed" in declared.meaning_keywords:
+        keywords["seed"] = needed(seed, op.kind)
+    return declared.meaning(*operands, **keywords)
+
+
+@kernel("literal")
+def _(op):
+    return tf.constant(op.attributes["value"].to_numpy(), dtype=spec(op.type).dtype)
+
+
+@kernel("generic_zero")
+def _(op):
+    zeros = [tf.zeros(t.shape, spec(t).dtype) for t in tensor_leaves(op.type)]
+    return unflatten(zeros, op.type)
+
+
+def _cast_first(fn: Callable) -> Callable:
+    return lambda left, right: fn(left, tf.cast(right, left.dtype))
+
+
+def _leafwise(fn: Callable, *, casts: Callable = _cast_first) -> Callable:
+    fn = casts(fn)
+
+    def apply(op, left, right):
+        if not isinstance(left, tuple):
+            return fn(left, right)
+        parts = right if isinstance(right, tuple) else [right] * len(left)
+        return tuple(apply(op, a, b) for a, b in zip(left, parts, strict=True))
+
+    return apply
+
+
+def _mapped(fn: Callable, value):
+    return tuple(_mapped(fn, part) for part in value) if isinstance(value, tuple) else fn(value)
+
+
+def _by_parts(fn: Callable) -> Callable:
+    """Complex numbers part by part: TensorFlow's optimiser makes `x + x` a product, whose infinities turn into NaN."""
+
+    def apply(left, right):
+        if not left.dtype.is_complex:
+            return fn(left, tf.cast(right, left.dtype))
+        right = tf.cast(right, left.dtype)
+        return tf.complex(*(fn(part(left), part(right)) for part in (tf.math.real, tf.math.imag)))
+
+    return apply
+
+
+def _scaling(complex_: Callable) -> Callable:
+    """How a product or a quotient meets complex numbers: a real right side scales both parts; else `complex_`, over
+    the parts of both.
+
+    TensorFlow's own give infinities or NaN by where an element lies in its tensor.
+    """
+
+    def casts(fn: Callable) -> Callable:
+        def scaled(left, right):
+            if not left.dtype.is_complex:
+                return fn(left, tf.cast(right, left.dtype))
+            real, imaginary = tf.math.real(left), tf.math.imag(left)
+            if not right.dtype.is_complex:
+                factor = tf.cast(right, real.dtype)
+                return tf.complex(fn(real, factor), fn(imaginary, factor))
+            right = tf.cast(right, left.dtype)
+            return tf.complex(*complex_(real, imaginary, tf.math.real(right), tf.math.imag(right)))
+
+        return scaled
+
+    return casts
+
+
+def _product(a, b, c, d):
+    return a * c - b * d, a * d + b * c
+
+
+def _quotient(a, b, c, d):
+    """Smith's algorithm, as numpy: (a + bi) / (c + di), where c and d are 0 by the one 0."""
+    real_first = tf.abs(c) >= tf.abs(d)
+    zero = (c == 0) & (d == 0)
+    large, small = tf.where(real_first, c, d), tf.where(real_first, d, c)
+    ratio = tf.where(zero, tf.zeros_like(c), small / large)
+    scale = 1 / tf.where(zero, tf.abs(c), large + small * ratio)
+    real = tf.where(real_first, a + b * ratio, a * ratio + b)
+    imaginary = tf.where(real_first, b - a * ratio, b * ratio - a)
+    by_zero = tf.abs(c)
+    return tf.where(zero, a / by_zero, real * scale), tf.where(zero, b / by_zero, imaginary * scale)
+
+
+def _minus(a, b):
+    """For small and unsigned integers in two's complement: Grappler makes 0 - b a Neg and (a - b) * (a - b) a
+    SquaredDifference, which TensorFlow has not for them."""
+    by_bits = a.dtype.is_integer and a.dtype not in (tf.int32, tf.int64)
+    return a + (tf.bitwise.invert(b) + 1) if by_bits else a - b
+
+
+def _modulo(a, b):
+    """As numpy: 0 where b is 0, which TensorFlow refuses."""
+    return tf.where(b == 0, tf.zeros_like(a), tf.math.floormod(a, tf.where(b == 0, tf.ones_like(b), b)))
+
+
+kernel("generic_plus")(_leafwise(lambda a, b: a + b, casts=_by_parts))
+kernel("generic_minus")(_leafwise(_minus, casts=_by_parts))
+kernel("generic_multiply")(_leafwise(lambda a, b: a * b, casts=_scaling(_product)))
+kernel("generic_divide")(_leafwise(lambda a, b: a / b, casts=_scaling(_quotient)))
+kernel("minimum")(_leafwise(tf.minimum))
+kernel("maximum")(_leafwise(tf.maximum))
+kernel("modulo")(_leafwise(_modulo))
+kernel("less")(_leafwise(tf.less))
+kernel("equal")(_leafwise(tf.equal))
+
+
+@kernel("where")
+def _(op, condition, then, otherwise):
+    def apply(condition, then, otherwise):
+        if not isinstance(then, tuple):
+            return tf.where(condition, then, otherwise)
+        conditions = condition if isinstance(condition, tuple) else [condition] * len(then)
+        others = otherwise if isinstance(otherwise, tuple) else [otherwise] * len(then)
+        return tuple(map(apply, conditions, then, others))
+
+    return apply(condition, then, otherwise)
+
+
+@kernel("cast")
+def _(op, value):
+    if op.attributes["dtype"] == "str":
+        return value
+    dtype = tf.as_dtype(op.attributes["dtype"])
+
+    def leaf(x):
+        if x.dtype.is_complex and dtype == tf.bool:
+            return (tf.math.real(x) != 0) | (tf.math.imag(x) != 0)
+        real = tf.math.real(x) if x.dtype.is_complex and not dtype.is_complex else x
+        if not (real.dtype.is_floating and dtype.is_integer):
+            return tf.cast(real, dtype)
+        with np.errstate(over="ignore"):  # float16 has no such numbers: nothing finite is beyond them
+            least, most = (np.asarray(limit).astype(real.dtype.as_numpy_dtype) for limit in (dtype.min, dtype.max))
+        fits = (real > least) & (real < most)
+        limit = tf.where(real >= most, tf.constant(dtype.max, dtype), tf.constant(dtype.min, dtype))
+        limit = tf.where(tf.math.is_nan(real), tf.zeros((), dtype), limit)
+        return tf.where(fits, tf.cast(tf.where(fits, real, tf.zeros_like(real)), dtype), limit)
+
+    return _mapped(leaf, value)
+
+
+@kernel("as_row")
+def _(op, value):
+    return _mapped(lambda x: x[tf.newaxis], value)
+
+
+@kernel("append_rows")
+def _(op, left, right):
+    at_most = op.attributes["at_most"]
+    joined = [tf.concat([a, b], 0)[:at_most] for a, b in zip(flatten(left), flatten(right), strict=True)]
+    return unflatten(joined, op.type)
+
+
+@kernel("sequence_from_rows")
+def _(op, value):
+    return rows(op.type.element, flatten(value))
+
+
+@kernel("sequence_from_groups")
+def _(op, value, splits):
+    return groups(flatten(value), splits, op.type.element)
+
+
+@kernel("sequence_map")
+def _(op, fn, sequence):
+    if not isinstance(fn, Callee):
+        return sequence.map(fn)
+    # An element draws by its index, however often it is drawn itself.
+    return Sequence(sequence.count, lambda i: fn.for_element(i)(sequence.element(i)))
+
+
+@kernel("sequence_reduce")
+def _(op, sequence, zero, fn):
+    if not isinstance(fn, Callee):
+        return sequence.reduce(zero, lambda carry, x: fn(carry, x), op.type)
+    # The carry counts, so that each element draws by its index.
+    counted = StructType([(None, TensorType("int64")), (None, op.type)])
+    start = (tf.constant(0, tf.int64), zero)
+    out = sequence.reduce(start, lambda carry, x: (carry[0] + 1, fn.for_element(carry[0])(carry[1], x)), counted)
+    return out[1]

@@ -1,0 +1,1 @@
+"""Values, sizes, seeds, caches, threads and cancellation: nothing here looks into a graph."""

@@ -1,0 +1,62 @@
+"""TensorFlow's threads, set before it starts: clients are the parallelism, so one operation takes one thread."""
+
+import os
+
+import tensorflow as tf
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs import private_api
+
+INTRA_OP = "FEDCORE_INTRA_OP_THREADS"
+_ours = False  # whether fedcore chose the number
+
+
+def claim_threads() -> None:
+    """Sets the number of threads of one operation to 1, or to what the environment says, if TensorFlow lets us.
+
+    The number decides bits (gradients of convolutions change with it), so it is set once, when fedcore first
+    touches TensorFlow, and a choice that the user made before stands.
+    """
+    global _ours
+    if tf.config.threading.get_intra_op_parallelism_threads() != 0:
+        return
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(_default())
+        _ours = True
+    except RuntimeError:
+        return  # TensorFlow has started; `intra_op_threads` tells what holds
+
+
+def set_intra_op_threads(wanted: int | None) -> str | None:
+    """Sets the number where that can still be done; else says what holds instead.
+
+    Args:
+        wanted: None for what the environment says, else 1.
+    """
+    if wanted is not None and wanted < 1:
+        raise FedcoreError(f"intra_op_threads is at least 1, not {wanted}")
+    number = wanted or _default()
+    if intra_op_threads() == number:
+        return None
+    if _ours and wanted is not None:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(number)
+            return None
+        except RuntimeError:
+            pass
+    holds = intra_op_threads() or "as many as TensorFlow chooses"
+    return f"intra_op_threads is {holds}, not {number}: it was set, or TensorFlow started, before this runtime was made"
+
+
+def intra_op_threads() -> int:
+    """The number of threads of one operation in this process; 0 is TensorFlow's own choice."""
+    return tf.config.threading.get_intra_op_parallelism_threads()
+
+
+def _default() -> int:
+    return int(os.environ.get(INTRA_OP, "1"))
+
+
+def has_started() -> bool:
+    """Whether TensorFlow has made its devices and threads; asking does not start it."""
+    return private_api.has_started()

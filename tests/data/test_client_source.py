@@ -1,0 +1,141 @@
+"""Every runtime draws a client's data alike: by the call's seed, the client, and the argument, wherever it is used."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.graphs.batched.packing import Leaves, pack_clients, packed
+from fedcore.graphs.stages.realize import pack
+
+RUNTIMES = {"local": fc.runtime.local(workers_per_device=2), "reference": fc.runtime.reference()}
+FLOATS = fc.SequenceType("float32")
+BATCHES = fc.SequenceType(fc.TensorType("float32", [None]))
+
+
+@fc.tf_computation(FLOATS)
+def in_order(xs):
+    """A number that tells the order of the elements."""
+    return xs.reduce(0.0, lambda total, x: total * 10.0 + x)
+
+
+@fc.tf_computation(BATCHES)
+def in_batches(xs):
+    return xs.reduce(0.0, lambda total, b: total * 100.0 + tf.reduce_sum(b) * tf.cast(tf.size(b), tf.float32))
+
+
+def client(count: int = 6) -> fc.data.ClientDataset:
+    return fc.data.ClientDataset.from_columns(np.arange(count, dtype=np.float32))
+
+
+def on_both(computation, *arguments, seed: int):
+    results = []
+    for runtime in RUNTIMES.values():
+        with fc.use(runtime, seed=seed):
+            results.append(computation(*arguments))
+    return results
+
+
+PIPELINES = {
+    "shuffle": lambda d: d.shuffle(9),
+    "epochs": lambda d: d.repeat(2).shuffle(9),
+    "shuffled epochs": lambda d: d.shuffle(9).repeat(2),
+    "the same each epoch": lambda d: d.shuffle(9, reshuffle_each_iteration=False).repeat(2),
+    "seeded": lambda d: d.shuffle(9, seed=4),
+    "twice": lambda d: d.shuffle(9).take(4).shuffle(9),
+    "map and filter": lambda d: d.map(lambda x: x + 1.0).filter(lambda x: x != 3.0).shuffle(9).skip(1),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_both_runtimes_shuffle_alike(name):
+    computation = fc.federated_computation(
+        lambda xs: fc.federated_map(in_order, xs), fc.FederatedType(FLOATS, fc.CLIENTS)
+    )
+    clients = [PIPELINES[name](client(n)) for n in (6, 5, 6)]
+    local, reference = on_both(computation, clients, seed=3)
+    assert local == reference
+    # Clients of equal data draw for themselves, and anew in each call, where the user gives no seed.
+    assert (local[0] != local[2]) == (name != "seeded")
+    assert (on_both(computation, clients, seed=4)[0] != local) == (name != "seeded")
+
+
+BATCHED = {
+    "batches": lambda d: d.shuffle(9).batch(4),
+    "maps before and after": lambda d: d.map(lambda x: x * 2.0).shuffle(9).batch(4).map(lambda b: b + 1.0),
+    "shuffled batches": lambda d: d.batch(2).shuffle(9),
+    "foreign": lambda d: tf.data.Dataset.range(6).map(lambda i: tf.cast(i, tf.float32)).shuffle(9).batch(4),
+    "lists of unequal batches": lambda d: [np.float32([1, 2]), np.float32([3]), np.float32([])],
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_both_runtimes_draw_the_same_batches(name):
+    computation = fc.federated_computation(
+        lambda xs: fc.federated_sum(fc.federated_map(in_batches, xs)), fc.FederatedType(BATCHES, fc.CLIENTS)
+    )
+    local, reference = on_both(computation, [BATCHED[name](client())] * 2, seed=3)
+    assert local == reference
+
+
+def test_empty_batches_go_through_the_maps():
+    dataset = fc.data.ClientDataset.from_columns(np.zeros([0, 2], np.float32)).map(lambda x: x[0]).batch(2)
+    assert dataset.columns.elements(0) == []
+
+
+def test_each_sequence_of_a_client_draws_for_itself_on_both_runtimes():
+    pair = fc.FederatedType({"a": FLOATS, "n": "int32", "b": FLOATS}, fc.CLIENTS)
+
+    @fc.federated_computation(fc.FederatedType(FLOATS, fc.SERVER), pair, fc.FederatedType(FLOATS, fc.CLIENTS))
+    def drawn(server, pairs, third):
+        of_clients = fc.federated_map(lambda p, t: (in_order(p.a), in_order(p.b), in_order(t)), (pairs, third))
+        return fc.federated_map(in_order, server), of_clients
+
+    data = client().shuffle(9)
+    local, reference = on_both(drawn, data, [{"a": data, "n": 1, "b": data}] * 3, [data] * 3, seed=1)
+    assert local == reference
+    orders = [local[0], *(order for of_client in local[1] for order in of_client)]
+    assert len(set(map(float, orders))) == 1 + 3 * 3
+
+
+def test_two_stages_see_the_same_shuffle():
+    @fc.federated_computation(fc.FederatedType("float32", fc.SERVER), fc.FederatedType(FLOATS, fc.CLIENTS))
+    def twice(start, data):
+        first = fc.federated_sum(fc.federated_map(in_order, data))
+        sent = fc.federated_broadcast(fc.federated_map(lambda a, b: a * 0.0 + b, (first, start)))
+        return first, fc.federated_sum(fc.federated_map(lambda d, s: in_order(d) + s, (data, sent)))
+
+    clients = [client().shuffle(9) for _ in range(3)]
+    for first, second in on_both(twice, 0.0, clients, seed=5):
+        assert first == second
+    assert on_both(twice, 0.0, clients, seed=5)[0] == on_both(twice, 0.0, clients, seed=5)[1]
+
+
+def test_clients_side_by_side_draw_what_they_draw_one_by_one():
+    values = [(client().shuffle(9).columns, client().shuffle(9).columns) for _ in range(2)]
+    seeds = np.array([5, 6])
+    shape, stacked = pack_clients(Leaves(values), [0, 1], seeds, [3, 7], width=2, places=2, kept=packed(1 << 20))
+    assert [layout is not None for layout in shape.layouts] == [True, True]
+    _, place, _, first_rows, _, _, second_rows, _ = map(np.asarray, stacked)
+    for k, value in enumerate(values):
+        for sequence, number, rows in zip(value, (3, 7), (first_rows, second_rows), strict=True):
+            (_, alone) = pack(sequence, int(seeds[k]), number)
+            np.testing.assert_array_equal(rows[place[k]] - 6 * k, alone[-1])
+
+
+def test_rows_that_were_packed_for_groups_of_one_width_do_not_serve_another():
+    values, kept = [(client().columns,) for _ in range(3)], packed(1 << 20)
+    for width in (2, 4, 2):
+        _, (seeds, *_) = pack_clients(Leaves(values), range(3), np.arange(3), [0], width=width, places=8, kept=kept)
+        assert len(seeds) == 4
+    _, (seeds, *_) = pack_clients(Leaves(values), range(3), np.arange(3), [0], width=5, places=8, kept=kept)
+    assert len(seeds) == 5
+
+
+def test_absent_clients_have_no_lane():
+    values = [(client().columns,) for _ in range(2)]
+    _, (seeds, place, *_) = pack_clients(
+        Leaves(values), [1, 4], np.array([11, 14]), [0], width=2, places=8, kept=packed(1 << 20)
+    )
+    assert np.flatnonzero(np.asarray(place) >= 0).tolist() == [1, 4]
+    assert [np.asarray(seeds)[place[i]] for i in (1, 4)] == [11, 14]

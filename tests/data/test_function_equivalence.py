@@ -1,0 +1,91 @@
+"""Functions that are made again for every client are traced once, where they do the same."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.data.client_dataset import traced_map
+from fedcore.data.function_equivalence import meaning
+from fedcore.types import TensorType
+
+FLOAT = TensorType("float32")
+SCALE = 2.0
+SETTINGS = types.ModuleType("settings")
+SETTINGS.shift = 1.0
+NAMES = [1.0]
+
+
+def scaled(x):
+    return x * SCALE
+
+
+def by(factor, call=scaled):
+    return lambda x: tf.cast(call(x) * factor, tf.float32)
+
+
+def shifted():
+    return lambda x: x + SETTINGS.shift
+
+
+def test_a_function_that_is_made_again_is_traced_once():
+    assert traced_map(by(3.0), FLOAT) is traced_map(by(3.0), FLOAT)
+    assert traced_map(by(3.0), FLOAT) is not traced_map(by(4.0), FLOAT)
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, 1.0), (1, True), (0, None), ((1, 2), (1, 3)), (scaled, abs)])
+def test_what_a_function_holds_tells_it_apart(one, other):
+    assert meaning(by(one)) == meaning(by(one))
+    assert meaning(by(one)) != meaning(by(other))
+    assert meaning(by(1.0, one)) != meaning(by(1.0, other))
+
+
+def test_functions_of_equal_text_are_two():
+    def first(x):
+        return x
+
+    def second(x):
+        return x
+
+    assert meaning(first) == meaning(first) != meaning(second)
+
+
+def test_a_constant_that_changes_between_two_clients_is_seen(monkeypatch):
+    before = meaning(by(1.0))
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert meaning(by(1.0)) != before
+    before = meaning(shifted())
+    monkeypatch.setattr(SETTINGS, "shift", 2.0)
+    assert meaning(shifted()) != before
+    monkeypatch.setattr(SETTINGS, "shift", [2.0])
+    assert meaning(shifted()) is None
+
+
+@pytest.mark.parametrize("held", [[1.0], {"a": 1.0}, np.ones(2), object(), {1.0}], ids=lambda v: type(v).__name__)
+def test_what_may_change_unseen_is_never_the_same(held):
+    assert meaning(by(held)) is None
+    assert meaning(lambda x: x + NAMES[0]) is None
+    assert meaning(by) is not None
+    assert meaning(np.add) is None
+
+
+def countdown(x):
+    return x if x is None else countdown(None)
+
+
+def test_a_function_may_call_itself():
+    assert meaning(countdown) == meaning(countdown)
+
+
+def test_a_preprocessing_function_for_every_client_makes_one_graph():
+    def preprocess(dataset):
+        def batch_format(x):
+            return tf.reshape(x, [-1, 1])
+
+        return dataset.batch(2).map(batch_format)
+
+    clients = [preprocess(fc.data.ClientDataset.from_columns(np.ones(4, np.float32))) for _ in range(3)]
+    (first,), *others = [client.columns.layout.after for client in clients]
+    assert all(graph is first for (graph,) in others)

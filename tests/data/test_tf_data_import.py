@@ -1,0 +1,135 @@
+"""Real tf.data pipelines: recognised where what they do can be read off, else iterated."""
+
+import gc
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.data import tf_data_import
+
+ROWS = 10
+X = np.arange(ROWS, dtype=np.float32)
+
+collect = fc.tf_computation(fc.SequenceType(fc.TensorType("float32", [None])))(
+    lambda ds: ds.reduce(tf.zeros([40]), lambda seen, b: tf.concat([seen, b], 0)[-40:])
+)
+
+
+def source() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(X)
+
+
+@fc.tf_computation(fc.SequenceType(fc.TensorType("float32", [None])))
+def folded(ds):
+    total = tf.constant(0.0)
+    for batch in ds:
+        total = total * 1.5 + tf.reduce_sum(batch)
+    return total
+
+
+def by_hand(dataset) -> float:
+    total = np.float32(0.0)
+    for batch in dataset:
+        total = np.float32(total * np.float32(1.5) + np.sum(batch))
+    return total
+
+
+RECOGNISED = {
+    "repeat": lambda: source().repeat(2).batch(3),
+    "take and skip": lambda: source().repeat(3).skip(2).take(11).batch(4),
+    "maps": lambda: source().map(lambda x: x + 1).repeat(2).map(lambda x: x * 2).batch(4).map(lambda b: b - 1),
+    "parallel": lambda: source().repeat(2).map(lambda x: x * 2, num_parallel_calls=2).batch(3, num_parallel_calls=2),
+    "dropped remainder": lambda: source().repeat(2).batch(3, drop_remainder=True).prefetch(2),
+    "filter": lambda: source().repeat(2).filter(lambda x: x > 2).batch(3),
+    "batches first": lambda: source().batch(4).repeat(2),
+    "from a generator": lambda: tf.data.Dataset.range(5).map(lambda i: tf.cast(i, tf.float32)).repeat(2).batch(2),
+    "options": lambda: source().repeat(2).batch(2).with_options(tf.data.Options()),
+}
+
+ITERATED = {
+    "no shuffle or repetition": (lambda: source().batch(3), "no shuffle or repetition"),
+    "a cache in a file": (
+        lambda: source().repeat(2).cache(f"{tempfile.mkdtemp()}/cache").batch(2),
+        "it caches in a file",
+    ),
+    "a step that is not known": (
+        lambda: source().repeat(2).window(2).flat_map(lambda w: w.batch(2)),
+        "WindowDataset is not replayed",
+    ),
+    "a batch of batches": (lambda: source().repeat(2).batch(2).batch(2).unbatch(), "is not replayed"),
+}
+
+
+@pytest.mark.parametrize("make", RECOGNISED.values(), ids=RECOGNISED)
+def test_a_recognised_pipeline_draws_what_tf_data_draws(make):
+    dataset = make()
+    assert isinstance(tf_data_import.imported_columns(dataset, _whole), fc.data.ClientDataset)
+    np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
+    assert fc.context.last_report().notes == []
+
+
+@pytest.mark.parametrize(("make", "why"), ITERATED.values(), ids=ITERATED)
+def test_what_is_not_recognised_is_iterated_and_noted(make, why):
+    dataset = make()
+    drawn = folded(dataset)
+    np.testing.assert_allclose(drawn, by_hand(dataset), rtol=1e-6)
+    (note,) = fc.context.last_report().notes
+    assert note.startswith("a tf.data.Dataset is iterated in every call: ")
+    assert why in note
+
+
+def test_a_note_stands_once_for_many_clients():
+    @fc.federated_computation(fc.FederatedType(fc.SequenceType(fc.TensorType("float32", [None])), fc.CLIENTS))
+    def everywhere(data):
+        return fc.federated_sum(fc.federated_map(folded, data))
+
+    everywhere([source().batch(3)] * 5)
+    assert len(fc.context.last_report().notes) == 1
+
+
+def test_a_shuffled_pipeline_covers_every_epoch_and_follows_the_seed():
+    dataset = source().shuffle(3).repeat(4).batch(7).prefetch(1)
+    first, again, other = (collect.invoke(dataset, seed=s) for s in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+    for epoch in first.reshape(4, ROWS):
+        np.testing.assert_array_equal(np.sort(epoch), X)
+    assert len({tuple(e) for e in first.reshape(4, ROWS)}) == 4
+
+
+def test_the_source_is_drawn_once():
+    drawn = []
+
+    def rows():
+        drawn.append(1)
+        yield from X
+
+    dataset = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([], tf.float32)).repeat(2).batch(3)
+    assert folded(dataset) == folded(dataset)
+    assert len(drawn) == 1
+
+
+def test_what_is_kept_goes_with_its_dataset():
+    before = tf_data_import._kept.size_bytes
+    dataset = source().repeat(2).batch(3)
+    folded(dataset)
+    assert tf_data_import._kept.size_bytes == before + X.nbytes
+    del dataset
+    gc.collect()
+    assert tf_data_import._kept.size_bytes == before
+
+
+def test_beyond_the_budget_a_dataset_is_iterated(monkeypatch):
+    monkeypatch.setattr(tf_data_import._kept, "max_bytes", tf_data_import._kept.size_bytes + X.nbytes - 1)
+    dataset = source().repeat(2).batch(3)
+    np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
+    assert "more bytes than are kept" in fc.context.last_report().notes[0]
+
+
+def _whole(dataset, max_bytes):
+    from fedcore.data.sequence_values import _drawn
+
+    return _drawn(dataset, max_bytes, "value")

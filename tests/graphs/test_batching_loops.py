@@ -1,0 +1,67 @@
+"""Branches, loops and recurrent layers of several clients at once."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from batched_by_client import check, check_ragged, traced, why_not_batchable
+from test_batching_elementwise import normal
+from test_batching_models import gradients, integers
+
+
+def test_loops_of_as_many_steps_for_all():
+    def fn(x, steps):
+        total, _ = tf.while_loop(lambda _, i: i < steps, lambda t, i: (tf.tanh(t + x), i + 1), (tf.zeros_like(x), 0))
+        return total
+
+    check(fn, normal(8, 3, 5), np.int32(4), shared=[1])
+    check_ragged(fn, normal(3, 4, 5), np.int32(4), ragged=[0], shared=[1], sizes=[4, 1, 2])
+
+
+def test_loops_of_different_numbers_of_steps_have_no_rule():
+    def fn(x, steps):
+        return tf.while_loop(lambda _, i: i < steps, lambda t, i: (t + x, i + 1), (tf.zeros_like(x), 0))[0]
+
+    graph = traced(fn, (3,), (np.int32, ()))
+    refused = why_not_batchable(graph, graph.data, {0, 1})
+    assert refused is not None
+    assert "different numbers of steps" in str(refused)
+
+
+def test_branches_that_all_take():
+    def fn(x, flag):
+        return tf.cond(flag > 0, lambda: x * 2.0, lambda: tf.zeros_like(x) + 1.0)
+
+    for flag in (0, 1):
+        check(fn, normal(8, 3, 5), np.int32(flag), shared=[1])
+        check_ragged(fn, normal(3, 4, 5), np.int32(flag), ragged=[0], shared=[1], sizes=[4, 1, 2])
+
+
+def test_a_branch_by_the_size_of_a_padded_batch_has_no_rule():
+    def fn(x):
+        return tf.cond(tf.shape(x)[0] > 0, lambda: x * 2.0, lambda: x)
+
+    graph = traced(fn, (None, 3))
+    assert why_not_batchable(graph, graph.data, {0}, {0: 0}) is not None
+
+
+@pytest.mark.parametrize("layer", [keras.layers.SimpleRNN, keras.layers.GRU, keras.layers.LSTM])
+def test_recurrent_layers(layer):
+    model = keras.Sequential(
+        [
+            keras.layers.Input((6,)),
+            keras.layers.Embedding(11, 4),
+            layer(5, return_sequences=True),
+            keras.layers.Dense(11),
+        ]
+    )
+    state = [tf.constant(np.asarray(v)) for v in model.non_trainable_variables]
+
+    def loss(x, y, *weights):
+        logits, _ = model.stateless_call(list(weights), state, x, training=True)
+        return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True))
+
+    weights = [np.asarray(v) + 0.1 * normal(8, *v.shape) for v in model.trainable_variables]
+    values = [integers(11, 8, 4, 6), integers(11, 8, 4, 6, seed=1), *weights]
+    check(gradients(loss), *values, widths=(3,), tolerance=2e-5)
+    check_ragged(gradients(loss), *values, ragged=[0, 1], sizes=[4, 1, 2, 3, 4, 1, 2, 3], tolerance=2e-5)

@@ -1,0 +1,143 @@
+"""Reductions, shapes, slices and joins of several clients at once."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from batched_by_client import check, check_ragged
+from hypothesis import given
+from hypothesis import strategies as st
+from test_batching_elementwise import normal
+
+REDUCTIONS = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_variance"]
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 2)])
+def test_reductions(name, axis):
+    def fn(x):
+        reduce = getattr(tf.math, name)
+        return reduce(x, axis), reduce(x, axis, keepdims=True)
+
+    check(fn, normal(8, 3, 5, 7), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 2)])
+def test_reductions_over_a_padded_batch(name, axis):
+    def fn(x):
+        return getattr(tf.math, name)(x, axis), getattr(tf.math, name)(x, axis, keepdims=True)
+
+    check_ragged(fn, normal(4, 6, 3, 2), ragged=[0], sizes=[6, 1, 4, 2], tolerance=1e-5)
+
+
+def test_no_rows_reduce_to_what_an_empty_batch_reduces_to():
+    def fn(x):
+        return tf.reduce_sum(x), tf.reduce_max(x), tf.reduce_mean(x, 0), tf.reduce_all(x > 0), tf.shape(x)[0]
+
+    check_ragged(fn, normal(3, 4, 2), ragged=[0], sizes=[0, 4, 1])
+
+
+def test_positions_of_the_largest():
+    def fn(x):
+        return tf.argmax(x, -1), tf.argmin(x, 0), tf.reduce_any(x > 1, 0), tf.reduce_all(x < 1)
+
+    check(fn, normal(8, 4, 5))
+    check_ragged(fn, normal(3, 4, 5), ragged=[0], sizes=[4, 2, 1])
+
+
+def test_sizes_read_off_a_padded_batch_are_the_clients_own_as_data():
+    def fn(x):
+        n = tf.shape(x)[0]
+        return n, tf.size(x), tf.cast(n, tf.float32) / 2.0, tf.maximum(n, 2), tf.reduce_prod(tf.shape(x)[:2]), 3 * n + 1
+
+    check_ragged(fn, normal(4, 6, 3), ragged=[0], sizes=[6, 1, 4, 3])
+
+
+def test_sizes_read_off_a_padded_batch_shape_tensors():
+    def fn(x):
+        n = tf.shape(x)[0]
+        flat = tf.reshape(x, [n, -1])
+        rows = tf.reshape(x, [-1, 2])
+        back = tf.reshape(rows, [n, 3, 2])
+        spread = tf.broadcast_to(tf.reduce_mean(x), tf.shape(x))
+        return (
+            flat,
+            rows,
+            tf.reduce_sum(rows, 0),
+            back - x,
+            spread,
+            tf.tile([[1.0, 2.0]], tf.stack([n, 1])),
+            tf.range(n),
+        )
+
+    check_ragged(fn, normal(4, 6, 3, 2), ragged=[0], sizes=[6, 1, 4, 3])
+
+
+def test_joins_and_slices():
+    def fn(x, y):
+        a, b = tf.split(x, 2, axis=1)
+        parts = tf.unstack(y, axis=-1)
+        return (
+            tf.concat([x, y], -1),
+            tf.stack([a, b], 1),
+            parts[0],
+            x[..., 1:, tf.newaxis],
+            x[:, 0],
+            tf.transpose(x),
+            tf.pad(x, [[0, 0], [1, 2]]),
+            tf.reverse(x, [1]),
+            tf.expand_dims(y, -1),
+            tf.slice(x, [0, 1], [-1, 2]),
+        )
+
+    check(fn, normal(8, 3, 4), normal(8, 3, 2, seed=1))
+    check_ragged(fn, normal(3, 5, 4), normal(3, 5, 2, seed=1), ragged=[0, 1], sizes=[5, 2, 1])
+    check(fn, normal(8, 3, 4), normal(3, 2, seed=1), shared=[1])
+
+
+def test_gradients_of_slices():
+    def fn(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(x[:, 1:3] ** 2) + tf.reduce_sum(x[..., 0]) + tf.reduce_sum(tf.concat([x, x], 1) ** 3)
+        return tape.gradient(y, x)
+
+    check(fn, normal(8, 3, 4), tolerance=1e-5)
+    check_ragged(fn, normal(3, 5, 4), ragged=[0], sizes=[5, 2, 1], tolerance=1e-5)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_reshapes_and_transposes(shape, random):
+    order = list(range(len(shape)))
+    random.shuffle(order)
+
+    def fn(x):
+        moved = tf.transpose(x, order)
+        return moved, tf.reshape(moved, [-1]), tf.reshape(x, [shape[0], -1]), tf.squeeze(tf.expand_dims(x, 1), 1)
+
+    check(fn, normal(8, *shape), widths=(3,))
+
+
+def test_one_hot_and_gathers():
+    def fn(table, ids):
+        return (
+            tf.one_hot(ids, 7),
+            tf.gather(table, ids),
+            tf.gather(table, ids, axis=1),
+            tf.gather_nd(table, ids[:, None]),
+        )
+
+    ids = np.random.default_rng(0).integers(0, 5, (8, 6)).astype(np.int32)
+    check(fn, normal(8, 5, 5), ids)
+    check(fn, normal(5, 5), ids, shared=[0])
+    check(fn, normal(8, 5, 5), ids[0], shared=[1])
+    check_ragged(fn, normal(8, 5, 5), ids, ragged=[1], sizes=[6, 1, 2, 3, 4, 5, 6, 1])
+
+
+def test_stateless_draws_are_each_clients_own():
+    def fn(seed, x):
+        return tf.random.stateless_uniform(tf.shape(x), seed), tf.random.stateless_normal(tf.shape(x), seed)
+
+    seeds = np.arange(16, dtype=np.int64).reshape(8, 2)
+    check(fn, seeds, normal(8, 5, 3))
+    check_ragged(fn, seeds, normal(8, 5, 3), ragged=[1], sizes=[5, 4, 3, 2, 1, 5, 4, 3])

@@ -1,0 +1,165 @@
+"""What is kept of computations, by the identities of their inputs."""
+
+import gc
+import random
+import threading
+import weakref
+from collections import OrderedDict
+
+import pytest
+
+from fedcore.graphs.tensors.identity_cache import IdentityCache
+
+
+class Handle:
+    """Content nobody looks at; `serial` tells the test which object it is, whatever its identity."""
+
+    def __init__(self, serial: int):
+        self.serial = serial
+
+
+class FailedError(Exception):
+    pass
+
+
+def test_a_value_goes_with_the_first_of_its_inputs():
+    kept, a, b = IdentityCache(10), Handle(0), Handle(1)
+    kept.get("add", [a, b], lambda: 1)
+    kept.get("add", [b], lambda: 2)
+    del a
+    gc.collect()
+    assert (len(kept), kept.size) == (1, 1)
+    assert kept.get("add", [b], lambda: 3) == 2
+
+
+def test_inputs_that_end_while_the_lock_is_held_are_dropped_by_the_next_call():
+    kept, a, b = IdentityCache(10), Handle(0), Handle(1)
+    kept.get("add", [a], lambda: 1)
+    with kept._lock:
+        del a
+        gc.collect()
+    kept.get("add", [b], lambda: 2)
+    assert len(kept) == 1
+
+
+def test_what_is_too_large_is_not_kept():
+    kept, a = IdentityCache(4, len), Handle(0)
+    assert kept.get("text", [a], lambda: "abcde") == "abcde"
+    assert kept.size == 0
+    kept.get("text", [a], lambda: "abc")
+    kept.get("other", [a], lambda: "de")
+    assert (len(kept), kept.size) == (1, 2)
+
+
+def test_a_value_may_be_kept_from_its_second_computation_on():
+    kept, a, b = IdentityCache(10, remembered=2), Handle(0), Handle(1)
+    computed = []
+    for handle in (a, a, a, b, a):
+        kept.get("call", [handle], lambda handle=handle: computed.append(handle.serial))
+    assert computed == [0, 0, 1]
+    assert len(kept) == 1
+
+
+def test_threads_that_ask_for_the_same_at_once_wait_for_nobody_and_get_one_value_from_then_on():
+    kept, a, together = IdentityCache(10), Handle(0), threading.Barrier(4)
+    computed = []
+
+    def compute():
+        together.wait(60)  # all are inside at once
+        value = object()
+        computed.append(value)
+        return value
+
+    threads = [threading.Thread(target=kept.get, args=("call", [a], compute)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(computed) == 4
+    assert kept.get("call", [a], object) in computed
+    assert len(kept) == 1
+
+
+class Interleaving:
+    """Calls, and handles that come and go, in a drawn order; a computation is interrupted by more of both.
+
+    That is the one place where other threads can come between. The model is a dictionary by serial numbers.
+    """
+
+    def __init__(self, seed: int):
+        self.draws = random.Random(seed)
+        self.max_size = self.draws.randint(1, 4)
+        self.kept = IdentityCache(self.max_size, lambda value: value[0])
+        self.model: OrderedDict[tuple, int] = OrderedDict()
+        self.alive: dict[int, weakref.ref] = {}
+        self.handles = [self.new() for _ in range(3)]
+
+    def new(self) -> Handle:
+        handle = Handle(len(self.alive))
+        self.alive[handle.serial] = weakref.ref(handle)
+        return handle
+
+    def step(self, depth: int) -> None:
+        if self.draws.random() < 0.3:
+            index = self.draws.randrange(len(self.handles))
+            self.handles[index] = None  # so that the one that comes may get its identity
+            self.handles[index] = self.new()
+            return
+        chosen = self.draws.sample(self.handles, self.draws.randint(1, 2))
+        size = self.draws.randint(1, 2)
+        key = (size, *(h.serial for h in chosen))
+        fails = self.draws.random() < 0.1
+        computed = []
+
+        def compute():
+            computed.append(key)
+            for _ in range(self.draws.randint(0, 2) if depth else 0):
+                self.step(depth - 1)
+            if fails:
+                raise FailedError
+            return size, key
+
+        known = key in self.modelled()
+        if known:
+            self.model.move_to_end(key)
+        try:
+            assert self.kept.get(size, chosen, compute) == (size, key)
+            self.note(key, size)
+        except FailedError:
+            assert fails
+        assert computed == ([] if known else [key])
+
+    def modelled(self) -> OrderedDict:
+        """The model's entries whose handles are all there."""
+        ended = [k for k in self.model if any(self.alive[serial]() is None for serial in k[1:])]
+        for key in ended:
+            del self.model[key]
+        return self.model
+
+    def note(self, key: tuple, size: int) -> None:
+        """As a dictionary with a bound would have it: a value that came while this one was computed stays."""
+        model = self.modelled()
+        if key not in model and size <= self.max_size:
+            model[key] = size
+        while sum(model.values()) > self.max_size:
+            model.popitem(last=False)
+
+    def run(self) -> None:
+        for _ in range(12):
+            self.step(depth=2)
+            assert len(self.kept) == len(self.modelled())
+            assert self.kept.size == sum(self.model.values())
+
+
+def check(seeds: range) -> None:
+    for seed in seeds:
+        Interleaving(seed).run()
+
+
+def test_interleavings_agree_with_a_dictionary():
+    check(range(500))
+
+
+@pytest.mark.soak
+def test_twenty_thousand_interleavings_agree_with_a_dictionary():
+    check(range(20_000))

@@ -1,0 +1,102 @@
+"""Private parts of TensorFlow and Keras: one module uses them, and each has a contract that holds."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+import fedcore
+from fedcore.graphs import private_api
+from fedcore.graphs.private_api_contracts import CONTRACTS, broken
+
+SOURCES = pathlib.Path(fedcore.__file__).parent
+DOOR = {"private_api.py", "private_api_contracts.py"}
+OWN = {"self", "cls", "super()"}
+PYTHON = {"_fields", "_asdict", "_replace", "_getframe", "_exit"}  # of named tuples, `sys` and `os`
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_a_contract_holds_with_the_installed_versions(name):
+    CONTRACTS[name]()
+
+
+def test_every_private_part_has_a_contract():
+    assert set(CONTRACTS) == set(private_api.PARTS)
+
+
+def test_every_private_part_says_what_it_relies_on():
+    for name in private_api.PARTS:
+        assert getattr(private_api, name).__doc__, name
+
+
+def _defined_attributes() -> set[str]:
+    """Underscore names that fedcore's own classes and modules define."""
+    found = set()
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found.add(node.target.id)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                found.add(node.value)  # a slot
+    return found
+
+
+def _private_uses(path: pathlib.Path, own: set[str]) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        where = f"{path.relative_to(SOURCES)}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            found += [f"{where} imports {m}" for m in modules if re.match(r"tensorflow\.python|keras\.src", m)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if re.fullmatch(r"(tensorflow\.python|keras\.src)[\w.]*", node.value):
+                found.append(f"{where} names {node.value}")
+        elif isinstance(node, ast.Attribute) and re.match(r"_(?!_)|__internal__", node.attr):
+            of_python = node.attr in PYTHON or node.attr in own
+            if ast.unparse(node.value) not in OWN and not of_python:
+                found.append(f"{where} reads {ast.unparse(node)}")
+    return found
+
+
+def test_no_other_module_uses_private_parts():
+    own = _defined_attributes()
+    found = [use for path in SOURCES.rglob("*.py") if path.name not in DOOR for use in _private_uses(path, own)]
+    assert not found, "\n".join(found)
+
+
+def test_a_part_that_is_missing_names_the_part_the_versions_and_the_remedy():
+    @private_api.part("tensorflow.python.nowhere: nothing")
+    def missing():
+        from tensorflow.python import nowhere  # noqa: F401
+
+    try:
+        with pytest.raises(private_api.UnsupportedVersion) as raised:
+            missing()
+    finally:
+        del private_api.PARTS["missing"]
+    text = str(raised.value)
+    assert "fedcore relies on tensorflow.python.nowhere: nothing" in text
+    assert re.search(r"which tensorflow \d+\.\d+\S*, keras \d+\.\d+\S* does not provide", text)
+    assert "install one of these" in text
+
+
+def test_a_contract_that_is_broken_is_listed_with_the_reason(monkeypatch):
+    def gone():
+        raise AttributeError("it has gone")
+
+    monkeypatch.setitem(CONTRACTS, "is_eager", gone)
+    assert broken() == {"is_eager": "AttributeError: it has gone"}
+
+
+def test_a_replacement_of_keras_random_that_has_become_inert_says_so(monkeypatch):
+    import keras.src.random.seed_generator as module
+
+    monkeypatch.setattr(module, "make_default_seed", lambda: 7)
+    monkeypatch.setattr(module, "python_random", module.python_random)
+    with pytest.raises(private_api.UnsupportedVersion, match="default seeds are not drawn from"):
+        private_api.replace_keras_randint(lambda low, high: low)
