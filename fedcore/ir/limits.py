@@ -14,7 +14,6 @@ MAX_NAMES = 2_000_000  # bindings and symbols of one text, wherever they are nam
 MAX_NAME = 10_000  # characters of a quoted name
 MAX_INLINED = 250_000  # operations of a program, with every call of a function replaced by what it calls
 MAX_DIGITS = 400  # of one number: more than the longest float64 written without an exponent
-MAX_CALLED_OPERATIONS = 1_000_000  # of a module, each function counted wherever it is used
 MAX_TYPE_WORK = 4_000_000  # parts of types that are compared: those of every operand and result
 MAX_PROBLEMS = 100  # that `verify` lists
 MAX_PROBLEM = 20_000  # characters of one that it shows

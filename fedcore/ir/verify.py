@@ -73,7 +73,7 @@ _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "s
 def verify(module: Module) -> Module:
     """Returns the module if every rule holds; else raises `VerifyError` with the first `MAX_PROBLEMS` that are wrong.
 
-    The time that it takes is bounded: by the text's size, `MAX_CALLED_OPERATIONS` and `MAX_TYPE_WORK`.
+    The time that it takes is bounded: by the text's size and `MAX_TYPE_WORK`.
     """
     found = itertools.islice(_Verifier(module).problems(), limits.MAX_PROBLEMS + 1)
     problems = [p if len(p) <= limits.MAX_PROBLEM else f"{p[: limits.MAX_PROBLEM]} …" for p in found]
@@ -91,7 +91,6 @@ class _Verifier:
         self.types: dict[str, FunctionType | None] = {}  # None: so broken that it has no type
         self._type_problems: dict[Type, str | None] = {}
         self._type_work = 0
-        self._called: dict[str, int] = {}  # the operations of a function, each function counted wherever it is used
 
     def problems(self) -> Iterator[str]:
         if not self.module.functions:
@@ -105,20 +104,6 @@ class _Verifier:
             yield from self._graph(node) if isinstance(node, Graph) else self._function(node)
             self.nodes[node.name] = node
             self.types[node.name] = node.type if isinstance(node, Graph) or _distinct(node) else None
-            self._count_calls(node)
-
-    def _count_calls(self, node: Function | Graph) -> None:
-        """Raises if the functions that call each other come to more operations than anything could compile."""
-        used = node.operations if isinstance(node, Function) else ()
-        count = len(used) + sum(
-            self._called.get(o.name, 0) for op in used for o in op.operands if isinstance(o, Symbol)
-        )
-        if count > limits.MAX_CALLED_OPERATIONS:
-            raise VerifyError(
-                f"@{node.name} has {count} operations, each function counted wherever it is used; at most "
-                f"{limits.MAX_CALLED_OPERATIONS} are compiled"
-            )
-        self._called[node.name] = count
 
     def _spend(self, types: Iterable[Type]) -> None:
         """Raises if more parts of types would be compared than finishes in seconds."""

@@ -262,7 +262,10 @@ def training_step(make) -> TracedGraph:
             input_spec=OrderedDict(
                 x=tf.TensorSpec([None, *shape], model.inputs[0].dtype), y=tf.TensorSpec([None, 1], tf.int32)
             ),
-            metrics=[keras.metrics.SparseCategoricalAccuracy(), keras.metrics.MeanSquaredError()],
+            metrics=[
+                keras.metrics.SparseCategoricalAccuracy(),
+                keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+            ],
         )
 
     optimizer = fc.learning.optimizers.build_sgdm(0.1, 0.9)

@@ -16,10 +16,11 @@ import resource, sys
 import fedcore.intrinsics
 from fedcore.errors import FedcoreError
 from fedcore.ir import bundle, verify
+from fedcore.ir.calls import check_inlined_size
 resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
 resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
 try:
-    verify(bundle.from_bytes(sys.stdin.buffer.read()))
+    check_inlined_size(verify(bundle.from_bytes(sys.stdin.buffer.read())))
 except FedcoreError as error:
     print(str(error)[:1000])
 """
@@ -58,7 +59,7 @@ def nested_types(count: int) -> str:
         (function("<a=" + '"' + "x" * 20_000 + '"' + "=int32>"), "unexpected"),
         (function('<"' + "x" * 20_000 + '"=int32>'), "a quoted name has more than 10000 characters"),
         (nested_types(250), "types of more than 4000000 parts together"),
-        (doubling(40), "@f19 has 1048574 operations, each function counted wherever it is used; at most 1000000"),
+        (doubling(40), "@f18 is too large: with every function that it calls written out, it has more than 250000"),
         ("".join(f"fn @f{i}(%x: T) -> T {{\n  return %y\n}}\n" for i in range(2000)), "and more"),
     ],
     ids=["string", "escapes", "bytes", "name", "long name", "types", "calls", "problems"],

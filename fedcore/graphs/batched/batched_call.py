@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+import fedcore.graphs.batched.batching_rules  # noqa: F401  registers the rules
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, stacked
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.capture.graph_capture import TracedGraph
