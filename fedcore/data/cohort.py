@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Callable, Iterator
 
-from fedcore.errors import FedcoreError, brief
+from fedcore.errors import ClientError, FedcoreError, brief
 
 
 class Cohort:
@@ -49,7 +49,7 @@ class Cohort:
         try:
             return self._client(index)
         except StopIteration as error:  # it would end the cohort at this client
-            raise RuntimeError(f"client {index} of {self!r} raised StopIteration") from error
+            raise ClientError(f"client {index} of {self!r} raised StopIteration") from error
 
     def __repr__(self):
         return f"fc.Cohort({self._size}, {getattr(self._client, '__qualname__', self._client)})"

@@ -70,7 +70,9 @@ def _inlined_sizes(module: Module) -> dict[str, int]:
             if op.name in equal:
                 continue
             callee = called_function(op, symbols)
-            size += sizes.get(callee.name, 0) if callee is not None else 1
+            size += (
+                max(1, sizes.get(callee.name, 0)) if callee is not None else 1
+            )  # a call is work, also of no operation
             first = 0 if callee is None else 1
             given.update(o.name for o in op.operands[first:] if isinstance(o, Symbol))
         sizes[function.name] = size

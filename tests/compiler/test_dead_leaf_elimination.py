@@ -87,7 +87,7 @@ def test_a_partial_of_which_the_server_reads_some_leaves_carries_those():
 
 
 def test_fuse_drops_dead_arguments_and_results_of_a_graph():
-    assert graph_types(one_mean_of_three.to_module("planned"))["shifted"] == "(<float32,float32> -> <float32,float32>)"
+    assert graph_types(one_mean_of_three.to_module("planned"))["shifted"] == "(<float32,float32> -> float32)"
 
 
 def test_a_partial_keeps_what_its_own_accumulation_reads():

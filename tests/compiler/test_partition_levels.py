@@ -35,19 +35,28 @@ def fewest_client_stages(module: Module) -> int | None:
         return int(kept)
     if len(nodes) > MOST_NODES:
         return None
+    # A broadcast that is returned as a value of each client is handed out in a round after it.
+    handed_out = [n for n, t in flow.returned if not n.is_constant and _is_broadcast(n) and not t.all_equal]
     for rounds in range(1, 5):
-        if any(_is_possible(nodes, dict(zip(nodes, at, strict=True))) for at in _rounds(nodes, rounds)):
+        ways = (dict(zip(nodes, at, strict=True)) for at in _rounds(nodes, rounds))
+        if any(_is_possible(nodes, at) and all(at[n] <= rounds for n in handed_out) for at in ways):
             return rounds if work or any(n.operation.kind == "federated_aggregate" for n in nodes) else int(kept)
     return None
 
 
+def _is_broadcast(node) -> bool:
+    return not node.is_input and node.operation.kind == "federated_broadcast"
+
+
 def _rounds(nodes, rounds: int):
-    """The server may also work before the first round: round 0."""
-    choices = [range(rounds + 1) if _leaves_server(n) else range(1, rounds + 1) for n in nodes]
+    """The server may also work before the first round, round 0, and send to the clients after the last one."""
+    choices = [range(not _leaves_server(n), rounds + 1 + _is_broadcast(n)) for n in nodes]
     return itertools.product(*choices)
 
 
 def _leaves_server(node) -> bool:
+    if node.operation.kind == "federated_aggregate":
+        return False  # the clients fold it
     return node.where == AT_SERVER or node.operation.kind in ("federated_broadcast", "federated_value")
 
 

@@ -69,7 +69,7 @@ def test_failures_of_runs_are_no_valueerrors():
 
 PROTOCOLS = {"AttributeError", "IndexError", "KeyError", "NotImplementedError", "StopIteration"}
 INTERNAL = {  # what a developer does wrong, or what the same module catches
-    "code_digest.py", "parser.py", "printer.py", "lanes.py", "vectorise/__init__.py", "graphs/tensors/values.py",
+    "code_digest.py", "parser.py", "printer.py", "batched/batched_value.py", "batched/batched_call.py", "graphs/tensors/values.py",
     "page/markup.py",
 }  # fmt: skip
 

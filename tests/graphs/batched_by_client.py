@@ -23,16 +23,16 @@ def traced(fn, *shapes) -> TracedGraph:
 
 
 def run_vectorised(
-    graph: TracedGraph, values, per_client, *, ragged=None, sizes=None, seeds=None
+    graph: TracedGraph, values, per_client, *, padded_axes=None, sizes=None, seeds=None
 ) -> list[tuple[np.ndarray, BatchedValue]]:
     """The results with the lanes that they came in."""
     lanes_out: list[BatchedValue] = []
-    ragged = ragged or {}
+    padded_axes = padded_axes or {}
 
     def body(lengths, *tensors):
         lanes = []
         for i, t in enumerate(tensors):
-            lanes.append(BatchedValue(t, i in per_client, ragged.get(i), padding=Padding.COPIES))
+            lanes.append(BatchedValue(t, i in per_client, padded_axes.get(i), padding=Padding.COPIES))
         each = None if seeds is None else tf.constant(seeds)
         lanes_out[:] = batched_call(graph, graph.data, lanes, None if sizes is None else lengths, each)
         return [x.tensor for x in lanes_out]
@@ -84,31 +84,31 @@ def check(fn, *arguments, shared=(), tolerance=2e-6, widths=WIDTHS):
             assert have.tobytes() == want.tobytes(), f"other bits at width {width}"
 
 
-def check_ragged(fn, *arguments, ragged, sizes, shared=(), tolerance=2e-6):
+def check_padded(fn, *arguments, padded_axes, sizes, shared=(), tolerance=2e-6):
     """A padded batch has the result of the batch alone.
 
     Args:
-        ragged: positions of the parameters whose leading axis is the batch.
+        padded_axes: positions of the parameters whose leading axis is the batch.
         sizes: the rows of each client; the arguments have the most, and rows beyond are filled with the first.
     """
     per_client = set(range(len(arguments))) - set(shared)
     shapes = []
     for i, a in enumerate(arguments):
         shape = a.shape[1:] if i in per_client else a.shape
-        shapes.append((a.dtype.type, (None, *shape[1:]) if i in ragged else shape))
+        shapes.append((a.dtype.type, (None, *shape[1:]) if i in padded_axes else shape))
     graph = traced(fn, *shapes)
-    axes = dict.fromkeys(ragged, 0)
+    axes = dict.fromkeys(padded_axes, 0)
     refused = why_not_batchable(graph, graph.data, per_client, axes)
     assert refused is None, str(refused)
     values = [np.array(a) for a in arguments]
-    for i in ragged:
+    for i in padded_axes:
         for k, n in enumerate(sizes):
             values[i][k, n:] = values[i][k, 0] if n else 0
-    found = run_vectorised(graph, values, per_client, ragged=axes, sizes=sizes)
+    found = run_vectorised(graph, values, per_client, padded_axes=axes, sizes=sizes)
     for k, n in enumerate(sizes):
-        mine = [a[k, :n] if i in ragged else a[k] if i in per_client else a for i, a in enumerate(values)]
+        mine = [a[k, :n] if i in padded_axes else a[k] if i in per_client else a for i, a in enumerate(values)]
         for (have, lane), want in zip(found, run_plain(graph, mine), strict=True):
             got = have[k] if lane.stacked else have
-            if lane.ragged is not None:
-                got = np.take(got, range(n * lane.times), lane.ragged)
+            if lane.padded_axis is not None:
+                got = np.take(got, range(n * lane.times), lane.padded_axis)
             close(got, want, tolerance)

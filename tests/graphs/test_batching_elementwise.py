@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from batched_by_client import check, check_ragged, traced
+from batched_by_client import check, check_padded, traced
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,7 +73,7 @@ def test_elementwise_over_a_padded_batch():
     def fn(x, w):
         return tf.nn.sigmoid(x * w) + 1.0, tf.zeros_like(x), tf.ones_like(x) * 2.0, tf.fill(tf.shape(x), 3.0)
 
-    check_ragged(fn, normal(3, 6, 5), normal(3, 5, seed=1), ragged=[0], sizes=[6, 1, 4])
+    check_padded(fn, normal(3, 6, 5), normal(3, 5, seed=1), padded_axes=[0], sizes=[6, 1, 4])
 
 
 @pytest.mark.parametrize("ends", [[3] * 8, [0] * 8, [3, 1, 0, 2, 3, 3, 1, 0]], ids=["all", "none", "some"])

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from batched_by_client import check, check_ragged, traced, why_not_batchable
+from batched_by_client import check, check_padded, traced, why_not_batchable
 from test_batching_elementwise import normal
 from test_batching_models import gradients, integers
 
@@ -15,7 +15,7 @@ def test_loops_of_as_many_steps_for_all():
         return total
 
     check(fn, normal(8, 3, 5), np.int32(4), shared=[1])
-    check_ragged(fn, normal(3, 4, 5), np.int32(4), ragged=[0], shared=[1], sizes=[4, 1, 2])
+    check_padded(fn, normal(3, 4, 5), np.int32(4), padded_axes=[0], shared=[1], sizes=[4, 1, 2])
 
 
 def test_loops_of_different_numbers_of_steps_have_no_rule():
@@ -34,7 +34,7 @@ def test_branches_that_all_take():
 
     for flag in (0, 1):
         check(fn, normal(8, 3, 5), np.int32(flag), shared=[1])
-        check_ragged(fn, normal(3, 4, 5), np.int32(flag), ragged=[0], shared=[1], sizes=[4, 1, 2])
+        check_padded(fn, normal(3, 4, 5), np.int32(flag), padded_axes=[0], shared=[1], sizes=[4, 1, 2])
 
 
 def test_a_branch_by_the_size_of_a_padded_batch_has_no_rule():
@@ -64,4 +64,4 @@ def test_recurrent_layers(layer):
     weights = [np.asarray(v) + 0.1 * normal(8, *v.shape) for v in model.trainable_variables]
     values = [integers(11, 8, 4, 6), integers(11, 8, 4, 6, seed=1), *weights]
     check(gradients(loss), *values, widths=(3,), tolerance=2e-5)
-    check_ragged(gradients(loss), *values, ragged=[0, 1], sizes=[4, 1, 2, 3, 4, 1, 2, 3], tolerance=2e-5)
+    check_padded(gradients(loss), *values, padded_axes=[0, 1], sizes=[4, 1, 2, 3, 4, 1, 2, 3], tolerance=2e-5)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from batched_by_client import WIDTHS, check, check_ragged, close, run_plain, run_vectorised, traced, why_not_batchable
+from batched_by_client import WIDTHS, check, check_padded, close, run_plain, run_vectorised, traced, why_not_batchable
 from hypothesis import given
 from hypothesis import strategies as st
 from test_batching_elementwise import normal
@@ -71,7 +71,7 @@ def test_dense_gradients_of_weights_that_are_still_alike():
 
 def test_dense_gradients_over_a_padded_batch():
     values = normal(4, 6, 5), normal(4, 5, 7), normal(4, 7), normal(4, 7, 3)
-    check_ragged(gradients(dense), *values, ragged=[0], sizes=[6, 1, 3, 0], tolerance=1e-5)
+    check_padded(gradients(dense), *values, padded_axes=[0], sizes=[6, 1, 3, 0], tolerance=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_goes_back_from_rows_that_are_not_counted_is_masked_once():
         return [out, *tape.gradient(out, [w, b, v])]
 
     values = [normal(4, 6, 5), integers(3, 4, 6), normal(4, 5, 7), normal(4, 7), normal(4, 7, 3)]
-    check_ragged(fn, *values, ragged=[0, 1], sizes=[6, 1, 3, 5], tolerance=1e-5)
+    check_padded(fn, *values, padded_axes=[0, 1], sizes=[6, 1, 3, 5], tolerance=1e-5)
     shapes = [(a.dtype.type, (None, *a.shape[2:]) if i < 2 else a.shape[1:]) for i, a in enumerate(values)]
     graph = traced(fn, *shapes)
 
@@ -137,7 +137,7 @@ def test_convolution_gradients():
 
 def test_convolution_gradients_over_a_padded_batch():
     values = normal(4, 5, 8, 8, 2), normal(4, 3, 3, 2, 4), normal(4, 4), normal(4, 3, 3, 4, 1)
-    check_ragged(gradients(convolution), *values, ragged=[0], sizes=[5, 1, 3, 2], tolerance=2e-5)
+    check_padded(gradients(convolution), *values, padded_axes=[0], sizes=[5, 1, 3, 2], tolerance=2e-5)
 
 
 def embedding(table, w, ids):
@@ -152,7 +152,7 @@ def test_embedding_gradients():
 
 def test_embedding_gradients_over_a_padded_batch():
     values = normal(4, 11, 4), normal(4, 4, 3), integers(11, 4, 6, 5)
-    check_ragged(gradients(embedding), *values, ragged=[2], sizes=[6, 1, 3, 0], tolerance=1e-5)
+    check_padded(gradients(embedding), *values, padded_axes=[2], sizes=[6, 1, 3, 0], tolerance=1e-5)
 
 
 def layer_norm(x, w, scale, shift):
@@ -168,7 +168,7 @@ def test_layer_norm_gradients():
 
 def test_layer_norm_gradients_over_a_padded_batch():
     values = normal(4, 6, 5), normal(4, 5, 7), normal(4, 7), normal(4, 7)
-    check_ragged(gradients(layer_norm), *values, ragged=[0], sizes=[6, 1, 3, 2], tolerance=2e-5)
+    check_padded(gradients(layer_norm), *values, padded_axes=[0], sizes=[6, 1, 3, 2], tolerance=2e-5)
 
 
 def test_classes_of_every_token_of_a_padded_batch():
@@ -178,7 +178,7 @@ def test_classes_of_every_token_of_a_padded_batch():
         return tf.reduce_mean(tf.reshape(each, tf.shape(y)))
 
     values = normal(4, 6, 3, 5), normal(4, 5, 7), integers(7, 4, 6, 3)
-    check_ragged(gradients(loss), *values, ragged=[0, 2], sizes=[6, 1, 3, 2], tolerance=1e-5)
+    check_padded(gradients(loss), *values, padded_axes=[0, 2], sizes=[6, 1, 3, 2], tolerance=1e-5)
 
 
 def image_model():
@@ -317,7 +317,7 @@ def test_training_steps_over_padded_batches(make):
     for i in batch:
         for k, n in enumerate(sizes):
             values[i][k, n:] = values[i][k, 0]
-    found = [r for r, _ in run_vectorised(graph, values, everything, ragged=batch, sizes=sizes)]
+    found = [r for r, _ in run_vectorised(graph, values, everything, padded_axes=batch, sizes=sizes)]
     for k, n in enumerate(sizes):
         alone = run_plain(graph, [v[k, :n] if i in batch else v[k] for i, v in enumerate(values)])
         for have, want in zip(found, alone, strict=True):
@@ -393,4 +393,4 @@ def test_what_only_looks_constant_is_each_clients_own():
         some = tf.shape(x)[0] > 0
         return tf.where(some, 1.0, 2.0), tf.cast(some, tf.int32)
 
-    check_ragged(fn, normal(3, 4, 2), ragged=[0], sizes=[0, 4, 1])
+    check_padded(fn, normal(3, 4, 2), padded_axes=[0], sizes=[0, 4, 1])

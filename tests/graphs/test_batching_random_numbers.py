@@ -63,7 +63,7 @@ def test_the_rows_of_a_padded_batch_draw_what_the_batch_alone_draws(draw):
     graph = traced(lambda x: x + draw(tf.shape(x)), (None, 3))
     assert why_not_batchable(graph, graph.data, {0}, {0: 0}) is None
     x, sizes = normal(4, 5, 3), [5, 1, 3, 0]
-    ((found, _),) = run_vectorised(graph, [x], {0}, ragged={0: 0}, sizes=sizes, seeds=SEEDS[:4])
+    ((found, _),) = run_vectorised(graph, [x], {0}, padded_axes={0: 0}, sizes=sizes, seeds=SEEDS[:4])
     for k, n in enumerate(sizes):
         assert found[k, :n].tobytes() == run_plain(graph, [x[k, :n]], SEEDS[k])[0].tobytes()
 
