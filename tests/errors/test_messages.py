@@ -69,8 +69,8 @@ def test_failures_of_runs_are_no_valueerrors():
 
 PROTOCOLS = {"AttributeError", "IndexError", "KeyError", "NotImplementedError", "StopIteration"}
 INTERNAL = {  # what a developer does wrong, or what the same module catches
-    "code_digest.py", "parser.py", "printer.py", "batched/batched_value.py", "batched/batched_call.py", "graphs/tensors/values.py",
-    "page/markup.py",
+    "code_digest.py", "parser.py", "printer.py", "page/markup.py",
+    "batched/batched_value.py", "batched/batched_call.py", "graphs/tensors/values.py",
 }  # fmt: skip
 
 
