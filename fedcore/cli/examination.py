@@ -42,10 +42,12 @@ def examine() -> dict:
 
 def _private_parts() -> dict:
     """Each private part that fedcore relies on, and whether it holds with the installed versions."""
+    from fedcore.cli.loading import quiet_start
     from fedcore.graphs.private_api import PARTS, tested_versions
     from fedcore.graphs.private_api_contracts import broken
 
-    failed = broken()
+    with quiet_start():
+        failed = broken()
     found = {name: failed.get(name, f"holds: {relies_on}") for name, relies_on in PARTS.items()}
     return {"tested with": tested_versions(), **found}
 

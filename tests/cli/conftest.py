@@ -1,15 +1,12 @@
 """The command line as a user has it: a process, in a directory of its own."""
 
 import functools
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import attrs
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from command_line import MEAN, plain_environment, run_fedcore
 
 COMMAND = """
 import signal
@@ -17,28 +14,6 @@ signal.signal(signal.SIGINT, signal.{sigint})
 from fedcore.cli import main
 main(prog_name="fedcore")
 """
-
-
-@attrs.frozen
-class Ran:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-def run_fedcore(directory: Path, *arguments: str, stdin: bytes = b"", **environment: str) -> Ran:
-    """Runs `python -m fedcore ...` in a directory."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fedcore", *arguments],
-        cwd=directory,
-        input=stdin,
-        capture_output=True,
-        env=plain_environment() | environment,
-        timeout=300,
-    )
-    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @pytest.fixture(scope="module")
@@ -86,25 +61,6 @@ def python(tmp_path):
         return done.stdout.decode()
 
     return run
-
-
-def plain_environment() -> dict[str, str]:
-    """This environment without what changes colours or TensorFlow's chatter."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "TF_CPP_MIN_LOG_LEVEL")}
-    return kept | {"PYTHONPATH": str(ROOT)}
-
-
-MEAN = """\
-fedcore 1 traced
-
-fn @main(%x: {float32}@CLIENTS) -> <float32@SERVER,float32@SERVER> {   loc("sensors.py":12)
-  %0 = federated_mean(%x) : float32@SERVER   loc("sensors.py":13)
-  %1 = federated_sum(%x) : float32@SERVER   loc("sensors.py":14)
-  %2 = federated_mean(%x) : float32@SERVER
-  %3 = struct(%0, %1) : <float32@SERVER,float32@SERVER>
-  return %3
-}
-"""
 
 
 @pytest.fixture

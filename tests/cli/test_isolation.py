@@ -1,5 +1,6 @@
 """Commands that read files run in a child: whatever a file does to it, the command ends with a code and a message."""
 
+import functools
 import signal
 import subprocess
 import sys
@@ -7,9 +8,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import MEAN, plain_environment
+from command_line import MEAN, plain_environment, run_fedcore
 
 FUZZ = str(Path(__file__).parents[1] / "fuzz")
+
+
+@pytest.fixture
+def fedcore(tmp_path):
+    """Runs `python -m fedcore ...` in `tmp_path`, from nothing: a command forks before it imports TensorFlow."""
+    return functools.partial(run_fedcore, tmp_path, cold=True)
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import warm_processes
+
 ROOT = Path(__file__).parents[2]
 
 _LOGICAL_CPUS = """
@@ -29,11 +31,15 @@ def in_process(body: str, *, cpus: int = 1, timeout_s: float = 300, env: dict[st
 
     The body fails the test when it raises: what it printed is shown.
     """
-    done = subprocess.run(
-        command(body, cpus=cpus), capture_output=True, text=True, timeout=timeout_s, env=environment(env), check=False
-    )
-    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return told(done.stdout)
+    code, given = command(body, cpus=cpus)[-1], environment(env)
+    done: warm_processes.Ended | subprocess.CompletedProcess
+    if any(name.startswith(warm_processes.READ_BY_IMPORTS) for name in env or {}):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=timeout_s, env=given)
+    else:
+        done = warm_processes.run({"code": code}, cwd=Path.cwd(), env=given, timeout_s=timeout_s)
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == 0, f"exit {done.returncode}\n{out[-4000:]}\n{err[-4000:]}"
+    return told(out)
 
 
 def command(body: str, *, cpus: int = 1) -> list[str]:
