@@ -122,8 +122,8 @@ def _(
         whole = tf.concat([tf.constant([evaluation.clients], sizes.dtype), sizes], 0)
         return BatchedValue(emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)[0], True)
     axis, entries_per_row = evaluation.batch_axis(node, known)
-    like = BatchedValue(None, padded_axis=axis, entries_per_row=entries_per_row)
-    if _padded_axis_after_slice(evaluation, node, like, len(known.values[0]), begin, end, strides) != dy.padded_axis:
+    axes_of_shape = BatchedValue(None, padded_axis=axis, entries_per_row=entries_per_row)
+    if _padded_axis_after_slice(evaluation, node, axes_of_shape, len(known.values[0]), begin, end, strides) != dy.padded_axis:
         raise NoBatchingRule(node.op, "the batch is along another axis in the gradient")
     sizes = known.values[0]
     whole = tf.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))

@@ -122,7 +122,7 @@ def _values_after_step(
     evaluation: BatchedEvaluation, node: Node, step: Body, test: Body, state: list[BatchedValue], changing: list[int]
 ) -> dict:
     """The loop variables after one iteration, built in a scratch graph."""
-    found: dict[int, BatchedValue] = {}
+    after: dict[int, BatchedValue] = {}
 
     def scratch():
         inner = evaluation.for_nested_graph()
@@ -135,10 +135,10 @@ def _values_after_step(
         out = inner.run(step, inputs)
         for i in changing:
             tensor = inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i])
-            found[i] = attrs.evolve(out[i], tensor=tensor, batched=out[i].batched or state[i].batched)
+            after[i] = attrs.evolve(out[i], tensor=tensor, batched=out[i].batched or state[i].batched)
 
     tf.function(scratch, autograph=False).get_concrete_function()
-    return found
+    return after
 
 
 def _join(node: Node, before: BatchedValue, after: BatchedValue) -> BatchedValue:
