@@ -48,18 +48,18 @@ def code_digest() -> str | None:
         for op in sorted(registered().values(), key=lambda o: o.name):
             if any(map(_is_foreign, op.functions())):
                 walk.add(op.name, op.signature_text, op.level, op.attributes, op.draws, *op.functions())
-        for name, fn in _rules():
+        for name, fn in _batching_rules():
             walk.add(name, fn)
     except Unknown:
         return None
     return hashlib.sha256("\n".join([own, *versions(), *walk.found]).encode(errors="replace")).hexdigest()
 
 
-def _rules() -> list[tuple[str, Callable]]:
-    """The rules of third parties for stacking clients; none where that part of fedcore has not been imported."""
-    lanes = sys.modules.get("fedcore.graphs.batched.batched_value")
-    known = lanes.rules if lanes is not None else {}
-    return sorted((name, fn) for name, fn in known.items() if _is_foreign(fn))
+def _batching_rules() -> list[tuple[str, Callable]]:
+    """The batching rules of third parties; none where that part of fedcore has not been imported."""
+    registry = sys.modules.get("fedcore.graphs.batched.batched_value")
+    rules = registry.batching_rules if registry is not None else {}
+    return sorted((name, fn) for name, fn in rules.items() if _is_foreign(fn))
 
 
 @functools.cache

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.batched.batched_stage import realize_batched, realize_one_more
-from fedcore.graphs.batched.packing import CallShape, Leaves, pack_clients
+from fedcore.graphs.batched.batched_stage import realize_batched, realize_next_client
+from fedcore.graphs.batched.packing import ClientLeaves, PackedLayout, pack_clients
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.realize import Realized, pack, realize_block
@@ -83,9 +83,9 @@ class ClientSlice:
         return [client for client in self.clients if client is not None]
 
     @functools.cached_property
-    def leaves(self) -> Leaves:
+    def leaves(self) -> ClientLeaves:
         """Of those clients' values."""
-        return Leaves([flatten(c) if any(isinstance(part, tuple) for part in c) else c for c in self.values])
+        return ClientLeaves([flatten(c) if any(isinstance(part, tuple) for part in c) else c for c in self.values])
 
     @functools.cached_property
     def common_layouts(self) -> tuple[Layout, ...] | None:
@@ -180,7 +180,7 @@ def one_more(work: ClientWork, device: DeviceExecutor, call: ClientSlice) -> tup
     shape, tensors = _packed(work, device, call, LEAST_WIDTH)
     function = device.functions.get(
         ("one more", *work.key, shape),
-        lambda: realize_one_more(work.module, zero, work.stage, len(work.broadcasts), shape, width=LEAST_WIDTH),
+        lambda: realize_next_client(work.module, zero, work.stage, len(work.broadcasts), shape, width=LEAST_WIDTH),
     )
     return function, tensors
 
@@ -191,7 +191,7 @@ def _folded(work: ClientWork) -> tuple[str, str]:
     return work.zero, work.join
 
 
-def _packed(work: ClientWork, device: DeviceExecutor, call: ClientSlice, width: int) -> tuple[CallShape, list]:
+def _packed(work: ClientWork, device: DeviceExecutor, call: ClientSlice, width: int) -> tuple[PackedLayout, list]:
     positions = [i - call.first for i in call.present]
     numbers = [n for of_value in work.numbers for n in of_value]
     seeds = call.seeds(work.seed)

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError, brief
-from fedcore.graphs.batched.packing import packed
+from fedcore.graphs.batched.packing import packing_cache
 from fedcore.graphs.stages.realize import Realized
 from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.stopping import Stop
@@ -32,7 +32,7 @@ class DeviceExecutor:
     def __init__(self, device: str, functions: ExecutableCache | None = None):
         self.device = device
         self.functions = functions or ExecutableCache()
-        self.packed = packed(MAX_PACKED_BYTES)
+        self.packed = packing_cache(MAX_PACKED_BYTES)
         self._suffix = device.removeprefix("/")
         self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # a state holds some, most of which stay as they are
         self._ready: weakref.WeakSet[Realized] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""Runs a graph vectorised and client by client: what the tests of the rules compare."""
+"""Runs a graph batched over clients and client by client, and compares the results: for tests of batching rules."""
 
 import functools
 
@@ -22,33 +22,38 @@ def traced(fn, *shapes) -> TracedGraph:
     return trace_function(fn, StructType([(None, t) for t in types]), spread=True)
 
 
-def run_vectorised(
-    graph: TracedGraph, values, per_client, *, padded_axes=None, sizes=None, seeds=None
+def run_batched(
+    graph: TracedGraph, values, per_client, *, padded=None, sizes=None, seeds=None
 ) -> list[tuple[np.ndarray, BatchedValue]]:
-    """The results with the lanes that they came in."""
-    lanes_out: list[BatchedValue] = []
-    padded_axes = padded_axes or {}
+    """The results, each with the batched value that it was computed from.
+
+    Args:
+        per_client: positions of the values with a client axis.
+        padded: position of a value -> its padded axis.
+    """
+    results: list[BatchedValue] = []
+    padded = padded or {}
 
     def body(lengths, *tensors):
-        lanes = []
+        arguments = []
         for i, t in enumerate(tensors):
-            lanes.append(BatchedValue(t, i in per_client, padded_axes.get(i), padding=Padding.COPIES))
-        each = None if seeds is None else tf.constant(seeds)
-        lanes_out[:] = batched_call(graph, graph.data, lanes, None if sizes is None else lengths, each)
-        return [x.tensor for x in lanes_out]
+            arguments.append(BatchedValue(t, i in per_client, padded.get(i), padding=Padding.COPIES))
+        of_clients = None if seeds is None else tf.constant(seeds)
+        results[:] = batched_call(graph, graph.data, arguments, None if sizes is None else lengths, of_clients)
+        return [x.tensor for x in results]
 
     lengths = np.zeros(1, np.int64) if sizes is None else np.asarray(sizes, np.int64)
-    results = tf.function(body, autograph=False)(tf.constant(lengths), *(tf.constant(v) for v in values))
-    return [(r.numpy(), lane) for r, lane in zip(results, lanes_out, strict=True)]
+    tensors = tf.function(body, autograph=False)(tf.constant(lengths), *(tf.constant(v) for v in values))
+    return [(t.numpy(), value) for t, value in zip(tensors, results, strict=True)]
 
 
 @functools.lru_cache(maxsize=4)
-def _plain(graph: TracedGraph):
-    return tf.function(lambda seed, *t: call_leaves(graph.named("plain"), graph.data, t, seed), autograph=False)
+def _one_client(graph: TracedGraph):
+    return tf.function(lambda seed, *t: call_leaves(graph.named("client"), graph.data, t, seed), autograph=False)
 
 
-def run_plain(graph: TracedGraph, values, seed: int = 0) -> list[np.ndarray]:
-    return [r.numpy() for r in _plain(graph)(tf.constant(seed, tf.int64), *(tf.constant(v) for v in values))]
+def run_one_client(graph: TracedGraph, values, seed: int = 0) -> list[np.ndarray]:
+    return [r.numpy() for r in _one_client(graph)(tf.constant(seed, tf.int64), *(tf.constant(v) for v in values))]
 
 
 def close(have, want, tolerance=1e-6):
@@ -62,7 +67,7 @@ def check(fn, *arguments, shared=(), tolerance=2e-6, widths=WIDTHS):
     """Every client alone has the same result, and at every width the same bits.
 
     Args:
-        arguments: for each parameter the arrays of eight clients, stacked; those in `shared` have no client axis.
+        arguments: for each parameter the array of eight clients, [8, …]; those in `shared` have no client axis.
     """
     per_client = set(range(len(arguments))) - set(shared)
     shapes = [(a.dtype.type, a.shape[1:] if i in per_client else a.shape) for i, a in enumerate(arguments)]
@@ -70,45 +75,46 @@ def check(fn, *arguments, shared=(), tolerance=2e-6, widths=WIDTHS):
     refused = why_not_batchable(graph, graph.data, per_client)
     assert refused is None, str(refused)
 
-    def cut(width):
+    def of_first_clients(width):
         return [a[:width] if i in per_client else a for i, a in enumerate(arguments)]
 
-    widest = run_vectorised(graph, cut(8), per_client)
+    widest = run_batched(graph, of_first_clients(8), per_client)
     for k in range(8):
-        alone = run_plain(graph, [a[k] if i in per_client else a for i, a in enumerate(arguments)])
-        for (have, lane), want in zip(widest, alone, strict=True):
-            close(have[k] if lane.stacked else have, want, tolerance)
+        alone = run_one_client(graph, [a[k] if i in per_client else a for i, a in enumerate(arguments)])
+        for (have, value), want in zip(widest, alone, strict=True):
+            close(have[k] if value.batched else have, want, tolerance)
     for width in widths:
-        for (have, lane), (most, _) in zip(run_vectorised(graph, cut(width), per_client), widest, strict=True):
-            want = most[:width] if lane.stacked else most
+        results = run_batched(graph, of_first_clients(width), per_client)
+        for (have, value), (most, _) in zip(results, widest, strict=True):
+            want = most[:width] if value.batched else most
             assert have.tobytes() == want.tobytes(), f"other bits at width {width}"
 
 
-def check_padded(fn, *arguments, padded_axes, sizes, shared=(), tolerance=2e-6):
+def check_padded(fn, *arguments, padded, sizes, shared=(), tolerance=2e-6):
     """A padded batch has the result of the batch alone.
 
     Args:
-        padded_axes: positions of the parameters whose leading axis is the batch.
-        sizes: the rows of each client; the arguments have the most, and rows beyond are filled with the first.
+        padded: positions of the parameters whose leading axis is the batch.
+        sizes: number of rows of each client; the arguments have the most, and further rows are copies of the first.
     """
     per_client = set(range(len(arguments))) - set(shared)
     shapes = []
     for i, a in enumerate(arguments):
         shape = a.shape[1:] if i in per_client else a.shape
-        shapes.append((a.dtype.type, (None, *shape[1:]) if i in padded_axes else shape))
+        shapes.append((a.dtype.type, (None, *shape[1:]) if i in padded else shape))
     graph = traced(fn, *shapes)
-    axes = dict.fromkeys(padded_axes, 0)
+    axes = dict.fromkeys(padded, 0)
     refused = why_not_batchable(graph, graph.data, per_client, axes)
     assert refused is None, str(refused)
     values = [np.array(a) for a in arguments]
-    for i in padded_axes:
+    for i in padded:
         for k, n in enumerate(sizes):
             values[i][k, n:] = values[i][k, 0] if n else 0
-    found = run_vectorised(graph, values, per_client, padded_axes=axes, sizes=sizes)
+    results = run_batched(graph, values, per_client, padded=axes, sizes=sizes)
     for k, n in enumerate(sizes):
-        mine = [a[k, :n] if i in padded_axes else a[k] if i in per_client else a for i, a in enumerate(values)]
-        for (have, lane), want in zip(found, run_plain(graph, mine), strict=True):
-            got = have[k] if lane.stacked else have
-            if lane.padded_axis is not None:
-                got = np.take(got, range(n * lane.times), lane.padded_axis)
+        of_client = [a[k, :n] if i in padded else a[k] if i in per_client else a for i, a in enumerate(values)]
+        for (have, value), want in zip(results, run_one_client(graph, of_client), strict=True):
+            got = have[k] if value.batched else have
+            if value.padded_axis is not None:
+                got = np.take(got, range(n * value.entries_per_row), value.padded_axis)
             close(got, want, tolerance)

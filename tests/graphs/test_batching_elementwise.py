@@ -1,4 +1,4 @@
-"""Entry by entry operations of several clients at once."""
+"""Batching rules of elementwise operations."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcore.graphs.batched.batched_call import batched_call
-from fedcore.graphs.batched.batched_value import stacked
-from fedcore.graphs.batched.client_select import WORTH_ASKING
+from fedcore.graphs.batched.batched_value import batched
+from fedcore.graphs.batched.client_select import FAST_PATH_ENTRIES
 
 UNARY = (
     "exp expm1 log1p sqrt rsqrt reciprocal tanh sigmoid softplus sin cos erf abs negative square sign floor round "
@@ -73,12 +73,12 @@ def test_elementwise_over_a_padded_batch():
     def fn(x, w):
         return tf.nn.sigmoid(x * w) + 1.0, tf.zeros_like(x), tf.ones_like(x) * 2.0, tf.fill(tf.shape(x), 3.0)
 
-    check_padded(fn, normal(3, 6, 5), normal(3, 5, seed=1), padded_axes=[0], sizes=[6, 1, 4])
+    check_padded(fn, normal(3, 6, 5), normal(3, 5, seed=1), padded=[0], sizes=[6, 1, 4])
 
 
 @pytest.mark.parametrize("ends", [[3] * 8, [0] * 8, [3, 1, 0, 2, 3, 3, 1, 0]], ids=["all", "none", "some"])
 @pytest.mark.parametrize("where", ["straight", "in a loop", "in a branch"])
-def test_choosing_between_large_tensors(ends, where):
+def test_selection_between_large_tensors(ends, where):
     def step(x, number, end):
         grown = tf.where(number < end, x * 2.0 + 1.0, x)
         return tf.where(number < end, grown, tf.zeros_like(x)) + tf.where(number < end, x, 1.5)
@@ -91,11 +91,11 @@ def test_choosing_between_large_tensors(ends, where):
         return tf.cond(taken, lambda: step(x, 1, end), lambda: x)
 
     x = normal(8, 70, 80)
-    assert x[0].size > WORTH_ASKING
+    assert x[0].size > FAST_PATH_ENTRIES
     check(fn, x, np.int32(ends), np.array(True), shared=[2])
 
 
-def test_choices_with_numbers_let_nothing_through_that_is_not_chosen():
+def test_a_selection_with_scalars_masks_values_that_are_not_finite():
     def fn(x):
         return tf.where(tf.math.is_finite(x), x, 0.0), tf.where(x > 0.0, 1.0, -1.0)
 
@@ -104,14 +104,14 @@ def test_choices_with_numbers_let_nothing_through_that_is_not_chosen():
     check(fn, x)
 
 
-def test_padded_rows_that_are_not_finite_are_left_out():
+def test_reductions_leave_out_padded_rows_that_are_not_finite():
     x = normal(3, 6, 5)
     x[1, 1:], x[2, 4:] = np.nan, np.inf  # behind the clients' own rows
 
     @tf.function(autograph=False)
     def sums(x, sizes):
-        lanes = [stacked(x, 0)]
-        return [lane.tensor for lane in batched_call(graph, graph.data, lanes, sizes)]
+        arguments = [batched(x, 0)]
+        return [value.tensor for value in batched_call(graph, graph.data, arguments, sizes)]
 
     graph = traced(lambda x: (tf.reduce_sum(x, 0), tf.reduce_mean(tf.reduce_max(x, 1))), (None, 5))
     found = sums(tf.constant(x), tf.constant([6, 1, 4], tf.int64))

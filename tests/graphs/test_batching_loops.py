@@ -1,4 +1,4 @@
-"""Branches, loops and recurrent layers of several clients at once."""
+"""Batching rules of branches, loops and recurrent layers."""
 
 import keras
 import numpy as np
@@ -9,13 +9,13 @@ from test_batching_elementwise import normal
 from test_batching_models import gradients, integers
 
 
-def test_loops_of_as_many_steps_for_all():
+def test_loops_with_the_same_number_of_steps_for_all_clients():
     def fn(x, steps):
         total, _ = tf.while_loop(lambda _, i: i < steps, lambda t, i: (tf.tanh(t + x), i + 1), (tf.zeros_like(x), 0))
         return total
 
     check(fn, normal(8, 3, 5), np.int32(4), shared=[1])
-    check_padded(fn, normal(3, 4, 5), np.int32(4), padded_axes=[0], shared=[1], sizes=[4, 1, 2])
+    check_padded(fn, normal(3, 4, 5), np.int32(4), padded=[0], shared=[1], sizes=[4, 1, 2])
 
 
 def test_loops_of_different_numbers_of_steps_have_no_rule():
@@ -28,13 +28,13 @@ def test_loops_of_different_numbers_of_steps_have_no_rule():
     assert "different numbers of steps" in str(refused)
 
 
-def test_branches_that_all_take():
+def test_a_branch_that_all_clients_take():
     def fn(x, flag):
         return tf.cond(flag > 0, lambda: x * 2.0, lambda: tf.zeros_like(x) + 1.0)
 
     for flag in (0, 1):
         check(fn, normal(8, 3, 5), np.int32(flag), shared=[1])
-        check_padded(fn, normal(3, 4, 5), np.int32(flag), padded_axes=[0], shared=[1], sizes=[4, 1, 2])
+        check_padded(fn, normal(3, 4, 5), np.int32(flag), padded=[0], shared=[1], sizes=[4, 1, 2])
 
 
 def test_a_branch_by_the_size_of_a_padded_batch_has_no_rule():
@@ -64,4 +64,4 @@ def test_recurrent_layers(layer):
     weights = [np.asarray(v) + 0.1 * normal(8, *v.shape) for v in model.trainable_variables]
     values = [integers(11, 8, 4, 6), integers(11, 8, 4, 6, seed=1), *weights]
     check(gradients(loss), *values, widths=(3,), tolerance=2e-5)
-    check_padded(gradients(loss), *values, padded_axes=[0, 1], sizes=[4, 1, 2, 3, 4, 1, 2, 3], tolerance=2e-5)
+    check_padded(gradients(loss), *values, padded=[0, 1], sizes=[4, 1, 2, 3, 4, 1, 2, 3], tolerance=2e-5)

@@ -1,4 +1,4 @@
-"""Models, their gradients and whole training steps of several clients at once."""
+"""Batching rules over models, their gradients and whole training steps."""
 
 from collections import OrderedDict
 
@@ -6,14 +6,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from batched_by_client import WIDTHS, check, check_padded, close, run_plain, run_vectorised, traced, why_not_batchable
+from batched_by_client import WIDTHS, check, check_padded, close, run_batched, run_one_client, traced, why_not_batchable
 from hypothesis import given
 from hypothesis import strategies as st
 from test_batching_elementwise import normal
 
 import fedcore as fc
 from fedcore.graphs.batched.batched_call import batched_call
-from fedcore.graphs.batched.batched_value import BatchedValue, Padding, stacked
+from fedcore.graphs.batched.batched_value import BatchedValue, Padding, batched
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.graphdef.parsed_graph import Node
@@ -38,14 +38,14 @@ def gradients(loss):
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.booleans(), st.booleans(), st.integers(0, 2))
-def test_products_of_matrices(n, k, m, transpose_a, transpose_b, alike):
+def test_products_of_matrices(n, k, m, transpose_a, transpose_b, common):
     def fn(a, b):
         return tf.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
 
     a = normal(8, *((k, n) if transpose_a else (n, k)))
     b = normal(8, *((m, k) if transpose_b else (k, m)), seed=1)
-    values = [a[0] if alike == 1 else a, b[0] if alike == 2 else b]
-    check(fn, *values, shared=[alike - 1] if alike else [], widths=(3,), tolerance=1e-5)
+    values = [a[0] if common == 1 else a, b[0] if common == 2 else b]
+    check(fn, *values, shared=[common - 1] if common else [], widths=(3,), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("shared", [[], [0], [1]])
@@ -64,14 +64,14 @@ def test_dense_gradients():
     check(gradients(dense), normal(8, 6, 5), normal(8, 5, 7), normal(8, 7), normal(8, 7, 3), tolerance=1e-5)
 
 
-def test_dense_gradients_of_weights_that_are_still_alike():
+def test_dense_gradients_of_shared_weights():
     weights = normal(5, 7), normal(7), normal(7, 3)
     check(gradients(dense), normal(8, 6, 5), *weights, shared=[1, 2, 3], tolerance=1e-5)
 
 
 def test_dense_gradients_over_a_padded_batch():
     values = normal(4, 6, 5), normal(4, 5, 7), normal(4, 7), normal(4, 7, 3)
-    check_padded(gradients(dense), *values, padded_axes=[0], sizes=[6, 1, 3, 0], tolerance=1e-5)
+    check_padded(gradients(dense), *values, padded=[0], sizes=[6, 1, 3, 0], tolerance=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -84,20 +84,20 @@ def test_dense_gradients_over_a_padded_batch():
         (Padding.UNKNOWN, Padding.COPIES, Padding.UNKNOWN),
     ],
 )
-def test_a_product_of_batches_is_known_by_both(x, y, product):
+def test_the_padding_of_a_product_depends_on_both_operands(x, y, product):
     @tf.function(autograph=False)
     def both(a, b):
-        lanes = BatchedValue(a, True, 0, padding=x), BatchedValue(b, True, 0, padding=y)
-        call = BatchedEvaluation(2, 3, tf.constant([3, 1], tf.int64))
+        arguments = BatchedValue(a, True, 0, padding=x), BatchedValue(b, True, 0, padding=y)
+        evaluation = BatchedEvaluation(2, 3, tf.constant([3, 1], tf.int64))
         for op, attributes in (("BatchMatMulV2", {"T": tf.float32}), ("Mul", {"T": tf.float32})):
-            (found,) = call.evaluate(Node("n", op, (), attributes, sole=(False, False)), list(lanes))
+            (found,) = evaluation.evaluate(Node("n", op, (), attributes, sole=(False, False)), list(arguments))
             assert found.padding is product
         return found.tensor
 
     both(tf.ones([2, 3, 4, 4]), tf.ones([2, 3, 4, 4]))
 
 
-def test_what_goes_back_from_rows_that_are_not_counted_is_masked_once():
+def test_the_gradient_of_padded_rows_is_masked_once():
     def loss(x, y, w, b, v):
         logits = tf.nn.relu(x @ w + b) @ v
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
@@ -109,16 +109,16 @@ def test_what_goes_back_from_rows_that_are_not_counted_is_masked_once():
         return [out, *tape.gradient(out, [w, b, v])]
 
     values = [normal(4, 6, 5), integers(3, 4, 6), normal(4, 5, 7), normal(4, 7), normal(4, 7, 3)]
-    check_padded(fn, *values, padded_axes=[0, 1], sizes=[6, 1, 3, 5], tolerance=1e-5)
+    check_padded(fn, *values, padded=[0, 1], sizes=[6, 1, 3, 5], tolerance=1e-5)
     shapes = [(a.dtype.type, (None, *a.shape[2:]) if i < 2 else a.shape[1:]) for i, a in enumerate(values)]
     graph = traced(fn, *shapes)
 
     @tf.function(autograph=False)
-    def vectorised(*tensors):
-        lanes = [stacked(t, 0 if i < 2 else None) for i, t in enumerate(tensors)]
-        return [x.tensor for x in batched_call(graph, graph.data, lanes, tf.constant([6, 1, 3, 5], tf.int64))]
+    def batched_gradients(*tensors):
+        arguments = [batched(t, 0 if i < 2 else None) for i, t in enumerate(tensors)]
+        return [x.tensor for x in batched_call(graph, graph.data, arguments, tf.constant([6, 1, 3, 5], tf.int64))]
 
-    built = vectorised.get_concrete_function(*map(tf.constant, values)).graph
+    built = batched_gradients.get_concrete_function(*map(tf.constant, values)).graph
     masks = [op.outputs[0].shape for op in built.get_operations() if op.type in ("Select", "SelectV2")]
     assert masks == [[24, 3], [4, 6]]  # of the logits' gradient, row by row, and of the losses
 
@@ -137,7 +137,7 @@ def test_convolution_gradients():
 
 def test_convolution_gradients_over_a_padded_batch():
     values = normal(4, 5, 8, 8, 2), normal(4, 3, 3, 2, 4), normal(4, 4), normal(4, 3, 3, 4, 1)
-    check_padded(gradients(convolution), *values, padded_axes=[0], sizes=[5, 1, 3, 2], tolerance=2e-5)
+    check_padded(gradients(convolution), *values, padded=[0], sizes=[5, 1, 3, 2], tolerance=2e-5)
 
 
 def embedding(table, w, ids):
@@ -152,7 +152,7 @@ def test_embedding_gradients():
 
 def test_embedding_gradients_over_a_padded_batch():
     values = normal(4, 11, 4), normal(4, 4, 3), integers(11, 4, 6, 5)
-    check_padded(gradients(embedding), *values, padded_axes=[2], sizes=[6, 1, 3, 0], tolerance=1e-5)
+    check_padded(gradients(embedding), *values, padded=[2], sizes=[6, 1, 3, 0], tolerance=1e-5)
 
 
 def layer_norm(x, w, scale, shift):
@@ -168,7 +168,7 @@ def test_layer_norm_gradients():
 
 def test_layer_norm_gradients_over_a_padded_batch():
     values = normal(4, 6, 5), normal(4, 5, 7), normal(4, 7), normal(4, 7)
-    check_padded(gradients(layer_norm), *values, padded_axes=[0], sizes=[6, 1, 3, 2], tolerance=2e-5)
+    check_padded(gradients(layer_norm), *values, padded=[0], sizes=[6, 1, 3, 2], tolerance=2e-5)
 
 
 def test_classes_of_every_token_of_a_padded_batch():
@@ -178,7 +178,7 @@ def test_classes_of_every_token_of_a_padded_batch():
         return tf.reduce_mean(tf.reshape(each, tf.shape(y)))
 
     values = normal(4, 6, 3, 5), normal(4, 5, 7), integers(7, 4, 6, 3)
-    check_padded(gradients(loss), *values, padded_axes=[0, 2], sizes=[6, 1, 3, 2], tolerance=1e-5)
+    check_padded(gradients(loss), *values, padded=[0, 2], sizes=[6, 1, 3, 2], tolerance=1e-5)
 
 
 def image_model():
@@ -298,12 +298,12 @@ def test_training_steps(make):
     values = arguments_of(graph, 8, 5)
     everything, batch = set(range(len(values))), dict.fromkeys(batch_of(graph), 0)
     assert why_not_batchable(graph, graph.data, everything, batch) is None
-    widest = [r for r, _ in run_vectorised(graph, values, everything)]
+    widest = [r for r, _ in run_batched(graph, values, everything)]
     for k in range(8):
-        for have, want in zip(widest, run_plain(graph, [v[k] for v in values]), strict=True):
+        for have, want in zip(widest, run_one_client(graph, [v[k] for v in values]), strict=True):
             close(have[k], want, 1e-5)
     for width in WIDTHS:
-        for (have, _), most in zip(run_vectorised(graph, [v[:width] for v in values], everything), widest, strict=True):
+        for (have, _), most in zip(run_batched(graph, [v[:width] for v in values], everything), widest, strict=True):
             assert have.tobytes() == most[:width].tobytes()
 
 
@@ -317,24 +317,24 @@ def test_training_steps_over_padded_batches(make):
     for i in batch:
         for k, n in enumerate(sizes):
             values[i][k, n:] = values[i][k, 0]
-    found = [r for r, _ in run_vectorised(graph, values, everything, padded_axes=batch, sizes=sizes)]
+    found = [r for r, _ in run_batched(graph, values, everything, padded=batch, sizes=sizes)]
     for k, n in enumerate(sizes):
-        alone = run_plain(graph, [v[k, :n] if i in batch else v[k] for i, v in enumerate(values)])
+        alone = run_one_client(graph, [v[k, :n] if i in batch else v[k] for i, v in enumerate(values)])
         for have, want in zip(found, alone, strict=True):
             close(have[k], want, 1e-5)
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_training_steps_from_weights_that_are_still_alike(make):
+def test_training_steps_from_shared_weights(make):
     graph = training_step(make)
     values = arguments_of(graph, 3, 5)
     batch = set(batch_of(graph))
     values = [v if i in batch else v[0] for i, v in enumerate(values)]
-    found = run_vectorised(graph, values, batch)
+    found = run_batched(graph, values, batch)
     for k in range(3):
-        alone = run_plain(graph, [v[k] if i in batch else v for i, v in enumerate(values)])
-        for (have, lane), want in zip(found, alone, strict=True):
-            close(have[k] if lane.stacked else have, want, 1e-5)
+        alone = run_one_client(graph, [v[k] if i in batch else v for i, v in enumerate(values)])
+        for (have, value), want in zip(found, alone, strict=True):
+            close(have[k] if value.batched else have, want, 1e-5)
 
 
 def counting(x):
@@ -349,7 +349,7 @@ def printing(x):
 
 
 @pytest.mark.parametrize("fn", [counting, printing])
-def test_what_has_effects_or_state_has_no_rule(fn):
+def test_operations_with_effects_or_state_have_no_rule(fn):
     graph = traced(fn, (3,))
     found = why_not_batchable(graph, graph.data, {0})
     assert found is not None
@@ -380,17 +380,17 @@ def test_a_padded_batch_keeps_its_rows(fn):
     assert why_not_batchable(graph, graph.data, {0}) is None
 
 
-def test_a_cut_as_long_as_the_padded_batch_has_no_rule():
+def test_a_slice_of_the_batch_size_has_no_rule():
     table = tf.constant(normal(9, 3))
     graph = traced(lambda x: x + table[: tf.shape(x)[0]], (None, 3))
     refused = why_not_batchable(graph, graph.data, {0}, {0: 0})
     assert refused is not None
-    assert str(refused) == "StridedSlice is not vectorised over clients: where it is cut differs between clients"
+    assert str(refused) == "StridedSlice is not vectorised over clients: the bounds of the slice differ between clients"
 
 
-def test_what_only_looks_constant_is_each_clients_own():
+def test_a_comparison_of_the_batch_size_is_not_constant():
     def fn(x):
         some = tf.shape(x)[0] > 0
         return tf.where(some, 1.0, 2.0), tf.cast(some, tf.int32)
 
-    check_padded(fn, normal(3, 4, 2), padded_axes=[0], sizes=[0, 4, 1])
+    check_padded(fn, normal(3, 4, 2), padded=[0], sizes=[0, 4, 1])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from batched_by_client import WIDTHS, run_plain, run_vectorised, traced, why_not_batchable
+from batched_by_client import WIDTHS, run_batched, run_one_client, traced, why_not_batchable
 from test_batching_elementwise import normal
 
 import fedcore as fc
@@ -43,11 +43,11 @@ def test_every_client_draws_what_it_draws_alone_at_every_width(name):
     graph, x = traced(DRAWS[name], (4,)), normal(8, 4)
     refused = why_not_batchable(graph, graph.data, {0})
     assert refused is None, str(refused)
-    alone = [run_plain(graph, [x[k]], SEEDS[k])[0] for k in range(8)]
+    alone = [run_one_client(graph, [x[k]], SEEDS[k])[0] for k in range(8)]
     assert len({a.tobytes() for a in alone}) > 4
     for width in WIDTHS:
-        ((found, lane),) = run_vectorised(graph, [x[:width]], {0}, seeds=SEEDS[:width])
-        assert lane.stacked
+        ((found, value),) = run_batched(graph, [x[:width]], {0}, seeds=SEEDS[:width])
+        assert value.batched
         for k in range(width):
             assert found[k].tobytes() == alone[k].tobytes()
 
@@ -63,9 +63,9 @@ def test_the_rows_of_a_padded_batch_draw_what_the_batch_alone_draws(draw):
     graph = traced(lambda x: x + draw(tf.shape(x)), (None, 3))
     assert why_not_batchable(graph, graph.data, {0}, {0: 0}) is None
     x, sizes = normal(4, 5, 3), [5, 1, 3, 0]
-    ((found, _),) = run_vectorised(graph, [x], {0}, padded_axes={0: 0}, sizes=sizes, seeds=SEEDS[:4])
+    ((found, _),) = run_batched(graph, [x], {0}, padded={0: 0}, sizes=sizes, seeds=SEEDS[:4])
     for k, n in enumerate(sizes):
-        assert found[k, :n].tobytes() == run_plain(graph, [x[k, :n]], SEEDS[k])[0].tobytes()
+        assert found[k, :n].tobytes() == run_one_client(graph, [x[k, :n]], SEEDS[k])[0].tobytes()
 
 
 def noisy_sum(*, folds: bool):

@@ -1,4 +1,4 @@
-"""Reductions, shapes, slices and joins of several clients at once."""
+"""Batching rules of reductions, shapes, slices and concatenations."""
 
 import numpy as np
 import pytest
@@ -27,22 +27,22 @@ def test_reductions_over_a_padded_batch(name, axis):
     def fn(x):
         return getattr(tf.math, name)(x, axis), getattr(tf.math, name)(x, axis, keepdims=True)
 
-    check_padded(fn, normal(4, 6, 3, 2), padded_axes=[0], sizes=[6, 1, 4, 2], tolerance=1e-5)
+    check_padded(fn, normal(4, 6, 3, 2), padded=[0], sizes=[6, 1, 4, 2], tolerance=1e-5)
 
 
 def test_no_rows_reduce_to_what_an_empty_batch_reduces_to():
     def fn(x):
         return tf.reduce_sum(x), tf.reduce_max(x), tf.reduce_mean(x, 0), tf.reduce_all(x > 0), tf.shape(x)[0]
 
-    check_padded(fn, normal(3, 4, 2), padded_axes=[0], sizes=[0, 4, 1])
+    check_padded(fn, normal(3, 4, 2), padded=[0], sizes=[0, 4, 1])
 
 
-def test_positions_of_the_largest():
+def test_argmax_and_argmin():
     def fn(x):
         return tf.argmax(x, -1), tf.argmin(x, 0), tf.reduce_any(x > 1, 0), tf.reduce_all(x < 1)
 
     check(fn, normal(8, 4, 5))
-    check_padded(fn, normal(3, 4, 5), padded_axes=[0], sizes=[4, 2, 1])
+    check_padded(fn, normal(3, 4, 5), padded=[0], sizes=[4, 2, 1])
 
 
 def test_sizes_read_off_a_padded_batch_are_the_clients_own_as_data():
@@ -50,7 +50,7 @@ def test_sizes_read_off_a_padded_batch_are_the_clients_own_as_data():
         n = tf.shape(x)[0]
         return n, tf.size(x), tf.cast(n, tf.float32) / 2.0, tf.maximum(n, 2), tf.reduce_prod(tf.shape(x)[:2]), 3 * n + 1
 
-    check_padded(fn, normal(4, 6, 3), padded_axes=[0], sizes=[6, 1, 4, 3])
+    check_padded(fn, normal(4, 6, 3), padded=[0], sizes=[6, 1, 4, 3])
 
 
 def test_sizes_read_off_a_padded_batch_shape_tensors():
@@ -70,10 +70,10 @@ def test_sizes_read_off_a_padded_batch_shape_tensors():
             tf.range(n),
         )
 
-    check_padded(fn, normal(4, 6, 3, 2), padded_axes=[0], sizes=[6, 1, 4, 3])
+    check_padded(fn, normal(4, 6, 3, 2), padded=[0], sizes=[6, 1, 4, 3])
 
 
-def test_joins_and_slices():
+def test_concatenations_and_slices():
     def fn(x, y):
         a, b = tf.split(x, 2, axis=1)
         parts = tf.unstack(y, axis=-1)
@@ -91,7 +91,7 @@ def test_joins_and_slices():
         )
 
     check(fn, normal(8, 3, 4), normal(8, 3, 2, seed=1))
-    check_padded(fn, normal(3, 5, 4), normal(3, 5, 2, seed=1), padded_axes=[0, 1], sizes=[5, 2, 1])
+    check_padded(fn, normal(3, 5, 4), normal(3, 5, 2, seed=1), padded=[0, 1], sizes=[5, 2, 1])
     check(fn, normal(8, 3, 4), normal(3, 2, seed=1), shared=[1])
 
 
@@ -103,7 +103,7 @@ def test_gradients_of_slices():
         return tape.gradient(y, x)
 
     check(fn, normal(8, 3, 4), tolerance=1e-5)
-    check_padded(fn, normal(3, 5, 4), padded_axes=[0], sizes=[5, 2, 1], tolerance=1e-5)
+    check_padded(fn, normal(3, 5, 4), padded=[0], sizes=[5, 2, 1], tolerance=1e-5)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
@@ -131,7 +131,7 @@ def test_one_hot_and_gathers():
     check(fn, normal(8, 5, 5), ids)
     check(fn, normal(5, 5), ids, shared=[0])
     check(fn, normal(8, 5, 5), ids[0], shared=[1])
-    check_padded(fn, normal(8, 5, 5), ids, padded_axes=[1], sizes=[6, 1, 2, 3, 4, 5, 6, 1])
+    check_padded(fn, normal(8, 5, 5), ids, padded=[1], sizes=[6, 1, 2, 3, 4, 5, 6, 1])
 
 
 def test_stateless_draws_are_each_clients_own():
@@ -140,4 +140,4 @@ def test_stateless_draws_are_each_clients_own():
 
     seeds = np.arange(16, dtype=np.int64).reshape(8, 2)
     check(fn, seeds, normal(8, 5, 3))
-    check_padded(fn, seeds, normal(8, 5, 3), padded_axes=[1], sizes=[5, 4, 3, 2, 1, 5, 4, 3])
+    check_padded(fn, seeds, normal(8, 5, 3), padded=[1], sizes=[5, 4, 3, 2, 1, 5, 4, 3])

@@ -9,14 +9,14 @@ import tensorflow as tf
 from fedcore.graphs.batched.counted_loop import counted_loop
 
 
-def looped(turn, *start, times):
-    """What the loop gives, and its graph."""
+def run_loop(step, *initial, iterations):
+    """The results of a loop, and its graph."""
 
     @tf.function(autograph=False)
-    def run(times, *start):
-        return counted_loop(turn, times, start)
+    def run(iterations, *initial):
+        return counted_loop(step, iterations, initial)
 
-    arguments = tf.constant(times, tf.int64), *map(tf.constant, start)
+    arguments = tf.constant(iterations, tf.int64), *map(tf.constant, initial)
     concrete = run.get_concrete_function(*arguments)
     graph = concrete.graph
     while not any(op.type == "LoopCond" for op in graph.get_operations()):
@@ -25,8 +25,8 @@ def looped(turn, *start, times):
     return [t.numpy() for t in concrete(*arguments)], graph
 
 
-def in_turns(graph) -> list[str]:
-    """The kinds of the operations that are handled in every turn."""
+def in_loop(graph) -> list[str]:
+    """Types of the operations that run in every iteration."""
     inside: set = {op for op in graph.get_operations() if op.type == "Merge"}
     while True:
         more = {op for op in graph.get_operations() if any(t.op in inside for t in op.inputs)} - inside
@@ -38,63 +38,63 @@ def in_turns(graph) -> list[str]:
         inside |= more
 
 
-@pytest.mark.parametrize("times", [0, 1, 7])
-def test_it_is_the_loop_that_python_writes(times):
-    def turn(number, a, b):
+@pytest.mark.parametrize("iterations", [0, 1, 7])
+def test_it_has_the_results_of_a_python_loop(iterations):
+    def step(number, a, b):
         return (a * 0.5 + b, b + tf.cast(number, tf.float32)), None
 
     a, b = np.float32([[1, 2], [3, 4]]), np.float32([[0.5], [0.25]])
-    found, _ = looped(turn, a, b, times=times)
-    for i in range(times):
+    found, _ = run_loop(step, a, b, iterations=iterations)
+    for i in range(iterations):
         a, b = a * np.float32(0.5) + b, b + np.float32(i)
     for have, want in zip(found, (a, b), strict=True):
         np.testing.assert_array_equal(have, want)
 
 
-def test_values_change_places():
-    found, _ = looped(lambda number, a, b, c: ((b, a, b), None), 1, 2, 3, times=3)
+def test_loop_variables_can_be_permuted():
+    found, _ = run_loop(lambda number, a, b, c: ((b, a, b), None), 1, 2, 3, iterations=3)
     assert found == [2, 1, 2]
 
 
-def test_what_does_not_change_is_computed_before_the_first_turn():
-    def turn(number, total, rate):
+def test_loop_invariants_are_hoisted():
+    def step(number, total, rate):
         return (total + tf.exp(rate) * tf.constant([2.0, 3.0]), rate), None
 
-    found, graph = looped(turn, np.float32([0, 0]), np.float32(1), times=4)
+    found, graph = run_loop(step, np.float32([0, 0]), np.float32(1), iterations=4)
     np.testing.assert_allclose(found[0], 4 * np.exp(1) * np.array([2, 3]), rtol=1e-6)
     assert found[1] == 1
-    kinds = in_turns(graph)
-    assert kinds.count("AddV2") == 2  # the number of the turn, and the total
+    kinds = in_loop(graph)
+    assert kinds.count("AddV2") == 2  # the number of the step, and the total
     assert not {"Exp", "Mul", "Const"} & set(kinds)
     assert kinds.count("NextIteration") == 2
 
 
-def test_branches_and_loops_in_a_turn():
-    def turn(number, x):
+def test_a_step_may_hold_branches_and_loops():
+    def step(number, x):
         x = tf.cond(number % 2 == 0, lambda: x + 1, lambda: x * 2)
         begin = tf.constant(0, tf.int64), x
         return tf.while_loop(lambda i, x: i < number, lambda i, x: (i + 1, x + 3), begin)[1:], None
 
-    found, _ = looped(turn, np.float32([1, 2]), times=4)
+    found, _ = run_loop(step, np.float32([1, 2]), iterations=4)
     x = np.float32([1, 2])
     for number in range(4):
         x = (x + 1 if number % 2 == 0 else x * 2) + 3 * number
     np.testing.assert_array_equal(found[0], x)
 
 
-def test_a_loop_in_a_loop_and_one_behind_the_other():
-    def turn(number, x):
+def test_a_step_may_hold_two_counted_loops():
+    def step(number, x):
         (x,) = counted_loop(lambda inner, x: ((x + number,), None), number, [x])
         return counted_loop(lambda inner, x: ((x * 2,), None), tf.constant(2, tf.int64), [x]), None
 
-    found, _ = looped(turn, np.int64(1), times=3)
+    found, _ = run_loop(step, np.int64(1), iterations=3)
     x = 1
     for number in range(3):
         x = (x + number * number) * 4
     assert found == [x]
 
 
-def test_calls_at_once_do_not_meet():
+def test_concurrent_calls_are_independent():
     @tf.function(autograph=False)
     def run(x):
         return counted_loop(lambda number, x: ((tf.sin(x),), None), tf.constant(50, tf.int64), [x])
@@ -107,14 +107,14 @@ def test_calls_at_once_do_not_meet():
         np.testing.assert_array_equal(a, b)
 
 
-def test_rows_whose_turn_does_not_count_keep_what_they_had():
+def test_inactive_rows_are_frozen():
     ends = tf.constant([3, 0, 2], tf.int64)
 
-    def turn(number, x, y, same):
+    def step(number, x, y, same):
         return (x * 2 + y, y + 1, same), ends > number
 
     x, y = np.float32([[1, 2], [3, 4], [5, 6]]), np.float32([[1], [2], [3]])
-    found, _ = looped(turn, x, y, np.float32([7, 8, 9]), times=4)
+    found, _ = run_loop(step, x, y, np.float32([7, 8, 9]), iterations=4)
     for row, end in enumerate([3, 0, 2]):
         for _ in range(end):
             x[row], y[row] = x[row] * 2 + y[row], y[row] + 1
@@ -122,54 +122,54 @@ def test_rows_whose_turn_does_not_count_keep_what_they_had():
         np.testing.assert_array_equal(have, want)
 
 
-def test_totals_go_around_as_one():
+def test_accumulators_of_a_dtype_are_carried_as_one_tensor():
     ends = tf.constant([3, 1], tf.int64)
 
-    def turn(number, x, loss, hits, steps, examples):
+    def step(number, x, loss, hits, steps, examples):
         totals = loss + x, hits + tf.constant([1.0, 0.5]), steps + 1, examples + tf.constant([20, 10])
         return (x * 0.5, *totals), ends > number
 
-    start = np.float32([1, 2]), np.float32([0, 0]), np.float32([3, 0]), np.int32([0, 0]), np.int32([5, 0])
-    found, graph = looped(turn, *start, times=3)
+    initial = np.float32([1, 2]), np.float32([0, 0]), np.float32([3, 0]), np.int32([0, 0]), np.int32([5, 0])
+    found, graph = run_loop(step, *initial, iterations=3)
     want = [[0.125, 1.0], [1.75, 2.0], [6.0, 0.5], [3, 1], [65, 10]]
     for have, wanted in zip(found, want, strict=True):
         np.testing.assert_array_equal(have, np.array(wanted, have.dtype))
-    # The number of the turn, x, and the totals of each type as one.
-    assert in_turns(graph).count("NextIteration") == 4
+    # The number of the step, x, and the totals of each type as one.
+    assert in_loop(graph).count("NextIteration") == 4
 
 
-def test_a_total_of_which_the_turn_makes_something_else_is_no_total():
-    def turn(number, count, total, seen, mean, last):
+def test_a_sum_that_the_step_reads_again_is_no_accumulator():
+    def step(number, count, total, seen, mean, last):
         count, total, seen = count + 1, total + 2, seen + 3
         return (count, total, seen, mean + 1 / count, total), None
 
     zeros = [np.float32([0, 0])] * 5
-    found, graph = looped(turn, *zeros, times=3)
+    found, graph = run_loop(step, *zeros, iterations=3)
     np.testing.assert_allclose(found, np.repeat([[3], [6], [9], [1 + 1 / 2 + 1 / 3], [6]], 2, axis=1), rtol=1e-6)
-    # The number of the turn, the count, which is read again, the total, which is two of the state, and two as one.
-    assert in_turns(graph).count("NextIteration") == 5
+    # The number of the step, the count, which is read again, the total, which is two of the state, and two as one.
+    assert in_loop(graph).count("NextIteration") == 5
 
 
-def test_a_total_that_is_kept_as_it_was_before_too_is_no_total():
-    def turn(number, total, other, before):
+def test_a_sum_whose_previous_value_is_returned_too_is_no_accumulator():
+    def step(number, total, other, before):
         return (total + 1, other + 2, total), None
 
-    found, _ = looped(turn, *[np.float32([0, 0])] * 3, times=3)
+    found, _ = run_loop(step, *[np.float32([0, 0])] * 3, iterations=3)
     np.testing.assert_array_equal(found, np.float32([[3, 3], [6, 6], [2, 2]]))
 
 
-def test_a_total_that_the_turn_reads_or_doubles_is_no_total():
-    def turn(number, a, b, c):
+def test_a_loop_variable_that_the_step_reads_or_doubles_is_no_accumulator():
+    def step(number, a, b, c):
         return (a + 1, b + a, c + c), None
 
-    found, graph = looped(turn, np.float32([1, 2]), np.float32([0, 0]), np.float32([1, 1]), times=3)
+    found, graph = run_loop(step, np.float32([1, 2]), np.float32([0, 0]), np.float32([1, 1]), iterations=3)
     np.testing.assert_array_equal(found, np.float32([[4, 5], [6, 9], [8, 8]]))
-    assert in_turns(graph).count("NextIteration") == 4
+    assert in_loop(graph).count("NextIteration") == 4
 
 
-def test_a_total_of_numbers_that_are_added_to_every_row():
-    def turn(number, a, b):
+def test_a_scalar_is_added_to_every_row_of_an_accumulator():
+    def step(number, a, b):
         return (a + 1.5, b + 2.5), None
 
-    found, _ = looped(turn, np.float32([1, 2]), np.float32([0, 0]), times=2)
+    found, _ = run_loop(step, np.float32([1, 2]), np.float32([0, 0]), iterations=2)
     np.testing.assert_array_equal(found, np.float32([[4, 5], [5, 5]]))

@@ -11,7 +11,7 @@ from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.types import TensorType, Type, leaves, member_of
 
 if TYPE_CHECKING:
-    from fedcore.graphs.batched.batching_policy import Stacking
+    from fedcore.graphs.batched.batching_policy import BatchingPolicy
 
 
 @compiler_pass("plan")
@@ -75,7 +75,7 @@ def _joins(module: Module) -> dict[str, Operation]:
 def _strategy(
     module: Module, op: Operation, join: Operation | None, width: int | None, block: int | None, *, xla: bool
 ) -> dict[str, object]:
-    found = None if width == 0 else _stacking(module, op, join, width, block)
+    found = None if width == 0 else _batching(module, op, join, width, block)
     compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
     if found is None or isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **compiled}
@@ -93,13 +93,13 @@ def _is_for_xla(module: Module, op: Operation) -> bool:
 
 def why_not_batched(module: Module, op: Operation) -> str | None:
     """Why the clients of a fold or a collect are not stacked; None where they can be."""
-    found = _stacking(module, op, _joins(module).get(op.name), None, None)
+    found = _batching(module, op, _joins(module).get(op.name), None, None)
     return found if isinstance(found, str) else None
 
 
-def _stacking(
+def _batching(
     module: Module, op: Operation, join: Operation | None, width: int | None, block: int | None
-) -> "Stacking | str":
+) -> "BatchingPolicy | str":
     if op.kind != "fold" or op.attributes.get("keeps") or join is None:
         return "values of single clients are kept"
     if not leaves(member_of(op.type)):
@@ -109,11 +109,11 @@ def _stacking(
     broadcasts = split_operands(given)
     if broadcasts == len(given):
         return "it takes no value of a client's own"
-    from fedcore.graphs.batched.batching_policy import Stacking, stacking
+    from fedcore.graphs.batched.batching_policy import BatchingPolicy, batching_policy
 
     zero, stage = (o.name for o in op.operands[:2])
-    found = stacking(module, zero, stage, join.operands[0].name, broadcasts, block or BLOCK, width)
-    return found if isinstance(found, Stacking) else str(found)
+    found = batching_policy(module, zero, stage, join.operands[0].name, broadcasts, block or BLOCK, width)
+    return found if isinstance(found, BatchingPolicy) else str(found)
 
 
 def _types_of_main(module: Module) -> dict[str, Type]:

@@ -1,8 +1,18 @@
-"""One value of a graph for K clients at once, and the table of rules that compute with it.
+"""Values of a graph that is evaluated for K clients at once, and the registry of batching rules.
 
-A client's batch may be shorter than the common one. Its missing rows are there all the same (copies of a real row) and
-are computed with; what reduces over the batch masks them. Sizes that a graph reads off a batch are therefore two
-things: the number of padded rows where they shape a tensor, the client's own number where they are data.
+A `BatchedValue` stands for one tensor of the original graph. With K = 4 clients and batches of at most 20 rows:
+
+    tensor of one client           tensor in the batched graph    BatchedValue
+    weights [7], per client        [4, 7]                         batched=True
+    learning rate [], shared       []                             batched=False
+    batch [rows, 7], per client    [4, 20, 7]                     batched=True, padded_axis=0
+    its transpose [7, rows]        [4, 7, 20]                     batched=True, padded_axis=1
+    rows read as pairs [2*rows]    [4, 40]                        batched=True, padded_axis=0, entries_per_row=2
+    tf.shape(batch) [2]            none                           batched=True, known=([20, 7], [41, 7], [62, 7])
+
+A batch with fewer rows is padded. Operations compute with the padded rows; reductions over the batch mask them. A size
+that a graph reads from a batch therefore has two meanings: as the shape of a tensor it is the padded size, and as data
+it is the client's own size. A `KnownValue` represents such a size at build time, as its values at three batch sizes.
 """
 
 import enum
@@ -16,11 +26,11 @@ from fedcore.errors import FedcoreError
 
 
 class NoBatchingRule(FedcoreError):
-    """A graph that cannot run for several clients at once.
+    """A graph cannot be evaluated for several clients at once.
 
     Args:
-        op: the operation without a rule for what it is used with.
-        why: what of its use has no rule.
+        op: the operation that cannot be batched.
+        why: the reason.
     """
 
     def __init__(self, op: str, why: str):
@@ -33,41 +43,45 @@ class NoBatchingRule(FedcoreError):
 
 
 @attrs.frozen(eq=False)
-class Known:
-    """A small value known while the graph is built: once for each of three sizes of the batch.
+class KnownValue:
+    """A small value that is known at build time, sampled at three sizes of the batch.
 
     Args:
-        values: the value at the padded size, then at two other sizes; the same array where it does not depend on it.
-        polynomial: made of the size by moving, adding and multiplying only, so that three sizes tell all of it.
+        values: the value at the padded size and at two larger sizes (`BatchedEvaluation.probes`). A constant holds the
+            same array three times.
+        polynomial: the value is a polynomial of the batch size, computed by moving, adding and multiplying only. Three
+            samples then decide whether it is constant or affine.
     """
 
     values: tuple[np.ndarray, np.ndarray, np.ndarray]
     polynomial: bool = True
 
     @property
-    def constant(self) -> bool:
+    def is_constant(self) -> bool:
         return self.values[0] is self.values[1]
 
     @classmethod
-    def of(cls, values, *, polynomial: bool = True) -> "Known":
-        """Three values that are alike are a constant, if they are polynomials; `n > 0` only looks like one."""
+    def of_constant(cls, value) -> "KnownValue":
+        array = np.asarray(value)
+        return cls((array, array, array))
+
+    @classmethod
+    def from_probes(cls, values, *, polynomial: bool = True) -> "KnownValue":
+        """Value of three samples. Equal samples make a constant only if they are polynomial: `n > 0` has equal samples
+        too, and differs at n = 0.
+        """
         first, second, third = values
         if polynomial and np.array_equal(first, second) and np.array_equal(first, third):
             return cls((first, first, first))
         return cls((first, second, third), polynomial)
 
-    def same(self, other: "Known | None") -> bool:
+    def equals(self, other: "KnownValue | None") -> bool:
         if other is None or self.polynomial != other.polynomial:
             return False
         return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(self.values, other.values, strict=True))
 
-    @classmethod
-    def always(cls, value) -> "Known":
-        array = np.asarray(value)
-        return cls((array, array, array))
-
     def affine(self, probes: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray] | None:
-        """(a, b) where the value is a * size + b for every size; None if it is not of that form."""
+        """(a, b) such that the value is a * size + b for every batch size; None if there is no such pair."""
         if not self.polynomial:
             return None
         first, second, third = (np.asarray(v, np.float64) for v in self.values)
@@ -78,90 +92,117 @@ class Known:
 
 
 class Padding(enum.Enum):
-    """What the rows are that a client's batch lacks, and that are there and computed with all the same."""
+    """Content of the padded rows of a batch."""
 
     UNKNOWN = enum.auto()
     COPIES = enum.auto()
-    """Copies of rows of the client's own data, or made of such rows one by one: finite where its work is."""
+    """Copies of the client's own rows, or results computed row by row from such copies. They are finite wherever the
+    client's own results are finite.
+    """
     ZEROS = enum.auto()
 
 
 @attrs.frozen(eq=False)
 class BatchedValue:
-    """A value for all clients.
+    """A value for all clients of a group.
 
     Args:
-        tensor: None where it is built from `known` once it is needed as data.
-        stacked: the leading axis is the client; else the value is the same for all of them.
-        ragged: the client's axis (the leading one not counted) that is the batch, padded; None if no axis is.
-        times: how many entries of that axis one row of the batch has.
-        known: the value at build time, if it is small and made of constants and shapes.
-        padding: of the axis that is the batch.
-        element: for a list of tensors the shape of a client's element; `stacked` and `ragged` are of its elements.
-        filled: for a list, that it may hold elements already.
-        content: for a list, what is known of every element; shapes go through lists from a loop to its gradient.
-        missing: why the tensor cannot be computed; the value may still shape tensors.
+        tensor: the tensor in the batched graph; None if it is built from `known` on demand.
+        batched: the leading axis is the client axis. Otherwise all clients share the tensor.
+        padded_axis: the axis of one client's value (client axis not counted) that is the padded batch; None if none is.
+        entries_per_row: number of entries along the padded axis for each row of the batch.
+        known: the value at build time, if it is small and computed from constants and shapes.
+        padding: content of the padded rows.
+        element_shape: of a tensor list: the shape of one client's element. `batched` and `padded_axis` then describe
+            the elements.
+        has_elements: of a tensor list: it may already hold elements.
+        element_value: of a tensor list: the known value that every element has. Loops pass shapes to their gradients
+            through such lists.
+        tensor_error: reason why `tensor` cannot be built; the value can still be used as a shape.
     """
 
     tensor: tf.Tensor
-    stacked: bool = False
+    batched: bool = False
     padded_axis: int | None = None
-    times: int = 1
-    known: Known | None = None
+    entries_per_row: int = 1
+    known: KnownValue | None = None
     padding: Padding = Padding.UNKNOWN
-    element: Known | None = None
-    filled: bool = False
-    content: Known | None = None
-    missing: NoBatchingRule | None = None
+    element_shape: KnownValue | None = None
+    has_elements: bool = False
+    element_value: KnownValue | None = None
+    tensor_error: NoBatchingRule | None = None
 
     @property
-    def plain(self) -> bool:
-        """The same for all clients, padding and all."""
-        return not self.stacked and self.padded_axis is None and (self.known is None or self.known.constant)
+    def client_invariant(self) -> bool:
+        """Whether all clients share the value and it does not depend on the sizes of their batches."""
+        return not self.batched and self.padded_axis is None and (self.known is None or self.known.is_constant)
 
-    def like(
-        self, tensor: tf.Tensor, *, padding: Padding | None = None, element: Known | None = None
+    def with_tensor(
+        self, tensor: tf.Tensor, *, padding: Padding | None = None, element_shape: KnownValue | None = None
     ) -> "BatchedValue":
-        """Another tensor with the same axes, its rows made one by one."""
-        padding = padding or row_by_row([self])
+        """Value of another tensor with the same axes.
+
+        Args:
+            padding: Default: that of a result computed row by row from this value.
+        """
         return BatchedValue(
-            tensor, self.stacked, self.padded_axis, self.times, padding=padding, element=element, filled=self.filled
+            tensor,
+            self.batched,
+            self.padded_axis,
+            self.entries_per_row,
+            padding=padding or rowwise_padding([self]),
+            element_shape=element_shape,
+            has_elements=self.has_elements,
         )
 
 
 def shared(tensor: tf.Tensor) -> BatchedValue:
-    """A value that is the same for all clients."""
+    """Value of a tensor that all clients share."""
     return BatchedValue(tensor)
 
 
-def stacked(tensor: tf.Tensor, padded_axis: int | None = None) -> BatchedValue:
-    """A value per client along the leading axis; `ragged` is its batch axis, the leading one not counted."""
+def batched(tensor: tf.Tensor, padded_axis: int | None = None) -> BatchedValue:
+    """Value of a tensor with a client axis; padded rows, if there is a padded axis, are copies of own rows."""
     return BatchedValue(tensor, True, padded_axis, padding=Padding.UNKNOWN if padded_axis is None else Padding.COPIES)
 
 
-def row_by_row(lanes: Iterable[BatchedValue]) -> Padding:
-    """The padding of what is made of rows that belong together, one by one."""
-    copies = all(x.padding is Padding.COPIES for x in lanes if x.padded_axis is not None)
+def broadcast_to_clients(value: BatchedValue, clients: int) -> tf.Tensor:
+    """The tensor of a value with a client axis of the given size."""
+    if value.batched:
+        return value.tensor
+    with value.tensor.graph.as_default():  # where the tensor was built: outside of a loop, if it is from outside
+        return tf.broadcast_to(value.tensor, [clients, *value.tensor.shape])
+
+
+def rowwise_padding(values: Iterable[BatchedValue]) -> Padding:
+    """Padding of a result whose rows are computed from the corresponding rows of the operands."""
+    copies = all(x.padding is Padding.COPIES for x in values if x.padded_axis is not None)
     return Padding.COPIES if copies else Padding.UNKNOWN
 
 
-def multiplied(lanes: Iterable[BatchedValue]) -> Padding:
-    """The padding of products of rows that belong together: zero times what is finite is zero."""
-    batches = [x for x in lanes if x.padded_axis is not None]
-    found = {x.padding for x in batches}
-    return Padding.ZEROS if Padding.ZEROS in found and Padding.UNKNOWN not in found else row_by_row(batches)
+def product_padding(values: Iterable[BatchedValue]) -> Padding:
+    """Padding of a row-by-row product: zero times a finite number is zero."""
+    batches = [x for x in values if x.padded_axis is not None]
+    paddings = {x.padding for x in batches}
+    return Padding.ZEROS if Padding.ZEROS in paddings and Padding.UNKNOWN not in paddings else rowwise_padding(batches)
 
 
 batching_rules: dict[str, Callable] = {}
+"""Batching rule of each TensorFlow operation type."""
 
 
 def batching_rule(*ops: str):
-    """Registers (call, node, *lanes) -> a lane, or a list of lanes, for operations."""
+    """Registers a batching rule for TensorFlow operation types.
+
+    A rule takes (evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue). It returns a BatchedValue, or a
+    list of them where the operation has several results. A rule that does not support its operands raises
+    `NoBatchingRule`; the stage then runs client by client.
+    """
 
     def register(fn):
         for op in ops:
             if op in batching_rules:
-                raise ValueError(f"{op} has two rules")
+                raise ValueError(f"{op} has two batching rules")
             batching_rules[op] = fn
         return fn
 

@@ -1,195 +1,31 @@
-"""From groups of clients to one partial: what they hand over, the fold of each block, the tree over blocks.
+"""Reduction of client contributions to one partial: a fold over the clients of each block, a tree over the blocks.
 
-A fold is traced once to see what it does with each leaf. One that it only adds is read once, by a sum of a block's
-clients in the order of their indices; the others go through the fold client by client, all blocks side by side. Where
-lanes stand in the order of the indices and there are sums only, a group hands over its blocks' sums and no more.
+In:  the contributions of a call's clients, and `lane_of`, int64 [blocks, block]: the lane of each client, negative for
+     absent ones. Clients are folded in the order of their indices, whatever their lanes are.
+Out: leaves of the partial, [1, …].
+
+Example: 4 blocks of 8 clients, a partial <float32[5], float32> and a fold that adds the first leaf and takes the
+maximum of the second. The fold is traced once on placeholders, which shows that leaf 0 is a sum-only leaf. Leaf 0 is
+computed by one segment sum, [32, 5] -> [4, 5]. Leaf 1 is folded in 8 steps; each takes one client of all 4 blocks, [4].
+The merge tree then halves the leading axis: [4, 5] -> [2, 5] -> [1, 5].
+
+Where all leaves are sum-only and the lanes are in the order of the client indices, each group sums its own blocks
+(`sums_by_group`), and `merge_sums` continues from there.
 """
 
 from collections.abc import Callable, Sequence
 
-import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.client_select import selected
-from fedcore.graphs.batched.counted_loop import counted_loop
-from fedcore.graphs.capture.graph_import import called
+from fedcore.graphs.batched.client_contribution import ClientContribution, Tensors
+from fedcore.graphs.batched.client_select import select_rows
 
-Tensors = list[tf.Tensor]
+SUMMED_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
+"""Dtypes for which TensorFlow's sum kernels add values one after the other, in the precision of the dtype."""
 
-GROUPS_AT_ONCE = 4
-"""Groups of a call that TensorFlow may run side by side: its threads take over where a worker has no more calls."""
-
-SUMMED = (tf.float32, tf.float64, tf.int32, tf.int64)
-"""What is summed: the kernels add values of these one after the other, in their own precision."""
-
-IN_ORDER = 8
-"""Values of which the kernels of sums add one after the other; more of them are added in parts."""
-
-LARGE = 1 << 12
-"""Entries of a client's leaf from which its groups are not joined to one tensor first."""
-
-
-@attrs.frozen
-class ClientContribution:
-    """What clients hand to the fold: one leaf, or several numbers of a type as one.
-
-    Args:
-        leaves: which; several stand side by side in the last dimension.
-        groups: a list of tensors [width, …], the last of them zeros.
-        width: lanes of a group.
-        lanes: how many there are, those of the zeros not counted.
-        shape: of one client's value.
-    """
-
-    leaves: tuple[int, ...]
-    groups: tf.Tensor
-    width: int
-    lanes: tf.Tensor
-    shape: tf.TensorShape
-    dtype: tf.DType
-
-    @property
-    def is_large(self) -> bool:
-        return self.shape.num_elements() >= LARGE
-
-    def together(self) -> tf.Tensor:
-        """[lanes, …], zeros at the end."""
-        none = tf.zeros([0], tf.int64)
-        found, _ = tf.raw_ops.TensorListConcatV2(
-            input_handle=self.groups, element_shape=[-1, *self.shape], leading_dims=none, element_dtype=self.dtype
-        )
-        return tf.ensure_shape(found, [None, *self.shape])
-
-    def apart(self, tensor: tf.Tensor) -> dict[int, tf.Tensor]:
-        """What of such a value, with a leading axis, is which leaf's."""
-        return _apart(self.leaves, tensor)
-
-    def held_until(self, total: tf.Tensor) -> tf.Tensor:
-        """The total, for whose computation the groups are held: AddN begins with whichever value nobody else holds."""
-        with tf.control_dependencies([total]):
-            held = tf.raw_ops.TensorListLength(input_handle=self.groups)
-        with tf.control_dependencies([held]):
-            return tf.identity(total)
-
-    def each(self, lanes: tf.Tensor) -> Tensors:
-        """The values [1, …] of some lanes, which TensorFlow takes from their groups without a copy."""
-        groups = tf.unstack(tf.cast(lanes // self.width, tf.int32))
-        rank = self.shape.rank
-        begins = tf.unstack(tf.pad((lanes % self.width)[:, None], [[0, 0], [0, rank]]))
-        size = tf.constant([1, *self.shape], tf.int64)
-        found = [
-            tf.raw_ops.Slice(input=self._group(g), begin=b, size=size) for g, b in zip(groups, begins, strict=True)
-        ]
-        for value in found:
-            value.set_shape([1, *self.shape])
-        return found
-
-    def _group(self, number: tf.Tensor) -> tf.Tensor:
-        shape = [self.width, *self.shape]
-        found = tf.raw_ops.TensorListGetItem(
-            input_handle=self.groups, index=number, element_shape=shape, element_dtype=self.dtype
-        )
-        found.set_shape(shape)
-        return found
-
-
-def contributions_by_group(
-    group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec]
-) -> list[ClientContribution]:
-    """What all lanes hand over, a group after the other.
-
-    Args:
-        group: the first lane of a group -> its tensors [width, …].
-        lanes: how many there are, in whole groups.
-    """
-    joined = _joined_specs(specs)
-
-    def handed(begin: tf.Tensor) -> Tensors:
-        each = group(begin)
-        return [_together(of, each) for of, _ in joined]
-
-    groups = tf.cast(lanes // width, tf.int32)
-    written = _written(handed, groups, width, [_list(groups + 1, [width, *s.shape], s.dtype) for _, s in joined])
-    found = []
-    for (of, s), list_ in zip(joined, written, strict=True):
-        zeros = tf.zeros([width, *s.shape], s.dtype)
-        list_ = tf.raw_ops.TensorListSetItem(input_handle=list_, index=groups, item=zeros)
-        found.append(ClientContribution(of, list_, width, lanes, s.shape, s.dtype))
-    return found
-
-
-def sums_by_group(
-    group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec], place: tf.Tensor
-) -> Tensors:
-    """The sums of what the clients of each block hand over, [blocks, …], where lanes stand in the clients' order.
-
-    Args:
-        group: the first lane of a group -> its tensors [width, …].
-        lanes: how many there are; they are whole groups, and groups are whole blocks.
-        place: int64 [blocks, block]: the lane of every client, negative for those behind the last one.
-    """
-    blocks, block = place.shape
-    clients = tf.reduce_sum(tf.cast(place >= 0, tf.int64))
-    joined = _joined_specs(specs)
-
-    def sums(begin: tf.Tensor) -> Tensors:
-        each = group(begin)
-        own = tf.range(tf.minimum(clients - begin, width))
-        blocks_of, number = own // block, tf.constant(width // block)
-        return [
-            tf.raw_ops.SparseSegmentSumWithNumSegments(data=t, indices=own, segment_ids=blocks_of, num_segments=number)
-            for t in (_together(of, each) for of, _ in joined)
-        ]
-
-    # Groups that are not there leave zeros.
-    size = -(-blocks * block // width)
-    shapes = [[width // block, *s.shape] for _, s in joined]
-    lists = [_list(tf.constant(size), shape, s.dtype) for (_, s), shape in zip(joined, shapes, strict=True)]
-    found: dict[int, tf.Tensor] = {}
-    written = _written(sums, tf.cast(lanes // width, tf.int32), width, lists)
-    for (of, s), list_, shape in zip(joined, written, shapes, strict=True):
-        stack = tf.raw_ops.TensorListStack(
-            input_handle=list_, element_shape=shape, element_dtype=s.dtype, num_elements=size
-        )
-        found.update(_apart(of, tf.reshape(stack, [-1, *s.shape])[:blocks]))
-    return [found[i] for i in range(len(specs))]
-
-
-def _joined_specs(specs: Sequence[tf.TensorSpec]) -> list[tuple[tuple[int, ...], tf.TensorSpec]]:
-    """Which leaves are handed over as one, and as what: the numbers of each type, and every other leaf by itself."""
-    found: dict[object, list[int]] = {}
-    for i, s in enumerate(specs):
-        found.setdefault(i if s.shape.rank else s.dtype.name, []).append(i)
-    return [
-        (tuple(of), specs[of[0]] if len(of) == 1 else tf.TensorSpec([len(of)], specs[of[0]].dtype))
-        for of in found.values()
-    ]
-
-
-def _together(of: tuple[int, ...], each: Tensors) -> tf.Tensor:
-    return each[of[0]] if len(of) == 1 else tf.stack([each[i] for i in of], 1)
-
-
-def _apart(of: tuple[int, ...], tensor: tf.Tensor) -> dict[int, tf.Tensor]:
-    return dict(zip(of, [tensor] if len(of) == 1 else tf.unstack(tensor, axis=1), strict=True))
-
-
-def _list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
-    return tf.raw_ops.TensorListReserve(element_shape=shape, num_elements=size, element_dtype=dtype)
-
-
-def _written(group: Callable, groups: tf.Tensor, width: int, lists: Tensors) -> Tensors:
-    """The lists of what each group gives."""
-
-    def turn(number, *before):
-        # A graph of its own is called once a turn, where operations in this one would be handled one by one.
-        found = called(group, [number * width])
-        index = tf.cast(number, tf.int32)
-        pairs = zip(before, found, strict=True)
-        return [tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=t) for list_, t in pairs], None
-
-    return counted_loop(turn, tf.cast(groups, tf.int64), lists, at_once=GROUPS_AT_ONCE)
+MAX_SEQUENTIAL_TERMS = 8
+"""Number of terms up to which AddN and SparseSegmentSum add sequentially; more terms are added in pieces."""
 
 
 def fold_blocks(
@@ -197,140 +33,154 @@ def fold_blocks(
     merge: Callable,
     zeros: Tensors,
     specs: Sequence[tf.TensorSpec],
-    handed: list[ClientContribution],
-    place: tf.Tensor,
+    contributions: list[ClientContribution],
+    lane_of: tf.Tensor,
 ) -> Tensors:
-    """The one partial of all blocks, with a leading axis of size 1.
+    """The partial of all blocks, leaves [1, …].
 
     Args:
-        fold: (the values of one client of every block, the partials before) -> the partials after.
-        merge: (partials, those of the blocks next to them) -> their partials.
-        zeros: the first partials [blocks, …].
-        specs: of the leaves that a client hands over.
-        place: int64 [blocks, block]: the lane of every client, negative for one that is absent.
+        fold: (contributions of one client of each block, partials) -> partials; leaves [blocks, …].
+        merge: (left partials, right partials) -> partials.
+        zeros: initial partials, leaves [blocks, …].
+        specs: of the leaves of one client's contribution.
+        lane_of: int64 [blocks, block]: the lane of each client, negative for absent ones.
     """
-    place = tf.gather(place, _bit_reversed(int(place.shape[0])))
-    return _merged(merge, _folded(fold, zeros, specs, handed, place), place)
+    lane_of = tf.gather(lane_of, _bit_reversed(int(lane_of.shape[0])))
+    return _merge_tree(merge, _fold_clients(fold, zeros, specs, contributions, lane_of), lane_of)
 
 
-def merge_sums(merge: Callable, zeros: Tensors, sums: Tensors, place: tf.Tensor) -> Tensors:
-    """The same from the sums of the blocks, [blocks, …] for each leaf of a partial."""
-    order = _bit_reversed(int(place.shape[0]))
+def merge_sums(merge: Callable, zeros: Tensors, sums: Tensors, lane_of: tf.Tensor) -> Tensors:
+    """The partial of all blocks, leaves [1, …], from the sums of the blocks, leaves [blocks, …]."""
+    order = _bit_reversed(int(lane_of.shape[0]))
     partial = [zero + tf.gather(t, order) for zero, t in zip(zeros, sums, strict=True)]
-    return _merged(merge, partial, tf.gather(place, order))
+    return _merge_tree(merge, partial, tf.gather(lane_of, order))
 
 
-def _merged(merge: Callable, partial: Tensors, place: tf.Tensor) -> Tensors:
-    """The tree over blocks whose halves are neighbours, half by half: taking a half copies nothing."""
-    blocks = int(place.shape[0])
-    present = tf.reduce_any(place >= 0, axis=1)
+def _merge_tree(merge: Callable, partial: Tensors, lane_of: tf.Tensor) -> Tensors:
+    """Merges blocks in bit-reversed order: each level of the tree merges two contiguous halves, without copies.
+
+    A block without clients is skipped: its sibling is passed on.
+    """
+    blocks = int(lane_of.shape[0])
+    present = tf.reduce_any(lane_of >= 0, axis=1)
     while blocks > 1:
         blocks //= 2
         left, right = ([*half] for half in zip(*(tf.split(t, 2) for t in partial), strict=True))
-        in_left, in_right = tf.split(present, 2)
-        partial = selected(in_right, merge(left, right), left)
-        present = in_left | in_right
+        left_present, right_present = tf.split(present, 2)
+        partial = select_rows(right_present, merge(left, right), left)
+        present = left_present | right_present
     return partial
 
 
-def fold_one(
-    fold: Callable,
-    zeros: Tensors,
-    specs: Sequence[tf.TensorSpec],
-    handed: list[ClientContribution],
-    before: Tensors,
-    begins: tf.Tensor,
-    ends: tf.Tensor,
-) -> Tensors:
-    """The partial [1, …] of a block after one more client, that of lane 0: the bits are those of `fold_blocks`.
-
-    A leaf that is summed is passed on without its zero, which the last client's call adds.
-
-    Args:
-        zeros, before: the first partial, and that after the clients before.
-        begins, ends: whether it is the block's first client, and its last.
-    """
-    of_client: dict[int, tf.Tensor] = {}
-    for h in handed:
-        of_client.update(h.apart(tf.ensure_shape(h.together()[:1], [1, *h.shape])))
-    mine = [of_client[i] for i in range(len(specs))]
-    after = fold(mine, [tf.where(begins, z, b) for z, b in zip(zeros, before, strict=True)])
-    for i, j in sum_only_leaves(fold, zeros, specs).items():
-        total = tf.where(begins, mine[j], before[i] + mine[j])
-        after[i] = tf.where(ends, zeros[i] + total, total)
-    return after
-
-
 def _bit_reversed(count: int) -> np.ndarray:
+    """0 … count - 1 in bit-reversed order; the count is a power of two."""
     order = np.zeros(1, np.int64)
     while len(order) < count:
         order = np.concatenate([2 * order, 2 * order + 1])
     return order
 
 
-def _folded(
-    fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec], handed: list[ClientContribution], place: tf.Tensor
+def fold_next_client(
+    fold: Callable,
+    zeros: Tensors,
+    specs: Sequence[tf.TensorSpec],
+    contributions: list[ClientContribution],
+    before: Tensors,
+    is_first: tf.Tensor,
+    is_last: tf.Tensor,
 ) -> Tensors:
-    """The partial of each block: its present clients in the order of their indices."""
-    sums = sum_only_leaves(fold, zeros, specs)
-    totals: dict[int, tf.Tensor] = {}
-    for h in handed:
-        if set(h.leaves) & set(sums.values()):
-            totals.update(h.apart(_summed(h, place)))
-    found = {i: zeros[i] + totals[j] for i, j in sums.items()}
-    if len(found) < len(zeros):
+    """The partial of a block, leaves [1, …], after one more client. A block folded so has the bits of `fold_blocks`.
+
+    Sum-only leaves are accumulated without the initial partial; the block's last client adds it.
+
+    Args:
+        zeros: initial partial.
+        contributions: of a call whose lane 0 holds the client.
+        before: partial after the block's previous clients.
+        is_first, is_last: bool, the client's position in its block.
+    """
+    by_position: dict[int, tf.Tensor] = {}
+    for c in contributions:
+        by_position.update(c.leaves.unpack(tf.ensure_shape(c.concatenated()[:1], [1, *c.shape])))
+    client = [by_position[i] for i in range(len(specs))]
+    after = fold(client, [tf.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
+    for i, j in sum_only_leaves(fold, zeros, specs).items():
+        total = tf.where(is_first, client[j], before[i] + client[j])
+        after[i] = tf.where(is_last, zeros[i] + total, total)
+    return after
+
+
+def _fold_clients(
+    fold: Callable,
+    zeros: Tensors,
+    specs: Sequence[tf.TensorSpec],
+    contributions: list[ClientContribution],
+    lane_of: tf.Tensor,
+) -> Tensors:
+    """The partial of each block, leaves [blocks, …]: its present clients in the order of their indices."""
+    addends = sum_only_leaves(fold, zeros, specs)
+    sums: dict[int, tf.Tensor] = {}
+    for c in contributions:
+        if set(c.leaves.positions) & set(addends.values()):
+            sums.update(c.leaves.unpack(_block_sums(c, lane_of)))
+    results = {i: zeros[i] + sums[j] for i, j in addends.items()}
+    if len(results) < len(zeros):
         partial = zeros
-        lanes: dict[int, tf.Tensor] = {}
-        for h in handed:
-            lanes.update(h.apart(h.together()))
-        for b in range(int(place.shape[1])):
-            mine = [tf.gather(lanes[i], tf.maximum(place[:, b], 0)) for i in range(len(specs))]
-            partial = selected(place[:, b] >= 0, fold(mine, partial), partial)
-        found = {**dict(enumerate(partial)), **found}
-    return [found[i] for i in range(len(zeros))]
+        by_position: dict[int, tf.Tensor] = {}
+        for c in contributions:
+            by_position.update(c.leaves.unpack(c.concatenated()))
+        for b in range(int(lane_of.shape[1])):
+            client = [tf.gather(by_position[i], tf.maximum(lane_of[:, b], 0)) for i in range(len(specs))]
+            partial = select_rows(lane_of[:, b] >= 0, fold(client, partial), partial)
+        results = {**dict(enumerate(partial)), **results}
+    return [results[i] for i in range(len(zeros))]
 
 
-def _summed(handed: ClientContribution, place: tf.Tensor) -> tf.Tensor:
-    """[blocks, …]: the sum of each block's present clients, in their order."""
-    blocks, block = place.shape
-    if handed.is_large:
-        values = handed.each(tf.reshape(tf.where(place >= 0, place, handed.lanes), [-1]))
-        total = tf.concat([_added(values[i : i + block]) for i in range(0, blocks * block, block)], 0)
-        return handed.held_until(total)
-    together = handed.together()
-    first = place[:, :IN_ORDER]
-    order = tf.reshape(first, [-1])
-    present = tf.where(order >= 0)[:, 0]
+def _block_sums(contribution: ClientContribution, lane_of: tf.Tensor) -> tf.Tensor:
+    """[blocks, …]: the sum of each block's present clients, in the order of their indices."""
+    blocks, block = lane_of.shape
+    if contribution.is_large:
+        lanes = tf.reshape(tf.where(lane_of >= 0, lane_of, contribution.lanes), [-1])
+        values = contribution.slices(lanes)
+        total = tf.concat([_sequential_sum(values[i : i + block]) for i in range(0, blocks * block, block)], 0)
+        return contribution.keep_alive_until(total)
+    values = contribution.concatenated()
+    first = lane_of[:, :MAX_SEQUENTIAL_TERMS]
+    lanes = tf.reshape(first, [-1])
+    present = tf.where(lanes >= 0)[:, 0]
     total = tf.raw_ops.SparseSegmentSumWithNumSegments(
-        data=together,
-        indices=tf.gather(order, present),
+        data=values,
+        indices=tf.gather(lanes, present),
         segment_ids=present // first.shape[1],
         num_segments=blocks,
     )
-    for b in range(IN_ORDER, block):
-        total += tf.gather(together, tf.where(place[:, b] >= 0, place[:, b], handed.lanes))
-    return tf.ensure_shape(total, [blocks, *handed.shape])
+    for b in range(MAX_SEQUENTIAL_TERMS, block):
+        total += tf.gather(values, tf.where(lane_of[:, b] >= 0, lane_of[:, b], contribution.lanes))
+    return tf.ensure_shape(total, [blocks, *contribution.shape])
 
 
-def _added(values: Tensors) -> tf.Tensor:
-    total = tf.add_n(values[:IN_ORDER])
-    for i in range(IN_ORDER, len(values), IN_ORDER - 1):
-        total = tf.add_n([total, *values[i : i + IN_ORDER - 1]])
+def _sequential_sum(values: Tensors) -> tf.Tensor:
+    total = tf.add_n(values[:MAX_SEQUENTIAL_TERMS])
+    for i in range(MAX_SEQUENTIAL_TERMS, len(values), MAX_SEQUENTIAL_TERMS - 1):
+        total = tf.add_n([total, *values[i : i + MAX_SEQUENTIAL_TERMS - 1]])
     return total
 
 
 def sum_only_leaves(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> dict[int, int]:
-    """The leaves of the partial that a fold only adds to -> the leaf that it adds. Found in a graph thrown away."""
-    found: dict[int, int] = {}
+    """Sum-only leaf of the partial -> the leaf of the contribution that the fold adds to it.
+
+    The fold is traced once on placeholders, in a scratch graph.
+    """
+    addends: dict[int, int] = {}
 
     def scratch():
         before = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in zeros]
-        mine = [tf.compat.v1.placeholder(s.dtype, [zeros[0].shape[0], *s.shape]) for s in specs]
-        for i, tensor in enumerate(fold(mine, before)):
-            if tensor.op.type not in ("AddV2", "Add") or tensor.dtype not in SUMMED:
+        client = [tf.compat.v1.placeholder(s.dtype, [zeros[0].shape[0], *s.shape]) for s in specs]
+        for i, tensor in enumerate(fold(client, before)):
+            if tensor.op.type not in ("AddV2", "Add") or tensor.dtype not in SUMMED_DTYPES:
                 continue
             others = [t for t in tensor.op.inputs if t is not before[i]]
-            found.update((i, j) for j, t in enumerate(mine) if len(others) == 1 and others[0] is t)
+            addends.update((i, j) for j, t in enumerate(client) if len(others) == 1 and others[0] is t)
 
     tf.function(scratch, autograph=False).get_concrete_function()
-    return found
+    return addends

@@ -1,54 +1,68 @@
-"""Choosing between two values client by client."""
+"""Selection between two tensors for each client."""
 
 import math
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-WORTH_ASKING = 1 << 12
-"""Entries from which it pays to ask first whether there is anything to choose."""
+FAST_PATH_ENTRIES = 1 << 12
+"""Size of a tensor from which `select_by_client` tests whether the condition holds for all clients."""
 
 
-def selected(condition: tf.Tensor, yes: Sequence[tf.Tensor], no: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """For every client the tensors of `yes` where its condition holds, else those of `no`.
+def select_rows(condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """For each client k the entry k of `if_true` where its condition holds, else of `if_false`.
 
     Args:
         condition: bool [K].
-        yes: tensors [K, …].
-        no: as many, [K, …] or what broadcasts to that.
+        if_true: tensors [K, …].
+        if_false: as many tensors that broadcast to the shapes of `if_true`.
     """
-    found = []
-    for a, b in zip(yes, no, strict=True):
+    results = []
+    for a, b in zip(if_true, if_false, strict=True):
         b = b if b.shape == a.shape else tf.broadcast_to(b, a.shape if a.shape.is_fully_defined() else tf.shape(a))
-        found.append(tf.raw_ops.Select(condition=condition, x=a, y=b))
-    return found
+        results.append(tf.raw_ops.Select(condition=condition, x=a, y=b))
+    return results
 
 
-def chosen(condition: tf.Tensor, yes: Sequence[tf.Tensor], no: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The same, without a copy of large tensors where all clients choose `yes`, nor of what both sides have."""
-    large = [i for i, t in enumerate(yes) if t is not no[i] and math.prod(s or 1 for s in t.shape) >= WORTH_ASKING]
-    some, others = [yes[i] for i in large], [no[i] for i in large]
-    found = dict(zip(large, _asked(condition, some, others) if large else [], strict=True))
+def select_by_client(
+    condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """`select_rows` without unnecessary copies.
+
+    A tensor that is the same on both sides is returned as is. A large tensor of `if_true` is passed through where the
+    condition holds for all clients.
+    """
+    large = [
+        i
+        for i, t in enumerate(if_true)
+        if t is not if_false[i] and math.prod(s or 1 for s in t.shape) >= FAST_PATH_ENTRIES
+    ]
+    selected = _select_unless_all_true(condition, [if_true[i] for i in large], [if_false[i] for i in large])
+    results = dict(zip(large, selected, strict=True))
     return [
-        found[i] if i in found else a if a is b else selected(condition, [a], [b])[0]
-        for i, (a, b) in enumerate(zip(yes, no, strict=True))
+        results[i] if i in results else a if a is b else select_rows(condition, [a], [b])[0]
+        for i, (a, b) in enumerate(zip(if_true, if_false, strict=True))
     ]
 
 
-def _asked(condition: tf.Tensor, yes: Sequence[tf.Tensor], no: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    same = tf.reduce_all(condition)
-    found = []
-    for a, b in zip(yes, no, strict=True):
-        some, whole = tf.raw_ops.Switch(data=a, pred=same)
-        if b.shape != a.shape:  # made as large as the others where it is needed
-            b, _ = tf.raw_ops.Switch(data=_one(b), pred=same)
-        (other,) = selected(condition, [some], [b])
-        merged = tf.raw_ops.Merge(inputs=[other, whole]).output
+def _select_unless_all_true(
+    condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    if not if_true:
+        return []
+    all_true = tf.reduce_all(condition)
+    results = []
+    for a, b in zip(if_true, if_false, strict=True):
+        untouched, passed = tf.raw_ops.Switch(data=a, pred=all_true)
+        if b.shape != a.shape:  # broadcast on the slow path only
+            b, _ = tf.raw_ops.Switch(data=_fill_value(b), pred=all_true)
+        (selected,) = select_rows(condition, [untouched], [b])
+        merged = tf.raw_ops.Merge(inputs=[selected, passed]).output
         merged.set_shape(a.shape)
-        found.append(merged)
-    return found
+        results.append(merged)
+    return results
 
 
-def _one(tensor: tf.Tensor) -> tf.Tensor:
-    """The number of which a tensor is made, if it is made of one."""
+def _fill_value(tensor: tf.Tensor) -> tf.Tensor:
+    """The scalar that a Fill repeats; other tensors as they are."""
     return tensor.op.inputs[1] if tensor.op.type == "Fill" else tensor

@@ -1,8 +1,14 @@
-"""A counted loop, built of TensorFlow's own loop operations where it stands.
+"""A loop with a given number of iterations, built of TensorFlow's Enter, Merge, Switch, NextIteration and Exit.
 
-`tf.while_loop` makes a function of its body: each of its constants and whatever it computes of values from outside is
-handled again in every turn, and those values go around with the state. Of a body built in place only what depends on
-something that changes is in the loop; and totals that nothing else in it reads, as metrics are, go around as one.
+`tf.while_loop` turns its body into a function: every constant of the body and every loop-invariant operation is handled
+in each iteration, and captured values are carried as loop variables. This loop differs in three ways.
+
+- Loop-invariant operations stay outside; only their results enter the loop, as constants of its frame.
+- A loop variable that the step returns unchanged is not carried.
+- Accumulators (loop variables that the step only adds to, such as metrics) of the same dtype are carried as one tensor.
+
+Example: with initial values (total [2], rate []) and the step (total + exp(rate) * [2, 3], rate), `exp(rate) * [2, 3]`
+is computed once, and the loop holds two additions: the iteration number and the total.
 """
 
 import collections
@@ -12,150 +18,157 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.batched.client_select import chosen
+from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.capture.graph_import import called
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 
-AT_ONCE = 10
-"""Turns that may overlap, as TensorFlow has it."""
+PARALLEL_ITERATIONS = 10
+"""The default of `tf.while_loop`."""
 
 
 def counted_loop(
-    turn: Callable, times: tf.Tensor, start: Sequence[tf.Tensor], *, at_once: int = AT_ONCE
+    step: Callable,
+    iterations: tf.Tensor,
+    initial: Sequence[tf.Tensor],
+    *,
+    parallel_iterations: int = PARALLEL_ITERATIONS,
 ) -> list[tf.Tensor]:
-    """The state after so many turns.
+    """The loop variables after the given number of iterations.
 
     Args:
-        turn: (its number, *state) -> the state after it, of the same shapes; and bool [K], for which rows of the state
-            the turn counts, or None where it counts for all. It has no effects, and what it builds waits for nothing
-            but its operands.
-        times: int64.
-        at_once: turns that may overlap.
+        step: (iteration number, *loop variables) -> (loop variables of the same shapes, active). `active` is bool [K]:
+            rows of the loop variables where it is false are left unchanged. None means that all rows are active. The
+            step has no side effects, and its operations have no control inputs.
+        iterations: int64.
+        parallel_iterations: number of iterations that may overlap.
     """
-    operands = [times, *start]
-    # tf.function would have everything behind a loop wait for operations within it; this does not.
+    operands = [iterations, *initial]
+    # tf.function would add control dependencies from operations in the loop to operations after it.
     wrapped = tf.compat.v1.wrap_function(
-        lambda times, *start: _Loop(times, start, at_once).closed(turn),
+        lambda iterations, *initial: _Loop(iterations, initial, parallel_iterations).build(step),
         [tf.TensorSpec(t.shape, t.dtype) for t in operands],
     )
-    # TensorFlow cannot copy one such loop into another; and its arithmetic has x + x wait for what gave x, which in a
-    # loop's last turn is done without giving anything.
+    # TensorFlow cannot inline a function with such a loop into another one. Its arithmetic optimiser rewrites `x + x`
+    # to `2 * x` with a control dependency that also fires on the untaken Switch branch of the last iteration.
     with without_function_optimisation():
         return called(wrapped, operands)
 
 
 class _Loop:
-    """One loop in the graph being built: its state before a turn is that merged from the start and the turn before."""
+    """A loop in the graph being built. Each loop variable is a Merge of its initial value and its NextIteration."""
 
-    def __init__(self, times: tf.Tensor, start: Sequence[tf.Tensor], at_once: int):
+    def __init__(self, iterations: tf.Tensor, initial: Sequence[tf.Tensor], parallel_iterations: int):
         self._graph = tf.compat.v1.get_default_graph()
-        self._frame = self._graph.unique_name("turns")
-        self._at_once = at_once
-        self._start: list[tf.Tensor] = []
+        self._frame = self._graph.unique_name("counted_loop")
+        self._parallel_iterations = parallel_iterations
+        self._initial: list[tf.Tensor] = []
         self._merged: list[tf.Tensor] = []
-        self._state: list[tf.Tensor] = []
-        self._left: list[tf.Tensor] = []
+        self._variables: list[tf.Tensor] = []  # what the step reads: the true output of each Switch
+        self._exits: list[tf.Tensor] = []  # the false output of each Switch
         number = self._merge(tf.constant(0, tf.int64))
-        self._more = tf.raw_ops.LoopCond(input=number < self._entered(times, constant=True))
+        self._condition = tf.raw_ops.LoopCond(input=number < self._enter(iterations, constant=True))
         self._switch()
-        for tensor in start:
-            self._goes_around(tensor)
+        for tensor in initial:
+            self._add_variable(tensor)
 
-    def _merge(self, start: tf.Tensor) -> tf.Tensor:
-        entered = self._entered(start)
-        self._start.append(start)
+    def _add_variable(self, initial: tf.Tensor) -> tf.Tensor:
+        self._merge(initial)
+        return self._switch()
+
+    def _merge(self, initial: tf.Tensor) -> tf.Tensor:
+        entered = self._enter(initial)
+        self._initial.append(initial)
         self._merged.append(tf.raw_ops.Merge(inputs=[entered, entered]).output)
         return self._merged[-1]
 
     def _switch(self) -> tf.Tensor:
-        left, stays = tf.raw_ops.Switch(data=self._merged[-1], pred=self._more)
-        self._left.append(left)
-        self._state.append(_shaped(stays, self._start[-1]))
-        return self._state[-1]
+        exits, continues = tf.raw_ops.Switch(data=self._merged[-1], pred=self._condition)
+        self._exits.append(exits)
+        self._variables.append(_with_shape_of(continues, self._initial[-1]))
+        return self._variables[-1]
 
-    def _goes_around(self, start: tf.Tensor) -> tf.Tensor:
-        """The state before a turn of what is this before the first."""
-        self._merge(start)
-        return self._switch()
-
-    def _entered(self, tensor: tf.Tensor, *, constant: bool = False) -> tf.Tensor:
-        found = tf.raw_ops.Enter(
-            data=tensor, frame_name=self._frame, is_constant=constant, parallel_iterations=self._at_once
+    def _enter(self, tensor: tf.Tensor, *, constant: bool = False) -> tf.Tensor:
+        entered = tf.raw_ops.Enter(
+            data=tensor, frame_name=self._frame, is_constant=constant, parallel_iterations=self._parallel_iterations
         )
-        return _shaped(found, tensor)
+        return _with_shape_of(entered, tensor)
 
-    def closed(self, turn: Callable) -> list[tf.Tensor]:
+    def build(self, step: Callable) -> list[tf.Tensor]:
+        """Builds the step and closes the loop; returns the loop variables after the last iteration."""
         built: list[tf.Operation] = []
-        count = len(self._state)
-        with self._building(built):
-            following, going = turn(*self._state)
-            after = [self._state[0] + 1, *following]
-            joined = self._totals(after)
-        for added in joined:
-            self._goes_around(tf.stack([self._start[i] for i in added], -1))
-        with self._building(built):
-            for state, added in zip(self._state[count:], joined, strict=True):
-                after.append(state + tf.stack([*added.values()], -1))
-                for i in added:
-                    after[i] = self._state[i]
-            if going is not None:
-                after[1:] = chosen(going, after[1:], self._state[1:])
-        # What a turn passes on as it is never changes, so it does not go around.
-        changing = [i for i, (a, b) in enumerate(zip(after, self._state, strict=True)) if a is not b]
-        nexts = {i: tf.raw_ops.NextIteration(data=after[i]) for i in changing}
-        self._enter_what_stays([*built, *(t.op for t in nexts.values())], nexts)
-        for i, tensor in nexts.items():
-            private_api.set_input(self._merged[i].op, 1, tensor)  # closes the circle
-        ends = {i: _shaped(tf.raw_ops.Exit(data=self._left[i]), self._start[i]) for i in changing}
-        for i, added in enumerate(joined, count):
-            ends.update(zip(added, tf.unstack(ends[i], axis=-1), strict=True))
-        return [tf.identity(ends.get(i, start)) for i, start in enumerate(self._start[:count])][1:]
+        count = len(self._variables)
+        with self._recording(built):
+            results, active = step(*self._variables)
+            after = [self._variables[0] + 1, *results]
+            accumulators = self._accumulators(after)
+        for addends in accumulators:
+            self._add_variable(tf.stack([self._initial[i] for i in addends], -1))
+        with self._recording(built):
+            for variable, addends in zip(self._variables[count:], accumulators, strict=True):
+                after.append(variable + tf.stack([*addends.values()], -1))
+                for i in addends:
+                    after[i] = self._variables[i]
+            if active is not None:
+                after[1:] = select_by_client(active, after[1:], self._variables[1:])
+        changing = [i for i, (a, b) in enumerate(zip(after, self._variables, strict=True)) if a is not b]
+        next_iterations = {i: tf.raw_ops.NextIteration(data=after[i]) for i in changing}
+        self._hoist_invariants([*built, *(t.op for t in next_iterations.values())], next_iterations)
+        for i, tensor in next_iterations.items():
+            private_api.set_input(self._merged[i].op, 1, tensor)  # the back edge
+        final = {i: _with_shape_of(tf.raw_ops.Exit(data=self._exits[i]), self._initial[i]) for i in changing}
+        for i, addends in enumerate(accumulators, count):
+            final.update(zip(addends, tf.unstack(final[i], axis=-1), strict=True))
+        return [tf.identity(final.get(i, initial)) for i, initial in enumerate(self._initial[:count])][1:]
 
     @contextlib.contextmanager
-    def _building(self, built: list[tf.Operation]) -> Iterator[None]:
-        """Adds the operations made meanwhile."""
+    def _recording(self, built: list[tf.Operation]) -> Iterator[None]:
+        """Appends the operations that are created in the context."""
         before = len(self._graph.get_operations())
         yield
         built.extend(self._graph.get_operations()[before:])
 
-    def _totals(self, after: list[tf.Tensor]) -> list[dict[int, tf.Tensor]]:
-        """Of the state what a turn only adds to, and what it adds; those of a shape and type together."""
-        found: dict[object, dict[int, tf.Tensor]] = {}
-        times = collections.Counter(t.ref() for t in after)
-        for i, (tensor, before) in enumerate(zip(after, self._state, strict=True)):
-            alone = times[tensor.ref()] == 1 and not times[before.ref()]
-            added = _added(tensor, before) if alone and tensor.shape.rank == 1 else None
-            if added is not None:
-                whole = added if added.shape == tensor.shape else tf.broadcast_to(added, tensor.shape)
-                found.setdefault((tensor.dtype, tensor.shape[0]), {})[i] = whole
-        return [added for added in found.values() if len(added) > 1]
+    def _accumulators(self, after: list[tf.Tensor]) -> list[dict[int, tf.Tensor]]:
+        """Groups of accumulators of the same dtype and length: loop variable -> its addend."""
+        groups: dict[object, dict[int, tf.Tensor]] = {}
+        uses = collections.Counter(t.ref() for t in after)
+        for i, (tensor, before) in enumerate(zip(after, self._variables, strict=True)):
+            sole_use = uses[tensor.ref()] == 1 and not uses[before.ref()]
+            addend = _addend(tensor, before) if sole_use and tensor.shape.rank == 1 else None
+            if addend is not None:
+                addend = addend if addend.shape == tensor.shape else tf.broadcast_to(addend, tensor.shape)
+                groups.setdefault((tensor.dtype, tensor.shape[0]), {})[i] = addend
+        return [addends for addends in groups.values() if len(addends) > 1]
 
-    def _enter_what_stays(self, built: list[tf.Operation], following: dict[int, tf.Tensor]) -> None:
-        """Operations that reach nothing that changes stay outside; the others take what those give entered."""
-        pairs = enumerate(zip(self._state, self._start, strict=True))
-        passed_on = {state.ref(): start for i, (state, start) in pairs if i not in following}
-        turning = {self._state[i].op for i in following} | {t.op for t in following.values()}
+    def _hoist_invariants(self, built: list[tf.Operation], next_iterations: dict[int, tf.Tensor]) -> None:
+        """Rewires the step's operations: loop-variant ones read loop-invariant tensors through an Enter.
+
+        An operation is loop-variant if it depends on a loop variable that changes. The others read initial values, so
+        they stay outside of the loop's frame.
+        """
+        pairs = enumerate(zip(self._variables, self._initial, strict=True))
+        unchanged = {variable.ref(): initial for i, (variable, initial) in pairs if i not in next_iterations}
+        variant = {self._variables[i].op for i in next_iterations} | {t.op for t in next_iterations.values()}
         entered: dict = {}
         for op in built:
-            taken = [passed_on.get(t.ref(), t) for t in op.inputs]
-            if op in turning or any(t.op in turning for t in taken):
-                turning.add(op)
-                for t in taken:
-                    if t.op not in turning and t.ref() not in entered:
-                        entered[t.ref()] = self._entered(t, constant=True)
-                taken = [entered.get(t.ref(), t) for t in taken]
-            for i, (new, old) in enumerate(zip(taken, op.inputs, strict=True)):
+            inputs = [unchanged.get(t.ref(), t) for t in op.inputs]
+            if op in variant or any(t.op in variant for t in inputs):
+                variant.add(op)
+                for t in inputs:
+                    if t.op not in variant and t.ref() not in entered:
+                        entered[t.ref()] = self._enter(t, constant=True)
+                inputs = [entered.get(t.ref(), t) for t in inputs]
+            for i, (new, old) in enumerate(zip(inputs, op.inputs, strict=True)):
                 if new is not old:
                     private_api.set_input(op, i, new)
 
 
-def _shaped(tensor: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    tensor.set_shape(like.shape)
+def _with_shape_of(tensor: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+    tensor.set_shape(source.shape)
     return tensor
 
 
-def _added(total: tf.Tensor, before: tf.Tensor) -> tf.Tensor | None:
-    """What was added to the total before, if nothing else was made of that, nor of the total after."""
+def _addend(total: tf.Tensor, before: tf.Tensor) -> tf.Tensor | None:
+    """The tensor t where `total` is `before + t` and neither of them has another consumer; else None."""
     if total.op.type != "AddV2" or before.consumers() != [total.op] or total.consumers():
         return None
     x, y = total.op.inputs

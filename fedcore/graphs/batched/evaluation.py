@@ -1,4 +1,17 @@
-"""Evaluates a graph for K clients at once, operation by operation, into the graph being built."""
+"""Evaluates a graph for K clients at once: emits, operation by operation, a batched graph into the graph being built.
+
+In:  a `Body` (operations in topological order) and one `BatchedValue` for each argument. Out: one for each result.
+
+Each operation is handled by the first of these that applies:
+
+1. a constant is kept as a `KnownValue`, and emitted only if it is needed as a tensor;
+2. an operation on known values is folded at build time (`known_values.fold`);
+3. an operation on client-invariant operands is emitted as it is, once for all clients;
+4. the batching rule of its type emits it for K clients; without one, `NoBatchingRule` is raised.
+
+Example: `x @ w + b` with x [4, 20, 7] (padded axis 0), w [7, 3] shared and b [4, 3]. The rule of MatMul emits a batched
+product [4, 20, 3] with padded axis 0. The rule of AddV2 reshapes b to [4, 1, 3] and adds.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,19 +19,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import BatchedValue, Known, NoBatchingRule, Padding, batching_rules
+from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, Padding, batching_rules
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
 PACKET_BYTES = 64
-"""What one instruction of a vector loop takes at most; the rest at the end of a tensor takes other instructions."""
+"""Largest vector register that an elementwise kernel uses. The remainder of a buffer takes scalar instructions."""
 
 _CONTROL_FLOW = frozenset(
     {"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If", "Assert"}
 )
 
-# What is known of a list's elements is known by these rules alone.
-_LISTS = frozenset(
+# Their batching rules record the shape and the known value of the elements, so step 3 is not for them.
+_TENSOR_LISTS = frozenset(
     {
         *("TensorListReserve", "EmptyTensorList", "TensorListFromTensor"),
         *("TensorListPushBack", "TensorListPopBack", "TensorListSetItem"),
@@ -27,16 +40,16 @@ _LISTS = frozenset(
 
 
 class BatchedEvaluation:
-    """One evaluation: the clients, their batches, and what rules need to compute with lanes.
+    """One evaluation for a group of clients; batching rules compute with it.
 
     Guarantees:
-      - Isolation: a graph with a variable or another operation that has effects or state is refused, so it runs
-        client by client, where variables start fresh.
+      - Isolation: a graph with a variable, or another operation with side effects or state, is refused. It runs client
+        by client, where variables start fresh.
 
     Args:
-        clients: K, how many values are stacked.
-        rows: the padded size of the batch; None where nothing is padded.
-        sizes: int64 [K], the rows that client k really has; None where nothing is padded.
+        clients: K, the size of the client axis.
+        rows: the padded size of the batch; None if nothing is padded.
+        sizes: int64 [K], number of rows in each client's batch; None if nothing is padded.
     """
 
     def __init__(self, clients: int, rows: int | None = None, sizes: tf.Tensor | None = None):
@@ -44,91 +57,91 @@ class BatchedEvaluation:
         self.rows = rows
         self.sizes = sizes
         self.probes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
-        self._made: dict = {}
+        self._tensors: dict = {}
 
-    def inside(self) -> "BatchedEvaluation":
-        """The same for a function within the graph being built: it makes its own constants and masks."""
+    def for_nested_graph(self) -> "BatchedEvaluation":
+        """The same evaluation within a nested function, which cannot use this one's cached constants and masks."""
         return BatchedEvaluation(self.clients, self.rows, self.sizes)
 
-    # --- evaluating ---
+    # --- evaluation ---
 
-    def run(self, body: Body, lanes: Sequence[BatchedValue]) -> list[BatchedValue]:
-        """The results of a body for its arguments."""
-        found = {(name, 0): lane for name, lane in zip(body.arguments, lanes, strict=True)}
+    def run(self, body: Body, arguments: Sequence[BatchedValue]) -> list[BatchedValue]:
+        """The results of a body."""
+        values = {(name, 0): value for name, value in zip(body.arguments, arguments, strict=True)}
         for node in body.nodes:
             if node.stateful and node.op not in _CONTROL_FLOW:
                 raise NoBatchingRule(node.op, "it has effects or state, which clients would share")
         for node in body.nodes:
-            outputs = self.evaluate(node, [found[i] for i in node.inputs], body)
-            found.update(((node.name, i), lane) for i, lane in enumerate(outputs))
-        return [found[r] for r in body.results]
+            results = self.evaluate(node, [values[i] for i in node.inputs], body)
+            values.update(((node.name, i), value) for i, value in enumerate(results))
+        return [values[r] for r in body.results]
 
-    def evaluate(self, node: Node, lanes: list[BatchedValue], body: Body | None = None) -> list[BatchedValue]:
+    def evaluate(self, node: Node, operands: list[BatchedValue], body: Body | None = None) -> list[BatchedValue]:
         """The results of one operation."""
         if node.op in _CONTROL_FLOW:
-            return batching_rules[node.op](self, node, body, *lanes) if node.op in batching_rules else self._none(node)
+            if node.op not in batching_rules:
+                raise _no_rule(node)
+            return batching_rules[node.op](self, node, body, *operands)
         if node.op == "Const":
             return [_constant(node)]
         if node.op == "NoOp":
             return []
-        known = fold(node, lanes)
-        if known is not None and all(k.constant or k.affine(self.probes) for k in known):
-            return [BatchedValue(None, not k.constant, known=k) for k in known]
-        if all(lane.plain for lane in lanes) and node.op not in _LISTS:
-            return [BatchedValue(t) for t in emit(node.op, [self.tensor(x) for x in lanes], node.attributes)]
+        known = fold(node, operands)
+        if known is not None and all(k.is_constant or k.affine(self.probes) for k in known):
+            return [BatchedValue(None, not k.is_constant, known=k) for k in known]
+        if all(x.client_invariant for x in operands) and node.op not in _TENSOR_LISTS:
+            return [BatchedValue(t) for t in emit(node.op, [self.tensor(x) for x in operands], node.attributes)]
         try:
-            outputs = self._by_rule(node, lanes)
+            results = self._apply_rule(node, operands)
         except NoBatchingRule as error:
             if known is None:
                 raise
-            return [BatchedValue(None, True, known=k, missing=error) for k in known]
+            return [BatchedValue(None, True, known=k, tensor_error=error) for k in known]
         if known is None:
-            return outputs
+            return results
         return [
-            BatchedValue(x.tensor, x.stacked, x.padded_axis, x.times, known=k, padding=x.padding)
-            for x, k in zip(outputs, known, strict=True)
+            BatchedValue(x.tensor, x.batched, x.padded_axis, x.entries_per_row, known=k, padding=x.padding)
+            for x, k in zip(results, known, strict=True)
         ]
 
-    def _by_rule(self, node: Node, lanes: list[BatchedValue]) -> list[BatchedValue]:
+    def _apply_rule(self, node: Node, operands: list[BatchedValue]) -> list[BatchedValue]:
         if node.op not in batching_rules:
-            self._none(node)
+            raise _no_rule(node)
         try:
-            outputs = batching_rules[node.op](self, node, *lanes)
-        except (TypeError, ValueError) as error:  # TensorFlow's, for shapes that a rule did not think of
+            results = batching_rules[node.op](self, node, *operands)
+        except (TypeError, ValueError) as error:  # raised by TensorFlow for shapes that the rule does not foresee
             raise NoBatchingRule(node.op, f"{error}") from error
-        return outputs if isinstance(outputs, list) else [outputs]
+        return results if isinstance(results, list) else [results]
 
-    def _none(self, node: Node):
-        raise NoBatchingRule(node.op, "the operation has no rule")
+    # --- values as tensors ---
 
-    # --- lanes as tensors ---
-
-    def tensor(self, lane: BatchedValue) -> tf.Tensor:
-        """The tensor of a lane, with the leading axis of clients where it is stacked."""
-        if lane.tensor is not None:
-            return lane.tensor
-        if lane.missing is not None:
-            raise lane.missing
-        known = lane.known
+    def tensor(self, value: BatchedValue) -> tf.Tensor:
+        """The tensor of a value, with a client axis if the value is batched."""
+        if value.tensor is not None:
+            return value.tensor
+        if value.tensor_error is not None:
+            raise value.tensor_error
+        known = value.known
         assert known is not None
         first = known.values[0]
         key = (first.dtype.str, first.shape, *(v.tobytes() for v in known.values))
         if first.dtype == object:
             return tf.constant(first)
-        if key not in self._made:
-            self._made[key] = tf.constant(first) if known.constant else self._from_sizes(known)
-        return self._made[key]
+        if key not in self._tensors:
+            self._tensors[key] = tf.constant(first) if known.is_constant else self._affine_of_sizes(known)
+        return self._tensors[key]
 
-    def _from_sizes(self, known: Known) -> tf.Tensor:
+    def _affine_of_sizes(self, known: KnownValue) -> tf.Tensor:
+        """The tensor slope * sizes + start, [K, …], of an affine known value."""
         affine = known.affine(self.probes)
         assert affine is not None
         assert self.sizes is not None
         slope, start = affine
         dtype = tf.as_dtype(known.values[0].dtype)
         key = ("sizes", dtype)
-        if key not in self._made:
-            self._made[key] = tf.cast(self.sizes, dtype)
-        sizes = self._made[key]
+        if key not in self._tensors:
+            self._tensors[key] = tf.cast(self.sizes, dtype)
+        sizes = self._tensors[key]
         if slope.ndim:
             sizes = tf.reshape(sizes, [self.clients] + [1] * slope.ndim)
         if (slope != 1).any():
@@ -137,148 +150,153 @@ class BatchedEvaluation:
             sizes = sizes + tf.constant(start.astype(dtype.as_numpy_dtype))
         return sizes
 
-    def stack(self, lane: BatchedValue) -> tf.Tensor:
-        """The tensor with the leading axis of clients, made by copying where it has none."""
-        tensor = self.tensor(lane)
-        if lane.stacked or tensor.dtype == tf.variant:
+    def with_client_axis(self, value: BatchedValue) -> tf.Tensor:
+        """The tensor of a value with a client axis; a shared tensor is broadcast along it."""
+        tensor = self.tensor(value)
+        if value.batched or tensor.dtype == tf.variant:
             return tensor
         shape = tf.concat([[self.clients], tf.shape(tensor)], 0)
         if tensor.shape.is_fully_defined():
             shape = [self.clients, *tensor.shape]
         return tf.broadcast_to(tensor, shape)
 
-    def shape(self, lane: BatchedValue) -> tf.TensorShape:
-        """The shape of one client's value, the batch padded."""
-        if lane.tensor is None:
-            assert lane.known is not None
-            return tf.TensorShape(lane.known.values[0].shape)
-        shape = lane.tensor.shape[1:] if lane.stacked else lane.tensor.shape
+    def shape(self, value: BatchedValue) -> tf.TensorShape:
+        """The shape of one client's value, with the padded size of the batch."""
+        if value.tensor is None:
+            assert value.known is not None
+            return tf.TensorShape(value.known.values[0].shape)
+        shape = value.tensor.shape[1:] if value.batched else value.tensor.shape
         if shape.rank is None:
             raise NoBatchingRule("a tensor", "its number of axes is unknown")
         return shape
 
-    def rank(self, lane: BatchedValue) -> int:
-        return len(self.shape(lane))
+    def rank(self, value: BatchedValue) -> int:
+        return len(self.shape(value))
 
-    # --- operands known while building ---
+    # --- operands that are known at build time ---
 
-    def constant(self, node: Node, lane: BatchedValue) -> np.ndarray:
-        """An operand that has to be the same for every client and known now: axes, paddings, slices."""
-        value = self.known(lane)
-        if value is None or not value.constant:
+    def constant_operand(self, node: Node, value: BatchedValue) -> np.ndarray:
+        """An operand that must be a constant for the operation to be batched, such as an axis or a padding."""
+        known = self.known_value(value)
+        if known is None or not known.is_constant:
             raise NoBatchingRule(node.op, "an operand that has to be constant is not")
-        return value.values[0]
+        return known.values[0]
 
-    def known(self, lane: BatchedValue) -> Known | None:
-        """What is known of a value now."""
-        if lane.known is not None:
-            return lane.known
-        if not lane.plain or lane.tensor is None:
+    def known_value(self, value: BatchedValue) -> KnownValue | None:
+        """The known value of an operand; None if there is none."""
+        if value.known is not None:
+            return value.known
+        if not value.client_invariant or value.tensor is None:
             return None
-        value = tf.get_static_value(lane.tensor)
-        return None if value is None else Known.always(value)
+        static = tf.get_static_value(value.tensor)
+        return None if static is None else KnownValue.of_constant(static)
 
-    # --- the batch ---
+    def known_shape(self, value: BatchedValue) -> KnownValue | None:
+        """The shape of one client's value at each probed batch size; None if it is not static."""
+        if value.tensor is not None and value.tensor.shape.rank is None:
+            return None
+        shape = self.shape(value)
+        if not shape.is_fully_defined():
+            return None
+        samples = [np.asarray(shape.as_list(), np.int64) for _ in range(3)]
+        if value.padded_axis is not None:
+            for sample, probe in zip(samples, self.probes, strict=True):
+                sample[value.padded_axis] = probe * value.entries_per_row
+        return KnownValue.from_probes(samples)
 
-    def mask(self, rank: int, axis: int, times: int = 1) -> tf.Tensor:
-        """Which entries are of real rows: bool [K,1…,rows,1…] for values of a rank."""
-        if self.sizes is None or self.rows is None:
-            raise NoBatchingRule("a batch", "it has no sizes")
-        key: tuple = ("mask", times)
-        if key not in self._made:
-            lengths = self.sizes if times == 1 else self.sizes * times
-            self._made[key] = tf.expand_dims(lengths, 1) > np.arange(self.rows * times)
-        shape = [self.clients] + [1] * rank
-        shape[axis + 1] = self.rows * times
-        key = ("mask", times, axis, rank)
-        if key not in self._made:
-            rows = self._made["mask", times]
-            self._made[key] = rows if shape == rows.shape else tf.reshape(rows, shape)
-        return self._made[key]
-
-    def masked(self, lane: BatchedValue, fill=0) -> tf.Tensor:
-        """The stacked tensor with `fill` in all padded rows; as it is where nothing is padded."""
-        tensor = self.tensor(lane)
-        if lane.padded_axis is None or (not fill and lane.padding is Padding.ZEROS):
-            return tensor
-        key = ("masked", id(tensor), lane.padded_axis, fill)
-        if key not in self._made:
-            self._made[key] = (self._filled(lane, tensor, tf.constant(fill, tensor.dtype)), tensor)
-        return self._made[key][0]
-
-    def _filled(self, lane: BatchedValue, tensor: tf.Tensor, fill: tf.Tensor) -> tf.Tensor:
-        """Row by row where the rows come first: choosing with broadcasting takes TensorFlow several times as long."""
-        assert lane.padded_axis is not None
-        if lane.padded_axis or not lane.stacked or not tensor.shape.is_fully_defined():
-            return tf.where(self.mask(self.rank(lane), lane.padded_axis, lane.times), tensor, fill)
-        rows = self.mask(1, 0, lane.times)
-        if self.rank(lane) == 1:
-            return tf.raw_ops.Select(condition=rows, x=tensor, y=tf.fill(tensor.shape, fill))
-        rows, flat = tf.reshape(rows, [-1]), _reshaped(tensor, [math.prod(tensor.shape[:2]), *tensor.shape[2:]])
-        return tf.reshape(tf.raw_ops.Select(condition=rows, x=flat, y=tf.fill(flat.shape, fill)), tensor.shape)
-
-    def batch_axis(self, node: Node, shapes: Known) -> tuple[int | None, int]:
-        """Which axis of a shape is the batch, and how many entries of it a row has."""
-        if shapes.constant:
+    def batch_axis(self, node: Node, shape: KnownValue) -> tuple[int | None, int]:
+        """(the axis of a shape that is the batch, its entries per row); (None, 1) if no axis is."""
+        if shape.is_constant:
             return None, 1
-        first, second, third = (np.asarray(v, np.int64).reshape(-1) for v in shapes.values)
+        first, second, third = (np.asarray(v, np.int64).reshape(-1) for v in shape.values)
         axes = np.nonzero((first != second) | (first != third))[0]
         if len(axes) != 1:
             raise NoBatchingRule(node.op, "a shape has the batch in several axes")
         (axis,) = axes
-        times = first[axis] // self.probes[0]
-        sized = [v[axis] == times * p for v, p in zip((first, second, third), self.probes, strict=True)]
-        if not all(sized):
+        entries_per_row = first[axis] // self.probes[0]
+        samples = zip((first, second, third), self.probes, strict=True)
+        if not all(v[axis] == entries_per_row * p for v, p in samples):
             raise NoBatchingRule(node.op, "an axis is neither the batch nor of constant size")
-        return int(axis), int(times)
+        return int(axis), int(entries_per_row)
 
-    def shape_known(self, lane: BatchedValue) -> Known | None:
-        """The shape of one client's value for each of the three sizes, if it is static."""
-        if lane.tensor is not None and lane.tensor.shape.rank is None:
-            return None
-        shape = self.shape(lane)
-        if not shape.is_fully_defined():
-            return None
-        sizes = [np.asarray(shape.as_list(), np.int64) for _ in range(3)]
-        if lane.padded_axis is not None:
-            for size, probe in zip(sizes, self.probes, strict=True):
-                size[lane.padded_axis] = probe * lane.times
-        return Known.of(sizes)
+    # --- padded rows ---
 
-    # --- the same bits at every number of clients ---
+    def mask(self, rank: int, axis: int, entries_per_row: int = 1) -> tf.Tensor:
+        """True for the entries of real rows: bool [K, 1…, rows, 1…], for values of one client of the given rank."""
+        if self.sizes is None or self.rows is None:
+            raise NoBatchingRule("a batch", "it has no sizes")
+        key: tuple = ("mask", entries_per_row)
+        if key not in self._tensors:
+            lengths = self.sizes if entries_per_row == 1 else self.sizes * entries_per_row
+            self._tensors[key] = tf.expand_dims(lengths, 1) > np.arange(self.rows * entries_per_row)
+        shape = [self.clients] + [1] * rank
+        shape[axis + 1] = self.rows * entries_per_row
+        key = ("mask", entries_per_row, axis, rank)
+        if key not in self._tensors:
+            rows = self._tensors["mask", entries_per_row]
+            self._tensors[key] = rows if shape == rows.shape else tf.reshape(rows, shape)
+        return self._tensors[key]
 
-    def even(self, fn: Callable, *tensors: tf.Tensor) -> tf.Tensor:
-        """An elementwise function of stacked tensors of one shape, such that no entry is left over at the end.
+    def masked(self, value: BatchedValue, fill=0) -> tf.Tensor:
+        """The tensor of a value with `fill` in all padded rows."""
+        tensor = self.tensor(value)
+        if value.padded_axis is None or (not fill and value.padding is Padding.ZEROS):
+            return tensor
+        key = ("masked", id(tensor), value.padded_axis, fill)
+        if key not in self._tensors:
+            # The entry holds the tensor too, so that its id stays in use.
+            self._tensors[key] = (self._fill_padding(value, tensor, tf.constant(fill, tensor.dtype)), tensor)
+        return self._tensors[key][0]
 
-        The last entries of a buffer, those that fill no vector register, take a scalar path with other last bits;
-        which client they belong to would depend on K.
+    def _fill_padding(self, value: BatchedValue, tensor: tf.Tensor, fill: tf.Tensor) -> tf.Tensor:
+        """Selects whole rows where the batch is the leading axis: broadcasting in SelectV2 is several times slower."""
+        assert value.padded_axis is not None
+        if value.padded_axis or not value.batched or not tensor.shape.is_fully_defined():
+            return tf.where(self.mask(self.rank(value), value.padded_axis, value.entries_per_row), tensor, fill)
+        rows = self.mask(1, 0, value.entries_per_row)
+        if self.rank(value) == 1:
+            return tf.raw_ops.Select(condition=rows, x=tensor, y=tf.fill(tensor.shape, fill))
+        rows, flat = tf.reshape(rows, [-1]), _reshaped(tensor, [math.prod(tensor.shape[:2]), *tensor.shape[2:]])
+        return tf.reshape(tf.raw_ops.Select(condition=rows, x=flat, y=tf.fill(flat.shape, fill)), tensor.shape)
+
+    # --- the same bits for every K ---
+
+    def apply_in_packets(self, fn: Callable, *tensors: tf.Tensor) -> tf.Tensor:
+        """Applies an elementwise function to batched tensors of one shape, padded to whole vector registers.
+
+        A kernel computes the remainder of a buffer with scalar instructions, which round differently. Which client the
+        remainder belongs to would depend on K.
         """
         shape = tensors[0].shape
         total = shape.num_elements()
-        extra = _missing(total, tensors[0].dtype)
+        extra = _packet_padding(total, tensors[0].dtype)
         if not extra:
             return fn(*tensors)
         flat = [tf.pad(tf.reshape(t, [-1]), [[0, extra]], constant_values=1) for t in tensors]
-        out = fn(*flat)[:-extra]
-        return tf.reshape(out, tf.shape(tensors[0]) if total is None else shape)
+        result = fn(*flat)[:-extra]
+        return tf.reshape(result, tf.shape(tensors[0]) if total is None else shape)
 
-    def even_rows(self, fn: Callable, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    def apply_rows_in_packets(self, fn: Callable, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """The same for a function of rows, whose results have the rows as leading axis."""
-        extra = _missing(tensors[0].shape[0], tensors[0].dtype)
+        extra = _packet_padding(tensors[0].shape[0], tensors[0].dtype)
         if not extra:
             return fn(*tensors)
         padded = [tf.pad(t, [[0, extra]] + [[0, 0]] * (t.shape.rank - 1)) for t in tensors]
         return [t[:-extra] for t in fn(*padded)]
 
 
+def _no_rule(node: Node) -> NoBatchingRule:
+    return NoBatchingRule(node.op, "the operation has no rule")
+
+
 def _reshaped(tensor: tf.Tensor, shape: list[int]) -> tf.Tensor:
-    """As tf.reshape; what only had this shape before is taken from there."""
+    """tf.reshape; the operand of a Reshape that already has the shape is returned as it is."""
     before = tensor.op.inputs[0] if tensor.op.type == "Reshape" else tensor
     return before if before.shape == shape else tf.reshape(tensor, shape)
 
 
-def _missing(entries: int | None, dtype: tf.DType) -> int:
-    """How many more entries fill the last packet; a whole one where it is not known how many there are."""
+def _packet_padding(entries: int | None, dtype: tf.DType) -> int:
+    """Number of entries that fill the last packet; a whole packet if the number of entries is unknown."""
     packet = PACKET_BYTES // dtype.size
     return packet if entries is None else -entries % packet
 
@@ -286,6 +304,6 @@ def _missing(entries: int | None, dtype: tf.DType) -> int:
 def _constant(node: Node) -> BatchedValue:
     value = tf.make_ndarray(node["value"])
     if value.size <= MAX_ENTRIES and node["dtype"] != tf.string:
-        return BatchedValue(None, known=Known.always(value))
+        return BatchedValue(None, known=KnownValue.of_constant(value))
     (tensor,) = emit("Const", [], node.attributes)
     return BatchedValue(tensor)

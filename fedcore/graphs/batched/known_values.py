@@ -1,10 +1,14 @@
-"""What is known of small values while the graph is built: constants, and what is computed from shapes."""
+"""Constant folding over `KnownValue`s: evaluates operations on constants and shapes while the graph is built.
+
+An operation whose operands are all known is run eagerly, once for each sampled batch size. Example with the sizes 20,
+41 and 62: Shape of a batch [rows, 7] is [20, 7], [41, 7], [62, 7]; its Prod is 140, 287, 434, which is 7 * rows.
+"""
 
 import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.batched.batched_value import BatchedValue, Known
+from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 MAX_ENTRIES = 1024
@@ -22,59 +26,62 @@ _OTHER_OPS = (
 )
 _POLYNOMIAL = frozenset(f"{_MOVING_OPS} {_POLYNOMIAL_OPS}".split())
 _FOLDED = _POLYNOMIAL | frozenset(_OTHER_OPS.split())
-_VOLUME = {"Fill": 0, "Tile": 1, "BroadcastTo": 1}
+_SIZE_OPERAND = {"Fill": 0, "Tile": 1, "BroadcastTo": 1}
+"""Operations that can enlarge their operand, with the position of the operand that gives the size."""
 
 
-def fold(node: Node, lanes: list[BatchedValue]) -> list[Known] | None:
-    """The known results of an operation on known values."""
-    if node.op not in _FOLDED or not all(lane.known is not None for lane in lanes):
+def fold(node: Node, operands: list[BatchedValue]) -> list[KnownValue] | None:
+    """The known results of an operation; None if an operand is not known or the operation is not folded."""
+    if node.op not in _FOLDED or not all(x.known is not None for x in operands):
         return None
-    inputs = [lane.known for lane in lanes if lane.known is not None]
-    if all(k.constant for k in inputs):
-        same = _run(node, [k.values[0] for k in inputs])
-        return None if same is None else [Known.always(v) for v in same]
-    # A batch is no axis of size 1 that something is broadcast along, though the padded size may be 1.
-    sizes = (1, 1, 2) if node.op == "BroadcastGradientArgs" else (0, 1, 2)
-    runs = [_run(node, [k.values[i] for k in inputs]) for i in sizes]
-    found = [r for r in runs if r is not None]
-    if len(found) < len(runs):
+    inputs = [x.known for x in operands if x.known is not None]
+    if all(k.is_constant for k in inputs):
+        constants = _run(node, [k.values[0] for k in inputs])
+        return None if constants is None else [KnownValue.of_constant(v) for v in constants]
+    # The padded size may be 1. A batch does not broadcast all the same, so the first sample is not used here.
+    samples = (1, 1, 2) if node.op == "BroadcastGradientArgs" else (0, 1, 2)
+    runs = [_run(node, [k.values[i] for k in inputs]) for i in samples]
+    results = [r for r in runs if r is not None]
+    if len(results) < len(runs):
         return None
-    if any(len({v.shape for v in vs}) > 1 for vs in zip(*found, strict=True)):
+    if any(len({v.shape for v in vs}) > 1 for vs in zip(*results, strict=True)):
         return None
-    polynomial = node.op == "BroadcastGradientArgs" or _stays_polynomial(node, inputs)
+    polynomial = node.op == "BroadcastGradientArgs" or _is_polynomial(node, inputs)
     if node.op == "Equal" and all(k.polynomial for k in inputs):
         # Polynomials that are equal at three sizes are equal.
-        polynomial = all(v.all() for (v,) in found)
-    return [Known.of(vs, polynomial=polynomial) for vs in zip(*found, strict=True)]
+        polynomial = all(v.all() for (v,) in results)
+    return [KnownValue.from_probes(vs, polynomial=polynomial) for vs in zip(*results, strict=True)]
 
 
-def _stays_polynomial(node: Node, inputs: list[Known]) -> bool:
+def _is_polynomial(node: Node, inputs: list[KnownValue]) -> bool:
+    """Whether the results are polynomials of the batch size."""
     if node.op not in _POLYNOMIAL or not all(k.polynomial for k in inputs):
         return False
-    many = node.op in ("Pack", "ConcatV2", "AddN", "Mul", "Add", "AddV2", "Sub", "ConcatOffset")
     if node.op in ("Split", "Fill"):
-        return inputs[0].constant
-    # What says where to move to is the same for every size, unless the entries are all the same.
-    return many or all(k.constant for k in inputs[1:])
+        return inputs[0].is_constant
+    all_are_data = node.op in ("Pack", "ConcatV2", "AddN", "Mul", "Add", "AddV2", "Sub", "ConcatOffset")
+    # Elsewhere the first operand is data and the others are axes, indices or shapes.
+    return all_are_data or all(k.is_constant for k in inputs[1:])
 
 
 def _run(node: Node, values: list[np.ndarray]) -> list[np.ndarray] | None:
-    if sum(v.size for v in values) > MAX_ENTRIES or _volume(node, values) > MAX_ENTRIES:
+    """The results of an eager run; None if they are too large, or if the operation fails for these operands."""
+    if sum(v.size for v in values) > MAX_ENTRIES or _result_entries(node, values) > MAX_ENTRIES:
         return None
     with private_api.eager_mode(), tf.device("CPU:0"):
         try:
-            out = emit(node.op, [tf.constant(v) for v in values], node.attributes)
+            results = emit(node.op, [tf.constant(v) for v in values], node.attributes)
         except (tf.errors.OpError, ValueError):
-            return None  # not for this size of the batch
-        return [t.numpy() if t.shape.rank else np.asarray(t.numpy()) for t in out]
+            return None
+        return [t.numpy() if t.shape.rank else np.asarray(t.numpy()) for t in results]
 
 
-def _volume(node: Node, values: list[np.ndarray]) -> int:
-    """How many entries the result has, for operations that make more of them."""
+def _result_entries(node: Node, values: list[np.ndarray]) -> int:
+    """Number of entries of the result of an operation that can enlarge its operand; 0 for the others."""
     if node.op == "Range":
         start, limit, delta = (float(v) for v in values)
         return int(abs((limit - start) / delta)) if delta else MAX_ENTRIES + 1
-    if node.op not in _VOLUME:
+    if node.op not in _SIZE_OPERAND:
         return 0
-    sizes = np.prod(values[_VOLUME[node.op]].astype(np.float64))
+    sizes = np.prod(values[_SIZE_OPERAND[node.op]].astype(np.float64))
     return int(sizes * (values[0].size if node.op == "Tile" else 1))

@@ -1,8 +1,20 @@
-"""The clients of one call as flat tensors: their values side by side, one lane a client.
+"""Packing: the argument values of a call's clients as a few flat tensors.
 
-Clients stand in lanes by how many steps they take, those with most first, and run in groups of one width; lanes
-without a client fill the last group. `place` says where a client went: the fold takes them in the order of their
-indices.
+In:  for each client its leaves (tensors and `Columns`) and its seed. Out: the tensors that `realize_batched` takes.
+
+Clients are assigned to lanes by descending number of steps, so that the clients of a group end at about the same time.
+Groups have `width` lanes; lanes without a client fill the last group. Example with width 2: 3 clients have 2, 5 and 3
+rows in batches of 2. They take 1, 3 and 2 steps; the padded size of a batch is 2.
+
+    seeds    int64 [4]        of the lanes: clients 1, 2, 0 and none
+    lane_of  int64 [4]        [2, 0, 1, -1]: lane of each client of the call, -1 for absent ones
+    columns  [10, …]          rows of clients 0, 1 and 2, one after the other
+    rows     int64 [4, 3, 2]  row numbers of each lane's batches, step by step; a short batch repeats its last row
+    sizes    int64 [4, 3]     [[2, 2, 1], [2, 1, 0], [2, 0, 0], [0, 0, 0]]: rows of each batch, 0 behind the end
+
+Where the only sequence's batches are its examples in order, the columns hold whole padded batches instead, in the order
+in which the groups read them: for each step the batches of its lanes. No row is gathered then. Above, the 3 steps are
+taken by 2, 1 and 1 groups: columns are [8, 2, …], and `rows` is [0, 4, 6], the number of the first batch of each step.
 """
 
 import functools
@@ -19,264 +31,270 @@ from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 
 ABSENT = -1
-"""The place of a client that a call does not have."""
+"""The lane of an absent client, and the client of an empty lane."""
 
-ALIGNMENT = 64
-"""Bytes; what TensorFlow asks of memory that it does not copy."""
+ALIGNMENT_BYTES = 64
+"""Alignment of memory that TensorFlow can use without a copy."""
 
 
 @attrs.frozen
-class CallShape:
-    """What of a call decides its graph.
+class PackedLayout:
+    """The part of packed clients that decides the graph.
 
     Args:
-        layouts: of each leaf of a client's arguments; None for a tensor.
-        rows: the padded size of batches, for each leaf; 0 where a leaf is no batched sequence.
-        in_slots: the one sequence comes as whole batches, in the order in which the groups read them; else rows say
-            which examples a batch has.
-        alike: all clients take equally many steps, so they stand in lanes in the order of their indices; none is
-            absent before another.
-        single: and that is one step.
+        layouts: for each leaf of a client's arguments the layout of its sequence; None for a tensor.
+        batch_rows: for each leaf the padded size of a batch; 0 if the leaf is not a sequence of batches.
+        whole_batches: the columns of the only sequence hold whole batches in reading order; otherwise row numbers say
+            which examples belong to a batch.
+        equal_steps: all clients take the same number of steps, and the lanes are in the order of the client indices.
+        single_step: moreover, that number is 1.
     """
 
     layouts: tuple[Layout | None, ...]
-    rows: tuple[int, ...]
-    in_slots: bool = False
-    alike: bool = False
-    single: bool = False
+    batch_rows: tuple[int, ...]
+    whole_batches: bool = False
+    equal_steps: bool = False
+    single_step: bool = False
 
 
-REMEMBERED = 1024
-"""Calls' packings of which it is known that they came before."""
+REMEMBERED_KEYS = 1024
+"""Number of keys that a packing cache remembers to have seen once."""
 
-Packed = IdentityCache[tuple]
-"""What was packed of the same columns before. Columns do not change after they were given to a dataset."""
+PackingCache = IdentityCache[tuple]
+"""Cache of packed tensors by the identities of the columns; columns of a dataset are immutable."""
 
 
-def packed(max_bytes: int) -> Packed:
-    """Keeps what is packed for clients that come again side by side, from the second time on: cohorts mostly differ."""
+def packing_cache(max_bytes: int) -> PackingCache:
+    """Cache that stores a packing when it is asked for the second time, since most cohorts do not come again."""
     return IdentityCache(
-        max_bytes, lambda parts: sum(_bytes(p) for p in parts if isinstance(p, tf.Tensor)), remembered=REMEMBERED
+        max_bytes,
+        lambda items: sum(_size_bytes(t) for t in items if isinstance(t, tf.Tensor)),
+        remembered=REMEMBERED_KEYS,
     )
 
 
-def _bytes(tensor: tf.Tensor) -> int:
+def _size_bytes(tensor: tf.Tensor) -> int:
     return tensor.dtype.size * math.prod(tensor.shape)
 
 
 @attrs.frozen
-class Leaves:
-    """What the clients of a call are given, flat; what it is like is worked out once, however often it is packed.
+class ClientLeaves:
+    """Leaves of the arguments of a call's clients; the properties are computed once for all packings.
 
     Args:
-        each: of each client.
+        each: the leaves of each client.
     """
 
     each: SequenceOf[SequenceOf]
 
     @functools.cached_property
     def sequences(self) -> dict[int, list[Columns]]:
-        """The sequences of all clients, by the position of their leaf."""
-        found = [i for i, leaf in enumerate(self.each[0]) if isinstance(leaf, Columns)]
-        return {i: [leaves[i] for leaves in self.each] for i in found}
+        """Position of a sequence leaf -> the columns of each client."""
+        positions = [i for i, leaf in enumerate(self.each[0]) if isinstance(leaf, Columns)]
+        return {i: [leaves[i] for leaves in self.each] for i in positions}
 
     @functools.cached_property
-    def is_steady(self) -> bool:
-        """Whether there is one sequence, and what is drawn from it depends on no seed."""
+    def is_seed_independent(self) -> bool:
+        """Whether there is exactly one sequence, whose rows do not depend on a seed."""
         columns = [c for of_clients in self.sequences.values() for c in of_clients]
         return len(self.sequences) == 1 and not any(c.is_random for c in columns)
 
     @functools.cached_property
-    def in_slots(self) -> bool:
-        """Whether its batches are its examples in order."""
-        return self.is_steady and all(c.is_in_order for columns in self.sequences.values() for c in columns)
+    def whole_batches(self) -> bool:
+        """Whether moreover its batches are its examples in order."""
+        return self.is_seed_independent and all(c.is_in_order for columns in self.sequences.values() for c in columns)
 
 
 def pack_clients(
-    leaves: Leaves,
+    leaves: ClientLeaves,
     positions: SequenceOf[int],
     seeds: np.ndarray,
     numbers: SequenceOf[int],
     *,
     width: int,
     places: int,
-    kept: Packed,
-) -> tuple[CallShape, list]:
-    """The flat tensors of a call: the lanes' seeds, each client's place, then those of the arguments' leaves.
+    kept: PackingCache,
+) -> tuple[PackedLayout, list]:
+    """The flat tensors of a call: seeds of the lanes, lane of each client, then the tensors of each leaf.
 
-    A tensor leaf is stacked by lane; a sequence gives its columns, those of one client after the other, and the rows
-    and sizes of every lane's elements. Where one sequence's batches are its examples in order, they come as they are
-    read, a batch a slot, and with the slot of each step's first lane.
+    A tensor leaf becomes one tensor [lanes, …]. A sequence leaf becomes its columns, `rows` and `sizes`; the module
+    docstring has an example.
 
     Args:
-        positions: where each client stands among those of the call; the others are absent.
-        numbers: of each leaf of a client, among the leaves of the call's arguments; see `realize.pack`.
-        width: clients of a group; the lanes are a multiple of it.
-        places: clients of a call that is not the last.
+        leaves: of the clients that are present.
+        positions: position of each of these clients within the call; clients at other positions are absent.
+        seeds: int64, of each of these clients.
+        numbers: number of each leaf among the leaves of the call's arguments; see `realize.pack`.
+        width: lanes of a group; the number of lanes is a multiple of it.
+        places: number of clients of a call that is not the last.
+        kept: cache for the tensors that do not depend on the seeds.
     """
     sequences = leaves.sequences
-    pack = functools.partial(_lanes, leaves, numbers, seeds, width)
-    if leaves.is_steady:
+    assign = functools.partial(_assign_lanes, leaves, numbers, seeds, width)
+    if leaves.is_seed_independent:
         (columns,) = sequences.values()
-        lanes, *rest = kept.get(f"rows by {width}", columns, functools.partial(_as_tensors, pack))
+        client_of, *rest = kept.get(f"rows by {width}", columns, functools.partial(_as_tensors, assign))
     else:
-        lanes, *rest = pack()
-    client_of = np.asarray(lanes)
-    place = np.full(places, ABSENT, np.int64)
-    place[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
+        client_of, *rest = assign()
+    client_of = np.asarray(client_of)
+    lane_of = np.full(places, ABSENT, np.int64)
+    lane_of[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
     count = len(leaves.each)
-    taken = [np.asarray(sizes)[:count] for sizes in rest[1::3]]
-    alike = bool((place[:count] == np.arange(count)).all()) and all(t.all() for t in taken)
-    single = alike and all(t.shape[1] == 1 for t in taken)
-    tensors: list = [np.where(client_of == ABSENT, 0, seeds[client_of]), place]
+    all_sizes = [np.asarray(sizes)[:count] for sizes in rest[1::3]]
+    equal_steps = bool((lane_of[:count] == np.arange(count)).all()) and all(s.all() for s in all_sizes)
+    single_step = equal_steps and all(s.shape[1] == 1 for s in all_sizes)
+    tensors: list = [np.where(client_of == ABSENT, 0, seeds[client_of]), lane_of]
     layouts: list[Layout | None] = []
-    widths: list[int] = []
+    batch_rows: list[int] = []
     for position, leaf in enumerate(leaves.each[0]):
         if position not in sequences:
             layouts.append(None)
-            widths.append(0)
+            batch_rows.append(0)
             values = np.stack([np.asarray(of_client[position]) for of_client in leaves.each])
             tensors.append(values[np.maximum(client_of, 0)])
             continue
         columns, (rows, sizes, padded, *rest) = sequences[position], rest
         layouts.append(leaf.layout)
-        widths.append(padded)
-        if leaves.in_slots:
-            kind, make = f"slots by {width}", functools.partial(_slots, columns, client_of, sizes, padded, width)
+        batch_rows.append(padded)
+        if leaves.whole_batches:
+            kind, make = f"batches by {width}", functools.partial(_batches, columns, client_of, sizes, padded, width)
         else:
-            kind, make = "columns", functools.partial(_all_together, columns)
+            kind, make = "columns", functools.partial(_concatenated_columns, columns)
         tensors.extend([*kept.get(kind, columns, functools.partial(_as_tensors, make)), rows, sizes])
-    return CallShape(tuple(layouts), tuple(widths), leaves.in_slots, alike, single), tensors
+    return PackedLayout(tuple(layouts), tuple(batch_rows), leaves.whole_batches, equal_steps, single_step), tensors
 
 
 def _as_tensors(make: Callable[[], tuple]) -> tuple:
-    """What is made, its arrays (there are numbers beside them) as tensors."""
-    return tuple(_tensor(m) if isinstance(m, np.ndarray) else m for m in make())
+    """The results of `make`, with arrays converted to tensors."""
+    return tuple(_tensor(item) if isinstance(item, np.ndarray) else item for item in make())
 
 
-def _lanes(leaves: Leaves, numbers: SequenceOf[int], seeds: np.ndarray, width: int) -> tuple:
-    """The client of each lane (ABSENT for none); then rows, sizes and padded size of a batch for each sequence.
-
-    Where batches come in slots, the slot of each step's first lane stands instead of rows.
-    """
+def _assign_lanes(leaves: ClientLeaves, numbers: SequenceOf[int], seeds: np.ndarray, width: int) -> tuple:
+    """The client of each lane, then `rows`, `sizes` and the padded size of a batch for each sequence."""
     count = len(leaves.each)
-    drawn = {
+    all_rows = {
         i: [c.draw(int(s), numbers[i]) for c, s in zip(columns, seeds, strict=True)]
         for i, columns in leaves.sequences.items()
     }
     steps = np.zeros(count, np.int64)
-    for of_clients in drawn.values():
+    for of_clients in all_rows.values():
         steps = np.maximum(steps, [len(rows) for rows in of_clients])
     client_of = np.full(-(-count // width) * width, ABSENT, np.int64)
     client_of[:count] = np.argsort(-steps, kind="stable")
-    found: list = [client_of]
-    for i, of_clients in drawn.items():
+    results: list = [client_of]
+    for i, of_clients in all_rows.items():
         columns = leaves.sequences[i]
         padded = _padded_size(of_clients, columns) if columns[0].layout.batched else 0
         sizes = _sizes_by_lane(of_clients, client_of)
-        rows = _first_slots(sizes, width) if leaves.in_slots else _rows_by_lane(columns, of_clients, client_of, padded)
-        found.extend([rows, sizes, padded])
-    return tuple(found)
+        if leaves.whole_batches:
+            rows = _first_batches(sizes, width)
+        else:
+            rows = _rows_by_lane(columns, of_clients, client_of, padded)
+        results.extend([rows, sizes, padded])
+    return tuple(results)
 
 
-def _sizes_by_lane(drawn: list[Rows], client_of: np.ndarray) -> np.ndarray:
-    """int64 [lanes, steps]."""
-    sizes = np.zeros((len(client_of), max(map(len, drawn))), np.int64)
-    for lane, client in enumerate(client_of[: len(drawn)].tolist()):
-        one = drawn[client]
-        sizes[lane, : len(one)] = one.sizes if one.sizes is not None else 1
+def _sizes_by_lane(rows: list[Rows], client_of: np.ndarray) -> np.ndarray:
+    """int64 [lanes, steps]: rows of each batch; 1 for an element that is not a batch, 0 behind the end."""
+    sizes = np.zeros((len(client_of), max(map(len, rows))), np.int64)
+    for lane, client in enumerate(client_of[: len(rows)].tolist()):
+        of_client = rows[client]
+        sizes[lane, : len(of_client)] = of_client.sizes if of_client.sizes is not None else 1
     return sizes
 
 
-def _rows_by_lane(values: list[Columns], drawn: list[Rows], client_of: np.ndarray, padded: int) -> np.ndarray:
-    """int64 [lanes, steps(, padded)] into the columns of all clients one after the other."""
-    lengths = np.array([len(c.arrays[0]) for c in values])
+def _rows_by_lane(columns: list[Columns], rows: list[Rows], client_of: np.ndarray, padded: int) -> np.ndarray:
+    """int64 [lanes, steps(, padded)]: row numbers in the concatenated columns of all clients."""
+    lengths = np.array([len(c.arrays[0]) for c in columns])
     starts = np.cumsum(lengths) - lengths
-    steps = max(map(len, drawn))
-    rows = np.zeros((len(client_of), steps, padded) if padded else (len(client_of), steps), np.int64)
+    steps = max(map(len, rows))
+    by_lane = np.zeros((len(client_of), steps, padded) if padded else (len(client_of), steps), np.int64)
     last = max(int(lengths.sum()) - 1, 0)
-    for lane, client in enumerate(client_of[: len(values)].tolist()):
-        one, start = drawn[client], starts[client]
-        count = len(one)
-        rows[lane, count:] = min(start, last)
+    for lane, client in enumerate(client_of[: len(columns)].tolist()):
+        of_client, start = rows[client], starts[client]
+        count = len(of_client)
+        by_lane[lane, count:] = min(start, last)
         if count:
-            rows[lane, :count] = (_widened(one.rows, padded) if padded else one.rows) + start
-    return rows
+            by_lane[lane, :count] = (_pad_rows(of_client.rows, padded) if padded else of_client.rows) + start
+    return by_lane
 
 
-def _widened(rows: np.ndarray, width: int) -> np.ndarray:
+def _pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
+    """[steps, width] of [steps, n]: cut, or filled with the last row of each batch."""
     missing = width - rows.shape[1]
     return rows[:, :width] if missing <= 0 else np.concatenate([rows, np.repeat(rows[:, -1:], missing, axis=1)], axis=1)
 
 
-def _padded_size(drawn: list[Rows], columns: list[Columns]) -> int:
-    """The padded size of a batch: few different ones, so that few graphs are made."""
-    longest = max((int(r.sizes.max()) for r in drawn if r.sizes is not None and len(r.sizes)), default=1)
-    asked = max(next((s.number for s in c.steps if s.kind == "batch"), longest) for c in columns)
-    return min(asked, 1 << (max(longest, 1) - 1).bit_length())
+def _padded_size(rows: list[Rows], columns: list[Columns]) -> int:
+    """The padded size of a batch: the longest one, rounded up to a power of two so that few graphs are built, but not
+    beyond the batch size of the dataset.
+    """
+    longest = max((int(r.sizes.max()) for r in rows if r.sizes is not None and len(r.sizes)), default=1)
+    limit = max(next((s.number for s in c.steps if s.kind == "batch"), longest) for c in columns)
+    return min(limit, 1 << (max(longest, 1) - 1).bit_length())
 
 
-def _all_together(columns: list[Columns]) -> tuple:
-    """The columns of all clients, one client after the other."""
-    return tuple(_together([c.arrays[i] for c in columns]) for i in range(len(columns[0].arrays)))
-
-
-def _groups(sizes: np.ndarray, width: int) -> np.ndarray:
-    """For each step how many groups take it: the first ones, since lanes are sorted by their steps."""
+def _groups_by_step(sizes: np.ndarray, width: int) -> np.ndarray:
+    """[steps]: the number of groups that take each step; they are the first ones, since lanes are sorted by steps."""
     return sizes.reshape(-1, width, sizes.shape[1]).any(axis=1).sum(axis=0)
 
 
-def _first_slots(sizes: np.ndarray, width: int) -> np.ndarray:
-    """int64 [steps]: the slot of each step's first lane."""
-    slots = _groups(sizes, width) * width
-    return np.cumsum(slots) - slots
+def _first_batches(sizes: np.ndarray, width: int) -> np.ndarray:
+    """int64 [steps]: the number of the first batch of each step."""
+    batches = _groups_by_step(sizes, width) * width
+    return np.cumsum(batches) - batches
 
 
-def _slots(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, width: int) -> tuple:
-    """The batches of all clients, [slots, padded, …], step after step, and in a step lane after lane.
+def _batches(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, width: int) -> tuple:
+    """The columns as whole batches [batches, padded, …]: step after step, and within a step lane after lane.
 
-    Where a batch lacks rows, its last one stands, and in a lane that has ended some row of the call: rows that are not
-    counted take part in a step, so they are such as the model could be given.
+    A short batch is filled with its last row, a batch of a lane that has ended with a row of some client. The graph
+    computes with these rows too, so they must be valid inputs of the model.
     """
-    asked, sizes = [next(s.number for s in c.steps if s.kind == "batch") for c in columns], np.asarray(sizes)
-    batches: list[tuple[int, int, int]] = []  # client, begin and rows of each slot; no rows where the lane has ended
-    for step, lanes in enumerate((_groups(sizes, width) * width).tolist()):
-        taken = zip(client_of[:lanes].tolist(), sizes[:lanes, step].tolist(), strict=True)
-        batches.extend((client, step * asked[client], size) for client, size in taken)
-    joined = []
+    batch_sizes = [next(s.number for s in c.steps if s.kind == "batch") for c in columns]
+    sizes = np.asarray(sizes)
+    batches: list[tuple[int, int, int]] = []  # client, first row and number of rows; 0 rows where the lane has ended
+    for step, lanes in enumerate((_groups_by_step(sizes, width) * width).tolist()):
+        of_step = zip(client_of[:lanes].tolist(), sizes[:lanes, step].tolist(), strict=True)
+        batches.extend((client, step * batch_sizes[client], size) for client, size in of_step)
+    results = []
     for position in range(len(columns[0].arrays)):
         arrays = [np.asarray(c.arrays[position]) for c in columns]
         row = next((a[:1] for a in arrays if len(a)), np.zeros((1, *arrays[0].shape[1:]), arrays[0].dtype))
-        parts = [row[:0]]
+        pieces = [row[:0]]
         for client, begin, size in batches:
             if size:
-                parts.append(arrays[client][begin : begin + size])
+                pieces.append(arrays[client][begin : begin + size])
             if size < padded:
                 last = arrays[client][begin + size - 1 :][:1] if size else row
-                parts.append(np.broadcast_to(last, (padded - size, *last.shape[1:])))
-        joined.append(_aligned(parts).reshape(len(batches), padded, *row.shape[1:]))
-    return tuple(joined)
+                pieces.append(np.broadcast_to(last, (padded - size, *last.shape[1:])))
+        results.append(_concatenated(pieces).reshape(len(batches), padded, *row.shape[1:]))
+    return tuple(results)
 
 
-def _aligned(parts: list[np.ndarray]) -> np.ndarray:
-    """The parts one after the other, in memory that TensorFlow takes over as it is."""
-    shape, dtype = (sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype
+def _concatenated_columns(columns: list[Columns]) -> tuple:
+    """Each column of all clients, one client after the other; a row of zeros if there are no rows."""
+    results = []
+    for i in range(len(columns[0].arrays)):
+        column = _concatenated([np.asarray(c.arrays[i]) for c in columns])
+        results.append(column if len(column) else np.zeros((1, *column.shape[1:]), column.dtype))
+    return tuple(results)
+
+
+def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
+    """np.concatenate into memory that TensorFlow can use without a copy."""
+    shape, dtype = (sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype
     if dtype.hasobject:
-        return np.concatenate(parts)
-    buffer = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
-    begin = -buffer.ctypes.data % ALIGNMENT
-    out = buffer[begin : len(buffer) - ALIGNMENT + begin].view(dtype).reshape(shape)
-    return np.concatenate(parts, out=out)
+        return np.concatenate(arrays)
+    buffer = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT_BYTES, np.uint8)
+    begin = -buffer.ctypes.data % ALIGNMENT_BYTES
+    out = buffer[begin : len(buffer) - ALIGNMENT_BYTES + begin].view(dtype).reshape(shape)
+    return np.concatenate(arrays, out=out)
 
 
 def _tensor(array: np.ndarray) -> tf.Tensor:
-    """The array as a tensor, over the same memory where TensorFlow can read it."""
-    readable = array.dtype.kind in "biufc" and array.flags.c_contiguous and array.flags.writeable
-    if readable and array.size and not array.ctypes.data % ALIGNMENT:
+    """The array as a tensor, over the same memory where TensorFlow can use it."""
+    usable = array.dtype.kind in "biufc" and array.flags.c_contiguous and array.flags.writeable
+    if usable and array.size and not array.ctypes.data % ALIGNMENT_BYTES:
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     return tf.convert_to_tensor(array)
-
-
-def _together(arrays: list):
-    joined = _aligned([np.asarray(a) for a in arrays])
-    return joined if len(joined) else np.zeros((1, *joined.shape[1:]), joined.dtype)

@@ -1,1 +1,1 @@
-"""From the stages of a plan to TensorFlow functions: kernels, fusing, realizing, XLA."""
+"""Translates stages of a plan to TensorFlow functions: kernels, fusing of local operations, realizing, XLA."""

@@ -1,4 +1,4 @@
-"""Several local operations as one graph."""
+"""Traces several local operations of a function into one graph, for the pass `fuse`."""
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -17,13 +17,17 @@ from fedcore.types import StructType, TensorType, Type, leaves
 def trace_operations(
     module: Module, function: Function, inputs: list[str], outputs: list[str]
 ) -> tuple[TracedGraph, list[str]]:
-    """One graph for the operations of `function`, and the inputs that it really needs.
+    """A graph of the operations of `function`, and the names of the inputs that the graph reads.
 
-    Its parameters are those inputs in order; its result is the struct of the outputs, or the only one.
+    The parameters of the graph are these inputs in order. Its result is the struct of the outputs, or the only output.
+
+    Args:
+        inputs: names of values that the operations may read.
+        outputs: names of results of the operations.
     """
     types = {p.name: p.type for p in function.parameters}
     result_types = {op.name: op.type for op in function.operations}
-    result = _together([result_types[name] for name in outputs])
+    result = _result_type([result_types[name] for name in outputs])
     traced = _trace(module, function, inputs, types, outputs, result)
     used = _used(traced, inputs, types)
     if used != inputs:
@@ -31,7 +35,7 @@ def trace_operations(
     return traced, used
 
 
-def _together(types: list[Type]) -> Type:
+def _result_type(types: list[Type]) -> Type:
     return types[0] if len(types) == 1 else StructType([(None, t) for t in types])
 
 
@@ -39,37 +43,37 @@ def _trace(module: Module, function: Function, inputs, types, outputs, result: T
     run = interpreter(module)
     parameter = StructType([(None, types[n]) for n in inputs]) if inputs else None
 
-    def body(given, seed):
-        given = [Sequence(x.count, x.element) if isinstance(x, SequenceOperand) else x for x in given]
-        values = dict(zip(inputs, () if parameter is None else unflatten(given, parameter), strict=True))
-        known = {name: values[name] if name in values else _unread(t) for name, t in types.items()}
-        run.operations(function.operations, known, dict(types), tensor_seed(seed))
-        return result, [leaf for name in outputs for leaf in flatten(known[name])]
+    def body(operands, seed):
+        operands = [Sequence(x.count, x.element) if isinstance(x, SequenceOperand) else x for x in operands]
+        arguments = dict(zip(inputs, () if parameter is None else unflatten(operands, parameter), strict=True))
+        values = {name: arguments[name] if name in arguments else _placeholder(t) for name, t in types.items()}
+        run.operations(function.operations, values, dict(types), tensor_seed(seed))
+        return result, [leaf for name in outputs for leaf in flatten(values[name])]
 
     return trace_leaves(body, parameter, name=function.name, describe=f"@{function.name}")
 
 
-def _unread(type_: Type):
-    """Stands for an input that no result needs; it is not in the graph that is kept."""
-    unread = []
+def _placeholder(type_: Type):
+    """Value of a parameter that is not an input; no result reads it, so the traced graph does not hold it."""
+    values = []
     for _, leaf in leaves(type_):
         tensors = [tf.compat.v1.placeholder(s.dtype, s.shape) for s in operand_specs(leaf)]
-        unread.append(tensors[0] if isinstance(leaf, TensorType) else Sequence(tensors[-1], _no_element))
-    return unflatten(unread, type_)
+        values.append(tensors[0] if isinstance(leaf, TensorType) else Sequence(tensors[-1], _no_element))
+    return unflatten(values, type_)
 
 
 def _no_element(index):
-    raise FedcoreError("a sequence that no result needs is drawn from")
+    raise FedcoreError("an operation reads a sequence that is not among the inputs of its graph")
 
 
 def _used(traced: TracedGraph, inputs: list[str], types) -> list[str]:
-    """The inputs of which the graph reads a leaf."""
+    """The inputs of which the graph reads at least one leaf."""
     nodes = graph_pb2.GraphDef.FromString(traced.data).node
     read = {i.split(":")[0].lstrip("^") for n in nodes for i in n.input}
-    found, position = [], 0
+    used, position = [], 0
     for name in inputs:
         count = len(operand_specs(types[name]))
         if any(f"arg{i}" in read for i in range(position, position + count)):
-            found.append(name)
+            used.append(name)
         position += count
-    return found
+    return used

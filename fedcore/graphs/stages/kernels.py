@@ -1,4 +1,4 @@
-"""What each local operation is in TensorFlow: a line or two, over nested tuples of tensors."""
+"""Kernels: the implementation of each local operation in TensorFlow, over nested tuples of tensors."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ kernels: dict[str, Callable] = {}
 
 
 def kernel(kind: str):
-    """Registers (operation, *operands) -> result for one kind of local operation."""
+    """Registers the kernel (operation, *operands) -> result of a kind of local operation."""
 
     def register(fn):
         kernels[kind] = fn
@@ -30,10 +30,10 @@ def kernel(kind: str):
 
 
 def interpreter(module: Module, *, xla: bool = False) -> Interpreter:
-    """Runs the module's functions over tensors, into the graph being built.
+    """Interpreter of the module's functions over tensors; it emits into the graph being built.
 
     Args:
-        xla: graphs that XLA may compile are compiled by it.
+        xla: compile graphs with XLA where possible.
     """
     return Interpreter(module, _evaluate, _compiled_callable if xla else graph_callable)
 
@@ -68,6 +68,11 @@ def _cast_first(fn: Callable) -> Callable:
 
 
 def _leafwise(fn: Callable, *, casts: Callable = _cast_first) -> Callable:
+    """Kernel that applies a binary function leaf by leaf; a right operand that is one leaf is used for all.
+
+    Args:
+        casts: function of two leaves of one dtype -> function of two leaves of different dtypes.
+    """
     fn = casts(fn)
 
     def apply(op, left, right):
@@ -84,7 +89,9 @@ def _mapped(fn: Callable, value):
 
 
 def _by_parts(fn: Callable) -> Callable:
-    """Complex numbers part by part: TensorFlow's optimiser makes `x + x` a product, whose infinities turn into NaN."""
+    """Computes the real and the imaginary part separately: TensorFlow rewrites a complex `x + x` to `2 * x`, whose
+    infinities become NaN.
+    """
 
     def apply(left, right):
         if not left.dtype.is_complex:
@@ -96,10 +103,12 @@ def _by_parts(fn: Callable) -> Callable:
 
 
 def _scaling(complex_: Callable) -> Callable:
-    """How a product or a quotient meets complex numbers: a real right side scales both parts; else `complex_`, over
-    the parts of both.
+    """Casts of a product or a quotient: a real right operand scales both parts of a complex left one.
 
-    TensorFlow's own give infinities or NaN by where an element lies in its tensor.
+    TensorFlow's complex kernels are not used: their results for infinities depend on the position of an element.
+
+    Args:
+        complex_: (left real, left imaginary, right real, right imaginary) -> (real, imaginary).
     """
 
     def casts(fn: Callable) -> Callable:
@@ -123,7 +132,7 @@ def _product(a, b, c, d):
 
 
 def _quotient(a, b, c, d):
-    """Smith's algorithm, as numpy: (a + bi) / (c + di), where c and d are 0 by the one 0."""
+    """(a + bi) / (c + di) by Smith's algorithm, as in numpy. Division by zero divides both parts by zero."""
     real_first = tf.abs(c) >= tf.abs(d)
     zero = (c == 0) & (d == 0)
     large, small = tf.where(real_first, c, d), tf.where(real_first, d, c)
@@ -136,14 +145,16 @@ def _quotient(a, b, c, d):
 
 
 def _minus(a, b):
-    """For small and unsigned integers in two's complement: Grappler makes 0 - b a Neg and (a - b) * (a - b) a
-    SquaredDifference, which TensorFlow has not for them."""
+    """Subtraction; for small and unsigned integers as a + ~b + 1.
+
+    Grappler rewrites 0 - b to Neg and (a - b) * (a - b) to SquaredDifference, which have no kernels for these dtypes.
+    """
     by_bits = a.dtype.is_integer and a.dtype not in (tf.int32, tf.int64)
     return a + (tf.bitwise.invert(b) + 1) if by_bits else a - b
 
 
 def _modulo(a, b):
-    """As numpy: 0 where b is 0, which TensorFlow refuses."""
+    """As numpy: 0 where b is 0. TensorFlow raises an error there."""
     return tf.where(b == 0, tf.zeros_like(a), tf.math.floormod(a, tf.where(b == 0, tf.ones_like(b), b)))
 
 
@@ -182,7 +193,7 @@ def _(op, value):
         real = tf.math.real(x) if x.dtype.is_complex and not dtype.is_complex else x
         if not (real.dtype.is_floating and dtype.is_integer):
             return tf.cast(real, dtype)
-        with np.errstate(over="ignore"):  # float16 has no such numbers: nothing finite is beyond them
+        with np.errstate(over="ignore"):  # the limits are infinite in float16: no finite number exceeds them
             least, most = (np.asarray(limit).astype(real.dtype.as_numpy_dtype) for limit in (dtype.min, dtype.max))
         fits = (real > least) & (real < most)
         limit = tf.where(real >= most, tf.constant(dtype.max, dtype), tf.constant(dtype.min, dtype))
@@ -218,7 +229,7 @@ def _(op, value, splits):
 def _(op, fn, sequence):
     if not isinstance(fn, Callee):
         return sequence.map(fn)
-    # An element draws by its index, however often it is drawn itself.
+    # The seed of an element is its index, however often the element is read.
     return Sequence(sequence.count, lambda i: fn.for_element(i)(sequence.element(i)))
 
 
@@ -226,7 +237,7 @@ def _(op, fn, sequence):
 def _(op, sequence, zero, fn):
     if not isinstance(fn, Callee):
         return sequence.reduce(zero, lambda carry, x: fn(carry, x), op.type)
-    # The carry counts, so that each element draws by its index.
+    # The carry has a counter: the seed of an element is its index.
     counted = StructType([(None, TensorType("int64")), (None, op.type)])
     start = (tf.constant(0, tf.int64), zero)
     out = sequence.reduce(start, lambda carry, x: (carry[0] + 1, fn.for_element(carry[0])(carry[1], x)), counted)

@@ -1,4 +1,11 @@
-"""Stages of a plan as TensorFlow functions: one for a stage, a data layout, and a number of clients."""
+"""Realizes stages of a plan: one TensorFlow function for each stage, data layout and number of clients.
+
+In:  a function of the planned module, and the layout of each of its arguments. Out: a `Realized` over flat tensors.
+
+Example: a client stage `<partial, weights, batches> -> partial` for a block of 3 clients, with weights float32[7] and
+batches of rows float32[7]. The function takes seeds int64 [3]; the weights [7]; and for each client its column [n, 7],
+row numbers [steps, rows] and batch sizes [steps]. It folds the clients in order and returns the partial's leaves.
+"""
 
 from collections.abc import Sequence as SequenceOf
 
@@ -22,7 +29,7 @@ from fedcore.ir.purity import pure_symbols, seeded_symbols
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
-"""For each leaf of a value: how its sequence is laid out, or None where it is a tensor."""
+"""For each leaf of a value the layout of its sequence; None for a tensor."""
 
 
 @attrs.frozen
@@ -30,11 +37,12 @@ class Realized:
     """A compiled function over flat tensors.
 
     Args:
-        call: takes the flat tensors of all arguments; returns flat tensors.
-        pure: the same tensors give the same result, whatever the seed, and nothing else happens.
-        optimised: made of optimised graphs, and so large that optimising it again would take a second.
-        in_order: TensorFlow is not to regroup the sums, since they add clients one after the other, or since the
-            regrouped ones would explode.
+        call: takes the flat tensors of all arguments and returns flat tensors.
+        result: type of the result.
+        pure: the result depends on the tensors only, not on the seed, and there are no side effects.
+        optimised: built of optimised graphs; optimising the whole again would take a second.
+        in_order: TensorFlow must not regroup sums, because they add clients in order, or because regrouping would
+            make the graph explode.
     """
 
     call: tf.types.experimental.ConcreteFunction
@@ -48,7 +56,7 @@ class Realized:
         return arrived(list(out), self.result)
 
     def get_ready(self, tensors: SequenceOf) -> None:
-        """Has TensorFlow compile the function for the device of this scope, without running it."""
+        """Compiles the function for the device of this scope without running it: a cancelled call compiles only."""
         cancelled = Cancellation()
         cancelled.cancel()
         try:
@@ -58,11 +66,11 @@ class Realized:
 
 
 def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
-    """A nested tuple's layouts and its flat tensors: a sequence gives its columns and the rows that it draws.
+    """Layouts and flat tensors of a nested tuple; a sequence becomes its columns, row numbers and batch sizes.
 
     Args:
-        first: the number of its first leaf among those of the call's arguments. A sequence draws by its own, so it
-            draws the same in every stage, strategy and runtime.
+        first: number of the value's first leaf among the leaves of the call's arguments. The rows of a shuffled
+            sequence depend on the number of its leaf, so they are the same in every stage, strategy and runtime.
     """
     layouts: list[Layout | None] = []
     tensors: list = []
@@ -71,47 +79,47 @@ def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
             layouts.append(None)
             tensors.append(leaf)
             continue
-        drawn = leaf.draw(seed, first + position)
+        rows = leaf.draw(seed, first + position)
         layouts.append(leaf.layout)
-        tensors.extend([*leaf.arrays, drawn.rows, *([drawn.sizes] if leaf.layout.batched else [])])
+        tensors.extend([*leaf.arrays, rows.rows, *([rows.sizes] if leaf.layout.batched else [])])
     return tuple(layouts), tensors
 
 
 def _specs(type_: Type, layouts: Layouts) -> list[tf.TensorSpec]:
-    found = []
+    specs: list[tf.TensorSpec] = []
     for (_, leaf), layout in zip(leaves(type_), layouts, strict=True):
-        found.extend([spec(t) for t in tensor_leaves(leaf)] if layout is None else layout.specs())
-    return found
+        specs.extend([spec(t) for t in tensor_leaves(leaf)] if layout is None else layout.specs())
+    return specs
 
 
 def _unpack(type_: Type, layouts: Layouts, tensors: list):
-    """The nested tuple inside the graph; takes its tensors from the front of the list."""
+    """The nested tuple of a value in the graph; takes its tensors from the front of the list."""
     values = []
     for layout in layouts:
         if layout is None:
             values.append(tensors.pop(0))
             continue
         count = len(layout.specs())
-        given, tensors[:count] = tensors[:count], []
-        values.append(layout.open(given))
+        of_sequence, tensors[:count] = tensors[:count], []
+        values.append(layout.open(of_sequence))
     return unflatten(values, type_)
 
 
 def profiler_name(module: Module, stage: str) -> str:
-    """What TensorFlow's profiler shows for a stage of a computation."""
+    """Name of a stage in TensorFlow's profiler."""
     return scope(f"{module.main.name}_{stage}")
 
 
 def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Realized:
-    """A server stage, or the joining of two partials: takes a seed (int64), then the arguments' tensors."""
+    """The function of a server stage or of a merge: takes a seed (int64), then the tensors of the arguments."""
     function = module.function(name)
     run = interpreter(module)
     types = [p.type for p in function.parameters]
-    specs = [s for t, given in zip(types, layouts, strict=True) for s in _specs(t, given)]
+    specs = [s for t, of_type in zip(types, layouts, strict=True) for s in _specs(t, of_type)]
 
     def body(seed, *tensors):
         rest = list(tensors)
-        arguments = [_unpack(t, given, rest) for t, given in zip(types, layouts, strict=True)]
+        arguments = [_unpack(t, of_type, rest) for t, of_type in zip(types, layouts, strict=True)]
         out = run.run(function, *arguments, seed=tensor_seed(seed))
         return [tf.identity(t) for t in leaving(out, function.result_type)]
 
@@ -132,67 +140,80 @@ def realize_block(
     continues: bool = False,
     measured: SequenceOf[str] = (),
 ) -> Realized:
-    """A block of clients: starts from `zero`, folds the clients in order, returns the partial.
+    """The function that folds a block of clients, one after the other.
 
-    Takes one seed a client (an int64 vector), the tensors of the broadcasts, then those of each client.
+    It takes one seed for each client (int64 [clients]), the tensors of the broadcasts, and the tensors of each client.
 
     Args:
-        zero: the stage that makes the first partial; None where nothing is folded.
+        zero: name of the function that makes the initial partial; None if the stage has no partial.
+        broadcasts: number of the stage's parameters that all clients share.
         clients: for each client of the block the layouts of its arguments.
-        keeps: the stage also returns a value per client.
-        continues: it starts from a partial, whose tensors come last, and not from `zero`.
-        measured: names of values in the stage whose sizes are wanted.
+        keeps: the stage also returns a value for each client.
+        continues: the fold starts from a partial, whose tensors come last, and not from `zero`.
+        measured: names of values in the stage whose sizes are measured.
     Returns:
-        A function whose result is <partial,kept of each client,bits>, without what the stage does not give; `bits`
-        holds, client by client, those of each measured leaf of an open size.
+        A function whose result is <partial, client values, bits>, without the parts that the stage does not have;
+        `bits` is int64 [clients, n]: the sizes of the n measured leaves whose types leave their sizes open.
     """
     function = module.function(stage)
     first = 0 if zero is None else 1
-    shared = [p.type for p in function.parameters[first : first + broadcasts]]
-    own = [p.type for p in function.parameters[first + broadcasts :]]
-    specs = [spec(t) for type_ in shared for t in tensor_leaves(type_)]
+    broadcast_types = [p.type for p in function.parameters[first : first + broadcasts]]
+    client_types = [p.type for p in function.parameters[first + broadcasts :]]
+    specs = [spec(t) for type_ in broadcast_types for t in tensor_leaves(type_)]
     for layouts in clients:
-        specs.extend(s for t, given in zip(own, layouts, strict=True) for s in _specs(t, given))
-    before = module.function(zero).result_type if zero is not None and continues else None
-    if before is not None:
-        specs.extend(_specs(before, (None,) * len(leaves(before))))
+        specs.extend(s for t, of_type in zip(client_types, layouts, strict=True) for s in _specs(t, of_type))
+    partial_type = module.function(zero).result_type if zero is not None and continues else None
+    if partial_type is not None:
+        specs.extend(_specs(partial_type, _no_sequences(partial_type)))
     run = interpreter(module, xla=bool(function.attributes.get("xla")))
     sizes = sum(len(unsized(function.types()[name])) for name in measured)
     type_ = _block_type(module, zero, function, len(clients), keeps=keeps, sizes=sizes)
 
+    def run_client(arguments, seed):
+        """The stage's result for one client, and the sizes of its measured leaves."""
+        values = dict(zip([p.name for p in function.parameters], arguments, strict=True))
+        types = {p.name: p.type for p in function.parameters}
+        run.operations(function.operations, values, types, tensor_seed(seed))
+        bits = [size for name in measured for size in measured_bits(values[name], types[name])]
+        return values[function.result.name], bits
+
     def body(seeds, *tensors):
         rest = list(tensors)
-        common = [_unpack(t, (None,) * len(leaves(t)), rest) for t in shared]
-        given_to = [[_unpack(t, given, rest) for t, given in zip(own, layouts, strict=True)] for layouts in clients]
-        if before is not None:
-            partial = _unpack(before, (None,) * len(leaves(before)), rest)
+        broadcast = [_unpack(t, _no_sequences(t), rest) for t in broadcast_types]
+        of_clients = [
+            [_unpack(t, of_type, rest) for t, of_type in zip(client_types, layouts, strict=True)] for layouts in clients
+        ]
+        if partial_type is not None:
+            partial = _unpack(partial_type, _no_sequences(partial_type), rest)
         else:
-            partial = None if zero is None else run.run(module.function(zero), *common)
-        kept, bits = [], []
-        for k, mine in enumerate(given_to):
-            given = [*([] if zero is None else [partial]), *common, *mine]
-            known = dict(zip([p.name for p in function.parameters], given, strict=True))
-            types = {p.name: p.type for p in function.parameters}
-            run.operations(function.operations, known, types, tensor_seed(seeds[k]))
-            out = known[function.result.name]
-            bits.append([size for name in measured for size in measured_bits(known[name], types[name])])
+            partial = None if zero is None else run.run(module.function(zero), *broadcast)
+        client_values, bits = [], []
+        for k, of_client in enumerate(of_clients):
+            before = [] if zero is None else [partial]
+            result, of_sizes = run_client([*before, *broadcast, *of_client], seeds[k])
+            bits.append(of_sizes)
             if zero is None:
-                kept.append(out)
+                client_values.append(result)
             elif keeps:
-                partial = out[0]
-                kept.append(out[1])
+                partial = result[0]
+                client_values.append(result[1])
             else:
-                partial = out
-        result = [
+                partial = result
+        results = [
             *([] if zero is None else [partial]),
-            *([tuple(kept)] if keeps or zero is None else []),
+            *([tuple(client_values)] if keeps or zero is None else []),
             *([tf.reshape(tf.convert_to_tensor(bits, tf.int64), [len(clients), sizes])] if measured else []),
         ]
-        return [tf.identity(t) for t in leaving(tuple(result), type_)]
+        return [tf.identity(t) for t in leaving(tuple(results), type_)]
 
     body.__name__ = profiler_name(module, stage)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
     return _realized(traced, type_, in_order=len(clients) > 1)
+
+
+def _no_sequences(type_: Type) -> Layouts:
+    """Layouts of a value that holds tensors only."""
+    return (None,) * len(leaves(type_))
 
 
 def _realized(traced, result: Type, *, pure: bool = False, in_order: bool = False) -> Realized:
@@ -204,6 +225,7 @@ def _realized(traced, result: Type, *, pure: bool = False, in_order: bool = Fals
 def _block_type(
     module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool, sizes: int
 ) -> StructType:
+    """Type of the result of a block; see `realize_block`."""
     if zero is None:
         return StructType([(None, StructType([(None, function.result_type)] * clients))])
     partial = module.function(zero).result_type

@@ -1,4 +1,4 @@
-"""Graphs that XLA compiles: which may be, and calling them compiled inside a graph that is being built."""
+"""Which graphs XLA may compile."""
 
 from fedcore.graphs.graphdef.parsed_graph import body_of
 from fedcore.ir.module import Graph
@@ -16,10 +16,10 @@ _NAMES = """
 """
 
 COMPILED = frozenset(_NAMES.split())
-"""Operations that XLA compiles for a CPU at the speed of TensorFlow's kernels or above it.
+"""Operations that are at least as fast on a CPU when XLA compiles them.
 
-Not convolutions and pooling, which there are some thirty times slower than oneDNN's; nor loops, lists and random
-numbers, which are left to TensorFlow.
+Convolutions and pooling are left out: oneDNN's are some thirty times faster. Loops, tensor lists and random numbers are
+left to TensorFlow.
 """
 
 

@@ -1,100 +1,111 @@
-"""Operations that move entries: slices, joins, transposes, gathers and their gradients."""
+"""Operations that move entries: slices, concatenations, transposes, padding, and their gradients."""
 
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, row_by_row
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, rowwise_padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 
 @batching_rule("Transpose")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, order: BatchedValue) -> BatchedValue:
-    axes = [int(a) for a in call.constant(node, order)]
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, order: BatchedValue) -> BatchedValue:
+    axes = [int(a) for a in evaluation.constant_operand(node, order)]
     padded_axis = None if x.padded_axis is None else axes.index(x.padded_axis)
-    moved = [0, *(a + 1 for a in axes)] if x.stacked else axes
-    return BatchedValue(tf.transpose(call.tensor(x), moved), x.stacked, padded_axis, x.times, padding=x.padding)
+    moved = [0, *(a + 1 for a in axes)] if x.batched else axes
+    return BatchedValue(
+        tf.transpose(evaluation.tensor(x), moved), x.batched, padded_axis, x.entries_per_row, padding=x.padding
+    )
 
 
-def same_axes(
-    call: BatchedEvaluation, node: Node, lanes: tuple[BatchedValue, ...]
+def common_axes(
+    evaluation: BatchedEvaluation, node: Node, values: tuple[BatchedValue, ...]
 ) -> tuple[list[tf.Tensor], BatchedValue]:
-    """Tensors that are all stacked if one is, and a lane with their common batch (without a tensor)."""
-    axes = {(x.padded_axis, x.times) for x in lanes if x.padded_axis is not None}
+    """(tensors, axes): all tensors have a client axis if one operand is batched; `axes` has no tensor."""
+    axes = {(x.padded_axis, x.entries_per_row) for x in values if x.padded_axis is not None}
     if len(axes) > 1:
-        raise NoBatchingRule(node.op, "batches lie along different axes")
-    padded_axis, times = next(iter(axes), (None, 1))
-    if padded_axis is not None and any(x.padded_axis is None for x in lanes):
-        raise NoBatchingRule(node.op, "a batch is joined with an axis of constant size")
-    stacked = any(x.stacked for x in lanes)
-    joined = BatchedValue(None, stacked, padded_axis, times, padding=row_by_row(lanes))
-    return [call.stack(x) if stacked else call.tensor(x) for x in lanes], joined
+        raise NoBatchingRule(node.op, "the operands have their batches along different axes")
+    padded_axis, entries_per_row = next(iter(axes), (None, 1))
+    if padded_axis is not None and any(x.padded_axis is None for x in values):
+        raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
+    batched = any(x.batched for x in values)
+    joined = BatchedValue(None, batched, padded_axis, entries_per_row, padding=rowwise_padding(values))
+    return [evaluation.with_client_axis(x) if batched else evaluation.tensor(x) for x in values], joined
 
 
 @batching_rule("Pack")
-def _(call: BatchedEvaluation, node: Node, *lanes: BatchedValue) -> BatchedValue:
-    tensors, axes = same_axes(call, node, lanes)
+def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+    tensors, axes = common_axes(evaluation, node, values)
     at = node.get("axis", 0)
-    at = at + call.rank(lanes[0]) + 1 if at < 0 else at
+    at = at + evaluation.rank(values[0]) + 1 if at < 0 else at
     padded_axis = None if axes.padded_axis is None else axes.padded_axis + int(at <= axes.padded_axis)
-    return BatchedValue(tf.stack(tensors, at + int(axes.stacked)), axes.stacked, padded_axis, axes.times)
+    return BatchedValue(tf.stack(tensors, at + int(axes.batched)), axes.batched, padded_axis, axes.entries_per_row)
 
 
 @batching_rule("ConcatV2")
-def _(call: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
-    *lanes, axis = operands
-    tensors, axes = same_axes(call, node, tuple(lanes))
-    at = int(call.constant(node, axis)) % call.rank(lanes[0])
+def _(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
+    *values, axis = operands
+    tensors, axes = common_axes(evaluation, node, tuple(values))
+    at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(values[0])
     if at == axes.padded_axis:
-        raise NoBatchingRule("ConcatV2", "rows are joined along the batch")
-    return axes.like(tf.concat(tensors, at + int(axes.stacked)))
+        raise NoBatchingRule("ConcatV2", "it concatenates along the batch")
+    return axes.with_tensor(tf.concat(tensors, at + int(axes.batched)))
 
 
 @batching_rule("Unpack")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue) -> list[BatchedValue]:
-    at = node.get("axis", 0) % call.rank(x)
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> list[BatchedValue]:
+    at = node.get("axis", 0) % evaluation.rank(x)
     if at == x.padded_axis:
-        raise NoBatchingRule("Unpack", "rows are taken apart along the batch")
+        raise NoBatchingRule("Unpack", "it splits the batch")
     padded_axis = None if x.padded_axis is None else x.padded_axis - int(at < x.padded_axis)
-    parts = tf.unstack(call.tensor(x), node["num"], at + int(x.stacked))
-    return [BatchedValue(t, x.stacked, padded_axis, x.times) for t in parts]
+    parts = tf.unstack(evaluation.tensor(x), node["num"], at + int(x.batched))
+    return [BatchedValue(t, x.batched, padded_axis, x.entries_per_row) for t in parts]
 
 
 @batching_rule("Split")
-def _(call: BatchedEvaluation, node: Node, axis: BatchedValue, x: BatchedValue) -> list[BatchedValue]:
-    return _split(call, node, x, axis, node["num_split"])
+def _(evaluation: BatchedEvaluation, node: Node, axis: BatchedValue, x: BatchedValue) -> list[BatchedValue]:
+    return _split(evaluation, node, x, axis, node["num_split"])
 
 
 @batching_rule("SplitV")
 def _(
-    call: BatchedEvaluation, node: Node, x: BatchedValue, sizes: BatchedValue, axis: BatchedValue
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, sizes: BatchedValue, axis: BatchedValue
 ) -> list[BatchedValue]:
-    return _split(call, node, x, axis, [int(s) for s in call.constant(node, sizes)])
+    return _split(evaluation, node, x, axis, [int(s) for s in evaluation.constant_operand(node, sizes)])
 
 
-def _split(call: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue, parts) -> list[BatchedValue]:
-    at = int(call.constant(node, axis)) % call.rank(x)
+def _split(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue, parts) -> list[BatchedValue]:
+    at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
     if at == x.padded_axis:
-        raise NoBatchingRule(node.op, "rows are taken apart along the batch")
-    return [x.like(t) for t in tf.split(call.tensor(x), parts, at + int(x.stacked))]
+        raise NoBatchingRule(node.op, "it splits the batch")
+    return [x.with_tensor(t) for t in tf.split(evaluation.tensor(x), parts, at + int(x.batched))]
 
 
 @batching_rule("StridedSlice")
 def _(
-    call: BatchedEvaluation, node: Node, x: BatchedValue, begin: BatchedValue, end: BatchedValue, strides: BatchedValue
+    evaluation: BatchedEvaluation,
+    node: Node,
+    x: BatchedValue,
+    begin: BatchedValue,
+    end: BatchedValue,
+    strides: BatchedValue,
 ) -> BatchedValue:
-    padded_axis = _kept(call, node, x, call.rank(x), begin, end, strides)
-    if not x.stacked:
-        bounds = [(v, call.known(v)) for v in (begin, end, strides)]
-        tensors = [call.tensor(v) if k is None else tf.constant(k.values[0]) for v, k in bounds]
-        return BatchedValue(emit(node.op, [call.tensor(x), *tensors], node.attributes)[0], False, padded_axis, x.times)
-    operands, attributes = _shifted(call, node, begin, end, strides)
-    return BatchedValue(emit(node.op, [call.tensor(x), *operands], attributes)[0], True, padded_axis, x.times)
+    padded_axis = _padded_axis_after_slice(evaluation, node, x, evaluation.rank(x), begin, end, strides)
+    if not x.batched:
+        bounds = [(v, evaluation.known_value(v)) for v in (begin, end, strides)]
+        tensors = [evaluation.tensor(v) if k is None else tf.constant(k.values[0]) for v, k in bounds]
+        return BatchedValue(
+            emit(node.op, [evaluation.tensor(x), *tensors], node.attributes)[0], False, padded_axis, x.entries_per_row
+        )
+    operands, attributes = _bounds_with_client_axis(evaluation, node, begin, end, strides)
+    return BatchedValue(
+        emit(node.op, [evaluation.tensor(x), *operands], attributes)[0], True, padded_axis, x.entries_per_row
+    )
 
 
 @batching_rule("StridedSliceGrad")
 def _(
-    call: BatchedEvaluation,
+    evaluation: BatchedEvaluation,
     node: Node,
     shape: BatchedValue,
     begin: BatchedValue,
@@ -102,35 +113,37 @@ def _(
     strides: BatchedValue,
     dy: BatchedValue,
 ) -> BatchedValue:
-    known = call.known(shape)
-    operands, attributes = _shifted(call, node, begin, end, strides)
+    known = evaluation.known_value(shape)
+    operands, attributes = _bounds_with_client_axis(evaluation, node, begin, end, strides)
     if known is None:
-        if not shape.plain or dy.padded_axis is not None:
-            raise NoBatchingRule(node.op, "a shape is not known")
-        sizes = call.tensor(shape)
-        whole = tf.concat([tf.constant([call.clients], sizes.dtype), sizes], 0)
-        return BatchedValue(emit(node.op, [whole, *operands, call.stack(dy)], attributes)[0], True)
-    axis, times = call.batch_axis(node, known)
-    like = BatchedValue(None, padded_axis=axis, times=times)
-    if _kept(call, node, like, len(known.values[0]), begin, end, strides) != dy.padded_axis:
-        raise NoBatchingRule(node.op, "the batch becomes another axis")
+        if not shape.client_invariant or dy.padded_axis is not None:
+            raise NoBatchingRule(node.op, "its shape is not known")
+        sizes = evaluation.tensor(shape)
+        whole = tf.concat([tf.constant([evaluation.clients], sizes.dtype), sizes], 0)
+        return BatchedValue(emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)[0], True)
+    axis, entries_per_row = evaluation.batch_axis(node, known)
+    axes_of_shape = BatchedValue(None, padded_axis=axis, entries_per_row=entries_per_row)
+    if _padded_axis_after_slice(evaluation, node, axes_of_shape, len(known.values[0]), begin, end, strides) != dy.padded_axis:
+        raise NoBatchingRule(node.op, "the batch is along another axis in the gradient")
     sizes = known.values[0]
-    whole = tf.constant(np.concatenate([[call.clients], sizes]).astype(sizes.dtype))
-    return BatchedValue(emit(node.op, [whole, *operands, call.stack(dy)], attributes)[0], True, axis, times)
+    whole = tf.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))
+    return BatchedValue(
+        emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)[0], True, axis, entries_per_row
+    )
 
 
-def _shifted(call: BatchedEvaluation, node: Node, *bounds: BatchedValue) -> tuple[list, dict]:
-    """The bounds of a strided slice behind one more axis, which is kept whole."""
+def _bounds_with_client_axis(evaluation: BatchedEvaluation, node: Node, *bounds: BatchedValue) -> tuple[list, dict]:
+    """Operands and attributes of a strided slice of a tensor with a client axis, which is taken whole."""
     operands = []
     for bound, first in zip(bounds, (0, 0, 1), strict=True):
-        known = call.known(bound)
+        known = evaluation.known_value(bound)
         if known is not None:
             value = known.values[0]
             operands.append(tf.constant(np.concatenate([[first], value]).astype(value.dtype)))
             continue
-        if not bound.plain:
-            raise NoBatchingRule(node.op, "where it is cut differs between clients")
-        tensor = call.tensor(bound)
+        if not bound.client_invariant:
+            raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
+        tensor = evaluation.tensor(bound)
         operands.append(tf.concat([tf.constant([first], tensor.dtype), tensor], 0))
     attributes = dict(node.attributes)
     for mask in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"):
@@ -138,8 +151,8 @@ def _shifted(call: BatchedEvaluation, node: Node, *bounds: BatchedValue) -> tupl
     return operands, attributes
 
 
-def _kept(
-    call: BatchedEvaluation,
+def _padded_axis_after_slice(
+    evaluation: BatchedEvaluation,
     node: Node,
     x: BatchedValue,
     rank: int,
@@ -147,17 +160,17 @@ def _kept(
     end: BatchedValue,
     strides: BatchedValue,
 ) -> int | None:
-    """The position after a strided slice of the batch axis, which must be kept whole; other cuts are alike for all."""
+    """The padded axis after a strided slice. The slice takes the whole batch, and all clients have the same bounds."""
     if x.padded_axis is None:
-        if not (begin.plain and end.plain and strides.plain):
-            raise NoBatchingRule(node.op, "where it is cut differs between clients")
+        if not (begin.client_invariant and end.client_invariant and strides.client_invariant):
+            raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
         return None
-    steps = call.constant(node, strides)
-    starts, stops = call.known(begin), call.known(end)
+    steps = evaluation.constant_operand(node, strides)
+    starts, stops = evaluation.known_value(begin), evaluation.known_value(end)
     if starts is None or stops is None:
-        raise NoBatchingRule(node.op, "where it is cut is not known")
+        raise NoBatchingRule(node.op, "the bounds of the slice are not known")
     if not (starts.polynomial and stops.polynomial):
-        raise NoBatchingRule(node.op, "where it is cut differs between clients")
+        raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
     count = len(steps)
     masks = {m: node.get(f"{m}_mask", 0) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
 
@@ -176,72 +189,87 @@ def _kept(
             position += 1
         elif axis != padded_axis:
             if any(len({int(v[i]) for v in k.values}) > 1 for k in (starts, stops)):
-                raise NoBatchingRule(node.op, "where it is cut differs between clients")
+                raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
             axis, position = axis + 1, position + int(not has("shrink_axis", i))
         else:
             whole_start = has("begin", i) or all(v[i] == 0 for v in starts.values)
-            ends = zip(stops.values, call.probes, strict=True)
-            whole_end = has("end", i) or all(v[i] == p * x.times for v, p in ends)
+            ends = zip(stops.values, evaluation.probes, strict=True)
+            whole_end = has("end", i) or all(v[i] == p * x.entries_per_row for v, p in ends)
             if has("shrink_axis", i) or steps[i] != 1 or not whole_start or not whole_end:
-                raise NoBatchingRule(node.op, "rows are taken from the batch")
+                raise NoBatchingRule(node.op, "it takes some rows of the batch")
             return position
     return position + padded_axis - axis
 
 
 @batching_rule("Slice")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, begin: BatchedValue, size: BatchedValue) -> BatchedValue:
-    starts, sizes = call.constant(node, begin), call.known(size)
+def _(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, begin: BatchedValue, size: BatchedValue
+) -> BatchedValue:
+    starts, sizes = evaluation.constant_operand(node, begin), evaluation.known_value(size)
     if sizes is None:
-        raise NoBatchingRule("Slice", "its size is not known")
+        raise NoBatchingRule("Slice", "the size of the slice is not known")
     if x.padded_axis is None:
-        if not sizes.constant:
-            raise NoBatchingRule("Slice", "its size differs between clients")
+        if not sizes.is_constant:
+            raise NoBatchingRule("Slice", "the size of the slice differs between clients")
     else:
-        wanted = [v[x.padded_axis] in (-1, p * x.times) for v, p in zip(sizes.values, call.probes, strict=True)]
+        wanted = [
+            v[x.padded_axis] in (-1, p * x.entries_per_row)
+            for v, p in zip(sizes.values, evaluation.probes, strict=True)
+        ]
         if starts[x.padded_axis] != 0 or not all(wanted) or not sizes.polynomial:
-            raise NoBatchingRule("Slice", "rows are taken from the batch")
+            raise NoBatchingRule("Slice", "it takes some rows of the batch")
         if any((np.delete(v, x.padded_axis) != np.delete(sizes.values[0], x.padded_axis)).any() for v in sizes.values):
-            raise NoBatchingRule("Slice", "its size differs between clients")
+            raise NoBatchingRule("Slice", "the size of the slice differs between clients")
     first = sizes.values[0]
-    if x.stacked:
+    if x.batched:
         starts, first = np.concatenate([[0], starts]), np.concatenate([[-1], first])
-    return x.like(tf.slice(call.tensor(x), starts, first))
+    return x.with_tensor(tf.slice(evaluation.tensor(x), starts, first))
 
 
 @batching_rule("Pad", "PadV2", "MirrorPad")
 def _(
-    call: BatchedEvaluation, node: Node, x: BatchedValue, paddings: BatchedValue, *value: BatchedValue
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, paddings: BatchedValue, *value: BatchedValue
 ) -> BatchedValue:
-    amounts = call.constant(node, paddings)
+    amounts = evaluation.constant_operand(node, paddings)
     if x.padded_axis is not None and amounts[x.padded_axis].any():
-        raise NoBatchingRule(node.op, "the batch gets more rows")
-    if any(not v.plain for v in value):
-        raise NoBatchingRule(node.op, "what it is padded with differs between clients")
-    whole = np.concatenate([[[0, 0]], amounts]).astype(amounts.dtype) if x.stacked else amounts
-    operands = [call.tensor(x), tf.constant(whole), *(call.tensor(v) for v in value)]
-    return x.like(*emit(node.op, operands, node.attributes))
+        raise NoBatchingRule(node.op, "it adds rows to the batch")
+    if any(not v.client_invariant for v in value):
+        raise NoBatchingRule(node.op, "the padding value differs between clients")
+    whole = np.concatenate([[[0, 0]], amounts]).astype(amounts.dtype) if x.batched else amounts
+    operands = [evaluation.tensor(x), tf.constant(whole), *(evaluation.tensor(v) for v in value)]
+    return x.with_tensor(*emit(node.op, operands, node.attributes))
 
 
 @batching_rule("ReverseV2")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
-    axes = [int(a) % call.rank(x) for a in call.constant(node, axis)]
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+    axes = [int(a) % evaluation.rank(x) for a in evaluation.constant_operand(node, axis)]
     if x.padded_axis in axes:
-        raise NoBatchingRule("ReverseV2", "the rows of the batch change places")
-    return x.like(tf.reverse(call.tensor(x), [a + int(x.stacked) for a in axes]))
+        raise NoBatchingRule("ReverseV2", "it reverses the batch")
+    return x.with_tensor(tf.reverse(evaluation.tensor(x), [a + int(x.batched) for a in axes]))
 
 
 @batching_rule("OneHot")
 def _(
-    call: BatchedEvaluation, node: Node, indices: BatchedValue, depth: BatchedValue, on: BatchedValue, off: BatchedValue
+    evaluation: BatchedEvaluation,
+    node: Node,
+    indices: BatchedValue,
+    depth: BatchedValue,
+    on: BatchedValue,
+    off: BatchedValue,
 ) -> BatchedValue:
-    if not on.plain or not off.plain:
-        raise NoBatchingRule("OneHot", "its values differ between clients")
-    rank = call.rank(indices)
+    if not on.client_invariant or not off.client_invariant:
+        raise NoBatchingRule("OneHot", "its on and off values differ between clients")
+    rank = evaluation.rank(indices)
     at = node.get("axis", -1)
     at = rank if at < 0 else at
     padded_axis = None if indices.padded_axis is None else indices.padded_axis + int(at <= indices.padded_axis)
-    classes = int(call.constant(node, depth))
+    classes = int(evaluation.constant_operand(node, depth))
     tensor = tf.one_hot(
-        call.tensor(indices), classes, call.tensor(on), call.tensor(off), at + int(indices.stacked), node["T"]
+        evaluation.tensor(indices),
+        classes,
+        evaluation.tensor(on),
+        evaluation.tensor(off),
+        at + int(indices.batched),
+        node["T"],
     )
-    return BatchedValue(tensor, indices.stacked, padded_axis, indices.times)
+    return BatchedValue(tensor, indices.batched, padded_axis, indices.entries_per_row)

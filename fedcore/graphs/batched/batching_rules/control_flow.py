@@ -1,4 +1,7 @@
-"""Nested functions: calls, branches and loops, and the lists that loops hand on."""
+"""Nested functions: calls, assertions, branches and loops.
+
+All clients of a group take the same branch and the same number of iterations; otherwise there is no batching rule.
+"""
 
 from collections.abc import Sequence
 
@@ -11,172 +14,176 @@ from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
 
 @batching_rule("PartitionedCall", "StatefulPartitionedCall")
-def _(call: BatchedEvaluation, node: Node, body: Body, *lanes: BatchedValue) -> list[BatchedValue]:
-    return call.run(body.called(node["f"].name), lanes)
+def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
+    return evaluation.run(body.called(node["f"].name), values)
 
 
 @batching_rule("Assert")
 def _(
-    call: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *data: BatchedValue
+    evaluation: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *data: BatchedValue
 ) -> list[BatchedValue]:
-    """What holds for every size of the batch is not asked again; what all clients share is asked once."""
-    known = call.known(condition)
-    if known is not None and known.constant and known.values[0].all():
+    """A condition that is known to hold is dropped. One that all clients share is checked once."""
+    known = evaluation.known_value(condition)
+    if known is not None and known.is_constant and known.values[0].all():
         return []
-    if not all(lane.plain for lane in (condition, *data)):
+    if not all(value.client_invariant for value in (condition, *data)):
         raise NoBatchingRule("Assert", "its condition differs between clients")
-    emit("Assert", [call.tensor(x) for x in (condition, *data)], node.attributes)
+    emit("Assert", [evaluation.tensor(x) for x in (condition, *data)], node.attributes)
     return []
 
 
 @batching_rule("StatelessIf", "If")
 def _(
-    call: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *lanes: BatchedValue
+    evaluation: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *values: BatchedValue
 ) -> list[BatchedValue]:
-    """All clients take the same branch."""
-    if not condition.plain:
+    """A known condition selects the branch at build time."""
+    if not condition.client_invariant:
         raise NoBatchingRule(node.op, "clients may take different branches")
     branches = [body.called(node[name].name) for name in ("then_branch", "else_branch")]
-    known = call.known(condition)
+    known = evaluation.known_value(condition)
     if known is not None:
-        return call.run(branches[0 if known.values[0] else 1], lanes)
+        return evaluation.run(branches[0 if known.values[0] else 1], values)
     axes: list[list[tuple]] = []
 
     def take(branch: Body):
-        inner = call.inside()
-        out = inner.run(branch, lanes)
+        inner = evaluation.for_nested_graph()
+        out = inner.run(branch, values)
         axes.append([_axes(x) for x in out])
-        return [inner.stack(x) for x in out]
+        return [inner.with_client_axis(x) for x in out]
 
-    tensors = tf.cond(call.tensor(condition), lambda: take(branches[0]), lambda: take(branches[1]))
+    tensors = tf.cond(evaluation.tensor(condition), lambda: take(branches[0]), lambda: take(branches[1]))
     if [a[1:] for a in axes[0]] != [a[1:] for a in axes[1]]:
-        raise NoBatchingRule(node.op, "the branches give batches along different axes")
+        raise NoBatchingRule(node.op, "the results of the branches have their batches along different axes")
     return [
-        BatchedValue(t, True, padded_axis, times) for t, (_, padded_axis, times) in zip(tensors, axes[0], strict=True)
+        BatchedValue(t, True, padded_axis, entries_per_row)
+        for t, (_, padded_axis, entries_per_row) in zip(tensors, axes[0], strict=True)
     ]
 
 
-def _axes(lane: BatchedValue) -> tuple[bool, int | None, int]:
-    return lane.stacked, lane.padded_axis, lane.times
+def _axes(value: BatchedValue) -> tuple[bool, int | None, int]:
+    return value.batched, value.padded_axis, value.entries_per_row
 
 
 @batching_rule("StatelessWhile", "While")
-def _(call: BatchedEvaluation, node: Node, body: Body, *lanes: BatchedValue) -> list[BatchedValue]:
-    """All clients take the same number of steps. What the loop does not change is not carried."""
+def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
+    """The condition is client-invariant. Loop variables that the body returns unchanged are not carried.
+
+    The axes of the loop variables are a fixed point: the body is built on scratch graphs until they stay the same.
+    """
     step, test = body.called(node["body"].name), body.called(node["cond"].name)
-    carried = [i for i, r in enumerate(step.results) if r != (step.arguments[i], 0)]
-    state = [_changing(call, lanes[i]) if i in carried else lane for i, lane in enumerate(lanes)]
+    changing = [i for i, r in enumerate(step.results) if r != (step.arguments[i], 0)]
+    state = [_loop_value(evaluation, values[i]) if i in changing else value for i, value in enumerate(values)]
     while True:
-        after = _after_one_step(call, node, step, test, state, carried)
-        joined = [_joined(node, lane, after[i]) if i in after else lane for i, lane in enumerate(state)]
-        alike = all(_carries_alike(a, b) for a, b in zip(state, joined, strict=True))
+        after = _values_after_step(evaluation, node, step, test, state, changing)
+        joined = [_join(node, value, after[i]) if i in after else value for i, value in enumerate(state)]
+        converged = all(_same_carry(a, b) for a, b in zip(state, joined, strict=True))
         state = joined
-        if alike:
+        if converged:
             break
 
-    def lanes_of(tensors: Sequence[tf.Tensor]) -> list[BatchedValue]:
+    def values_of(tensors: Sequence[tf.Tensor]) -> list[BatchedValue]:
         whole = list(state)
-        for i, tensor in zip(carried, tensors, strict=True):
+        for i, tensor in zip(changing, tensors, strict=True):
             whole[i] = attrs.evolve(state[i], tensor=tensor)
         return whole
 
-    def goes_on(*tensors):
-        inner = call.inside()
-        return inner.tensor(inner.run(test, lanes_of(tensors))[0])
+    def condition_holds(*tensors):
+        inner = evaluation.for_nested_graph()
+        return inner.tensor(inner.run(test, values_of(tensors))[0])
 
     def advance(*tensors):
-        inner = call.inside()
-        out = inner.run(step, lanes_of(tensors))
-        return [inner.stack(out[i]) if state[i].stacked else inner.tensor(out[i]) for i in carried]
+        inner = evaluation.for_nested_graph()
+        out = inner.run(step, values_of(tensors))
+        return [inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i]) for i in changing]
 
-    start = [_started(call, lanes[i], state[i]) for i in carried]
-    shapes = [state[i].tensor.shape for i in carried]
-    end = tf.while_loop(goes_on, advance, start, shape_invariants=shapes, parallel_iterations=1)
+    start = [_initial_tensor(evaluation, values[i], state[i]) for i in changing]
+    shapes = [state[i].tensor.shape for i in changing]
+    end = tf.while_loop(condition_holds, advance, start, shape_invariants=shapes, parallel_iterations=1)
     return [
-        attrs.evolve(lane, filled=lane.tensor.dtype == tf.variant) if i in carried else lane
-        for i, lane in enumerate(lanes_of(end))
+        attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant) if i in changing else value
+        for i, value in enumerate(values_of(end))
     ]
 
 
-def _changing(call: BatchedEvaluation, lane: BatchedValue) -> BatchedValue:
-    """A carried value as it is in the loop: nothing of it is known but its axes."""
-    if lane.tensor is None:
-        return BatchedValue(call.tensor(lane), lane.stacked)
-    return attrs.evolve(lane, known=None, padding=Padding.UNKNOWN)
+def _loop_value(evaluation: BatchedEvaluation, value: BatchedValue) -> BatchedValue:
+    """A loop variable before the first iteration, with nothing known but its axes."""
+    if value.tensor is None:
+        return BatchedValue(evaluation.tensor(value), value.batched)
+    return attrs.evolve(value, known=None, padding=Padding.UNKNOWN)
 
 
-def _started(call: BatchedEvaluation, lane: BatchedValue, state: BatchedValue) -> tf.Tensor:
-    if lane.filled and state.stacked != lane.stacked:
-        raise NoBatchingRule("TensorListSetItem", "only some elements of a list differ between clients")
-    return call.stack(lane) if state.stacked else call.tensor(lane)
+def _initial_tensor(evaluation: BatchedEvaluation, value: BatchedValue, state: BatchedValue) -> tf.Tensor:
+    if value.has_elements and state.batched != value.batched:
+        raise NoBatchingRule("TensorListSetItem", "only some elements of the list differ between clients")
+    return evaluation.with_client_axis(value) if state.batched else evaluation.tensor(value)
 
 
-def _after_one_step(
-    call: BatchedEvaluation, node: Node, step: Body, test: Body, state: list[BatchedValue], carried: list[int]
+def _values_after_step(
+    evaluation: BatchedEvaluation, node: Node, step: Body, test: Body, state: list[BatchedValue], changing: list[int]
 ) -> dict:
-    """The carried values after a step, in a graph that is thrown away."""
-    found: dict[int, BatchedValue] = {}
+    """The loop variables after one iteration, built in a scratch graph."""
+    after: dict[int, BatchedValue] = {}
 
     def scratch():
-        inner = call.inside()
-        held = list(state)
-        for i in carried:
+        inner = evaluation.for_nested_graph()
+        inputs = list(state)
+        for i in changing:
             tensor = state[i].tensor
-            held[i] = attrs.evolve(state[i], tensor=tf.compat.v1.placeholder(tensor.dtype, tensor.shape))
-        if not inner.run(test, held)[0].plain:
+            inputs[i] = attrs.evolve(state[i], tensor=tf.compat.v1.placeholder(tensor.dtype, tensor.shape))
+        if not inner.run(test, inputs)[0].client_invariant:
             raise NoBatchingRule(node.op, "clients may take different numbers of steps")
-        out = inner.run(step, held)
-        for i in carried:
-            tensor = inner.stack(out[i]) if state[i].stacked else inner.tensor(out[i])
-            found[i] = attrs.evolve(out[i], tensor=tensor, stacked=out[i].stacked or state[i].stacked)
+        out = inner.run(step, inputs)
+        for i in changing:
+            tensor = inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i])
+            after[i] = attrs.evolve(out[i], tensor=tensor, batched=out[i].batched or state[i].batched)
 
     tf.function(scratch, autograph=False).get_concrete_function()
-    return found
+    return after
 
 
-def _joined(node: Node, before: BatchedValue, after: BatchedValue) -> BatchedValue:
-    """A lane that holds a carried value both before and after a step; its tensor has its shape only."""
-    stacked = before.stacked or after.stacked
+def _join(node: Node, before: BatchedValue, after: BatchedValue) -> BatchedValue:
+    """The least general value that covers a loop variable before and after an iteration; its tensor is abstract."""
+    batched = before.batched or after.batched
     is_list = before.tensor.dtype == tf.variant
     if before.padded_axis != after.padded_axis and not (is_list and before.padded_axis is None):
-        raise NoBatchingRule(node.op, "a value has a batch axis only before or after a step")
-    old, new = _whole_shape(before, after), _whole_shape(after, before)
+        raise NoBatchingRule(node.op, "a loop variable changes its batch axis")
+    old, new = _shape_with_client_axis(before, after), _shape_with_client_axis(after, before)
     shape = old if old.is_compatible_with(new) and old.rank == new.rank else tf.TensorShape(None)
     if shape.rank is not None:
         shape = tf.TensorShape([a if a == b else None for a, b in zip(old, new, strict=True)])
-    tensor = _Shaped(before.tensor.dtype, shape)
-    content = after.content
-    if before.filled and content is not None and not content.same(before.content):
-        content = None
+    tensor = _AbstractTensor(before.tensor.dtype, shape)
+    element_value = after.element_value
+    if before.has_elements and element_value is not None and not element_value.equals(before.element_value):
+        element_value = None
     return BatchedValue(
         tensor,
-        stacked,
+        batched,
         after.padded_axis,
-        after.times,
-        element=after.element,
-        filled=before.filled,
-        content=content,
+        after.entries_per_row,
+        element_shape=after.element_shape,
+        has_elements=before.has_elements,
+        element_value=element_value,
     )
 
 
-def _whole_shape(lane: BatchedValue, other: BatchedValue) -> tf.TensorShape:
-    shape = lane.tensor.shape
-    if lane.stacked or not other.stacked or lane.tensor.dtype == tf.variant:
+def _shape_with_client_axis(value: BatchedValue, other: BatchedValue) -> tf.TensorShape:
+    shape = value.tensor.shape
+    if value.batched or not other.batched or value.tensor.dtype == tf.variant:
         return shape
     return tf.TensorShape([other.tensor.shape[0]]).concatenate(shape)
 
 
 @attrs.frozen(eq=False)
-class _Shaped:
-    """Stands for a tensor whose value is not asked for."""
+class _AbstractTensor:
+    """Dtype and shape of a tensor, without a value."""
 
     dtype: tf.DType
     shape: tf.TensorShape
 
 
-def _carries_alike(a: BatchedValue, b: BatchedValue) -> bool:
+def _same_carry(a: BatchedValue, b: BatchedValue) -> bool:
     if a is b:
         return True
-    if (a.content is None) != (b.content is None):
+    if (a.element_value is None) != (b.element_value is None):
         return False
     return _axes(a) == _axes(b) and a.tensor.shape.as_list() == b.tensor.shape.as_list()

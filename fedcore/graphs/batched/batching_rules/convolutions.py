@@ -7,110 +7,138 @@ from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 
-def client_by_client(
-    call: BatchedEvaluation, node: Node, operands: list[tf.Tensor | list[tf.Tensor]]
+def unrolled_over_clients(
+    evaluation: BatchedEvaluation, node: Node, operands: list[tf.Tensor | list[tf.Tensor]]
 ) -> list[tf.Tensor]:
-    """One operation a client, their results stacked; operands are tensors for all, or one for each client."""
+    """Emits the operation once for each client and stacks the results: tensors [K, …].
+
+    Args:
+        operands: each a shared tensor, or a list with a tensor for each client.
+    """
     runs = []
-    for k in range(call.clients):
+    for k in range(evaluation.clients):
         inputs = [x[k] if isinstance(x, list) else x for x in operands]
         runs.append(emit(node.op, inputs, node.attributes))
     return [tf.stack(parts) for parts in zip(*runs, strict=True)]
 
 
-def own(call: BatchedEvaluation, lane: BatchedValue, *, masked: bool = False) -> tf.Tensor | list[tf.Tensor]:
-    """The tensor for all clients, or one for each."""
-    tensor = call.masked(lane) if masked else call.tensor(lane)
-    return tf.unstack(tensor, call.clients) if lane.stacked or (masked and lane.padded_axis is not None) else tensor
+def per_client(
+    evaluation: BatchedEvaluation, value: BatchedValue, *, masked: bool = False
+) -> tf.Tensor | list[tf.Tensor]:
+    """The tensor of a shared value; else a list with a tensor for each client."""
+    tensor = evaluation.masked(value) if masked else evaluation.tensor(value)
+    return (
+        tf.unstack(tensor, evaluation.clients)
+        if value.batched or (masked and value.padded_axis is not None)
+        else tensor
+    )
 
 
-def images(node: Node, *lanes: BatchedValue) -> int | None:
-    """The batch axis of operands that are batches of images."""
-    axes = {x.padded_axis for x in lanes}
+def image_batch_axis(node: Node, *values: BatchedValue) -> int | None:
+    """The common batch axis of batches of images: the leading axis, or None."""
+    axes = {x.padded_axis for x in values}
     if len(axes) > 1 or not axes <= {None, 0}:
-        raise NoBatchingRule(node.op, "the batch is not the leading axis of all its images")
+        raise NoBatchingRule(node.op, "the batch is not the leading axis of all operands")
     return axes.pop()
 
 
 @batching_rule("Conv2D", "DepthwiseConv2dNative", "Conv3D")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, kernel: BatchedValue) -> BatchedValue:
-    """One convolution a client.
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, kernel: BatchedValue) -> BatchedValue:
+    """Emits one convolution for each client.
 
-    On CPU this is as fast as one with a group of channels per client, or faster: that one has to move the client
-    axis behind the pixels first.
+    On CPU this is at least as fast as a grouped convolution with a group of channels for each client, which has to
+    transpose the client axis behind the pixels first.
     """
-    batch = images(node, x)
+    batch = image_batch_axis(node, x)
     if kernel.padded_axis is not None:
         raise NoBatchingRule(node.op, "the kernel has a batch axis")
-    (tensor,) = client_by_client(call, node, [own(call, x), own(call, kernel)])
-    return BatchedValue(tensor, True, batch, x.times)
+    (tensor,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x), per_client(evaluation, kernel)])
+    return BatchedValue(tensor, True, batch, x.entries_per_row)
 
 
 @batching_rule("Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput", "Conv3DBackpropInputV2")
-def _(call: BatchedEvaluation, node: Node, sizes: BatchedValue, kernel: BatchedValue, dy: BatchedValue) -> BatchedValue:
-    batch = images(node, dy)
-    known = call.known(sizes)
-    if known is None and not sizes.plain:
-        raise NoBatchingRule(node.op, "the size of the images is not known")
-    shape = call.tensor(sizes) if known is None else tf.constant(known.values[0])
-    (tensor,) = client_by_client(call, node, [shape, own(call, kernel), own(call, dy)])
-    return BatchedValue(tensor, True, batch, dy.times)
+def _(
+    evaluation: BatchedEvaluation, node: Node, sizes: BatchedValue, kernel: BatchedValue, dy: BatchedValue
+) -> BatchedValue:
+    batch = image_batch_axis(node, dy)
+    known = evaluation.known_value(sizes)
+    if known is None and not sizes.client_invariant:
+        raise NoBatchingRule(node.op, "the shape of the images is not known")
+    shape = evaluation.tensor(sizes) if known is None else tf.constant(known.values[0])
+    (tensor,) = unrolled_over_clients(
+        evaluation, node, [shape, per_client(evaluation, kernel), per_client(evaluation, dy)]
+    )
+    return BatchedValue(tensor, True, batch, dy.entries_per_row)
 
 
 @batching_rule("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter", "Conv3DBackpropFilterV2")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, sizes: BatchedValue, dy: BatchedValue) -> BatchedValue:
-    """Sums over the batch, so padded rows of both are zeros."""
-    images(node, x, dy)
-    shape = tf.constant(call.constant(node, sizes))
-    operands = [own(call, x, masked=x.padding is Padding.UNKNOWN), shape, own(call, dy, masked=True)]
-    (tensor,) = client_by_client(call, node, operands)
+def _(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, sizes: BatchedValue, dy: BatchedValue
+) -> BatchedValue:
+    """Sums over the batch: padded rows of the gradient are masked, and those of the images if they may be infinite."""
+    image_batch_axis(node, x, dy)
+    shape = tf.constant(evaluation.constant_operand(node, sizes))
+    operands = [
+        per_client(evaluation, x, masked=x.padding is Padding.UNKNOWN),
+        shape,
+        per_client(evaluation, dy, masked=True),
+    ]
+    (tensor,) = unrolled_over_clients(evaluation, node, operands)
     return BatchedValue(tensor, True)
 
 
 @batching_rule("MaxPool", "AvgPool", "MaxPoolGrad", "MaxPool3D", "AvgPool3D", "MaxPool3DGrad")
-def _(call: BatchedEvaluation, node: Node, *lanes: BatchedValue) -> BatchedValue:
-    batch = images(node, *lanes)
-    tensors = [call.stack(x) for x in lanes]
+def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+    batch = image_batch_axis(node, *values)
+    tensors = [evaluation.with_client_axis(x) for x in values]
     folded = [tf.reshape(t, [-1, *t.shape[2:]]) for t in tensors]
     (out,) = emit(node.op, folded, node.attributes)
-    return BatchedValue(_unfolded(call, out), True, batch, lanes[0].times)
+    return BatchedValue(_with_client_axis(evaluation, out), True, batch, values[0].entries_per_row)
 
 
 @batching_rule("AvgPoolGrad", "AvgPool3DGrad")
-def _(call: BatchedEvaluation, node: Node, shape: BatchedValue, dy: BatchedValue) -> BatchedValue:
-    batch = images(node, dy)
-    known = call.known(shape)
+def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, dy: BatchedValue) -> BatchedValue:
+    batch = image_batch_axis(node, dy)
+    known = evaluation.known_value(shape)
     if known is None:
-        raise NoBatchingRule(node.op, "the size of the images is not known")
+        raise NoBatchingRule(node.op, "the shape of the images is not known")
     count, *sizes = known.values[0]
-    whole = tf.constant([call.clients * count, *sizes], tf.int32)
-    dys = call.stack(dy)
+    whole = tf.constant([evaluation.clients * count, *sizes], tf.int32)
+    dys = evaluation.with_client_axis(dy)
     (out,) = emit(node.op, [whole, tf.reshape(dys, [-1, *dys.shape[2:]])], node.attributes)
-    return BatchedValue(_unfolded(call, out), True, batch, dy.times)
+    return BatchedValue(_with_client_axis(evaluation, out), True, batch, dy.entries_per_row)
 
 
-def _unfolded(call: BatchedEvaluation, tensor: tf.Tensor) -> tf.Tensor:
+def _with_client_axis(evaluation: BatchedEvaluation, tensor: tf.Tensor) -> tf.Tensor:
     rows = tensor.shape[0]
-    return tf.reshape(tensor, [call.clients, -1 if rows is None else rows // call.clients, *tensor.shape[1:]])
+    return tf.reshape(
+        tensor, [evaluation.clients, -1 if rows is None else rows // evaluation.clients, *tensor.shape[1:]]
+    )
 
 
 @batching_rule("FusedBatchNormV3", "FusedBatchNormV2", "FusedBatchNorm")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, *parameters: BatchedValue) -> list[BatchedValue]:
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, *parameters: BatchedValue) -> list[BatchedValue]:
     training = node.get("is_training", True)
-    batch = images(node, x)
+    batch = image_batch_axis(node, x)
     if batch is not None and training:
-        raise NoBatchingRule(node.op, "its statistics would count padded rows")
-    out = client_by_client(call, node, [own(call, x), *(own(call, p) for p in parameters)])
-    return [BatchedValue(out[0], True, batch, x.times), *(BatchedValue(t, True) for t in out[1:])]
+        raise NoBatchingRule(node.op, "its statistics would include padded rows")
+    out = unrolled_over_clients(
+        evaluation, node, [per_client(evaluation, x), *(per_client(evaluation, p) for p in parameters)]
+    )
+    return [BatchedValue(out[0], True, batch, x.entries_per_row), *(BatchedValue(t, True) for t in out[1:])]
 
 
 @batching_rule("FusedBatchNormGradV3", "FusedBatchNormGradV2", "FusedBatchNormGrad")
 def _(
-    call: BatchedEvaluation, node: Node, dy: BatchedValue, x: BatchedValue, *parameters: BatchedValue
+    evaluation: BatchedEvaluation, node: Node, dy: BatchedValue, x: BatchedValue, *parameters: BatchedValue
 ) -> list[BatchedValue]:
-    batch = images(node, dy, x)
+    batch = image_batch_axis(node, dy, x)
     if batch is not None and node.get("is_training", True):
-        raise NoBatchingRule(node.op, "its statistics would count padded rows")
-    operands = [own(call, dy, masked=True), own(call, x), *(own(call, p) for p in parameters)]
-    out = client_by_client(call, node, operands)
-    return [BatchedValue(out[0], True, batch, x.times), *(BatchedValue(t, True) for t in out[1:])]
+        raise NoBatchingRule(node.op, "its statistics would include padded rows")
+    operands = [
+        per_client(evaluation, dy, masked=True),
+        per_client(evaluation, x),
+        *(per_client(evaluation, p) for p in parameters),
+    ]
+    out = unrolled_over_clients(evaluation, node, operands)
+    return [BatchedValue(out[0], True, batch, x.entries_per_row), *(BatchedValue(t, True) for t in out[1:])]

@@ -1,4 +1,8 @@
-"""Operations that work entry by entry, with broadcasting."""
+"""Elementwise operations with broadcasting.
+
+Exact operations round the same way in vector and scalar instructions. Inexact ones do not, so they are applied to whole
+packets (`BatchedEvaluation.apply_in_packets`): their bits then do not depend on the number of clients.
+"""
 
 from collections.abc import Iterable
 
@@ -10,11 +14,11 @@ from fedcore.graphs.batched.batched_value import (
     NoBatchingRule,
     Padding,
     batching_rule,
-    multiplied,
-    row_by_row,
+    product_padding,
+    rowwise_padding,
 )
 from fedcore.graphs.batched.batching_rules.matmul import scaled_product
-from fedcore.graphs.batched.client_select import chosen
+from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
@@ -42,83 +46,83 @@ _GRADIENTS = (
 
 
 @batching_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     return x
 
 
 @batching_rule("IdentityN")
-def _(call: BatchedEvaluation, node: Node, *lanes: BatchedValue) -> list[BatchedValue]:
-    return list(lanes)
+def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
+    return list(values)
 
 
-def _padding(node: Node, lanes: Iterable[BatchedValue]) -> Padding | None:
-    zeros = node.op in _ZERO_AT_ZERO.split() and all(x.padding is Padding.ZEROS for x in lanes)
+def _padding(node: Node, values: Iterable[BatchedValue]) -> Padding | None:
+    zeros = node.op in _ZERO_AT_ZERO.split() and all(x.padding is Padding.ZEROS for x in values)
     return Padding.ZEROS if zeros else None
 
 
 @batching_rule("Cast")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    return x.like(emit("Cast", [call.tensor(x)], node.attributes)[0], padding=x.padding)
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    return x.with_tensor(emit("Cast", [evaluation.tensor(x)], node.attributes)[0], padding=x.padding)
 
 
 @batching_rule(*_EXACT_UNARY.split())
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    return x.like(*emit(node.op, [call.tensor(x)], node.attributes), padding=_padding(node, [x]))
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    return x.with_tensor(*emit(node.op, [evaluation.tensor(x)], node.attributes), padding=_padding(node, [x]))
 
 
 @batching_rule(*_INEXACT_UNARY.split())
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     def apply(t):
         return emit(node.op, [t], node.attributes)[0]
 
-    tensor = call.tensor(x)
-    return x.like(call.even(apply, tensor) if x.stacked else apply(tensor))
+    tensor = evaluation.tensor(x)
+    return x.with_tensor(evaluation.apply_in_packets(apply, tensor) if x.batched else apply(tensor))
 
 
 @batching_rule("ZerosLike", "OnesLike")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    shape = None if node["T"] == tf.variant else call.shape_known(x)
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    shape = None if node["T"] == tf.variant else evaluation.known_shape(x)
     if shape is None:
-        return x.like(*emit(node.op, [call.tensor(x)], node.attributes), element=x.element)
+        return x.with_tensor(*emit(node.op, [evaluation.tensor(x)], node.attributes), element_shape=x.element_shape)
     value = 0 if node.op == "ZerosLike" else 1
     dtype = node["T"]
-    return BatchedValue(tf.fill(shape.values[0], tf.constant(value, dtype)), False, x.padded_axis, x.times)
+    return BatchedValue(tf.fill(shape.values[0], tf.constant(value, dtype)), False, x.padded_axis, x.entries_per_row)
 
 
 @batching_rule("Bitcast")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    """To a smaller dtype an axis is added at the end, to a larger one the last axis goes."""
-    if node["T"].size < node["type"].size and x.padded_axis == call.rank(x) - 1:
-        raise NoBatchingRule("Bitcast", "the batch is the axis that goes")
-    return x.like(*emit("Bitcast", [call.tensor(x)], node.attributes))
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """A smaller dtype adds an axis at the end; a larger one removes the last axis."""
+    if node["T"].size < node["type"].size and x.padded_axis == evaluation.rank(x) - 1:
+        raise NoBatchingRule("Bitcast", "it removes the batch axis")
+    return x.with_tensor(*emit("Bitcast", [evaluation.tensor(x)], node.attributes))
 
 
 def aligned(
-    call: BatchedEvaluation, node: Node, lanes: tuple[BatchedValue, ...]
+    evaluation: BatchedEvaluation, node: Node, values: tuple[BatchedValue, ...]
 ) -> tuple[list[tf.Tensor], BatchedValue]:
-    """Tensors that broadcast as the clients' own values do, and a lane whose axes the result has (without a tensor)."""
-    rank = max(call.rank(x) for x in lanes)
-    stacked = any(x.stacked for x in lanes)
-    axes = {(x.padded_axis + rank - call.rank(x), x.times) for x in lanes if x.padded_axis is not None}
+    """(tensors that broadcast like the values of one client, the axes of the result as a value without a tensor)."""
+    rank = max(evaluation.rank(x) for x in values)
+    batched = any(x.batched for x in values)
+    axes = {(x.padded_axis + rank - evaluation.rank(x), x.entries_per_row) for x in values if x.padded_axis is not None}
     if len(axes) > 1:
-        raise NoBatchingRule(node.op, "two batches meet along different axes")
+        raise NoBatchingRule(node.op, "the operands have their batches along different axes")
     for axis, _ in axes:
-        for x in lanes:
-            own = axis - (rank - call.rank(x))
-            if x.padded_axis is None and own >= 0 and call.shape(x)[own] != 1:
-                raise NoBatchingRule(node.op, "a batch meets an axis of constant size")
-    batch, times = next(iter(axes), (None, 1))
+        for x in values:
+            axis_of_x = axis - (rank - evaluation.rank(x))
+            if x.padded_axis is None and axis_of_x >= 0 and evaluation.shape(x)[axis_of_x] != 1:
+                raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
+    batch, entries_per_row = next(iter(axes), (None, 1))
     tensors = []
-    for x in lanes:
-        tensor = call.tensor(x)
-        if x.stacked:
-            tensor = leading_ones(tensor, rank - call.rank(x))
+    for x in values:
+        tensor = evaluation.tensor(x)
+        if x.batched:
+            tensor = insert_unit_axes(tensor, rank - evaluation.rank(x))
         tensors.append(tensor)
-    return tensors, BatchedValue(None, stacked, batch, times, padding=row_by_row(lanes))
+    return tensors, BatchedValue(None, batched, batch, entries_per_row, padding=rowwise_padding(values))
 
 
-def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
-    """A stacked tensor with `count` axes of size 1 after the axis of clients."""
+def insert_unit_axes(tensor: tf.Tensor, count: int) -> tf.Tensor:
+    """A batched tensor with `count` axes of size 1 after the client axis."""
     if not count:
         return tensor
     if tensor.shape.is_fully_defined():
@@ -129,34 +133,34 @@ def leading_ones(tensor: tf.Tensor, count: int) -> tf.Tensor:
 
 
 @batching_rule("Mul")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
-    for lane, factor, sole in ((x, y, node.sole[0]), (y, x, node.sole[1])):
-        known = call.known(factor)
-        if known is not None and known.constant and not known.values[0].ndim and known.values[0] == 1:
-            return lane
-        if sole and lane.stacked and lane.tensor is not None and not call.rank(factor):
-            scaled = scaled_product(lane.tensor, call.tensor(factor))
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+    for value, factor, sole in ((x, y, node.sole[0]), (y, x, node.sole[1])):
+        known = evaluation.known_value(factor)
+        if known is not None and known.is_constant and not known.values[0].ndim and known.values[0] == 1:
+            return value
+        if sole and value.batched and value.tensor is not None and not evaluation.rank(factor):
+            scaled = scaled_product(value.tensor, evaluation.tensor(factor))
             if scaled is not None:
-                return attrs.evolve(lane, tensor=scaled)
-    tensors, axes = aligned(call, node, (x, y))
-    return axes.like(*emit("Mul", tensors, node.attributes), padding=multiplied((x, y)))
+                return attrs.evolve(value, tensor=scaled)
+    tensors, axes = aligned(evaluation, node, (x, y))
+    return axes.with_tensor(*emit("Mul", tensors, node.attributes), padding=product_padding((x, y)))
 
 
 @batching_rule(*_EXACT_BINARY.split())
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
-    tensors, axes = aligned(call, node, (x, y))
-    return axes.like(*emit(node.op, tensors, node.attributes), padding=_padding(node, (x, y)))
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+    tensors, axes = aligned(evaluation, node, (x, y))
+    return axes.with_tensor(*emit(node.op, tensors, node.attributes), padding=_padding(node, (x, y)))
 
 
 @batching_rule(*_INEXACT_BINARY.split())
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
-    tensors, axes = aligned(call, node, (x, y))
-    if not axes.stacked:
-        return axes.like(*emit(node.op, tensors, node.attributes))
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+    tensors, axes = aligned(evaluation, node, (x, y))
+    if not axes.batched:
+        return axes.with_tensor(*emit(node.op, tensors, node.attributes))
     shape = tf.broadcast_static_shape(tensors[0].shape, tensors[1].shape)
     if not shape.is_fully_defined():
         shape = tf.broadcast_dynamic_shape(tf.shape(tensors[0]), tf.shape(tensors[1]))
-    # A constant number stays one: TensorFlow makes a square of a power of 2.
+    # A scalar stays a scalar: TensorFlow rewrites Pow by a constant scalar 2 to Square.
     wide = [t for t in tensors if t.shape.rank]
     wide = [t if t.shape == shape else tf.broadcast_to(t, shape) for t in wide]
 
@@ -164,68 +168,77 @@ def _(call: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> 
         rest = iter(parts)
         return emit(node.op, [next(rest) if t.shape.rank else t for t in tensors], node.attributes)[0]
 
-    return axes.like(call.even(apply, *wide))
+    return axes.with_tensor(evaluation.apply_in_packets(apply, *wide))
 
 
 @batching_rule(*_GRADIENTS.split())
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
-    """These do not broadcast. Products that are added up are fused in some places of a tensor only."""
-    _, axes = aligned(call, node, (x, y))
-    tensors = [call.stack(v) if axes.stacked else call.tensor(v) for v in (x, y)]
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+    """Gradients do not broadcast. Most are inexact: only vector instructions fuse multiplication and addition."""
+    _, axes = aligned(evaluation, node, (x, y))
+    tensors = [evaluation.with_client_axis(v) if axes.batched else evaluation.tensor(v) for v in (x, y)]
 
     def apply(*parts):
         return emit(node.op, parts, node.attributes)[0]
 
-    steps = node.op in ("ReluGrad", "Relu6Grad", "LeakyReluGrad")  # these take the gradient first
-    out = apply(*tensors) if steps or not axes.stacked else call.even(apply, *tensors)
-    return axes.like(out, padding=Padding.ZEROS if steps and x.padding is Padding.ZEROS else None)
+    is_exact = node.op in ("ReluGrad", "Relu6Grad", "LeakyReluGrad")  # the gradient is their first operand
+    out = apply(*tensors) if is_exact or not axes.batched else evaluation.apply_in_packets(apply, *tensors)
+    return axes.with_tensor(out, padding=Padding.ZEROS if is_exact and x.padding is Padding.ZEROS else None)
 
 
 @batching_rule("SelectV2", "ClipByValue")
-def _(call: BatchedEvaluation, node: Node, *lanes: BatchedValue) -> BatchedValue:
-    tensors, axes = aligned(call, node, lanes)
+def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+    tensors, axes = aligned(evaluation, node, values)
     if node.op == "ClipByValue":
-        return axes.like(tf.minimum(tf.maximum(tensors[0], tensors[1]), tensors[2]))
-    condition, yes, no = lanes
-    if condition.stacked and not call.rank(condition) and yes.stacked and call.rank(yes) >= call.rank(no):
-        return axes.like(*chosen(call.tensor(condition), [tensors[1]], [tensors[2]]))
+        return axes.with_tensor(tf.minimum(tf.maximum(tensors[0], tensors[1]), tensors[2]))
+    condition, yes, no = values
+    if (
+        condition.batched
+        and not evaluation.rank(condition)
+        and yes.batched
+        and evaluation.rank(yes) >= evaluation.rank(no)
+    ):
+        return axes.with_tensor(*select_by_client(evaluation.tensor(condition), [tensors[1]], [tensors[2]]))
     shape = tensors[0].shape
     if shape.is_fully_defined() and all(t.shape in (shape, tf.TensorShape([])) for t in tensors[1:]):
-        # Numbers are made as large as the others once, where the graph is in a loop.
+        # Scalars are broadcast here, as loop-invariant operations, and not by SelectV2 in each iteration.
         x, y = (t if t.shape == shape else tf.fill(shape, t) for t in tensors[1:])
-        return axes.like(tf.raw_ops.Select(condition=tensors[0], x=x, y=y))
-    return axes.like(*emit("SelectV2", tensors, node.attributes))
+        return axes.with_tensor(tf.raw_ops.Select(condition=tensors[0], x=x, y=y))
+    return axes.with_tensor(*emit("SelectV2", tensors, node.attributes))
 
 
 @batching_rule("Select")
-def _(call: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue) -> BatchedValue:
-    """A vector condition chooses rows; else as SelectV2."""
-    missing = call.rank(x) - call.rank(condition)
-    if missing and call.rank(condition) == 1:
-        tensor = call.tensor(condition)
+def _(
+    evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue
+) -> BatchedValue:
+    """A vector condition selects rows; other conditions work as in SelectV2."""
+    missing = evaluation.rank(x) - evaluation.rank(condition)
+    if missing and evaluation.rank(condition) == 1:
+        tensor = evaluation.tensor(condition)
         for _ in range(missing):
             tensor = tf.expand_dims(tensor, -1)
-        condition = condition.like(tensor)
-    tensors, axes = aligned(call, node, (condition, x, y))
-    return axes.like(tf.where(*tensors))
+        condition = condition.with_tensor(tensor)
+    tensors, axes = aligned(evaluation, node, (condition, x, y))
+    return axes.with_tensor(tf.where(*tensors))
 
 
 @batching_rule("AddN")
-def _(call: BatchedEvaluation, node: Node, *lanes: BatchedValue) -> BatchedValue:
+def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     if node["T"] == tf.variant:
-        return lanes[0].like(tf.add_n([call.tensor(x) for x in lanes]), element=lanes[0].element)
-    tensors, axes = aligned(call, node, lanes)
-    if len({x.stacked for x in lanes}) > 1:
+        return values[0].with_tensor(
+            tf.add_n([evaluation.tensor(x) for x in values]), element_shape=values[0].element_shape
+        )
+    tensors, axes = aligned(evaluation, node, values)
+    if len({x.batched for x in values}) > 1:
         total = tensors[0]
         for tensor in tensors[1:]:
             total = total + tensor
-        return axes.like(total, padding=_padding(node, lanes))
-    return axes.like(tf.add_n(tensors), padding=_padding(node, lanes))
+        return axes.with_tensor(total, padding=_padding(node, values))
+    return axes.with_tensor(tf.add_n(tensors), padding=_padding(node, values))
 
 
 @batching_rule("BiasAdd")
-def _(call: BatchedEvaluation, node: Node, x: BatchedValue, bias: BatchedValue) -> BatchedValue:
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, bias: BatchedValue) -> BatchedValue:
     if node.get("data_format", b"NHWC") != b"NHWC":
-        raise NoBatchingRule("BiasAdd", "channels come first")
-    (tensor, b), axes = aligned(call, node, (x, bias))
-    return axes.like(tensor + b)
+        raise NoBatchingRule("BiasAdd", "its data format is not NHWC")
+    (tensor, b), axes = aligned(evaluation, node, (x, bias))
+    return axes.with_tensor(tensor + b)

@@ -1,16 +1,16 @@
-"""Random numbers: each client draws from its own seed what it would draw alone."""
+"""Stateless random numbers: emitted once for each client, so that a client has the numbers that it has alone."""
 
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule
-from fedcore.graphs.batched.batching_rules.convolutions import client_by_client, own
+from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 
 @batching_rule("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg")
-def _(call: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[BatchedValue]:
-    return [BatchedValue(t, True) for t in client_by_client(call, node, [own(call, seed)])]
+def _(evaluation: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[BatchedValue]:
+    return [BatchedValue(t, True) for t in unrolled_over_clients(evaluation, node, [per_client(evaluation, seed)])]
 
 
 @batching_rule(
@@ -19,25 +19,25 @@ def _(call: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[BatchedVa
     *("StatelessRandomUniform", "StatelessRandomNormal", "StatelessTruncatedNormal"),
     *("StatelessRandomUniformInt", "StatelessRandomUniformFullInt"),
 )
-def _(call: BatchedEvaluation, node: Node, shape: BatchedValue, *operands: BatchedValue) -> BatchedValue:
-    """The leading rows of a padded batch are what the batch alone would draw."""
-    known = call.known(shape)
+def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands: BatchedValue) -> BatchedValue:
+    """The numbers depend on their position only: the leading rows are those of an unpadded batch."""
+    known = evaluation.known_value(shape)
     if known is None:
-        raise NoBatchingRule(node.op, "a shape is not known")
-    axis, times = call.batch_axis(node, known)
+        raise NoBatchingRule(node.op, "its shape is not known")
+    axis, entries_per_row = evaluation.batch_axis(node, known)
     if axis not in (None, 0):
         raise NoBatchingRule(node.op, "the batch is not the leading axis")
     sizes = tf.constant(known.values[0])
-    if not any(x.stacked for x in operands):
-        (tensor,) = emit(node.op, [sizes, *(call.tensor(x) for x in operands)], node.attributes)
-        return BatchedValue(tensor, False, axis, times)
-    (tensor,) = client_by_client(call, node, [sizes, *(own(call, x) for x in operands)])
-    return BatchedValue(tensor, True, axis, times)
+    if not any(x.batched for x in operands):
+        (tensor,) = emit(node.op, [sizes, *(evaluation.tensor(x) for x in operands)], node.attributes)
+        return BatchedValue(tensor, False, axis, entries_per_row)
+    (tensor,) = unrolled_over_clients(evaluation, node, [sizes, *(per_client(evaluation, x) for x in operands)])
+    return BatchedValue(tensor, True, axis, entries_per_row)
 
 
 @batching_rule("StatelessMultinomial", "StatelessParameterizedTruncatedNormal", "StatelessShuffle")
-def _(call: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
+def _(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
     if any(x.padded_axis is not None for x in operands):
-        raise NoBatchingRule(node.op, "a padded batch would be drawn from")
-    (tensor,) = client_by_client(call, node, [own(call, x) for x in operands])
+        raise NoBatchingRule(node.op, "an operand has a batch axis")
+    (tensor,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x) for x in operands])
     return BatchedValue(tensor, True)

@@ -1,0 +1,108 @@
+"""Interprets the local functions of a stage over batched values.
+
+In:  operations of a plan's function, and batched values and sequences for its parameters. Out: batched values.
+
+A sequence is reduced step by step: step s takes one element of every client. With width 4, a carry of weights [4, 7]
+and clients with 3, 3, 2 and 1 batches, the loop has 3 steps; in step 2 the weights of the last two clients are left
+unchanged. Calls of graphs go to `batched_call`.
+"""
+
+import functools
+from collections.abc import Callable
+
+import attrs
+import tensorflow as tf
+
+from fedcore.graphs.batched.batched_call import batched_call
+from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
+from fedcore.graphs.batched.counted_loop import counted_loop
+from fedcore.graphs.batched.packing import PackedLayout
+from fedcore.graphs.stages.kernels import kernels
+from fedcore.graphs.stages.xla import can_compile
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.ir.interpret import Interpreter
+from fedcore.ir.module import Module, Operation
+from fedcore.ir.operations import lookup
+from fedcore.types import Type
+
+BATCHABLE = ("struct", "item", "call", "bind", "literal", "generic_zero", "sequence_reduce", "sequence_map")
+"""Operations of a batched stage; fusing turns the others into graphs."""
+
+
+class BatchedInterpreter:
+    """Interpreter whose values are `BatchedValue`s and `BatchedSequence`s.
+
+    Args:
+        layout: of the packed clients.
+        xla: compile graphs with XLA where possible.
+    """
+
+    def __init__(self, module: Module, layout: PackedLayout, *, xla: bool):
+        self._batch_sizes: tf.Tensor | None = None  # of the step that is being built
+        self._layout = layout
+        self._xla = xla
+        self._interpreter = Interpreter(module, self._evaluate, self._graph)
+        self.run = self._interpreter.run
+        self.operations = self._interpreter.operations
+
+    def _graph(self, graph, data: bytes) -> Callable:
+        compiles = self._xla and can_compile(graph, data)
+
+        def call(*arguments, seed=None):
+            values = flatten(arguments)
+            sizes = self._batch_sizes if any(value.padded_axis is not None for value in values) else None
+            build = functools.partial(batched_call, graph, data, values, sizes, seed)
+            return unflatten(_compiled(build) if compiles else build(), graph.type.result)
+
+        return call
+
+    def _evaluate(self, op: Operation, types, values, seed):
+        if op.kind not in BATCHABLE:
+            raise NoBatchingRule(op.kind, "the operation stands outside of graphs")
+        if op.kind == "sequence_map":
+            function, sequence = values
+            return attrs.evolve(sequence, maps=(*sequence.maps, function))
+        if op.kind == "sequence_reduce":
+            sequence, zero, function = values
+            return self._reduce(sequence, zero, function, op.type)
+        if op.kind in kernels:
+            return unflatten([shared(t) for t in flatten(kernels[op.kind](op))], op.type)
+        declared = lookup(op.kind)
+        return declared.meaning(*values, **declared.variables(op, types))
+
+    def _reduce(self, sequence: BatchedSequence, zero, function: Callable, type_: Type):
+        """Steps until all clients have ended. The carry of a client that has ended is frozen.
+
+        Where all clients take the same number of steps nothing is frozen; the results of empty lanes are not used.
+        """
+        clients = int(sequence.sizes.shape[0])
+
+        def step(s, *carry):
+            sizes = sequence.batch_sizes(s)
+            self._batch_sizes = sizes if sequence.layout.batched else None
+            element = sequence.element(s, sizes)
+            after = flatten(at_element(function, s)(unflatten([batched(t) for t in carry], type_), element))
+            self._batch_sizes = None
+            active = None if self._layout.equal_steps else sizes > 0
+            return [broadcast_to_clients(value, clients) for value in after], active
+
+        initial = [broadcast_to_clients(value, clients) for value in flatten(zero)]
+        if self._layout.single_step:
+            state, _ = step(tf.constant(0, tf.int64), *initial)
+        else:
+            steps = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
+            state = counted_loop(step, steps, initial)
+        return unflatten([batched(t) for t in state], type_)
+
+
+def _compiled(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:
+    """Calls a function of the operations that `build` emits; XLA compiles it when it first runs."""
+    values: list[BatchedValue] = []
+
+    def body() -> list[tf.Tensor]:
+        values[:] = build()
+        return [value.tensor for value in values]
+
+    tensors = tf.function(body, autograph=False, jit_compile=True)()
+    return [attrs.evolve(value, tensor=t) for value, t in zip(values, tensors, strict=True)]
