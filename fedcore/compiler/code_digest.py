@@ -58,7 +58,7 @@ def code_digest() -> str | None:
 def _rules() -> list[tuple[str, Callable]]:
     """The rules of third parties for stacking clients; none where that part of fedcore has not been imported."""
     lanes = sys.modules.get("fedcore.graphs.batched.batched_value")
-    known = lanes.rules if lanes is not None else {}
+    known = lanes.batching_rules if lanes is not None else {}
     return sorted((name, fn) for name, fn in known.items() if _is_foreign(fn))
 
 

@@ -2,14 +2,15 @@
 
 import functools
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+import attrs
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.canonical_form import with_content_names
+from fedcore.graphs.graphdef.parsed_graph import operations_in
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.graphs.graphdef.sequence_operands import (
     SequenceOperand,
@@ -25,37 +26,40 @@ from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.module import Graph
+from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, leaves, tensor_leaves
 
 
-class _ParsedGraphs:
-    """Parsed GraphDefs by digest, the 256 used last: importing needs the message, not the bytes.
+@attrs.frozen(eq=False)
+class _Importable:
+    """A graph as it is imported.
 
-    Their functions have content names.
+    Args:
+        graph_def: without the placeholders of its arguments and seed; its functions have content names.
+        used: the names of the nodes that are an input of another node.
+        inlined: whether its nodes are copied into the graph around, rather than called as a function.
     """
 
-    def __init__(self, max_entries: int = 256):
-        self._parsed: OrderedDict[str, tuple] = OrderedDict()
-        self._max_entries = max_entries
-
-    def get(self, digest: str, data: bytes) -> tuple[graph_pb2.GraphDef, frozenset[str]]:
-        if digest not in self._parsed:
-            graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
-            used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
-            kept = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
-            del graph_def.node[:]
-            graph_def.node.extend(kept)
-            self._parsed[digest] = (graph_def, used)
-            if len(self._parsed) > self._max_entries:
-                self._parsed.popitem(last=False)
-        return self._parsed[digest]
+    graph_def: graph_pb2.GraphDef
+    used: frozenset[str]
+    inlined: bool
 
 
-_parsed_graphs = _ParsedGraphs()
+_importable: LruCache[str, _Importable] = LruCache(256)
+"""Parsed graphs by digest."""
+
+_NOT_INLINED = "MaxPoolGrad"
+"""Prefix of operations that get their fast kernel only after their MaxPool in a graph without cycles."""
 
 
-NOT_IN_LOOPS = b"MaxPoolGrad"
-"""An operation that gets its quick kernel only where it stands behind its MaxPool in a graph without cycles."""
+def _parsed(data: bytes) -> _Importable:
+    graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
+    used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
+    inlined = not any(op.startswith(_NOT_INLINED) for op in operations_in(graph_def))
+    rest = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
+    del graph_def.node[:]
+    graph_def.node.extend(rest)
+    return _Importable(graph_def, used, inlined)
 
 
 def call_leaves(
@@ -68,7 +72,8 @@ def call_leaves(
         seed: int64, for a seeded graph.
         xla: it is compiled by XLA, anew for every size of its tensors.
     """
-    graph_def, used = _parsed_graphs.get(graph.digest, data)
+    importable = _importable.get(graph.digest, lambda: _parsed(data))
+    graph_def, used = importable.graph_def, importable.used
     current = tf.compat.v1.get_default_graph()
     tensors: list = []
     operands = []
@@ -98,7 +103,7 @@ def call_leaves(
 
     fed = list(feed.values())
     try:
-        out = called(imported, fed, xla=xla) if xla or NOT_IN_LOOPS in data else imported(*fed)
+        out = imported(*fed) if importable.inlined and not xla else called(imported, fed, xla=xla)
     except (ValueError, tf.errors.OpError) as error:
         raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
     for i, (tensor, type_) in enumerate(zip(out, result, strict=True)):

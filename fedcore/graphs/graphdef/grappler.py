@@ -43,9 +43,7 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
         waits = [i for i in node.input if i.removeprefix("^") in given and i.startswith("^")]
         for name in waits:
             node.input.remove(name)
-    return canonical_graph(
-        after, arguments, [(inner[r], returned[r]) for r in results], [], "seed" if given is not arguments else None
-    )
+    return canonical_graph(after, arguments, [(inner[r], returned[r]) for r in results], [], seed)
 
 
 @contextlib.contextmanager

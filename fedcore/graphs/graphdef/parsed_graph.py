@@ -3,7 +3,6 @@
 import collections
 import functools
 import inspect
-from collections import OrderedDict
 
 import attrs
 import tensorflow as tf
@@ -12,6 +11,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.process_functions import define
+from fedcore.lru_cache import LruCache
 
 
 @attrs.frozen(eq=False)
@@ -68,40 +68,39 @@ class Body:
         )
 
 
-class _Bodies:
-    """Parsed graphs by digest, the 256 used last."""
-
-    def __init__(self, max_entries: int = 256):
-        self._parsed: OrderedDict[str, Body] = OrderedDict()
-        self._max_entries = max_entries
-
-    def get(self, digest: str, data: bytes) -> Body:
-        if digest in self._parsed:
-            self._parsed.move_to_end(digest)
-            return self._parsed[digest]
-        graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
-        define(graph_def.library.function)  # `called` asks TensorFlow for them
-        arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
-        returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
-        seed = tuple(n.name for n in graph_def.node if n.op == "Placeholder" and n.name == "seed")
-        body = _body(
-            graph_def.node,
-            (*sorted(arguments, key=lambda n: int(n[3:])), *seed),
-            tuple((n, 0) for n in sorted(returned, key=lambda n: int(n[3:]))),
-            {f.signature.name: f for f in graph_def.library.function},
-            seeded=bool(seed),
-        )
-        self._parsed[digest] = body
-        if len(self._parsed) > self._max_entries:
-            self._parsed.popitem(last=False)
-        return body
-
-
-_bodies = _Bodies()
+_bodies: LruCache[str, Body] = LruCache(256)
+_operations: LruCache[str, frozenset[str]] = LruCache(4096)
 
 
 def body_of(digest: str, data: bytes) -> Body:
-    return _bodies.get(digest, data)
+    """The parsed `main` of a canonical graph, cached by the graph's digest."""
+    return _bodies.get(digest, lambda: _parsed(data))
+
+
+def operations_of(digest: str, data: bytes) -> frozenset[str]:
+    """The operations of a graph's nodes, library functions included; cached by the graph's digest."""
+    return _operations.get(digest, lambda: operations_in(graph_pb2.GraphDef.FromString(data)))
+
+
+def operations_in(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
+    """The operations of the nodes, library functions included."""
+    bodies = (graph_def.node, *(f.node_def for f in graph_def.library.function))
+    return frozenset(node.op for nodes in bodies for node in nodes)
+
+
+def _parsed(data: bytes) -> Body:
+    graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
+    define(graph_def.library.function)  # `Body.called` asks TensorFlow for them
+    arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
+    returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
+    seed = tuple(n.name for n in graph_def.node if n.op == "Placeholder" and n.name == "seed")
+    return _body(
+        graph_def.node,
+        (*sorted(arguments, key=lambda n: int(n[3:])), *seed),
+        tuple((n, 0) for n in sorted(returned, key=lambda n: int(n[3:]))),
+        {f.signature.name: f for f in graph_def.library.function},
+        seeded=bool(seed),
+    )
 
 
 def _body(nodes, arguments, results, functions, *, seeded: bool = False) -> Body:
