@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data.function_equivalence import meaning
+from fedcore.data.function_equivalence import equivalence_key
 from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_capture import TracedGraph
@@ -54,7 +54,7 @@ class ClientDataset(private_api.LazyDataset):
         super().__init__()
         self._columns = columns
         self._before = before
-        self._kept_real: tf.data.Dataset | None = None
+        self._cached_real: tf.data.Dataset | None = None
 
     def __reduce__(self):
         return ClientDataset, (self._columns,)
@@ -69,7 +69,7 @@ class ClientDataset(private_api.LazyDataset):
             FedcoreError: the arrays differ in length.
         """
         leaves: list = []
-        element = _element_of(_form(columns, leaves))
+        element = _element_of(_row_form(columns, leaves))
         if element is None or len({len(leaf) for leaf in leaves}) != 1:
             rows = ", ".join(_rows_of(leaf) for leaf in leaves[:8]) or "no columns"
             raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
@@ -158,7 +158,7 @@ class ClientDataset(private_api.LazyDataset):
             return self._real().filter(predicate)
         if graph.type.result != TensorType("bool"):
             raise FedcoreError(f"the predicate of a filter returns one bool, not {graph.type.result}")
-        return self._step(Step("filter", graph=graph, kept=_kept(self._columns, graph)))
+        return self._step(Step("filter", graph=graph, mask=_row_mask(self._columns, graph)))
 
     def prefetch(self, buffer_size=None, name=None):
         steps = self._columns.steps
@@ -190,10 +190,10 @@ class ClientDataset(private_api.LazyDataset):
     def _real(self) -> tf.data.Dataset:
         """The same elements as a `tf.data.Dataset` proper."""
         if self._before is not None and tf.executing_eagerly():
-            if self._kept_real is None:
+            if self._cached_real is None:
                 step = self._columns.steps[-1]
-                self._kept_real = _REAL[step.kind](self._before._real(), step)
-            return self._kept_real
+                self._cached_real = _REAL[step.kind](self._before._real(), step)
+            return self._cached_real
         dataset = _base(self._columns)
         for step in self._columns.steps:
             dataset = _REAL[step.kind](dataset, step)
@@ -259,19 +259,19 @@ def _rows_of(column) -> str:
     return f"{len(column):,} rows" if column.shape else f"{str(column)[:40]!r}, which has no rows"
 
 
-def _form(columns, leaves: list) -> tuple:
+def _row_form(columns, leaves: list) -> tuple:
     """What of nested columns decides the type of a row: containers, dtypes and shapes, hashable.
 
     Args:
         leaves: gets the columns, in the order of that type.
     """
     if isinstance(columns, Mapping):
-        return type(columns), tuple(columns), tuple(_form(c, leaves) for c in columns.values())
+        return type(columns), tuple(columns), tuple(_row_form(c, leaves) for c in columns.values())
     if isinstance(columns, tuple | list):
-        return type(columns), getattr(columns, "_fields", None), tuple(_form(c, leaves) for c in columns)
+        return type(columns), getattr(columns, "_fields", None), tuple(_row_form(c, leaves) for c in columns)
     if attrs.has(type(columns)):
         names = tuple(field.name for field in attrs.fields(type(columns)))
-        return type(columns), names, tuple(_form(getattr(columns, n), leaves) for n in names)
+        return type(columns), names, tuple(_row_form(getattr(columns, n), leaves) for n in names)
     column = _as_column(columns)
     leaves.append(column)
     return column.dtype, tuple(column.shape)[1:] if column.shape else None
@@ -307,7 +307,7 @@ def traced_map(fn: Callable, element: Type) -> TracedGraph:
     """
     known = _traced_maps.setdefault(fn, {})
     if element not in known:
-        same = meaning(fn)
+        same = equivalence_key(fn)
         known[element] = _traced(fn, element) if same is None else _traced_once(_Function(fn, same), element)
     return known[element]
 
@@ -315,7 +315,7 @@ def traced_map(fn: Callable, element: Type) -> TracedGraph:
 @attrs.frozen(cache_hash=True)
 class _Function:
     function: Callable = attrs.field(eq=False)
-    meaning: Hashable
+    equivalence_key: Hashable
 
 
 @functools.lru_cache(maxsize=256)
@@ -330,7 +330,7 @@ def _traced(fn: Callable, element: Type) -> TracedGraph:
     return traced
 
 
-def _kept(columns: Columns, predicate: TracedGraph) -> np.ndarray:
+def _row_mask(columns: Columns, predicate: TracedGraph) -> np.ndarray:
     """For each row of unbatched columns whether the predicate holds for what the maps make of it."""
     if not len(columns.arrays[0]):
         return np.zeros([0], bool)

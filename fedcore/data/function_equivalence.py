@@ -24,7 +24,7 @@ class _Itself:
     value: object = attrs.field(eq=id)
 
 
-def meaning(fn: Callable) -> Hashable | None:
+def equivalence_key(fn: Callable) -> Hashable | None:
     """Equal for functions of one piece of code that refer to the same things; None where that cannot be told.
 
     What is referred to are constants, other such functions, modules and classes; of these two what the code may name in

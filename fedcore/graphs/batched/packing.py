@@ -161,7 +161,7 @@ def _lanes(leaves: Leaves, numbers: SequenceOf[int], seeds: np.ndarray, width: i
     """
     count = len(leaves.each)
     drawn = {
-        i: [c.draw(int(s), numbers[i]) for c, s in zip(columns, seeds, strict=True)]
+        i: [c.read(int(s), numbers[i]) for c, s in zip(columns, seeds, strict=True)]
         for i, columns in leaves.sequences.items()
     }
     steps = np.zeros(count, np.int64)

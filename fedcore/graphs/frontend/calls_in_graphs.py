@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
-from fedcore.graphs.frontend.function_tracing import as_user_sees, structure
+from fedcore.graphs.frontend.function_tracing import as_user_sees, type_and_leaves
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, to_python, unflatten
@@ -26,7 +26,7 @@ def call_in_graph(module: Module, name: str, arguments: list):
     """
     values = []
     for parameter, argument in zip(module.main.parameters, arguments, strict=True):
-        have, leaves = structure(argument, call_in_graph)
+        have, leaves = type_and_leaves(argument, call_in_graph)
         if not fits(have, parameter.type):
             raise TypeMismatch(explain(f"{name}: {parameter.name} does not fit", have, parameter.type))
         values.append(unflatten(leaves, parameter.type))

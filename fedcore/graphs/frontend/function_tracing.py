@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.errors import TracingError, brief
 from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
 from fedcore.graphs.sequences.layout import Sequence
-from fedcore.graphs.sequences.sequence_results import from_dataset, leaving
+from fedcore.graphs.sequences.sequence_results import from_dataset, result_tensors
 from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.graphs.tensors.specs import spec, tensor_type
 from fedcore.graphs.tensors.values import to_python, unflatten
@@ -35,9 +35,9 @@ def trace_function(
     returned: list[Type] = []
 
     def out(result) -> tuple[Type, list]:
-        type_, found = structure(result, fn)
+        type_, found = type_and_leaves(result, fn)
         returned.append(type_)
-        return in_columns(type_), leaving(unflatten(found, type_), type_)
+        return in_columns(type_), result_tensors(unflatten(found, type_), type_)
 
     def body(given, seed):
         try:
@@ -88,7 +88,7 @@ def _converted(fn: Callable) -> Callable:
         return fn
 
 
-def structure(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
+def type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     """The type and the leaves of nested tensors; a sequence among them is a `Sequence`."""
     if isinstance(value, SymbolicDataset | tf.data.Dataset):
         return _sequence(value, fn)
@@ -119,13 +119,13 @@ def _sequence(value, fn: Callable) -> tuple[Type, list]:
     if problem is not None:
         raise TracingError(f"{describe(fn)} returns a sequence, which goes out in columns: {problem}")
     if isinstance(value, SymbolicDataset):
-        one = value.drawn()
-        sequence = Sequence(one.count, lambda i: unflatten(structure(one.element(i), fn)[1], element))
+        one = value.sampled()
+        sequence = Sequence(one.count, lambda i: unflatten(type_and_leaves(one.element(i), fn)[1], element))
     else:
         sequence = from_dataset(value, element)
     return SequenceType(element), [sequence]
 
 
 def _struct(pairs, container, fn) -> tuple[StructType, list[tf.Tensor]]:
-    parts = [(name, *structure(part, fn)) for name, part in pairs]
+    parts = [(name, *type_and_leaves(part, fn)) for name, part in pairs]
     return struct_type([(n, t) for n, t, _ in parts], container), [leaf for _, _, ls in parts for leaf in ls]

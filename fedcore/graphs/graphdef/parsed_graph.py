@@ -1,4 +1,4 @@
-"""The nodes of a canonical graph, and how one is put into the graph being built."""
+"""Parsed form of canonical graphs for analysis, and execution of single operations."""
 
 import collections
 import functools
@@ -16,10 +16,11 @@ from fedcore.lru_cache import LruCache
 
 @attrs.frozen(eq=False)
 class Node:
-    """One operation: the tensors that it reads are (node name, output index).
+    """One operation.
 
     Args:
-        sole: for each input whether nothing else reads it.
+        inputs: (node name, output index) of each input; control inputs are left out.
+        sole: for each input whether this node is its only user.
     """
 
     name: str
@@ -42,11 +43,10 @@ class Node:
 
 @attrs.frozen(eq=False)
 class Body:
-    """Nodes in an order in which they can run, and what they take and give.
+    """The body of a graph or function: nodes in topological order, arguments and results.
 
     Args:
-        arguments: the names of the nodes that stand for the arguments, in order; the seed of a graph that draws is
-            the last.
+        arguments: the names of the arguments, in order; the last is the seed if the graph is seeded.
         results: the tensors returned, in order.
     """
 
@@ -57,7 +57,7 @@ class Body:
     seeded: bool = False
 
     def called(self, name: str) -> "Body":
-        """A function of the graph's library."""
+        """The body of a function of the graph's library."""
         function = self.functions[name]
         graph_def, ports = private_api.function_body(function)
         results = []
@@ -104,10 +104,10 @@ def _parsed(data: bytes) -> Body:
 
 
 def _body(nodes, arguments, results, functions, *, seeded: bool = False) -> Body:
-    taken = set(arguments)
-    parsed = [_node(n) for n in nodes if n.name not in taken]
-    reads = collections.Counter(i for n in parsed for i in n.inputs) + collections.Counter(results)
-    whole = tuple(attrs.evolve(n, sole=tuple(reads[i] == 1 for i in n.inputs)) for n in parsed)
+    known = set(arguments)
+    parsed = [_node(n) for n in nodes if n.name not in known]
+    users = collections.Counter(i for n in parsed for i in n.inputs) + collections.Counter(results)
+    whole = tuple(attrs.evolve(n, sole=tuple(users[i] == 1 for i in n.inputs)) for n in parsed)
     return Body(arguments, whole, results, functions, seeded)
 
 
@@ -117,7 +117,7 @@ def _port(name: str) -> tuple[str, int]:
 
 
 def _node(source: node_def_pb2.NodeDef) -> Node:
-    # Control inputs order effects; operations with effects have no rule.
+    # Control inputs order side effects, and operations with side effects have no batching rule.
     inputs = tuple(_port(i) for i in source.input if not i.startswith("^"))
     attributes = {k: _attribute(v) for k, v in source.attr.items() if not k.startswith("_")}
     return Node(source.name, source.op, inputs, attributes)
@@ -148,7 +148,7 @@ def _list(values):
 
 
 def emit(op: str, tensors, attributes) -> list[tf.Tensor]:
-    """Runs one operation: into the graph being built, or at once where tensors are eager."""
+    """Runs one operation: adds it to the graph being built, or executes it where tensors are eager."""
     definition = private_api.op_definition(op)
     names = _keywords(op)
     inferred, keywords, rest = set(), {}, list(tensors)
@@ -172,7 +172,7 @@ def emit(op: str, tensors, attributes) -> list[tf.Tensor]:
 
 @functools.cache
 def _keywords(op: str) -> dict[str, str]:
-    """The Python keyword for each input and attribute: some are renamed, in their order."""
+    """The keyword argument of `tf.raw_ops` for each input and attribute. Some are renamed; their order is kept."""
     definition = private_api.op_definition(op)
     declared = [a.name for a in (*definition.input_arg, *definition.attr)]
     taken = list(inspect.signature(getattr(tf.raw_ops, op)).parameters)

@@ -81,8 +81,8 @@ class Columns:
         self.arrays = tuple(arrays)
         self.groups = groups
         self.steps = steps
-        told = _told_by(element, groups is not None, steps)
-        self.layout, self.is_random, self.is_in_order, self.has_fixed_order = told
+        derived = _derived(element, groups is not None, steps)
+        self.layout, self.is_random, self.is_in_order, self.has_fixed_order = derived
         self.fixed_seeds: Mapping[Hashable, int] = _NO_SEEDS
         self._rows: Rows | None = None
 
@@ -117,7 +117,7 @@ class Columns:
             endless = endless and not (step.kind == "take" and step.number != INFINITE)
         return endless
 
-    def draw(self, seed: int, number: int = 0) -> Rows:
+    def read(self, seed: int, number: int = 0) -> Rows:
         """The rows that a client of that seed sees; kept where no seed matters.
 
         Args:
@@ -126,17 +126,17 @@ class Columns:
         if self._rows is not None:
             return self._rows
         if self.is_random:
-            return _drawn(self._stored(), self.steps, _keys(self.steps, seed, number, self.fixed_seeds))
+            return _selected(self._stored(), self.steps, _keys(self.steps, seed, number, self.fixed_seeds))
         if self.groups is None and not any(step.kind == "filter" for step in self.steps):
             moving = tuple([_SOME_MAP if step.kind == "map" else step for step in self.steps])
-            self._rows = _drawn_of(len(self.arrays[0]) if self.arrays else 0, moving)
+            self._rows = _order_of_rows(len(self.arrays[0]) if self.arrays else 0, moving)
         else:
-            self._rows = _drawn(self._stored(), self.steps, [0] * len(self.steps))
+            self._rows = _selected(self._stored(), self.steps, [0] * len(self.steps))
         return self._rows
 
     def elements(self, seed: int, number: int = 0) -> list:
         """The elements that a client of that seed sees, as nested tuples of numpy arrays, outside of any graph."""
-        drawn = self.draw(seed, number)
+        drawn = self.read(seed, number)
         columns = [np.asarray(array) for array in self.arrays]
         before, after = _chain(self.layout.before), _chain(self.layout.after)
         sizes = drawn.sizes
@@ -164,7 +164,7 @@ _NO_SEEDS: Mapping[Hashable, int] = MappingProxyType({})
 _SOME_MAP = Step("map")
 
 
-def _drawn(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
+def _selected(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
     if any(step.seeds is not None or step.kind == "cache" for step in steps):
         return _read(stored, steps, keys)
 
@@ -172,7 +172,7 @@ def _drawn(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
         return stored
 
     for position, step in enumerate(steps):
-        drawn = _DRAWN[step.kind](drawn, step, keys[position], steps[position + 1 :])
+        drawn = _STEPS[step.kind](drawn, step, keys[position], steps[position + 1 :])
     return drawn(0)
 
 
@@ -203,13 +203,13 @@ def _read(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
 
 
 @functools.lru_cache(maxsize=1024)
-def _drawn_of(count: int, steps: tuple[Step, ...]) -> Rows:
+def _order_of_rows(count: int, steps: tuple[Step, ...]) -> Rows:
     """What steps that no call's seed decides draw from so many rows: the same for all clients of that size."""
-    return _drawn(Rows(np.arange(count, dtype=np.int64)), steps, [0] * len(steps))
+    return _selected(Rows(np.arange(count, dtype=np.int64)), steps, [0] * len(steps))
 
 
 @functools.lru_cache(maxsize=1024)
-def _told_by(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool, bool]:
+def _derived(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool, bool]:
     """The layout (one object for what is laid out alike: comparing a cohort's is comparing identities), whether a seed
     decides what is drawn, whether batches are all examples in order, and whether steps have tokens."""
     before: list[TracedGraph] = []
@@ -325,12 +325,12 @@ def _batch(drawn, step: Step, key: int, later):
 def _filter(drawn, step: Step, key: int, later):
     def rows(epoch: int) -> Rows:
         before = drawn(epoch)
-        return before if step.kept is None else before.picked(step.kept[before.rows])
+        return before if step.mask is None else before.picked(step.mask[before.rows])
 
     return rows
 
 
-_DRAWN: dict[str, Callable] = {
+_STEPS: dict[str, Callable] = {
     "repeat": _repeat,
     "shuffle": _shuffle,
     "take": _take,

@@ -205,8 +205,8 @@ def _batch(chain: _Chain, step: Step) -> _Chain:
 
 
 def _filter(chain: _Chain, step: Step) -> _Chain:
-    kept = [] if step.kept is None else step.kept.tolist()
-    return _Chain(lambda: filter(kept.__getitem__, chain.make()), None)
+    mask = [] if step.mask is None else step.mask.tolist()
+    return _Chain(lambda: filter(mask.__getitem__, chain.make()), None)
 
 
 def _cache(chain: _Chain, step: Step) -> _Chain:

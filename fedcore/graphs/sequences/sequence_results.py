@@ -79,17 +79,17 @@ def groups(columns: list[tf.Tensor], splits: tf.Tensor, element: Type) -> Sequen
     return Sequence(tf.shape(splits, tf.int64)[0] - 1, group)
 
 
-def leaving(value, type_: Type) -> list[tf.Tensor]:
-    """The tensors of a value that a stage returns; see `arrived`."""
+def result_tensors(value, type_: Type) -> list[tf.Tensor]:
+    """The tensors of a value that a stage returns; see `result_value`."""
     if isinstance(type_, StructType):
-        return [tensor for v, t in zip(value, type_.types, strict=True) for tensor in leaving(v, t)]
+        return [tensor for v, t in zip(value, type_.types, strict=True) for tensor in result_tensors(v, t)]
     return as_columns(value, type_.element) if isinstance(type_, SequenceType) else [value]
 
 
-def arrived(tensors: list, type_: Type):
+def result_value(tensors: list, type_: Type):
     """The value outside, its sequences as `Columns`; takes its tensors from the front of the list."""
     if isinstance(type_, StructType):
-        return tuple(arrived(tensors, t) for t in type_.types)
+        return tuple(result_value(tensors, t) for t in type_.types)
     if not isinstance(type_, SequenceType):
         return tensors.pop(0)
     count = len(tensor_leaves(type_.element))

@@ -24,7 +24,7 @@ class Step:
         seeds: of a shuffle: the two that TensorFlow makes of the user's seed; None where the call's decides.
         token: of a step that fixes the order of shuffles without seeds: all sequences that have it have one order.
         graph: of a map.
-        kept: of a filter: for each row of the columns whether it stays.
+        mask: of a filter: for each row of the columns whether it stays.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Step:
     seeds: tuple[int, int] | None = None
     token: Hashable | None = attrs.field(default=None, eq=False)
     graph: TracedGraph | None = attrs.field(default=None, eq=lambda g: g and g.digest)
-    kept: np.ndarray | None = attrs.field(default=None, eq=False, repr=False)
+    mask: np.ndarray | None = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def traced(self) -> TracedGraph:

@@ -49,12 +49,12 @@ class SymbolicDataset:
 
     Args:
         count: int64 scalar.
-        at: index (int64 scalar), and what was drawn -> element in the user's containers.
+        at: index (int64 scalar), and what was samples -> element in the user's containers.
         element_spec: of tensors in the same containers.
         convert: makes Python control flow in functions given to `map` and `reduce` part of the graph.
-        draw: gives the orders of one iteration. Default: nothing is drawn.
-        drawn_specs: of what it gives.
-        remade: the same as a real dataset, where something is drawn.
+        draw: gives the orders of one iteration. Default: nothing is samples.
+        sample_specs: of what it gives.
+        as_real: the same as a real dataset, where something is samples.
     """
 
     # No attrs class: a tf.function that is given one would take it apart.
@@ -62,20 +62,20 @@ class SymbolicDataset:
     def __init__(
         self,
         count: tf.Tensor,
-        at: Callable,
+        element_at: Callable,
         element_spec,
         convert: Convert,
-        draw: Callable[[], tuple] = tuple,
-        drawn_specs: tuple = (),
-        remade: Callable[[], tf.data.Dataset] | None = None,
+        sample: Callable[[], tuple] = tuple,
+        sample_specs: tuple = (),
+        as_real: Callable[[], tf.data.Dataset] | None = None,
     ):
         self.count = count
-        self.at = at
+        self.element_at = element_at
         self.element_spec = element_spec
         self.convert = convert
-        self.draw = draw
-        self.drawn_specs = drawn_specs
-        self.remade = remade
+        self.sample = sample
+        self.sample_specs = sample_specs
+        self.as_real = as_real
 
     @classmethod
     def of(cls, sequence, element: Type, specs, convert: Convert) -> "SymbolicDataset":
@@ -84,21 +84,21 @@ class SymbolicDataset:
             sequence.count, lambda i, _: to_python(sequence.element(i), element), to_python(specs, element), convert
         )
 
-    def drawn(self) -> "SymbolicDataset":
+    def sampled(self) -> "SymbolicDataset":
         """One iteration: every shuffle has its order."""
-        if not self.drawn_specs:
+        if not self.sample_specs:
             return self
-        drawn = self.draw()
-        return SymbolicDataset(self.count, lambda i, _: self.at(i, drawn), self.element_spec, self.convert)
+        samples = self.sample()
+        return SymbolicDataset(self.count, lambda i, _: self.element_at(i, samples), self.element_spec, self.convert)
 
     def element(self, index: tf.Tensor):
-        """The element at a place of an iteration; see `drawn`."""
-        return self.at(index, ())
+        """The element at a place of an iteration; see `samples`."""
+        return self.element_at(index, ())
 
     def real(self) -> tf.data.Dataset:
         """The same as a dataset of `tf.data` in the graph."""
-        if self.remade is not None:
-            return self.remade()
+        if self.as_real is not None:
+            return self.as_real()
         return tf.data.Dataset.range(self.count).map(self.element)
 
     @property
@@ -131,7 +131,7 @@ class SymbolicDataset:
     def __iter__(self) -> "SymbolicIterator":
         if not private_api.is_autograph_on():
             raise TracingError(_UNREADABLE)
-        return SymbolicIterator(self.drawn(), tf.Variable(tf.constant(0, tf.int64), trainable=False))
+        return SymbolicIterator(self.sampled(), tf.Variable(tf.constant(0, tf.int64), trainable=False))
 
     def __len__(self):
         raise TracingError(
@@ -146,7 +146,7 @@ class SymbolicDataset:
 
     def reduce(self, initial_state, reduce_func, name=None):
         """Folds the elements in order; a size that changes on the way becomes unknown, as in `tf.data`."""
-        fn, one = self.convert(reduce_func), self.drawn()
+        fn, one = self.convert(reduce_func), self.sampled()
         state = tf.nest.map_structure(tf.convert_to_tensor, initial_state)
 
         def body(i, state):
@@ -178,24 +178,26 @@ class SymbolicDataset:
             state = tf.nest.pack_sequence_as(state, relaxed)
 
     def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options) -> "SymbolicDataset":
-        """Applies a function to elements as they are drawn; a tuple is spread over its parameters."""
+        """Applies a function to elements as they are samples; a tuple is spread over its parameters."""
         fn = self.convert(map_func)
 
-        def at(i, drawn):
-            element = self.at(i, drawn)
+        def element_at(i, samples):
+            element = self.element_at(i, samples)
             return fn(*element) if type(element) is tuple else fn(element)  # as tf.data: no named tuple
 
-        traced = tf.function(at, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64), self.drawn_specs)
+        traced = tf.function(element_at, autograph=False).get_concrete_function(
+            tf.TensorSpec([], tf.int64), self.sample_specs
+        )
         specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, traced.structured_outputs)
-        return self._with(lambda d: d.map(fn), at=at, element_spec=specs)
+        return self._with(lambda d: d.map(fn), element_at=element_at, element_spec=specs)
 
     def enumerate(self, start=0, name=None) -> "SymbolicDataset":
         spec = (tf.TensorSpec([], tf.int64), self.element_spec)
 
-        def at(i, drawn):
-            return i + tf.cast(start, tf.int64), self.at(i, drawn)
+        def element_at(i, samples):
+            return i + tf.cast(start, tf.int64), self.element_at(i, samples)
 
-        return self._with(lambda d: d.enumerate(start), at=at, element_spec=spec)
+        return self._with(lambda d: d.enumerate(start), element_at=element_at, element_spec=spec)
 
     def take(self, count, name=None) -> "SymbolicDataset":
         wanted = tf.cast(count, tf.int64)
@@ -205,7 +207,9 @@ class SymbolicDataset:
     def skip(self, count, name=None) -> "SymbolicDataset":
         wanted = tf.cast(count, tf.int64)
         left = tf.where(wanted < 0, tf.zeros_like(wanted), tf.maximum(self.count - wanted, 0))
-        return self._with(lambda d: d.skip(count), count=left, at=lambda i, drawn: self.at(i + wanted, drawn))
+        return self._with(
+            lambda d: d.skip(count), count=left, element_at=lambda i, samples: self.element_at(i + wanted, samples)
+        )
 
     def repeat(self, count=None, name=None) -> "SymbolicDataset":
         """Goes through the elements `count` times; a shuffle that reshuffles has an order for each of them."""
@@ -213,24 +217,30 @@ class SymbolicDataset:
         if static is not None and static < 0:
             raise TracingError("a sequence inside a tf_computation is repeated a number of times: repeat(n)")
         times, once = tf.cast(count, tf.int64), tf.maximum(self.count, 1)
-        if not self.drawn_specs:
-            return self._with(None, count=self.count * times, at=lambda i, _: self.at(i % once, ()))
+        if not self.sample_specs:
+            return self._with(None, count=self.count * times, element_at=lambda i, _: self.element_at(i % once, ()))
 
-        def draw():
+        def sample():
             epochs = tf.range(tf.maximum(times, 1))
-            return tf.map_fn(lambda _: self.draw(), epochs, fn_output_signature=self.drawn_specs)
+            return tf.map_fn(lambda _: self.sample(), epochs, fn_output_signature=self.sample_specs)
 
-        def at(i, drawn):
-            return self.at(i % once, tuple(orders[i // once] for orders in drawn))
+        def element_at(i, samples):
+            return self.element_at(i % once, tuple(orders[i // once] for orders in samples))
 
-        specs = tuple(tf.TensorSpec([None, *s.shape], s.dtype) for s in self.drawn_specs)
-        return self._with(lambda d: d.repeat(count), count=self.count * times, at=at, draw=draw, drawn_specs=specs)
+        specs = tuple(tf.TensorSpec([None, *s.shape], s.dtype) for s in self.sample_specs)
+        return self._with(
+            lambda d: d.repeat(count),
+            count=self.count * times,
+            element_at=element_at,
+            sample=sample,
+            sample_specs=specs,
+        )
 
     def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
         """Changes the order of the elements.
 
         With a seed as `tf.data` does, by a real dataset in the graph. Without a seed the call's decides: a uniform
-        permutation of all elements, drawn anew for each iteration, or here without `reshuffle_each_iteration`.
+        permutation of all elements, samples anew for each iteration, or here without `reshuffle_each_iteration`.
         """
         size = tf.maximum(self.count, 1) if buffer_size is None else buffer_size
         static = tf.get_static_value(size)
@@ -240,14 +250,16 @@ class SymbolicDataset:
             return self.real().shuffle(size, seed=seed, reshuffle_each_iteration=reshuffle_each_iteration)
         if reshuffle_each_iteration is False:
             order = tf.random.shuffle(tf.range(self.count))
-            # What is drawn anew before it is drawn anew after it, too.
-            return self._with(lambda d: d.shuffle(size), at=lambda i, drawn: self.at(order[i], drawn))
+            # What is samples anew before it is samples anew after it, too.
+            return self._with(
+                lambda d: d.shuffle(size), element_at=lambda i, samples: self.element_at(order[i], samples)
+            )
         return self._with(
             None,
-            at=lambda i, drawn: self.at(drawn[0][i], drawn[1:]),
-            draw=lambda: (tf.random.shuffle(tf.range(self.count)), *self.draw()),
-            drawn_specs=(tf.TensorSpec([None], tf.int64), *self.drawn_specs),
-            remade=lambda: self.real().shuffle(size),
+            element_at=lambda i, samples: self.element_at(samples[0][i], samples[1:]),
+            sample=lambda: (tf.random.shuffle(tf.range(self.count)), *self.sample()),
+            sample_specs=(tf.TensorSpec([None], tf.int64), *self.sample_specs),
+            as_real=lambda: self.real().shuffle(size),
         )
 
     def batch(self, batch_size, drop_remainder=False, num_parallel_calls=None, deterministic=None, name=None):
@@ -258,33 +270,35 @@ class SymbolicDataset:
         size = tf.cast(batch_size, tf.int64)
         count = self.count // size if drop_remainder else -(-self.count // size)
 
-        def at(i, drawn):
+        def element_at(i, samples):
             indices = tf.range(i * size, tf.minimum((i + 1) * size, self.count))
-            return tf.map_fn(lambda k: self.at(k, drawn), indices, fn_output_signature=self.element_spec)
+            return tf.map_fn(lambda k: self.element_at(k, samples), indices, fn_output_signature=self.element_spec)
 
         def grouped(spec):
             return tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)
 
         specs = tf.nest.map_structure(grouped, self.element_spec)
-        return self._with(lambda d: d.batch(batch_size, drop_remainder), count=count, at=at, element_spec=specs)
+        return self._with(
+            lambda d: d.batch(batch_size, drop_remainder), count=count, element_at=element_at, element_spec=specs
+        )
 
     def prefetch(self, buffer_size=None, name=None) -> "SymbolicDataset":
         return self
 
     def cache(self, filename="", name=None) -> "SymbolicDataset":
-        """Keeps the order of the elements, where that is drawn."""
+        """Keeps the order of the elements, where that is samples."""
         if filename:
             raise TracingError("a sequence inside a graph is not cached in a file: .cache() keeps it in memory")
-        return self.drawn()
+        return self.sampled()
 
     def _with(self, step: Callable[[tf.data.Dataset], tf.data.Dataset] | None, **changes) -> "SymbolicDataset":
         """One step further.
 
         Args:
-            step: over the real dataset, where something is drawn.
+            step: over the real dataset, where something is samples.
         """
-        if self.remade is not None and step is not None:
-            changes["remade"] = lambda: step(self.real())
+        if self.as_real is not None and step is not None:
+            changes["as_real"] = lambda: step(self.real())
         return SymbolicDataset(**{**vars(self), **changes})
 
 
@@ -294,14 +308,14 @@ class SymbolicIterator:
     def __init__(self, sequence: SymbolicDataset, place: tf.Variable):
         self.sequence = sequence
         self.place = place
-        self.drawn = 0
+        self.calls = 0
 
     def __iter__(self) -> "SymbolicIterator":
         return self
 
     def __next__(self):
-        self.drawn += 1
-        if self.drawn > _MOST_NEXTS:  # a `for` that AutoGraph has not seen would never end
+        self.calls += 1
+        if self.calls > _MOST_NEXTS:  # a `for` that AutoGraph has not seen would never end
             raise TracingError(_UNREADABLE)
         index = self.place.read_value()
         past_end = tf.debugging.Assert(index < self.sequence.count, ["next() after the end of a sequence", index])
@@ -325,9 +339,9 @@ class SymbolicIterator:
             ) from None
         index = self.place.read_value()
         more = index < self.sequence.count
-        drawn = tf.cond(more, lambda: self.sequence.element(index), lambda: other)
+        samples = tf.cond(more, lambda: self.sequence.element(index), lambda: other)
         self.place.assign_add(tf.cast(more, tf.int64))
-        return drawn
+        return samples
 
 
 def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -> None:
@@ -337,7 +351,7 @@ def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -
         sequence, first = iterated.sequence, iterated.place.read_value()
         iterated.place.assign(sequence.count)
     else:
-        sequence = iterated.drawn()
+        sequence = iterated.sampled()
     index = first
 
     def whole_state():
