@@ -100,7 +100,7 @@ def test_a_shuffled_pipeline_covers_every_epoch_and_follows_the_seed():
     assert len({tuple(e) for e in first.reshape(4, ROWS)}) == 4
 
 
-def test_the_source_is_drawn_once():
+def test_the_source_is_iterated_once():
     drawn = []
 
     def rows():
@@ -113,23 +113,23 @@ def test_the_source_is_drawn_once():
 
 
 def test_what_is_kept_goes_with_its_dataset():
-    before = tf_data_import._kept.size_bytes
+    before = tf_data_import._imported.size_bytes
     dataset = source().repeat(2).batch(3)
     folded(dataset)
-    assert tf_data_import._kept.size_bytes == before + X.nbytes
+    assert tf_data_import._imported.size_bytes == before + X.nbytes
     del dataset
     gc.collect()
-    assert tf_data_import._kept.size_bytes == before
+    assert tf_data_import._imported.size_bytes == before
 
 
 def test_beyond_the_budget_a_dataset_is_iterated(monkeypatch):
-    monkeypatch.setattr(tf_data_import._kept, "max_bytes", tf_data_import._kept.size_bytes + X.nbytes - 1)
+    monkeypatch.setattr(tf_data_import._imported, "max_bytes", tf_data_import._imported.size_bytes + X.nbytes - 1)
     dataset = source().repeat(2).batch(3)
     np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
     assert "more bytes than are kept" in fc.context.last_report().notes[0]
 
 
 def _whole(dataset, max_bytes):
-    from fedcore.data.sequence_values import _drawn
+    from fedcore.data.sequence_values import _iterated
 
-    return _drawn(dataset, max_bytes, "value")
+    return _iterated(dataset, max_bytes, "value")
