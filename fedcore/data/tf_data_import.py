@@ -77,18 +77,18 @@ def imported_columns(
         source, steps = _source_and_steps(dataset)
         # A dataset without steps is iterated in every call, since a generator may yield other elements each time.
         if not steps:
-            return "it has no shuffle or repetition to replay"
+            return "it has no shuffle or repeat"
         if source.cardinality() == tf.data.INFINITE_CARDINALITY:
-            return "what precedes its first shuffle does not end"
+            return "the dataset before its first shuffle or repeat is infinite"
         columns = iterate(source, _imported.max_bytes - _imported.size_bytes)
         if columns is None:
-            return f"what precedes its first shuffle has more bytes than are kept of such datasets ({MAX_BYTES:,})"
+            return f"the dataset before its first shuffle or repeat exceeds the cache of imported datasets ({MAX_BYTES:,} bytes)"
         size_bytes = sum(int(getattr(a, "nbytes", 0)) for a in columns.columns.arrays)
         replayed: tf.data.Dataset = columns
         for step in steps:
             replayed = step(replayed)
         if not isinstance(replayed, ClientDataset):
-            return "a step of it is not one over columns"
+            return "a step of it is not supported on columns"
     except _Unknown as error:
         return str(error)
     except FedcoreError as error:
@@ -106,7 +106,7 @@ def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[C
     steps = []
     for name, step in chain[first:]:
         if name not in _STEPS:
-            raise _Unknown(f"its step {type(step).__name__.strip('_')} is not replayed")
+            raise _Unknown(f"its step {type(step).__name__.strip('_')} is not supported")
         steps.append(_STEPS[name](step))
     return chain[first - 1][1], steps
 
@@ -194,7 +194,7 @@ def _name(dataset: tf.data.Dataset) -> str:
 def _number(dataset: tf.data.Dataset, name: str):
     value = tf.get_static_value(private_api.dataset_part(dataset, name))
     if value is None:
-        raise _Unknown(f"its step {type(dataset).__name__.strip('_')} has a number that is not known")
+        raise _Unknown(f"its step {type(dataset).__name__.strip('_')} has an argument that is not a constant")
     return value
 
 
@@ -219,7 +219,7 @@ def _batch(dataset) -> Callable:
 def _function(dataset, name: str) -> Callable:
     fn = private_api.dataset_function(dataset, name)
     if fn is None:
-        raise _Unknown(f"the function of its step {type(dataset).__name__.strip('_')} is not to be had")
+        raise _Unknown(f"the function of its step {type(dataset).__name__.strip('_')} is not accessible")
     return fn
 
 

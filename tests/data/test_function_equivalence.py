@@ -30,7 +30,7 @@ def shifted():
     return lambda x: x + SETTINGS.shift
 
 
-def test_a_function_that_is_made_again_is_traced_once():
+def test_equivalent_functions_are_traced_once():
     assert traced_map(by(3.0), FLOAT) is traced_map(by(3.0), FLOAT)
     assert traced_map(by(3.0), FLOAT) is not traced_map(by(4.0), FLOAT)
 

@@ -1,4 +1,4 @@
-"""Real tf.data pipelines: recognised where what they do can be read off, else iterated."""
+"""Real tf.data pipelines: imported where all steps are known, otherwise iterated."""
 
 import gc
 import tempfile
@@ -37,7 +37,7 @@ def by_hand(dataset) -> float:
     return total
 
 
-RECOGNISED = {
+IMPORTED = {
     "repeat": lambda: source().repeat(2).batch(3),
     "take and skip": lambda: source().repeat(3).skip(2).take(11).batch(4),
     "maps": lambda: source().map(lambda x: x + 1).repeat(2).map(lambda x: x * 2).batch(4).map(lambda b: b - 1),
@@ -50,21 +50,21 @@ RECOGNISED = {
 }
 
 ITERATED = {
-    "no shuffle or repetition": (lambda: source().batch(3), "no shuffle or repetition"),
+    "no shuffle or repeat": (lambda: source().batch(3), "no shuffle or repeat"),
     "a cache in a file": (
         lambda: source().repeat(2).cache(f"{tempfile.mkdtemp()}/cache").batch(2),
         "it caches in a file",
     ),
     "a step that is not known": (
         lambda: source().repeat(2).window(2).flat_map(lambda w: w.batch(2)),
-        "WindowDataset is not replayed",
+        "WindowDataset is not supported",
     ),
-    "a batch of batches": (lambda: source().repeat(2).batch(2).batch(2).unbatch(), "is not replayed"),
+    "a batch of batches": (lambda: source().repeat(2).batch(2).batch(2).unbatch(), "is not supported"),
 }
 
 
-@pytest.mark.parametrize("make", RECOGNISED.values(), ids=RECOGNISED)
-def test_a_recognised_pipeline_draws_what_tf_data_draws(make):
+@pytest.mark.parametrize("make", IMPORTED.values(), ids=IMPORTED)
+def test_an_imported_pipeline_has_the_elements_of_tf_data(make):
     dataset = make()
     assert isinstance(tf_data_import.imported_columns(dataset, _whole), fc.data.ClientDataset)
     np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
@@ -112,7 +112,7 @@ def test_the_source_is_iterated_once():
     assert len(drawn) == 1
 
 
-def test_what_is_kept_goes_with_its_dataset():
+def test_imported_columns_end_with_their_dataset():
     before = tf_data_import._imported.size_bytes
     dataset = source().repeat(2).batch(3)
     folded(dataset)

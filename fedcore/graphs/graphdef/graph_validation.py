@@ -139,7 +139,7 @@ class _Validator:
             for value in node.attr.values():
                 for func in [value.func] if value.HasField("func") else value.list.func:
                     if any(key != _DATASET_FUNCTION or a.WhichOneof("value") != "b" for key, a in func.attr.items()):
-                        raise _Malformed(f"{where}: {node.name!r} hands attributes to {func.name!r}")
+                        raise _Malformed(f"{where}: {node.name!r} passes attributes to {func.name!r}")
                     if is_element_access(func.name) and func.name in self.signatures:
                         continue
                     if func.name not in self.functions:
@@ -239,7 +239,7 @@ class _Validator:
     def _match(self, at: str, name: str, takes: tuple[int, ...], gives: tuple[int, ...] | None) -> None:
         signature = self.signatures[name]
         if signature.inputs != takes or gives not in (None, signature.outputs):
-            raise _Malformed(f"{at}: the function {name!r} takes or returns something else")
+            raise _Malformed(f"{at}: the function {name!r} takes or returns other types")
 
 
 def _element_accesses(graph: Graph) -> dict[str, _Signature]:
@@ -283,7 +283,7 @@ def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef)
             raise _Malformed(f"{at}: the operation has no attribute {key!r}")
         kind = PRIVATE_ATTRIBUTES.get(key)
         if kind is not None and node.attr[key].WhichOneof("value") != kind:
-            raise _Malformed(f"{at}: the attribute {key!r} is of another kind")
+            raise _Malformed(f"{at}: the attribute {key!r} has a value of another kind")
     for attr in declared.attr:
         if attr.name not in node.attr:
             if not attr.HasField("default_value"):
@@ -386,7 +386,7 @@ _SIZES = {
 
 def _tensor_problem(tensor) -> str | None:
     if tensor.dtype not in _FIELDS:
-        return f"a constant of type {tensor.dtype} is not kept in a graph"
+        return f"a graph may not hold a constant of type {tensor.dtype}"
     shape = tensor.tensor_shape
     if shape.unknown_rank or any(d.size < 0 for d in shape.dim) or not _is_shape(shape):
         return "its value has no shape"
@@ -403,12 +403,12 @@ def _tensor_problem(tensor) -> str | None:
     parts = 2 if tensor.dtype in (types_pb2.DT_COMPLEX64, types_pb2.DT_COMPLEX128) else 1
     if tensor.tensor_content:
         whole = tensor.dtype != types_pb2.DT_STRING and len(tensor.tensor_content) == count * size
-        return None if whole and not given else "its value has other bytes than its shape says"
+        return None if whole and not given else "the size of its value does not match its shape"
     if given > count * parts or given % parts:
-        return "its value has more numbers than its shape says"
+        return "its value has more numbers than its shape"
     # The last number may stand for the rest, which bounds the memory by 1000 times the size of the bytes.
     if count * size > 2**20 and count > 1000 * max(given, 1) and given > 1:
-        return "its value leaves out most numbers"
+        return "its value omits most numbers"
     return None
 
 
@@ -428,16 +428,16 @@ def _key(source: str, *, in_function: bool):
 def _check_inputs(at: str, node, signature: _Signature, types: Mapping, names, in_function: bool) -> None:
     data = [i for i in node.input if not i.startswith("^")]
     if any(i.startswith("^") for i in node.input[: len(data)]):
-        raise _Malformed(f"{at}: a control input stands before one that is none")
+        raise _Malformed(f"{at}: a control input precedes a data input")
     for control in node.input[len(data) :]:
         if control[1:] not in names:
-            raise _Malformed(f"{at}: its input {control!r} is not there")
+            raise _Malformed(f"{at}: its input {control!r} does not exist")
     if len(data) != len(signature.inputs):
         raise _Malformed(f"{at}: it has {len(data)} inputs, not {len(signature.inputs)}")
     for source, wanted in zip(data, signature.inputs, strict=True):
         have = types.get(_key(source, in_function=in_function))
         if have is None:
-            raise _Malformed(f"{at}: its input {source!r} is not there")
+            raise _Malformed(f"{at}: its input {source!r} does not exist")
         if have != wanted:
             raise _Malformed(f"{at}: its input {source!r} is of another type")
 

@@ -138,7 +138,7 @@ _REFUSED = {
 }
 
 _ALLOWED = """
-# calls of functions, which are checked themselves, and what branches hand to their gradients
+# calls of functions, which are checked themselves, and the operands of branches' gradients
     Case DeviceIndex FakeParam If OptionalFromValue OptionalGetValue OptionalHasValue OptionalNone PartitionedCall
     StatefulPartitionedCall StatelessCase StatelessIf StatelessWhile While
 # variables of the graph's own, which start fresh
@@ -159,7 +159,7 @@ _ALLOWED = """
     BatchDatasetV2 ConcatenateDataset DatasetCardinality DatasetToSingleElement FilterDataset FlatMapDataset MapDataset
     PaddedBatchDatasetV2 PrefetchDataset RangeDataset ReduceDataset RepeatDataset ScanDataset ShardDataset SkipDataset
     TakeDataset TakeWhileDataset TensorDataset TensorSliceDataset UnbatchDataset WindowDataset ZipDataset
-# numbers drawn from a seed that is an operand
+# random numbers by a seed that is an operand
     RandomIndexShuffle StatelessMultinomial StatelessParameterizedTruncatedNormal StatelessRandomBinomial
     StatelessRandomGammaV2 StatelessRandomGammaV3 StatelessRandomGetAlg StatelessRandomGetKeyCounter
     StatelessRandomGetKeyCounterAlg StatelessRandomNormal StatelessRandomNormalV2 StatelessRandomPoisson

@@ -24,7 +24,7 @@ def wrong_handles(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
         root = flow.root(key)
         have = flow.dtypes.get(root)
         if have is None and not flow.is_argument(root):
-            yield f"{node.op} at {node.name!r} in {where}: it takes a variable that comes out of an operation"
+            yield f"{node.op} at {node.name!r} in {where}: it takes a variable that an operation returns"
         if have not in (None, wanted):
             names = types_pb2.DataType.Name(have), types_pb2.DataType.Name(wanted)
             yield f"{node.op} at {node.name!r} in {where}: its variable holds {names[0]}, and it wants {names[1]}"
@@ -81,7 +81,7 @@ class _Flow:
             first = len(data) - len(arguments)  # an If or a Case takes its index before
             for i in resources:
                 if first < 0 or i < first:
-                    yield f"{at}: it takes a variable where it calls no function with it"
+                    yield f"{at}: it takes a variable that it passes to no function"
                     continue
                 self.join((function.signature.name, arguments[i - first]), (body, data[i]), at)
             if node.op in ("While", "StatelessWhile"):
