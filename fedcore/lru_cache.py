@@ -7,6 +7,14 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+Default = TypeVar("Default")
+
+
+class _Missing:
+    """No value; distinct from None, which may be a value."""
+
+
+_MISSING = _Missing()
 
 
 class LruEntries(Generic[Key, Value]):
@@ -20,13 +28,13 @@ class LruEntries(Generic[Key, Value]):
         self.size = 0.0
         self._entries: OrderedDict[Key, tuple[Value, float]] = OrderedDict()
 
-    def find(self, key: Key) -> tuple[Value] | None:
-        """The value in a tuple of one; None where there is no entry. The entry becomes the most recently used."""
+    def find(self, key: Key, default: Default) -> Value | Default:
+        """The value of a key, which becomes the most recently used; `default` if there is none."""
         entry = self._entries.get(key)
         if entry is None:
-            return None
+            return default
         self._entries.move_to_end(key)
-        return entry[:1]
+        return entry[0]
 
     def put(self, key: Key, value: Value, size: float = 1) -> None:
         """Adds or replaces an entry. A value that is larger than `max_size` gets none."""
@@ -76,17 +84,17 @@ class LruCache(Generic[Key, Value]):
     def get(self, key: Key, compute: Callable[[], Value]) -> Value:
         """The value of a key, computed now if there is none."""
         with self._lock:
-            found = self._entries.find(key)
-            if found is not None:
-                return found[0]
+            found = self._entries.find(key, _MISSING)
+            if not isinstance(found, _Missing):
+                return found
             computation = self._computing.setdefault(key, _Computation())
             computation.threads += 1
         try:
             with computation.lock:
                 with self._lock:
-                    found = self._entries.find(key)
-                if found is not None:
-                    return found[0]
+                    found = self._entries.find(key, _MISSING)
+                if not isinstance(found, _Missing):
+                    return found
                 value = compute()
                 with self._lock:
                     self._entries.put(key, value)

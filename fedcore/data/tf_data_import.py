@@ -82,7 +82,7 @@ def imported_columns(
             return "the dataset before its first shuffle or repeat is infinite"
         columns = iterate(source, _imported.max_bytes - _imported.size_bytes)
         if columns is None:
-            return f"the dataset before its first shuffle or repeat exceeds the cache of imported datasets ({MAX_BYTES:,} bytes)"
+            return f"the dataset before its first shuffle or repeat exceeds the cache ({MAX_BYTES:,} bytes)"
         size_bytes = sum(int(getattr(a, "nbytes", 0)) for a in columns.columns.arrays)
         replayed: tf.data.Dataset = columns
         for step in steps:

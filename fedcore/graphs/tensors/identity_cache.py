@@ -46,9 +46,9 @@ class IdentityCache(Generic[Value]):
         key = (call, *map(id, inputs))
         with self._lock:
             self._remove_ended()  # before the look-up: a new object may have the identity of an ended one
-            found = self._entries.find(key)
+            found = self._entries.find(key, None)
         if found is not None:
-            return found[0][0]
+            return found[0]
         value = compute()
         size = self._size_of(value)
         with self._lock:
