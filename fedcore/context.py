@@ -8,7 +8,6 @@ import os
 import random
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +23,7 @@ from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.first_use import in_a_thread
 from fedcore.ir.operations import declarations
+from fedcore.lru_cache import LruCache
 from fedcore.runtime.forked import check_not_forked
 from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # of learning, which sees no runtime
 from fedcore.runtime.non_finite import note_non_finite
@@ -59,14 +59,11 @@ class PlanCache:
     Guarantees:
       - Equal programs of different lines have plans of their own: errors and reports name the right ones.
       - Programs are compiled again after an intrinsic, a lowering or a pass is declared again, as in a notebook.
-      - One compilation a module, however many threads ask at once.
+      - One compilation a module, however many threads ask at once. A thread waits for its own module only.
     """
 
     def __init__(self, max_entries: int = MAX_PLANS):
-        self._plans: OrderedDict[tuple, Module] = OrderedDict()
-        self._max_entries = max_entries
-        self._lock = threading.RLock()
-        self._recorded: set[tuple] = set()
+        self._plans: LruCache[tuple, Module] = LruCache(max_entries)
 
     def get(
         self,
@@ -80,21 +77,13 @@ class PlanCache:
 
         Args:
             given: a plan that stands for the compiler's: a pinned one, or the module itself.
-            recorded_in: what each pass did is written there.
+            recorded_in: a directory for the record of each pass; a plan is compiled once for each directory.
         """
         how = pipeline if given is None else f"given {given.digest()}"
-        key = (module.source_digest(), how, declarations(), registrations())
-        with self._lock:
-            if recorded_in is not None and (*key, recorded_in) not in self._recorded:
-                self._recorded.add((*key, recorded_in))
-                self._plans[key] = _compile_recorded(module, pipeline, given, recorded_in)
-            if key in self._plans:
-                self._plans.move_to_end(key)
-                return self._plans[key]
-            self._plans[key] = plan = given or _compiled(module, pipeline)
-            while len(self._plans) > self._max_entries:
-                self._plans.popitem(last=False)
-            return plan
+        key = (module.source_digest(), how, declarations(), registrations(), recorded_in)
+        if recorded_in is not None:
+            return self._plans.get(key, lambda: _compile_recorded(module, pipeline, given, recorded_in))
+        return self._plans.get(key, lambda: given or _compiled(module, pipeline))
 
 
 def _compiled(module: Module, pipeline: str) -> Module:

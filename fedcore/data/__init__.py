@@ -1,4 +1,4 @@
-"""Client data: columns and steps that stay columns through a tutorial's pipeline."""
+"""Client data: columns with steps, and the conversion of users' sequences to them."""
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.cohort import Cohort

@@ -1,4 +1,4 @@
-"""`ClientDataset`: a client's examples as columns, in the shape of a `tf.data.Dataset`."""
+"""`ClientDataset`: a client's examples as columns, with the interface of `tf.data.Dataset`."""
 
 import functools
 import operator
@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data.function_equivalence import meaning
+from fedcore.data.function_equivalence import equivalence_key
 from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_capture import TracedGraph
@@ -28,16 +28,16 @@ from fedcore.types.python_values import as_array
 
 
 class ClientDataset(private_api.LazyDataset):
-    """One client's examples: columns (an array per leaf, examples first) and the steps over them.
+    """One client's examples: columns (for each leaf an array with one row an example) and steps over them.
 
-    `map`, `filter`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps, and no
-    `tf.data` iterator is ever made for them; any other method of `tf.data.Dataset` makes the real dataset first, when
-    it is needed. So do a map that draws random numbers, a filter over batches, and a batch of batches.
+    `map`, `filter`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps and create no
+    `tf.data` iterator. Any other method of `tf.data.Dataset` creates the real dataset. So do a map with random numbers,
+    a filter over batches, and a batch of batches.
 
     Every call of a computation reads a dataset from its beginning, as a first `for` over it does.
 
     Guarantees:
-      - Immutable: a step makes a new dataset over the same columns.
+      - Immutable: a step returns a new dataset over the same columns.
       - A map's function is traced once for all clients whose elements have one type.
 
     Example:
@@ -48,20 +48,20 @@ class ClientDataset(private_api.LazyDataset):
         """A dataset over columns.
 
         Args:
-            before: the dataset without its last step, where that or an earlier one shuffles: real datasets that come
-                from one shuffle share its seeds.
+            before: the dataset without its last step, if a step shuffles: real datasets after one shuffle share its
+                seeds.
         """
         super().__init__()
         self._columns = columns
         self._before = before
-        self._kept_real: tf.data.Dataset | None = None
+        self._cached_real: tf.data.Dataset | None = None
 
     def __reduce__(self):
         return ClientDataset, (self._columns,)
 
     @classmethod
     def from_columns(cls, columns) -> "ClientDataset":
-        """A dataset of the examples whose leaves are the rows of equally long arrays.
+        """A dataset whose examples are the rows of arrays of equal length.
 
         Args:
             columns: arrays in nested dicts, tuples or lists.
@@ -69,7 +69,7 @@ class ClientDataset(private_api.LazyDataset):
             FedcoreError: the arrays differ in length.
         """
         leaves: list = []
-        element = _element_of(_form(columns, leaves))
+        element = _element_of(_row_form(columns, leaves))
         if element is None or len({len(leaf) for leaf in leaves}) != 1:
             rows = ", ".join(_rows_of(leaf) for leaf in leaves[:8]) or "no columns"
             raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
@@ -77,7 +77,7 @@ class ClientDataset(private_api.LazyDataset):
 
     @property
     def columns(self) -> Columns:
-        """Layout and tensors, as the runtime takes them."""
+        """The sequence in the form that runtimes take."""
         return self._columns
 
     @property
@@ -91,26 +91,26 @@ class ClientDataset(private_api.LazyDataset):
     # The steps.
 
     def repeat(self, count=None, name=None):
-        """Goes through the elements `count` times; without a number, without end."""
+        """Repeats the elements `count` times; without a count, endlessly."""
         return self._step(_plain_step("repeat", INFINITE if count is None else int(count)))
 
     def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
-        """Changes the order of the elements.
+        """Shuffles the elements.
 
-        With a seed it is the order in which `tf.data` reads them: always the same, whatever the seed of the call. A
-        global seed (`tf.random.set_seed`) counts beside the shuffle's own, as in TensorFlow.
+        With a seed, the order is that of `tf.data`, independent of the call's seed. As in TensorFlow, it also depends
+        on the global seed (`tf.random.set_seed`).
 
-        Without a seed the call's seed decides, so that each client and call has another order; a global seed alone
-        changes nothing. The order is then a uniform permutation of all elements, whatever the buffer. (In a pipeline
-        with a seeded shuffle, or with a cache behind a shuffle, it is drawn by a buffer of that size.) With
-        `reshuffle_each_iteration=False` all that is made of this dataset has one order in a call, so that `take(n)` and
-        `skip(n)` share no element; in the next call they do. A split that is to last has a seed.
+        Without a seed, the order depends on the call's seed and the client; a global seed alone has no effect. It is a
+        uniform permutation of all elements, whatever the buffer size. (In a pipeline with a seeded shuffle, or with a
+        cache after a shuffle, it is sampled with a buffer of that size.) With `reshuffle_each_iteration=False`, all
+        datasets derived from this one have one order within a call, so that `take(n)` and `skip(n)` are disjoint.
+        The next call has another order: a lasting split needs a seed.
 
         Args:
-            buffer_size: of how many elements the next is drawn. Default: all.
-            reshuffle_each_iteration: False for the same order in every repetition.
+            buffer_size: the number of elements from which the next one is sampled. Default: all.
+            reshuffle_each_iteration: False for one order in all repetitions.
         Raises:
-            FedcoreError: the buffer has no size, or the seed is no integer.
+            FedcoreError: the buffer size is not positive, or the seed is no integer.
         """
         size = _buffer_size(buffer_size)
         seeds = None if seed is None else shuffle_seeds(seed)
@@ -119,12 +119,12 @@ class ClientDataset(private_api.LazyDataset):
     def shuffled(
         self, size: int, seeds: tuple[int, int] | None, *, reshuffles: bool, token: Hashable | None = None
     ) -> "ClientDataset":
-        """The elements in another order.
+        """The shuffled dataset.
 
         Args:
             size: of the buffer; 0 for all elements.
-            seeds: the two of a shuffle of TensorFlow; None where the call's decides.
-            token: of the order, where that is fixed. Default: a new one.
+            seeds: the two seeds of a TensorFlow shuffle; None if the call's seed decides.
+            token: of a fixed order. Default: a new one.
         """
         if seeds is not None or reshuffles:
             return self._step(_plain_step("shuffle", size, reshuffles=reshuffles, seeds=seeds))
@@ -137,7 +137,7 @@ class ClientDataset(private_api.LazyDataset):
         return self._step(_plain_step("skip", int(count)))
 
     def batch(self, batch_size, drop_remainder=False, num_parallel_calls=None, deterministic=None, name=None):
-        """Groups `batch_size` elements in a row; the last group may be smaller."""
+        """Batches `batch_size` consecutive elements; the last batch may be smaller."""
         if self._columns.layout.batched:
             return self._real().batch(batch_size, drop_remainder)
         if int(batch_size) < 1:
@@ -148,29 +148,29 @@ class ClientDataset(private_api.LazyDataset):
         """Applies `map_func` to every element; it is traced once for each type of element."""
         graph = traced_map(map_func, self.element_type)
         if graph.seeded:
-            return self._real().map(map_func)  # what it draws is tf.data's to draw
+            return self._real().map(map_func)  # tf.data samples its random numbers
         return self._step(Step("map", graph=graph))
 
     def filter(self, predicate, name=None):
-        """Keeps the elements for which `predicate` holds; it is computed here, once for every row of the columns."""
+        """The elements for which `predicate` holds. It is evaluated now, once for each row of the columns."""
         graph = traced_map(predicate, self.element_type)
         if self._columns.layout.batched or self._columns.is_endless or graph.seeded:
             return self._real().filter(predicate)
         if graph.type.result != TensorType("bool"):
             raise FedcoreError(f"the predicate of a filter returns one bool, not {graph.type.result}")
-        return self._step(Step("filter", graph=graph, kept=_kept(self._columns, graph)))
+        return self._step(Step("filter", graph=graph, mask=_row_mask(self._columns, graph)))
 
     def prefetch(self, buffer_size=None, name=None):
         steps = self._columns.steps
-        # TensorFlow makes one step of a shuffle and a repetition with nothing between them.
+        # TensorFlow fuses a shuffle with a repeat directly after it, and a prefetch between them prevents that.
         return self._step(_plain_step("prefetch")) if steps and steps[-1].seeds is not None else self
 
     def cache(self, filename="", name=None):
-        """Keeps the order in which the elements are read first."""
+        """Fixes the order in which the elements are read first."""
         return self.cached() if not filename else self._real().cache(filename)
 
     def cached(self, token: Hashable | None = None) -> "ClientDataset":
-        """The same elements, in one order: for all that is made of it.
+        """The dataset with one order of its elements, for all datasets derived from it.
 
         Args:
             token: of that order. Default: a new one.
@@ -178,22 +178,22 @@ class ClientDataset(private_api.LazyDataset):
         shuffles = [step for step in self._columns.steps if step.kind == "shuffle"]
         if not shuffles:
             return self
-        drawn = any(step.seeds is None for step in shuffles)
-        return self._step(Step("cache", token=token or new_token()) if drawn else _plain_step("cache"))
+        unseeded = any(step.seeds is None for step in shuffles)
+        return self._step(Step("cache", token=token or new_token()) if unseeded else _plain_step("cache"))
 
     def _step(self, step: Step) -> "ClientDataset":
         shuffles = step.kind == "shuffle" or self._before is not None
         return ClientDataset(self._columns.then(step), self if shuffles else None)
 
-    # The real dataset, for whatever else tf.data offers.
+    # The real dataset, for the other methods of tf.data.
 
     def _real(self) -> tf.data.Dataset:
-        """The same elements as a `tf.data.Dataset` proper."""
+        """The equivalent real `tf.data.Dataset`."""
         if self._before is not None and tf.executing_eagerly():
-            if self._kept_real is None:
+            if self._cached_real is None:
                 step = self._columns.steps[-1]
-                self._kept_real = _REAL[step.kind](self._before._real(), step)
-            return self._kept_real
+                self._cached_real = _REAL[step.kind](self._before._real(), step)
+            return self._cached_real
         dataset = _base(self._columns)
         for step in self._columns.steps:
             dataset = _REAL[step.kind](dataset, step)
@@ -222,7 +222,7 @@ def _buffer_size(size) -> int:
 
 
 def shuffle_seeds(seed) -> tuple[int, int]:
-    """The two seeds that TensorFlow makes of a shuffle's: the global one counts too."""
+    """TensorFlow's two seeds for a shuffle's one seed and the global seed."""
     try:
         number = operator.index(seed.numpy() if isinstance(seed, tf.Tensor) else seed)
     except (TypeError, AttributeError):
@@ -232,12 +232,12 @@ def shuffle_seeds(seed) -> tuple[int, int]:
 
 
 def new_token() -> str:
-    """For an order that is drawn once, in all processes."""
+    """A new token for a fixed order, unique across processes."""
     return uuid.uuid4().hex
 
 
 _plain_step = functools.lru_cache(maxsize=1024)(Step)
-"""A step without a function: one object for all clients' pipelines, rather than one more for each."""
+"""A step without a function. Cached, so that all clients' pipelines share one object."""
 
 
 def _as_column(x) -> np.ndarray | tf.Tensor:
@@ -259,19 +259,19 @@ def _rows_of(column) -> str:
     return f"{len(column):,} rows" if column.shape else f"{str(column)[:40]!r}, which has no rows"
 
 
-def _form(columns, leaves: list) -> tuple:
-    """What of nested columns decides the type of a row: containers, dtypes and shapes, hashable.
+def _row_form(columns, leaves: list) -> tuple:
+    """A hashable key of nested columns that decides the type of a row: containers, dtypes and shapes.
 
     Args:
-        leaves: gets the columns, in the order of that type.
+        leaves: a list to which the columns are appended, in the order of the type.
     """
     if isinstance(columns, Mapping):
-        return type(columns), tuple(columns), tuple(_form(c, leaves) for c in columns.values())
+        return type(columns), tuple(columns), tuple(_row_form(c, leaves) for c in columns.values())
     if isinstance(columns, tuple | list):
-        return type(columns), getattr(columns, "_fields", None), tuple(_form(c, leaves) for c in columns)
+        return type(columns), getattr(columns, "_fields", None), tuple(_row_form(c, leaves) for c in columns)
     if attrs.has(type(columns)):
         names = tuple(field.name for field in attrs.fields(type(columns)))
-        return type(columns), names, tuple(_form(getattr(columns, n), leaves) for n in names)
+        return type(columns), names, tuple(_row_form(getattr(columns, n), leaves) for n in names)
     column = _as_column(columns)
     leaves.append(column)
     return column.dtype, tuple(column.shape)[1:] if column.shape else None
@@ -279,7 +279,7 @@ def _form(columns, leaves: list) -> tuple:
 
 @functools.lru_cache(maxsize=256)
 def _element_of(form: tuple) -> Type | None:
-    """The type of a row; None where a column has no rows."""
+    """The type of a row, from `_row_form`; None if a column has no rows."""
     if len(form) == 2:
         dtype, shape = form
         return None if shape is None else TensorType("str" if getattr(dtype, "hasobject", False) else dtype, shape)
@@ -301,21 +301,21 @@ _traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph]]" = w
 
 
 def traced_map(fn: Callable, element: Type) -> TracedGraph:
-    """The graph of a map's function for one type of element, traced once while the function lives.
+    """The graph of a map's function for one type of element, cached while the function lives.
 
-    Functions that do the same, as those that a preprocessing function makes anew for every client, have one.
+    Functions with one equivalence key share a graph: preprocessing code often creates a new function for each client.
     """
     known = _traced_maps.setdefault(fn, {})
     if element not in known:
-        same = meaning(fn)
-        known[element] = _traced(fn, element) if same is None else _traced_once(_Function(fn, same), element)
+        key = equivalence_key(fn)
+        known[element] = _traced(fn, element) if key is None else _traced_once(_Function(fn, key), element)
     return known[element]
 
 
 @attrs.frozen(cache_hash=True)
 class _Function:
     function: Callable = attrs.field(eq=False)
-    meaning: Hashable
+    key: Hashable
 
 
 @functools.lru_cache(maxsize=256)
@@ -330,8 +330,8 @@ def _traced(fn: Callable, element: Type) -> TracedGraph:
     return traced
 
 
-def _kept(columns: Columns, predicate: TracedGraph) -> np.ndarray:
-    """For each row of unbatched columns whether the predicate holds for what the maps make of it."""
+def _row_mask(columns: Columns, predicate: TracedGraph) -> np.ndarray:
+    """For each row of unbatched columns whether the predicate holds for the mapped row."""
     if not len(columns.arrays[0]):
         return np.zeros([0], bool)
     return _mask(columns.layout, predicate)(*map(tf.convert_to_tensor, columns.arrays)).numpy()
@@ -339,7 +339,7 @@ def _kept(columns: Columns, predicate: TracedGraph) -> np.ndarray:
 
 @functools.lru_cache(maxsize=128)
 def _mask(layout: Layout, predicate: TracedGraph) -> Callable:
-    """The columns -> bool for each row: one function for all clients of a layout."""
+    """A function columns -> bool for each row, for all clients of a layout."""
 
     @tf.function(autograph=False, input_signature=layout.column_specs())
     def mask(*arrays):
@@ -381,7 +381,7 @@ def _real_shuffle(dataset, step: Step):
         return dataset.shuffle(size, reshuffle_each_iteration=step.reshuffles)
     if step.seeds == shuffle_seeds(step.seeds[1]):
         return dataset.shuffle(size, seed=step.seeds[1], reshuffle_each_iteration=step.reshuffles)
-    variant = tf.raw_ops.ShuffleDatasetV3(  # made under another global seed
+    variant = tf.raw_ops.ShuffleDatasetV3(  # the dataset was created under another global seed
         input_dataset=tf.data.experimental.to_variant(dataset),
         buffer_size=size,
         seed=step.seeds[0],

@@ -1,4 +1,4 @@
-"""Clients that are made when they are read."""
+"""Cohorts whose clients are created lazily."""
 
 import operator
 from collections.abc import Callable, Iterator
@@ -7,18 +7,18 @@ from fedcore.errors import ClientError, FedcoreError, brief
 
 
 class Cohort:
-    """The clients of a round, each made when it is read, and made again when it is read again.
+    """The clients of a round, each created when it is read, and created again when it is read again.
 
-    A list of a million clients holds a million; a generator can be read only once; this is neither.
+    Unlike a list, it does not hold all clients in memory. Unlike a generator, it can be read several times.
 
     Guarantees:
-      - Nothing is kept of a client that was read.
+      - A client that was read is not retained.
       - Every reading calls `client` with 0, 1, … in order, in the thread that calls the computation.
 
     Args:
-        size: how many clients.
-        client: gives the value of the client of an index; equal values for equal indices, or the stages of one call
-            see different clients.
+        size: the number of clients.
+        client: index -> the client's value. Equal indices must give equal values, since the stages of one call may
+            read a client several times.
     Raises:
         FedcoreError: the size is no number of clients.
     Example:
@@ -37,15 +37,15 @@ class Cohort:
         return self._size
 
     def __iter__(self) -> Iterator:
-        return map(self._made, range(self._size))
+        return map(self._client_at, range(self._size))
 
     def __getitem__(self, index: int):
         """The value of one client."""
         if not 0 <= index < self._size:
             raise IndexError(f"client {index} of a cohort of {self._size}")
-        return self._made(index)
+        return self._client_at(index)
 
-    def _made(self, index: int):
+    def _client_at(self, index: int):
         try:
             return self._client(index)
         except StopIteration as error:  # it would end the cohort at this client

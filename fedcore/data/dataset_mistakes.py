@@ -1,4 +1,4 @@
-"""The errors for what is given in place of a client's dataset: they name it, and what makes a dataset of it."""
+"""Errors for arguments that are not a client's dataset: they describe the argument and suggest a conversion."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from fedcore.types import SequenceType, StructType, TensorType, Type, explain, f
 
 
 def is_table(value) -> bool:
-    """Whether it is a DataFrame, of pandas or alike: named columns."""
+    """Whether it is a DataFrame, of pandas or a similar library."""
     return hasattr(value, "columns") and hasattr(value, "to_numpy") and hasattr(value, "__getitem__")
 
 
@@ -21,7 +21,7 @@ def is_array(value) -> bool:
 
 
 def are_columns(value, type_: SequenceType) -> bool:
-    """Whether it holds one array for each leaf of an element, rather than elements."""
+    """Whether it is a collection of columns (one array for each leaf of an element) rather than of elements."""
     if isinstance(value, Mapping) or is_table(value):
         return True
     if not isinstance(type_.element, StructType):
@@ -30,16 +30,16 @@ def are_columns(value, type_: SequenceType) -> bool:
 
 
 def no_dataset(value, type_: SequenceType, path: str) -> TypeMismatch:
-    """The error for arrays, or anything else, in place of a dataset."""
+    """The error for an argument that is no dataset, such as arrays."""
     have, arrays = _as_columns(value)
     if have is None:
         return TypeMismatch(
             f"{path} is {_named(value)}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
         )
     title = f"{path} is {_named(value)}, and no dataset"
-    made = f"{path}.to_numpy()" if is_table(value) and is_array(arrays) else path
-    made = f"dict({path})" if isinstance(arrays, Mapping) and is_table(value) else made
-    call = f"fc.data.ClientDataset.from_columns({made})"
+    columns = f"{path}.to_numpy()" if is_table(value) and is_array(arrays) else path
+    columns = f"dict({path})" if isinstance(arrays, Mapping) and is_table(value) else columns
+    call = f"fc.data.ClientDataset.from_columns({columns})"
     shown = explain(title, SequenceType(have), type_, found=[])
     if fits(have, type_.element):
         return TypeMismatch(f"{shown}\n  fix: {call}")
@@ -50,11 +50,11 @@ def no_dataset(value, type_: SequenceType, path: str) -> TypeMismatch:
 
 
 def no_fit(have: Type, want: SequenceType, path: str) -> TypeMismatch:
-    """The error for a dataset of elements of another type."""
+    """The error for a dataset with elements of another type."""
     fix = None
     if fits(batched(have), want.element):
         fix = f"{path} is not batched: put .batch(n) after it"
-    elif _of_one_batch(have) and fits(_row(have), want.element):
+    elif _may_be_batch(have) and fits(_row(have), want.element):
         fix = f"{path} is batched: leave .batch(n) out, or put .unbatch() after it"
     text = explain(f"{path} does not fit", SequenceType(have), want)
     return TypeMismatch(f"{text}\n  fix: {fix}" if fix else text)
@@ -65,7 +65,7 @@ def batched(type_: Type) -> Type:
     return map_tensors(lambda t: TensorType(t.dtype, None if t.shape is None else (None, *t.shape)), type_)
 
 
-def _of_one_batch(type_: Type) -> bool:
+def _may_be_batch(type_: Type) -> bool:
     return all(t.shape for t in tensor_leaves(type_))
 
 
@@ -74,7 +74,7 @@ def _row(type_: Type) -> Type:
 
 
 def _as_columns(value) -> tuple[Type | None, object]:
-    """The type of a row, and the arrays that make it; None where the value is no columns."""
+    """The type of a row, and the arrays; (None, None) if the value is not a collection of columns."""
     forms = [dict(value.items()), value.to_numpy()] if is_table(value) else [value]
     if not (is_table(value) or isinstance(value, Mapping | list | tuple) or is_array(value)):
         return None, None
@@ -87,7 +87,7 @@ def _as_columns(value) -> tuple[Type | None, object]:
 
 
 def _named(value) -> str:
-    """The value in a few words."""
+    """A short description of the value."""
     if is_table(value):
         return f"a {type(value).__name__} of {len(value):,} rows"
     if isinstance(value, Mapping):

@@ -1,7 +1,8 @@
-"""The orders that sequences of one call share: `take` and `skip` of one shuffle without a seed split its elements.
+"""Seeds of the orders that several sequences of one call share.
 
-Sequences with a step of one token draw by one seed. It is the call's, folded with the place of the token among those of
-the call, so that the same call draws the same in every process, and in whichever worker a client runs.
+`take(n)` and `skip(n)` after one shuffle without a seed must split its elements, so both need one order. A step that
+fixes an order has a token. The seed of a token is the call's seed folded with the position of the token among the
+tokens of the call. So it does not depend on the process or the worker in which a client runs.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -13,13 +14,13 @@ from fedcore.data.tf_data_import import tokens_of
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, SequenceType, StructType, Type, contains
 
-_ORDERS = 1 << 41  # apart from the numbers of clients and leaves, which are folded into the call's seed too
+_ORDERS = 1 << 41  # distinct from clients' and leaves' numbers, which are also folded into the call's seed
 
 
 def fixed_seeds(arguments: Iterable, types: Iterable[Type], seed: int) -> Mapping[Hashable, int]:
-    """The seeds of the tokens in the arguments of a call, as given.
+    """The seeds of the tokens in the arguments of a call.
 
-    Clients that are made when they are read are not looked at: there, the sequences of one client share an order.
+    Clients that are created lazily are not read here; only the sequences of one such client share an order.
     """
     found: dict[Hashable, int] = {}
     for value, type_ in zip(arguments, types, strict=True):

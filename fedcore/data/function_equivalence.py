@@ -1,4 +1,7 @@
-"""Whether two Python functions do the same, as those that are made again for every client."""
+"""Equivalence of Python functions, by their code and the values that they refer to.
+
+Preprocessing code often creates a new but equivalent function for each client.
+"""
 
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -14,21 +17,21 @@ _FIXED = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorT
 
 
 class _Changing(Exception):
-    """The function refers to something that may change without a trace."""
+    """The function refers to an object that may be mutated."""
 
 
 @attrs.frozen
 class _Itself:
-    """An object that equals only itself."""
+    """Compares an object by identity."""
 
     value: object = attrs.field(eq=id)
 
 
-def meaning(fn: Callable) -> Hashable | None:
-    """Equal for functions of one piece of code that refer to the same things; None where that cannot be told.
+def equivalence_key(fn: Callable) -> Hashable | None:
+    """A key that is equal for functions with one code object and equal references; None if that cannot be decided.
 
-    What is referred to are constants, other such functions, modules and classes; of these two what the code may name in
-    them. A library's function is taken to stay as it is.
+    References may be constants, functions with a key, modules and classes. Of a module or class, the key has the
+    attributes whose names occur in the code. Functions of libraries are taken as immutable.
     """
     try:
         return _of(fn, ()) if isinstance(fn, types.FunctionType) else None
@@ -42,11 +45,15 @@ def _of(fn: types.FunctionType, above: tuple) -> Hashable:
     above = (*above, fn)
     names = sorted(set(_names(fn.__code__)))
     cells = [cell.cell_contents for cell in fn.__closure__ or ()]
-    given = (*(fn.__defaults__ or ()), *sorted((fn.__kwdefaults__ or {}).items()))
-    return _Itself(fn.__code__), _values((*cells, *given), names, above), _named(fn.__globals__, names, above)
+    defaults = (*(fn.__defaults__ or ()), *sorted((fn.__kwdefaults__ or {}).items()))
+    return (
+        _Itself(fn.__code__),
+        _values((*cells, *defaults), names, above),
+        _attributes_of(fn.__globals__, names, above),
+    )
 
 
-def _named(held: Mapping[str, object], names: list[str], above: tuple) -> Hashable:
+def _attributes_of(held: Mapping[str, object], names: list[str], above: tuple) -> Hashable:
     return tuple((name, _value(held[name], names, above)) for name in names if name in held)
 
 
@@ -62,14 +69,14 @@ def _value(value, names: list[str], above: tuple) -> Hashable:
     if isinstance(value, types.FunctionType) and not any(isinstance(v, types.ModuleType) for v in above):
         return _of(value, above)
     if isinstance(value, types.ModuleType | type):
-        return _Itself(value), () if value in above else _named(vars(value), names, (*above, value))
+        return _Itself(value), () if value in above else _attributes_of(vars(value), names, (*above, value))
     if isinstance(value, _FIXED):
         return _Itself(value)
     raise _Changing
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Those of globals and attributes in the code and in the functions that it makes."""
+    """The names of globals and attributes in the code, including nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

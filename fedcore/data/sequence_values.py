@@ -1,4 +1,4 @@
-"""What users pass for a sequence, as the runtimes take it."""
+"""Conversion of users' sequences (datasets, lists, arrays) to columns."""
 
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -33,11 +33,11 @@ def columns_of(
     note: Callable[[str], None] = lambda text: None,
     seeds: Mapping[Hashable, int] | None = None,
 ) -> Columns:
-    """A sequence as columns: a `ClientDataset` as it is, a real dataset recognised or iterated, a list laid out.
+    """Converts a sequence to columns: a `ClientDataset`, a real dataset (imported or iterated), or a list of elements.
 
     Args:
-        note: takes what the user should know, such as why a dataset is iterated.
-        seeds: of orders that sequences share; see `fixed_seeds`.
+        note: called with notes for the user, such as the reason for which a dataset is iterated.
+        seeds: the result of `fixed_seeds`.
     Raises:
         TypeMismatch: the elements do not fit the type.
         FedcoreError: the sequence does not end.
@@ -55,7 +55,7 @@ def columns_of(
         _check_element(to_type(value.element_spec), type_, path)
         if value.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
-        found = imported_columns(value, lambda source, max_bytes: _drawn(source, max_bytes, path))
+        found = imported_columns(value, lambda source, max_bytes: _iterated(source, max_bytes, path))
         if isinstance(found, ClientDataset) and _layout_fits(found.columns.layout, type_):
             return _with_seeds(found.columns, seeds, note)
         if isinstance(found, str):
@@ -80,12 +80,12 @@ def _with_seeds(columns: Columns, seeds: Mapping[Hashable, int] | None, note: Ca
 
 
 def dataset_of(value: Columns | list, type_: SequenceType) -> ClientDataset:
-    """A sequence that a computation returns, for the user: columns, or elements as nested tuples of numpy arrays."""
+    """The dataset for a sequence that a computation returns: columns, or a list of nested tuples of numpy arrays."""
     return ClientDataset(value if isinstance(value, Columns) else _from_elements(value, type_.element, "the result"))
 
 
-def _drawn(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientDataset | None:
-    """The elements of a dataset as columns; None where they have more bytes."""
+def _iterated(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientDataset | None:
+    """Iterates a dataset into columns; None if they have more than `max_bytes`."""
     type_ = to_type(dataset.element_spec)
     elements, size_bytes = [], 0
     for x in dataset:
@@ -107,7 +107,7 @@ def _check_element(have: Type, want: SequenceType, path: str) -> None:
 
 
 def _elements(value: Iterable, type_: SequenceType, path: str) -> list:
-    """The elements of a list, of an array, or of anything that Python iterates."""
+    """The elements of an iterable, converted to their type."""
     found = []
     for index, x in enumerate(value):
         try:
@@ -139,11 +139,13 @@ def _element(x, type_: Type, path: str):
 
 
 def _from_elements(elements: list, type_: Type, path: str) -> Columns:
-    """Elements of one shape become rows; elements that differ in their first dimension become groups of rows."""
+    """Elements of equal shapes become rows; elements with different first dimensions become groups of rows."""
     types = tensor_leaves(type_)
     columns = [[flatten(e)[i] for e in elements] for i in range(len(types))]
     if all(len({np.shape(x) for x in column}) <= 1 for column in columns):
-        shapes = iter([np.shape(column[0]) if column else _known(t) for column, t in zip(columns, types, strict=True)])
+        shapes = iter(
+            [np.shape(column[0]) if column else _static_shape(t) for column, t in zip(columns, types, strict=True)]
+        )
         element = map_tensors(lambda t: TensorType(t.dtype, next(shapes)), type_)
         arrays = [_stacked(column, t) for column, t in zip(columns, tensor_leaves(element), strict=True)]
         return Columns(element, arrays)
@@ -154,11 +156,11 @@ def _from_elements(elements: list, type_: Type, path: str) -> Columns:
     return Columns(type_, [np.concatenate(column) for column in columns], groups=splits)
 
 
-def _known(type_: TensorType) -> tuple[int, ...]:
+def _static_shape(type_: TensorType) -> tuple[int, ...]:
     return tuple(0 if size is None else size for size in type_.sizes)
 
 
 def _stacked(column: list, type_: TensorType) -> np.ndarray:
     if column:
         return np.stack(column)
-    return np.zeros((0, *_known(type_)), type_.dtype.numpy)
+    return np.zeros((0, *_static_shape(type_)), type_.dtype.numpy)

@@ -1,8 +1,8 @@
-"""Real `tf.data` pipelines as columns, best effort: what they do is read off their objects and replayed.
+"""Import of real `tf.data` pipelines as columns with steps, best effort, by inspection of their objects.
 
-What precedes the first shuffle or repetition is the same each time: it is drawn once and kept while the dataset
-lives, within a budget of bytes. The steps after it become steps over columns, so that a round makes no iterator. What
-is not recognised is iterated in every call, and the report says so.
+The elements before the first shuffle or repeat are equal in every iteration. They are iterated once and cached as
+columns while the dataset lives, within a budget of bytes. The later steps become steps over the columns, so that a
+round creates no iterator. A pipeline with an unknown step is iterated in every call, and the report has a note.
 """
 
 import threading
@@ -16,30 +16,30 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 
 MAX_BYTES = 1 << 30
-"""What is kept of all foreign datasets together."""
+"""Budget for the cached columns of all imported datasets together."""
 
 _tokens: "weakref.WeakKeyDictionary[tf.data.Dataset, str]" = weakref.WeakKeyDictionary()
-"""Of real datasets whose order is fixed by what the call's seed draws."""
+"""Tokens of real datasets whose order the call's seed fixes."""
 _tokens_lock = threading.Lock()
 
 
 class _Unknown(Exception):
-    """Why a pipeline is not replayed."""
+    """The reason for which a pipeline is not imported."""
 
 
-class _Kept:
-    """Recognised datasets by the real ones, at most `max_bytes` of columns.
+class _Imported:
+    """Weak, identity-keyed cache of imported datasets, with at most `max_bytes` of columns.
 
     Guarantees:
-      - An entry goes with its real dataset; what does not fit is not kept.
-      - A dataset is drawn outside of the lock.
+      - An entry ends with its real dataset. No entry is evicted before: a dataset over the budget is not imported.
+      - The lock is not held while a dataset is iterated.
     """
 
     def __init__(self, max_bytes: int):
         self.max_bytes = max_bytes
         self.size_bytes = 0
         self._found: dict[int, ClientDataset] = {}
-        self._lock = threading.RLock()  # the collector may forget a dataset where this thread holds the lock
+        self._lock = threading.RLock()  # the garbage collector may call `_forget` in a thread that holds the lock
 
     def get(self, dataset: tf.data.Dataset) -> ClientDataset | None:
         with self._lock:
@@ -59,86 +59,86 @@ class _Kept:
             self.size_bytes -= size_bytes
 
 
-_kept = _Kept(MAX_BYTES)
+_imported = _Imported(MAX_BYTES)
 
 
 def imported_columns(
-    dataset: tf.data.Dataset, draw: Callable[[tf.data.Dataset, int], ClientDataset | None]
+    dataset: tf.data.Dataset, iterate: Callable[[tf.data.Dataset, int], ClientDataset | None]
 ) -> ClientDataset | str:
-    """The dataset as columns and steps, or why it is none.
+    """The dataset as columns with steps, or the reason for which it cannot be imported.
 
     Args:
-        draw: iterates a dataset into columns of at most so many bytes; None where it is larger.
+        iterate: (dataset, max_bytes) -> its elements as columns; None if they are larger.
     """
-    known = _kept.get(dataset)
+    known = _imported.get(dataset)
     if known is not None:
         return known
     try:
-        source, steps = _taken_apart(dataset)
-        # A bare source is drawn afresh: nothing says that a generator gives the same again.
+        source, steps = _source_and_steps(dataset)
+        # A dataset without steps is iterated in every call, since a generator may yield other elements each time.
         if not steps:
-            return "it has no shuffle or repetition to replay"
+            return "it has no shuffle or repeat"
         if source.cardinality() == tf.data.INFINITE_CARDINALITY:
-            return "what precedes its first shuffle does not end"
-        columns = draw(source, _kept.max_bytes - _kept.size_bytes)
+            return "the dataset before its first shuffle or repeat is infinite"
+        columns = iterate(source, _imported.max_bytes - _imported.size_bytes)
         if columns is None:
-            return f"what precedes its first shuffle has more bytes than are kept of such datasets ({MAX_BYTES:,})"
+            return f"the dataset before its first shuffle or repeat exceeds the cache ({MAX_BYTES:,} bytes)"
         size_bytes = sum(int(getattr(a, "nbytes", 0)) for a in columns.columns.arrays)
         replayed: tf.data.Dataset = columns
         for step in steps:
             replayed = step(replayed)
         if not isinstance(replayed, ClientDataset):
-            return "a step of it is not one over columns"
+            return "a step of it is not supported on columns"
     except _Unknown as error:
         return str(error)
     except FedcoreError as error:
         return str(error).split("\n")[0]
-    _kept.put(dataset, replayed, size_bytes)
+    _imported.put(dataset, replayed, size_bytes)
     return replayed
 
 
-def _taken_apart(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Callable]]:
-    """What precedes the first shuffle or repetition, and the steps from there on."""
+def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Callable]]:
+    """The dataset before the first shuffle or repeat, and the steps from there on."""
     chain = _chain(dataset)
     first = next((i for i, (name, _) in enumerate(chain) if name in ("Shuffle", "Repeat")), None)
     if first is None or first == 0:
         return dataset, []
     steps = []
-    for name, made in chain[first:]:
+    for name, step in chain[first:]:
         if name not in _STEPS:
-            raise _Unknown(f"its step {type(made).__name__.strip('_')} is not replayed")
-        steps.append(_STEPS[name](made))
+            raise _Unknown(f"its step {type(step).__name__.strip('_')} is not supported")
+        steps.append(_STEPS[name](step))
     return chain[first - 1][1], steps
 
 
-def token_of(made: tf.data.Dataset) -> str:
-    """The token of the order in which a real dataset is read, where that is fixed and the call's seed draws it."""
+def token_of(dataset: tf.data.Dataset) -> str:
+    """The token of a real dataset whose order the call's seed fixes."""
     with _tokens_lock:
-        return _tokens.setdefault(made, new_token())
+        return _tokens.setdefault(dataset, new_token())
 
 
 def tokens_of(dataset: tf.data.Dataset) -> list[str]:
-    """Those of a real dataset and of what it is made of, in order."""
+    """The tokens of a real dataset and of its inputs, in order."""
     found = []
-    draws = False
-    for name, made in _chain(dataset):
-        fixes = name == "Cache" and draws
-        if name == "Shuffle" and not any(
-            map(
-                tf.get_static_value, (private_api.dataset_part(made, "_seed"), private_api.dataset_part(made, "_seed2"))
-            )
-        ):
-            draws = True
-            fixes = private_api.dataset_part(made, "_reshuffle_each_iteration") is False
+    is_random = False
+    for name, step in _chain(dataset):
+        fixes = name == "Cache" and is_random
+        if name == "Shuffle" and not _is_seeded(step):
+            is_random = True
+            fixes = private_api.dataset_part(step, "_reshuffle_each_iteration") is False
         if fixes:
-            found.append(token_of(made))
+            found.append(token_of(step))
     return found
 
 
-def from_its_beginning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A dataset to iterate in one call: a seeded shuffle in it gives the orders of a dataset that nobody has read.
+def _is_seeded(shuffle: tf.data.Dataset) -> bool:
+    return any(tf.get_static_value(private_api.dataset_part(shuffle, name)) for name in ("_seed", "_seed2"))
 
-    TensorFlow keeps how often a shuffle was read, and the content of a cache, with the dataset. A copy has its own.
+
+def from_its_beginning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A copy of the dataset with fresh state, for one call: its seeded shuffles begin with their first order.
+
+    TensorFlow keeps the number of iterations of a shuffle, and the content of a cache, in the dataset.
     """
     if not any(map(_has_changing_seeds, _all_of(dataset))):
         return dataset
@@ -160,18 +160,13 @@ def from_its_beginning(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 _STATE = {"ShuffleDatasetV3": (4, "DummySeedGenerator"), "CacheDatasetV2": (2, "DummyMemoryCache")}
-"""The operand of a dataset's operation that holds its state, and the operation that stands for a new one."""
+"""Dataset operation -> the position of the operand with its state, and the operation that creates new state."""
 
 
 def _has_changing_seeds(dataset: tf.data.Dataset) -> bool:
     if _name(dataset) != "Shuffle" or private_api.dataset_part(dataset, "_reshuffle_each_iteration") is False:
         return False
-    return any(
-        map(
-            tf.get_static_value,
-            (private_api.dataset_part(dataset, "_seed"), private_api.dataset_part(dataset, "_seed2")),
-        )
-    )
+    return _is_seeded(dataset)
 
 
 def _all_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
@@ -182,7 +177,7 @@ def _all_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 
 
 def _chain(dataset: tf.data.Dataset) -> list[tuple[str, tf.data.Dataset]]:
-    """The dataset's steps by name, from its source on."""
+    """The names and datasets of the steps, from the source on."""
     found: list[tuple[str, tf.data.Dataset]] = []
     current: tf.data.Dataset | None = dataset
     while current is not None:
@@ -199,61 +194,59 @@ def _name(dataset: tf.data.Dataset) -> str:
 def _number(dataset: tf.data.Dataset, name: str):
     value = tf.get_static_value(private_api.dataset_part(dataset, name))
     if value is None:
-        raise _Unknown(f"its step {type(dataset).__name__.strip('_')} has a number that is not known")
+        raise _Unknown(f"its step {type(dataset).__name__.strip('_')} has an argument that is not a constant")
     return value
 
 
-def _repeat(made) -> Callable:
-    count = int(_number(made, "_count"))
+def _repeat(dataset) -> Callable:
+    count = int(_number(dataset, "_count"))
     return lambda d: d.repeat(None if count < 0 else count)
 
 
-def _shuffle(made) -> Callable:
-    seeds = int(_number(made, "_seed")), int(_number(made, "_seed2"))
-    size, reshuffles = (
-        int(_number(made, "_buffer_size")),
-        private_api.dataset_part(made, "_reshuffle_each_iteration") is not False,
-    )
-    token = None if any(seeds) or reshuffles else token_of(made)
+def _shuffle(dataset) -> Callable:
+    seeds = int(_number(dataset, "_seed")), int(_number(dataset, "_seed2"))
+    size = int(_number(dataset, "_buffer_size"))
+    reshuffles = private_api.dataset_part(dataset, "_reshuffle_each_iteration") is not False
+    token = None if any(seeds) or reshuffles else token_of(dataset)
     return lambda d: d.shuffled(size, seeds if any(seeds) else None, reshuffles=reshuffles, token=token)
 
 
-def _batch(made) -> Callable:
-    size, drop = int(_number(made, "_batch_size")), bool(_number(made, "_drop_remainder"))
+def _batch(dataset) -> Callable:
+    size, drop = int(_number(dataset, "_batch_size")), bool(_number(dataset, "_drop_remainder"))
     return lambda d: d.batch(size, drop_remainder=drop)
 
 
-def _function(made, name: str) -> Callable:
-    fn = private_api.dataset_function(made, name)
+def _function(dataset, name: str) -> Callable:
+    fn = private_api.dataset_function(dataset, name)
     if fn is None:
-        raise _Unknown(f"the function of its step {type(made).__name__.strip('_')} is not to be had")
+        raise _Unknown(f"the function of its step {type(dataset).__name__.strip('_')} is not accessible")
     return fn
 
 
-def _map(made) -> Callable:
-    fn = _function(made, "_map_func")
+def _map(dataset) -> Callable:
+    fn = _function(dataset, "_map_func")
     return lambda d: d.map(fn)
 
 
-def _filter(made) -> Callable:
-    predicate = _function(made, "_predicate")
+def _filter(dataset) -> Callable:
+    predicate = _function(dataset, "_predicate")
     return lambda d: d.filter(predicate)
 
 
-def _take(made) -> Callable:
-    count = int(_number(made, "_count"))
+def _take(dataset) -> Callable:
+    count = int(_number(dataset, "_count"))
     return lambda d: d.take(count)
 
 
-def _skip(made) -> Callable:
-    count = int(_number(made, "_count"))
+def _skip(dataset) -> Callable:
+    count = int(_number(dataset, "_count"))
     return lambda d: d.skip(count)
 
 
-def _cache(made) -> Callable:
-    if _number(made, "_filename"):
+def _cache(dataset) -> Callable:
+    if _number(dataset, "_filename"):
         raise _Unknown("it caches in a file")
-    token = token_of(made)
+    token = token_of(dataset)
     return lambda d: d.cached(token)
 
 
@@ -266,6 +259,6 @@ _STEPS: dict[str, Callable[[tf.data.Dataset], Callable]] = {
     "Take": _take,
     "Skip": _skip,
     "Cache": _cache,
-    "Prefetch": lambda made: lambda d: d.prefetch(),
-    "Options": lambda made: lambda d: d.prefetch(),
+    "Prefetch": lambda dataset: lambda d: d.prefetch(),
+    "Options": lambda dataset: lambda d: d.prefetch(),
 }

@@ -36,7 +36,7 @@ class UnsupportedVersion(FedcoreError, RuntimeError):
 
 
 PARTS: dict[str, str] = {}
-"""What each function of this module relies on, by the function's name."""
+"""The private part that each function of this module relies on, by the function's name."""
 
 
 def part(relies_on: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -133,7 +133,7 @@ def op_definition(op: str):
 
 @part("tensorflow.python.eager.cancellation: CancellationManager")
 def cancellation_manager():
-    """A manager with `start_cancel()` and `is_cancelled`, which ends the calls that are given it."""
+    """A manager with `start_cancel()` and `is_cancelled`, which cancels the calls that it was passed to."""
     from tensorflow.python.eager import cancellation
 
     return cancellation.CancellationManager()
@@ -141,7 +141,7 @@ def cancellation_manager():
 
 @part("tensorflow.python.eager.execute: execute_with_cancellation")
 def execute(name: str, outputs: int, inputs: Sequence[tf.Tensor], attributes: tuple, manager) -> list[tf.Tensor]:
-    """Runs a function of the process. TensorFlow's public call keeps the manager in a global that threads share."""
+    """Runs a function of the process by name. TensorFlow's public call has one cancellation manager for all threads."""
     return _execute_with_cancellation()(
         name, num_outputs=outputs, inputs=inputs, attrs=attributes, ctx=_context(), cancellation_manager=manager
     )
@@ -168,7 +168,7 @@ def call_config() -> bytes:
 
 @part("tensorflow.python.eager.context: FunctionCallOptions.as_attrs")
 def call_attributes(config: bytes) -> tuple:
-    """The attributes that make a call run with a ConfigProto."""
+    """The attributes of a call that runs with a ConfigProto."""
     from tensorflow.python.eager import context
 
     options = context.FunctionCallOptions(config_proto=config_pb2.ConfigProto.FromString(config))
@@ -207,13 +207,13 @@ def optimize_graph(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGrap
 
 @part("tf.__internal__.EagerTensor")
 def is_eager(tensor) -> bool:
-    """Whether a tensor has a value, rather than a place in a graph."""
+    """Whether a tensor is eager rather than symbolic."""
     return isinstance(tensor, tf.__internal__.EagerTensor)
 
 
 @part("tf.__internal__.eager_context.eager_mode")
 def eager_mode() -> contextlib.AbstractContextManager:
-    """Inside, operations run at once, even while a graph is being built."""
+    """Inside, operations run eagerly, also while a graph is being built."""
     return tf.__internal__.eager_context.eager_mode()
 
 
@@ -240,7 +240,7 @@ def uninitialized_variable(**options) -> tf.Variable:
 
 @part("Operation._update_input")
 def set_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
-    """Replaces an input of an operation, which closes the circle of a loop in a graph."""
+    """Replaces an input of an operation; so a loop's Merge gets its NextIteration as an input."""
     operation._update_input(index, tensor)
 
 
@@ -274,7 +274,7 @@ def while_statement() -> Callable:
 
 @part("tensorflow.python.autograph.operators.control_flow: for_loop_registry")
 def register_for(kind: type, loop: Callable) -> None:
-    """Has AutoGraph run `for` over objects of a class with `loop`."""
+    """Makes AutoGraph use `loop` for `for` statements over objects of a class."""
     from tensorflow.python.autograph.operators import control_flow
 
     control_flow.for_loop_registry.register(kind, loop)
@@ -282,7 +282,7 @@ def register_for(kind: type, loop: Callable) -> None:
 
 @part("tensorflow.python.autograph.operators.py_builtins: len_registry, enumerate_registry")
 def register_builtins(kind: type, *, length: Callable, enumerated: Callable) -> None:
-    """Has AutoGraph run `len` and `enumerate` of objects of a class with these functions."""
+    """Makes AutoGraph use these functions for `len` and `enumerate` of objects of a class."""
     from tensorflow.python.autograph.operators import py_builtins
 
     py_builtins.len_registry.register(kind, length)
@@ -291,7 +291,7 @@ def register_builtins(kind: type, *, length: Callable, enumerated: Callable) -> 
 
 @part("tensorflow.python.autograph.operators.py_builtins: SUPPORTED_BUILTINS, BUILTIN_FUNCTIONS_MAP")
 def replace_next(fn: Callable) -> None:
-    """Has AutoGraph call `fn` for `next`; its own registry for `next` is never asked, as `next` is not converted."""
+    """Makes AutoGraph call `fn` for `next`. Its registry for `next` has no effect, since `next` is not converted."""
     from tensorflow.python.autograph.operators import py_builtins
 
     if next not in py_builtins.SUPPORTED_BUILTINS:
@@ -301,7 +301,7 @@ def replace_next(fn: Callable) -> None:
 
 @part("tensorflow.python.autograph.core.config: DoNotConvert, CONVERSION_RULES")
 def keep_from_autograph(package: str) -> None:
-    """Has AutoGraph call a package's functions as they are, and everything that they call."""
+    """Makes AutoGraph call a package's functions, and their callees, unconverted."""
     from tensorflow.python.autograph.core import config
 
     rule = config.DoNotConvert(package)
@@ -323,7 +323,7 @@ def replace_table_methods(methods: Mapping[str, Callable]) -> dict[str, Callable
 
 @part("tf.lookup.StaticHashTable: _initializer; tf.lookup.KeyValueTensorInitializer: _keys, _values")
 def table_entries(table) -> tuple[tf.Tensor, tf.Tensor] | None:
-    """The keys and values that a table is initialised with; None where they come from a file."""
+    """The keys and values that initialise a table; None if they come from a file."""
     initializer = table._initializer
     if not isinstance(initializer, tf.lookup.KeyValueTensorInitializer):
         return None
@@ -334,10 +334,10 @@ def table_entries(table) -> tuple[tf.Tensor, tf.Tensor] | None:
 
 
 class LazyDataset(tf.data.Dataset):
-    """A `tf.data.Dataset` whose real dataset is made when TensorFlow first needs it.
+    """A `tf.data.Dataset` whose real dataset is created at its first use by TensorFlow.
 
-    Relies on `Dataset._variant_tensor`, `_inputs`, `_options_attr` and `_variant_tensor_attr`. Without the constructor
-    of `tf.data.Dataset`, which wants the variant at once.
+    Relies on `Dataset._variant_tensor`, `_inputs`, `_options_attr` and `_variant_tensor_attr`. The constructor
+    of `tf.data.Dataset` is not called, since it needs the variant tensor.
     """
 
     def __init__(self):
@@ -345,7 +345,7 @@ class LazyDataset(tf.data.Dataset):
 
     def _real(self) -> tf.data.Dataset:
         """The real dataset."""
-        raise NotImplementedError  # abstract: every subclass has its own
+        raise NotImplementedError  # abstract
 
     @property
     def _variant_tensor(self):
@@ -360,16 +360,16 @@ class LazyDataset(tf.data.Dataset):
 
 
 def dataset_part(dataset: tf.data.Dataset, name: str):
-    """What a dataset of a known class holds under a private name, such as `_count`; None where it holds no such part.
+    """A private attribute of a dataset, such as `_count`; None if it has no such attribute.
 
-    Import of foreign datasets is best effort, so a missing part is no error: the dataset is iterated instead.
+    A missing attribute is no error: the import of datasets is best effort, and iterates them otherwise.
     """
     return getattr(dataset, name, None)
 
 
 @part("tf.data's classes: _map_func._func, _predicate._func")
 def dataset_function(dataset: tf.data.Dataset, name: str) -> Callable | None:
-    """The Python function that a dataset applies, by the private name that holds it; None where there is none."""
+    """The Python function that a dataset applies, by the attribute that holds it; None if there is none."""
     return getattr(getattr(dataset, name, None), "_func", None)
 
 
@@ -415,12 +415,12 @@ def is_defined_by_keras(thing) -> bool:
 
 @part("keras.optimizers.Optimizer._learning_rate")
 def learning_rate(optimizer):
-    """A Keras optimizer's learning rate as it was given: a number, a variable, a schedule or a function."""
+    """A Keras optimizer's learning rate as the user passed it: a number, a variable, a schedule or a function."""
     return optimizer._learning_rate
 
 
 def excludes_from_weight_decay(optimizer) -> bool:
-    """Whether a Keras optimizer was told to leave variables out of weight decay."""
+    """Whether a Keras optimizer excludes variables from weight decay."""
     return bool(
         getattr(optimizer, "_exclude_from_weight_decay", None)
         or getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
@@ -453,10 +453,10 @@ class _Random:
 
 @part("keras.src.random.seed_generator: python_random, make_default_seed")
 def replace_keras_randint(randint: Callable[[int, int], int]) -> None:
-    """Has Keras draw default seeds with `randint`.
+    """Makes Keras sample default seeds with `randint`.
 
     Raises:
-        UnsupportedVersion: Keras draws default seeds in another way, so that the replacement would do nothing.
+        UnsupportedVersion: Keras samples default seeds in another way, so that the replacement would have no effect.
     """
     module = importlib.import_module("keras.src.random.seed_generator")
     asked: list[int] = []

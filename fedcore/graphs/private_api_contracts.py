@@ -1,6 +1,6 @@
-"""A contract for each private part of TensorFlow and Keras: a small program that fails where the part does not hold.
+"""Contracts for the private parts of TensorFlow and Keras: small programs that fail if a part is gone or has changed.
 
-`fedcore doctor` runs them; so do the tests, one by one.
+`fedcore doctor` and the tests run them.
 """
 
 import functools
@@ -17,7 +17,7 @@ CONTRACTS: dict[str, Callable[[], None]] = {}
 
 
 class BrokenContract(Exception):
-    """A private part does something else than fedcore relies on."""
+    """A private part behaves differently than fedcore relies on."""
 
 
 def contract(check: Callable[[], None]) -> Callable[[], None]:
@@ -26,12 +26,12 @@ def contract(check: Callable[[], None]) -> Callable[[], None]:
 
 
 def broken() -> dict[str, str]:
-    """The contracts that do not hold with the installed TensorFlow and Keras, and why not."""
+    """The contracts that fail with the installed TensorFlow and Keras -> the reason."""
     found = {}
     for name, check in CONTRACTS.items():
         try:
             check()
-        except Exception as error:  # whatever a changed private part raises
+        except Exception as error:  # a changed private part may raise any exception
             found[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     return found
 
@@ -42,7 +42,7 @@ def _require(holds: object, otherwise: str) -> None:
 
 
 def _function(name: str) -> function_pb2.FunctionDef:
-    """float32 -> float32, adds a number to itself."""
+    """A function float32 -> float32 that doubles a number."""
     traced = tf.function(lambda x: x + x, input_signature=[tf.TensorSpec([], tf.float32)], autograph=False)
     found = function_pb2.FunctionDef.FromString(traced.get_concrete_function().function_def.SerializeToString())
     found.signature.name = name
@@ -235,7 +235,7 @@ def while_statement() -> None:
 
 
 class _Counted:
-    """A class that only AutoGraph's registries know how to loop over."""
+    """A class that is iterable only through AutoGraph's registries."""
 
 
 def _looped_over(iterated, extra_test, body, get_state, set_state, names, opts) -> None:
@@ -274,12 +274,12 @@ def _registered() -> tuple[int, int]:
 def replace_next() -> None:
     from fedcore.graphs.sequences import symbolic_dataset
 
-    private_api.replace_next(symbolic_dataset.next_element)  # the one replacement that the process has
+    private_api.replace_next(symbolic_dataset.next_element)  # the process has one replacement only
     _require(next(iter([1])) == 1, "Python's `next` changed")
 
 
 def _source_file() -> str:
-    """Where the code of this function runs from; a converted function runs from a generated file."""
+    """The file of this function's code; a function that AutoGraph converted has a generated file."""
     frame = inspect.currentframe()
     return frame.f_code.co_filename if frame else ""
 

@@ -118,7 +118,7 @@ NAMED_SIZES = {f"{p}, {n} rows": (PIPELINES[p], n) for p, n in SIZES}
 @pytest.mark.parametrize(
     ("pipeline", "rows"), [(PIPELINES[p], n) for p, n in SIZES], ids=[f"{p}, {n}" for p, n in SIZES]
 )
-def test_steps_draw_what_the_real_dataset_draws(pipeline, rows):
+def test_steps_have_the_elements_of_the_real_dataset(pipeline, rows):
     assert_same(drawn(pipeline(client(rows))), list(pipeline(real(rows)).as_numpy_iterator()))
 
 
@@ -128,7 +128,7 @@ def test_steps_stay_columns(pipeline):
 
 
 @ALL
-def test_iterating_in_python_draws_what_the_real_dataset_draws(pipeline):
+def test_iterating_in_python_yields_the_elements_of_the_real_dataset(pipeline):
     assert_same(
         [{k: v.numpy() for k, v in e.items()} for e in pipeline(client())], list(pipeline(real()).as_numpy_iterator())
     )
@@ -146,7 +146,7 @@ STEPS = st.sampled_from(["repeat", "take", "skip", "map"])
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(STEPS, st.integers(0, 5)), max_size=4), st.integers(0, 5), st.booleans())
-def test_any_order_of_steps_draws_what_the_real_dataset_draws(steps, size, drop):
+def test_any_order_of_steps_has_the_elements_of_the_real_dataset(steps, size, drop):
     def built(dataset):
         for name, count in steps:
             dataset = dataset.map(scaled) if name == "map" else getattr(dataset, name)(count)
@@ -169,7 +169,7 @@ def ys(elements) -> list[int]:
     ],
     ids=["all", "small buffer", "then batch", "then map"],
 )
-def test_a_shuffle_draws_every_element_once(pipeline):
+def test_a_shuffle_reads_every_element_once(pipeline):
     want = sorted(ys(pipeline(real()).as_numpy_iterator()))
     assert sorted(ys(drawn(pipeline(client())))) == want
 

@@ -70,7 +70,7 @@ BATCHED = {
 
 
 @pytest.mark.parametrize("name", BATCHED)
-def test_both_runtimes_draw_the_same_batches(name):
+def test_both_runtimes_read_equal_batches(name):
     computation = fc.federated_computation(
         lambda xs: fc.federated_sum(fc.federated_map(in_batches, xs)), fc.FederatedType(BATCHES, fc.CLIENTS)
     )
@@ -83,7 +83,7 @@ def test_empty_batches_go_through_the_maps():
     assert dataset.columns.elements(0) == []
 
 
-def test_each_sequence_of_a_client_draws_for_itself_on_both_runtimes():
+def test_each_sequence_of_a_client_has_an_order_of_its_own_on_both_runtimes():
     pair = fc.FederatedType({"a": FLOATS, "n": "int32", "b": FLOATS}, fc.CLIENTS)
 
     @fc.federated_computation(fc.FederatedType(FLOATS, fc.SERVER), pair, fc.FederatedType(FLOATS, fc.CLIENTS))
@@ -111,7 +111,7 @@ def test_two_stages_see_the_same_shuffle():
     assert on_both(twice, 0.0, clients, seed=5)[0] == on_both(twice, 0.0, clients, seed=5)[1]
 
 
-def test_clients_side_by_side_draw_what_they_draw_one_by_one():
+def test_batched_clients_have_the_orders_of_clients_one_by_one():
     values = [(client().shuffle(9).columns, client().shuffle(9).columns) for _ in range(2)]
     seeds = np.array([5, 6])
     shape, stacked = pack_clients(

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.data.client_dataset import traced_map
-from fedcore.data.function_equivalence import meaning
+from fedcore.data.function_equivalence import equivalence_key
 from fedcore.types import TensorType
 
 FLOAT = TensorType("float32")
@@ -30,16 +30,16 @@ def shifted():
     return lambda x: x + SETTINGS.shift
 
 
-def test_a_function_that_is_made_again_is_traced_once():
+def test_equivalent_functions_are_traced_once():
     assert traced_map(by(3.0), FLOAT) is traced_map(by(3.0), FLOAT)
     assert traced_map(by(3.0), FLOAT) is not traced_map(by(4.0), FLOAT)
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, 1.0), (1, True), (0, None), ((1, 2), (1, 3)), (scaled, abs)])
 def test_what_a_function_holds_tells_it_apart(one, other):
-    assert meaning(by(one)) == meaning(by(one))
-    assert meaning(by(one)) != meaning(by(other))
-    assert meaning(by(1.0, one)) != meaning(by(1.0, other))
+    assert equivalence_key(by(one)) == equivalence_key(by(one))
+    assert equivalence_key(by(one)) != equivalence_key(by(other))
+    assert equivalence_key(by(1.0, one)) != equivalence_key(by(1.0, other))
 
 
 def test_functions_of_equal_text_are_two():
@@ -49,26 +49,26 @@ def test_functions_of_equal_text_are_two():
     def second(x):
         return x
 
-    assert meaning(first) == meaning(first) != meaning(second)
+    assert equivalence_key(first) == equivalence_key(first) != equivalence_key(second)
 
 
 def test_a_constant_that_changes_between_two_clients_is_seen(monkeypatch):
-    before = meaning(by(1.0))
+    before = equivalence_key(by(1.0))
     monkeypatch.setitem(globals(), "SCALE", 3.0)
-    assert meaning(by(1.0)) != before
-    before = meaning(shifted())
+    assert equivalence_key(by(1.0)) != before
+    before = equivalence_key(shifted())
     monkeypatch.setattr(SETTINGS, "shift", 2.0)
-    assert meaning(shifted()) != before
+    assert equivalence_key(shifted()) != before
     monkeypatch.setattr(SETTINGS, "shift", [2.0])
-    assert meaning(shifted()) is None
+    assert equivalence_key(shifted()) is None
 
 
 @pytest.mark.parametrize("held", [[1.0], {"a": 1.0}, np.ones(2), object(), {1.0}], ids=lambda v: type(v).__name__)
 def test_what_may_change_unseen_is_never_the_same(held):
-    assert meaning(by(held)) is None
-    assert meaning(lambda x: x + NAMES[0]) is None
-    assert meaning(by) is not None
-    assert meaning(np.add) is None
+    assert equivalence_key(by(held)) is None
+    assert equivalence_key(lambda x: x + NAMES[0]) is None
+    assert equivalence_key(by) is not None
+    assert equivalence_key(np.add) is None
 
 
 def countdown(x):
@@ -76,7 +76,7 @@ def countdown(x):
 
 
 def test_a_function_may_call_itself():
-    assert meaning(countdown) == meaning(countdown)
+    assert equivalence_key(countdown) == equivalence_key(countdown)
 
 
 def test_a_preprocessing_function_for_every_client_makes_one_graph():

@@ -178,7 +178,7 @@ def test_the_parts_of_a_split_share_no_element(name, source, runtime):
         assert sorted([*of_one_client[0][0], *of_two_clients[0]]) == list(range(20))
 
 
-def test_a_split_of_clients_that_are_made_when_read_shares_no_element(runtime):
+def test_a_split_of_lazily_created_clients_shares_no_element(runtime):
     pair = fc.FederatedType({"held_out": ROWS, "rest": ROWS}, fc.CLIENTS)
 
     @fc.federated_computation(pair)

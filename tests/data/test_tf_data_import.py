@@ -1,4 +1,4 @@
-"""Real tf.data pipelines: recognised where what they do can be read off, else iterated."""
+"""Real tf.data pipelines: imported where all steps are known, otherwise iterated."""
 
 import gc
 import tempfile
@@ -37,7 +37,7 @@ def by_hand(dataset) -> float:
     return total
 
 
-RECOGNISED = {
+IMPORTED = {
     "repeat": lambda: source().repeat(2).batch(3),
     "take and skip": lambda: source().repeat(3).skip(2).take(11).batch(4),
     "maps": lambda: source().map(lambda x: x + 1).repeat(2).map(lambda x: x * 2).batch(4).map(lambda b: b - 1),
@@ -50,21 +50,21 @@ RECOGNISED = {
 }
 
 ITERATED = {
-    "no shuffle or repetition": (lambda: source().batch(3), "no shuffle or repetition"),
+    "no shuffle or repeat": (lambda: source().batch(3), "no shuffle or repeat"),
     "a cache in a file": (
         lambda: source().repeat(2).cache(f"{tempfile.mkdtemp()}/cache").batch(2),
         "it caches in a file",
     ),
     "a step that is not known": (
         lambda: source().repeat(2).window(2).flat_map(lambda w: w.batch(2)),
-        "WindowDataset is not replayed",
+        "WindowDataset is not supported",
     ),
-    "a batch of batches": (lambda: source().repeat(2).batch(2).batch(2).unbatch(), "is not replayed"),
+    "a batch of batches": (lambda: source().repeat(2).batch(2).batch(2).unbatch(), "is not supported"),
 }
 
 
-@pytest.mark.parametrize("make", RECOGNISED.values(), ids=RECOGNISED)
-def test_a_recognised_pipeline_draws_what_tf_data_draws(make):
+@pytest.mark.parametrize("make", IMPORTED.values(), ids=IMPORTED)
+def test_an_imported_pipeline_has_the_elements_of_tf_data(make):
     dataset = make()
     assert isinstance(tf_data_import.imported_columns(dataset, _whole), fc.data.ClientDataset)
     np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
@@ -100,7 +100,7 @@ def test_a_shuffled_pipeline_covers_every_epoch_and_follows_the_seed():
     assert len({tuple(e) for e in first.reshape(4, ROWS)}) == 4
 
 
-def test_the_source_is_drawn_once():
+def test_the_source_is_iterated_once():
     drawn = []
 
     def rows():
@@ -112,24 +112,24 @@ def test_the_source_is_drawn_once():
     assert len(drawn) == 1
 
 
-def test_what_is_kept_goes_with_its_dataset():
-    before = tf_data_import._kept.size_bytes
+def test_imported_columns_end_with_their_dataset():
+    before = tf_data_import._imported.size_bytes
     dataset = source().repeat(2).batch(3)
     folded(dataset)
-    assert tf_data_import._kept.size_bytes == before + X.nbytes
+    assert tf_data_import._imported.size_bytes == before + X.nbytes
     del dataset
     gc.collect()
-    assert tf_data_import._kept.size_bytes == before
+    assert tf_data_import._imported.size_bytes == before
 
 
 def test_beyond_the_budget_a_dataset_is_iterated(monkeypatch):
-    monkeypatch.setattr(tf_data_import._kept, "max_bytes", tf_data_import._kept.size_bytes + X.nbytes - 1)
+    monkeypatch.setattr(tf_data_import._imported, "max_bytes", tf_data_import._imported.size_bytes + X.nbytes - 1)
     dataset = source().repeat(2).batch(3)
     np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
     assert "more bytes than are kept" in fc.context.last_report().notes[0]
 
 
 def _whole(dataset, max_bytes):
-    from fedcore.data.sequence_values import _drawn
+    from fedcore.data.sequence_values import _iterated
 
-    return _drawn(dataset, max_bytes, "value")
+    return _iterated(dataset, max_bytes, "value")

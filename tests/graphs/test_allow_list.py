@@ -290,11 +290,11 @@ CHANGES = {
     "nothing in it": (lambda g: b"\n\x00", "malformed"),
     "an input that is not there": (
         lambda g: node(g, "Greater").input.__setitem__(0, "nowhere"),
-        "'nowhere' is not there",
+        "'nowhere' does not exist",
     ),
     "an output that is not there": (
         lambda g: node(g, "Greater").input.__setitem__(0, "arg0:7"),
-        "'arg0:7' is not there",
+        "'arg0:7' does not exist",
     ),
     "an input too few": (lambda g: node(g, "Greater").input.pop(), "it has 1 inputs, not 2"),
     "a circle": (lambda g: node(g, "Greater").input.append("^ret0"), "needs its own result"),
@@ -328,7 +328,7 @@ CHANGES = {
     "a function twice": (lambda g: g.library.function.add().CopyFrom(g.library.function[0]), "is defined twice"),
     "a function of other types": (
         lambda g: setattr(g.library.function[0].signature.output_arg[0], "type", 2),
-        "takes or returns something else|does not return",
+        "takes or returns other types|does not return",
     ),
     "a function that returns nothing": (lambda g: g.library.function[0].ret.clear(), "does not return"),
     "a constant of a huge shape": (
@@ -341,7 +341,7 @@ CHANGES = {
     ),
     "a control input before another": (
         lambda g: node(g, "Greater").input.insert(0, "^arg0"),
-        "a control input stands before one that is none",
+        "a control input precedes a data input",
     ),
     "two arguments of one name": (
         lambda g: g.library.function[0].signature.input_arg.append(g.library.function[0].signature.input_arg[0]),

@@ -1,4 +1,4 @@
-"""What is kept of computations, by the identities of their inputs."""
+"""Identity-keyed, weak LRU cache: eviction, ends of inputs, threads."""
 
 import gc
 import random
@@ -22,46 +22,46 @@ class FailedError(Exception):
     pass
 
 
-def test_a_value_goes_with_the_first_of_its_inputs():
-    kept, a, b = IdentityCache(10), Handle(0), Handle(1)
-    kept.get("add", [a, b], lambda: 1)
-    kept.get("add", [b], lambda: 2)
+def test_an_entry_ends_with_the_first_of_its_inputs():
+    cache, a, b = IdentityCache(10), Handle(0), Handle(1)
+    cache.get("add", [a, b], lambda: 1)
+    cache.get("add", [b], lambda: 2)
     del a
     gc.collect()
-    assert (len(kept), kept.size) == (1, 1)
-    assert kept.get("add", [b], lambda: 3) == 2
+    assert (len(cache), cache.size) == (1, 1)
+    assert cache.get("add", [b], lambda: 3) == 2
 
 
-def test_inputs_that_end_while_the_lock_is_held_are_dropped_by_the_next_call():
-    kept, a, b = IdentityCache(10), Handle(0), Handle(1)
-    kept.get("add", [a], lambda: 1)
-    with kept._lock:
+def test_inputs_that_end_while_the_lock_is_held_are_removed_by_the_next_call():
+    cache, a, b = IdentityCache(10), Handle(0), Handle(1)
+    cache.get("add", [a], lambda: 1)
+    with cache._lock:
         del a
         gc.collect()
-    kept.get("add", [b], lambda: 2)
-    assert len(kept) == 1
+    cache.get("add", [b], lambda: 2)
+    assert len(cache) == 1
 
 
-def test_what_is_too_large_is_not_kept():
-    kept, a = IdentityCache(4, len), Handle(0)
-    assert kept.get("text", [a], lambda: "abcde") == "abcde"
-    assert kept.size == 0
-    kept.get("text", [a], lambda: "abc")
-    kept.get("other", [a], lambda: "de")
-    assert (len(kept), kept.size) == (1, 2)
+def test_a_value_that_is_too_large_is_not_cached():
+    cache, a = IdentityCache(4, len), Handle(0)
+    assert cache.get("text", [a], lambda: "abcde") == "abcde"
+    assert cache.size == 0
+    cache.get("text", [a], lambda: "abc")
+    cache.get("other", [a], lambda: "de")
+    assert (len(cache), cache.size) == (1, 2)
 
 
-def test_a_value_may_be_kept_from_its_second_computation_on():
-    kept, a, b = IdentityCache(10, remembered=2), Handle(0), Handle(1)
+def test_a_value_may_be_cached_from_its_second_computation_on():
+    cache, a, b = IdentityCache(10, remembered=2), Handle(0), Handle(1)
     computed = []
     for handle in (a, a, a, b, a):
-        kept.get("call", [handle], lambda handle=handle: computed.append(handle.serial))
+        cache.get("call", [handle], lambda handle=handle: computed.append(handle.serial))
     assert computed == [0, 0, 1]
-    assert len(kept) == 1
+    assert len(cache) == 1
 
 
-def test_threads_that_ask_for_the_same_at_once_wait_for_nobody_and_get_one_value_from_then_on():
-    kept, a, together = IdentityCache(10), Handle(0), threading.Barrier(4)
+def test_threads_that_ask_for_one_key_wait_for_nobody_and_get_one_value_from_then_on():
+    cache, a, together = IdentityCache(10), Handle(0), threading.Barrier(4)
     computed = []
 
     def compute():
@@ -70,14 +70,14 @@ def test_threads_that_ask_for_the_same_at_once_wait_for_nobody_and_get_one_value
         computed.append(value)
         return value
 
-    threads = [threading.Thread(target=kept.get, args=("call", [a], compute)) for _ in range(4)]
+    threads = [threading.Thread(target=cache.get, args=("call", [a], compute)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert len(computed) == 4
-    assert kept.get("call", [a], object) in computed
-    assert len(kept) == 1
+    assert cache.get("call", [a], object) in computed
+    assert len(cache) == 1
 
 
 class Interleaving:
@@ -89,7 +89,7 @@ class Interleaving:
     def __init__(self, seed: int):
         self.draws = random.Random(seed)
         self.max_size = self.draws.randint(1, 4)
-        self.kept = IdentityCache(self.max_size, lambda value: value[0])
+        self.cache = IdentityCache(self.max_size, lambda value: value[0])
         self.model: OrderedDict[tuple, int] = OrderedDict()
         self.alive: dict[int, weakref.ref] = {}
         self.handles = [self.new() for _ in range(3)]
@@ -123,7 +123,7 @@ class Interleaving:
         if known:
             self.model.move_to_end(key)
         try:
-            assert self.kept.get(size, chosen, compute) == (size, key)
+            assert self.cache.get(size, chosen, compute) == (size, key)
             self.note(key, size)
         except FailedError:
             assert fails
@@ -147,8 +147,8 @@ class Interleaving:
     def run(self) -> None:
         for _ in range(12):
             self.step(depth=2)
-            assert len(self.kept) == len(self.modelled())
-            assert self.kept.size == sum(self.model.values())
+            assert len(self.cache) == len(self.modelled())
+            assert self.cache.size == sum(self.model.values())
 
 
 def check(seeds: range) -> None:

@@ -259,7 +259,10 @@ def uses_a_placeholder(graph_def):
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [(hands_a_function, "hands attributes to 'f_"), (uses_a_placeholder, "'_XlaMustCompile' is of another kind")],
+    [
+        (hands_a_function, "passes attributes to 'f_"),
+        (uses_a_placeholder, "'_XlaMustCompile' has a value of another kind"),
+    ],
 )
 @pytest.mark.parametrize("trusted", [True, False])
 def test_attributes_that_could_name_a_function_elsewhere_are_refused(change, says, trusted):

@@ -115,7 +115,7 @@ def test_a_server_sequence_passes_from_stage_to_stage(runtime):
     assert listed(second) == list(range(10))
 
 
-def test_a_parameter_that_is_returned_is_drawn_alike_on_both_runtimes():
+def test_a_returned_parameter_has_one_order_on_both_runtimes():
     @fc.federated_computation(fc.FederatedType(FLOATS, fc.CLIENTS), fc.FederatedType(FLOATS, fc.SERVER))
     def same(data, own):
         return data, own, fc.federated_map(preprocess, data)

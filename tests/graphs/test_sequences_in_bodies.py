@@ -37,7 +37,7 @@ def weighted(xs):
     return total
 
 
-def test_a_for_loop_draws_in_order(runtime):
+def test_a_for_loop_reads_in_order(runtime):
     assert weighted([3.0, 5.0, 7.0]) == 3.0 + 10.0 + 21.0
 
 
@@ -50,7 +50,7 @@ def test_datasets_and_lists_give_the_same(runtime):
     assert weighted(fc.data.ClientDataset.from_columns(columns)) == weighted(list(columns))
 
 
-def test_epochs_draw_every_element_again(runtime):
+def test_epochs_read_every_element_again(runtime):
     @fc.tf_computation(FLOATS, "int32")
     def epochs(xs, n):
         total = 0.0
@@ -157,7 +157,7 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_steps_inside_a_body_draw_what_tf_data_draws(name):
+def test_steps_inside_a_body_have_the_elements_of_tf_data(name):
     pipeline = PIPELINES[name]
     columns = np.array([3, 1, 4, 1, 5], np.float32)
 
@@ -276,7 +276,7 @@ def test_the_digest_does_not_tell_how_the_data_lie():
     assert totals.to_module("planned").digest() == before
 
 
-def test_a_mapped_sequence_is_drawn_from(runtime):
+def test_a_mapped_sequence_is_read(runtime):
     double = fc.tf_computation("float32")(lambda x: x * 2.0)
 
     @fc.federated_computation(FLOATS)

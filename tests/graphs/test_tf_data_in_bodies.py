@@ -127,7 +127,7 @@ def test_a_shuffle_without_a_seed_follows_the_calls(name):
 
 
 @pytest.mark.parametrize("method", ["cache", "fixed"])
-def test_an_order_that_is_kept_is_that_of_every_epoch_and_part(method):
+def test_a_fixed_order_is_that_of_every_epoch_and_part(method):
     def kept(ds):
         return ds.shuffle(COUNT).cache() if method == "cache" else ds.shuffle(COUNT, reshuffle_each_iteration=False)
 

@@ -8,6 +8,7 @@ from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
 from fedcore.ir.purity import seeded_symbols
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
@@ -156,27 +157,29 @@ def _check_graph(module: Module, graph: Graph, batched_arguments: set[int], padd
     error = why_not_batchable(graph, module.blob(graph.digest), batched_arguments, padded_axes)
     if error is not None:
         raise error
-    if padded_axes and _trains_convolutions(module.blob(graph.digest)):
+    if padded_axes and _trains_convolutions(module, graph):
         raise NoBatchingRule("Conv2D", "a kernel per client is as fast one client after the other")
 
 
-def _trains_convolutions(data: bytes) -> bool:
-    return b"Conv2DBackpropFilter" in data or b"DepthwiseConv2dNativeBackpropFilter" in data
+def _trains_convolutions(module: Module, graph: Graph) -> bool:
+    operations = operations_of(graph.digest, module.blob(graph.digest))
+    return any(op.startswith(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")) for op in operations)
 
 
 def _width(module: Module, function: Function, broadcasts: int) -> int:
     """The largest power of two whose clients' state and batches fit the working set."""
     state = max((_size_bytes(op.type) for op in function.operations), default=0)
-    if _any_graph_has(module, b"While"):
+    if _any_graph_has(module, "While"):
         state *= 2  # each iteration of a loop within a step adds to the gradients of the weights that it reads
     batch = sum(_size_bytes(p.type) for p in function.parameters[1 + broadcasts :])
     fitting = WORKING_SET_BYTES // max(1, state + batch)
     width = min(MAX_WIDTH, max(2, 1 << (max(1, fitting).bit_length() - 1)))
-    return min(width, MAX_WIDTH_IMAGES) if _any_graph_has(module, b"Conv2D") else width
+    return min(width, MAX_WIDTH_IMAGES) if _any_graph_has(module, "Conv2D") else width
 
 
-def _any_graph_has(module: Module, op: bytes) -> bool:
-    return any(op in module.blob(g.digest) for g in module.graphs)
+def _any_graph_has(module: Module, kind: str) -> bool:
+    """Whether a graph has an operation whose name contains `kind`."""
+    return any(kind in op for g in module.graphs for op in operations_of(g.digest, module.blob(g.digest)))
 
 
 def _size_bytes(type_: Type) -> int:

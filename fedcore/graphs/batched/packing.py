@@ -173,7 +173,7 @@ def _assign_lanes(leaves: ClientLeaves, numbers: SequenceOf[int], seeds: np.ndar
     """The client of each lane, then `rows`, `sizes` and the padded size of a batch for each sequence."""
     count = len(leaves.each)
     all_rows = {
-        i: [c.draw(int(s), numbers[i]) for c, s in zip(columns, seeds, strict=True)]
+        i: [c.read(int(s), numbers[i]) for c, s in zip(columns, seeds, strict=True)]
         for i, columns in leaves.sequences.items()
     }
     steps = np.zeros(count, np.int64)

@@ -1,1 +1,1 @@
-"""From Python to a graph: tracing, variables, random numbers, Keras' seeds; and a graph's import into another."""
+"""Tracing of Python functions to graphs (variables, random numbers, Keras' seeds), and import of graphs into others."""

@@ -1,13 +1,12 @@
-"""Keeps AutoGraph out of fedcore's own code.
+"""Excludes fedcore's own code from AutoGraph.
 
-AutoGraph converts what a converted function calls, and what that calls: a computation that is called in the body of
-another would be traced by a converted copy of the compiler. fedcore converts a user's functions itself, where it is
-given them.
+AutoGraph converts the callees of a converted function recursively. So a computation that is called in the body of
+another would be traced by a converted copy of the compiler. fedcore converts a user's functions itself.
 """
 
 from fedcore.graphs import private_api
 
 
 def claim_package() -> None:
-    """Has AutoGraph call fedcore's functions as they are, with all that they call."""
+    """Makes AutoGraph call fedcore's functions, and their callees, unconverted."""
     private_api.keep_from_autograph("fedcore")

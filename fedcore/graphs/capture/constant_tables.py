@@ -1,7 +1,7 @@
-"""Lookups in static hash tables as pure operations: a table's entries become constants of the graph that looks up.
+"""Lookups in static hash tables as pure operations: a table's entries become constants of the graph.
 
-A `tf.lookup.StaticHashTable` does not change after it is made, so its entries are a part of the program. Keras' lookup
-layers, `TextVectorization` and `tf.lookup.StaticVocabularyTable` look up in such tables.
+A `tf.lookup.StaticHashTable` never changes after its initialisation, so its entries are part of the program. Keras'
+lookup layers, `TextVectorization` and `tf.lookup.StaticVocabularyTable` look up in such tables.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from fedcore.errors import TracingError, TypeMismatch
 from fedcore.graphs import private_api
 
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_constant_tables", default=False)
-_ENTRIES = "_fedcore_entries"  # (keys, values) of a table that was made while a graph was traced
+_ENTRIES = "_fedcore_entries"  # (keys, values) of a table that was created while a graph was traced
 _BUCKETS = 2**63 - 1
 
 
 @contextlib.contextmanager
 def constant_tables() -> Iterator[None]:
-    """Inside, graphs that look up in a static table hold its entries, and no table."""
+    """Inside, lookups in a static table are traced to operations on constants, without the table."""
     _install()
     token = _tracing.set(True)
     try:
@@ -31,10 +31,10 @@ def constant_tables() -> Iterator[None]:
 
 
 def look_up(keys: tf.Tensor, known: np.ndarray, values: np.ndarray, default: tf.Tensor) -> tf.Tensor:
-    """The values of keys, by binary search; strings are searched by a hash that tells all known ones apart.
+    """The values of keys, by binary search. Strings are searched by a hash without collisions among the known keys.
 
     Args:
-        known, values: numpy arrays of one length; equal keys do not occur twice.
+        known, values: numpy arrays of equal length; the known keys are distinct.
     """
     if not known.size:
         return tf.broadcast_to(default, tf.shape(keys))
@@ -57,7 +57,7 @@ def _codes(keys: tf.Tensor, salt: int) -> tf.Tensor:
 
 
 def _perfect_salt(known: np.ndarray) -> int:
-    """The first salt of the hash without collisions among the keys; nearly always 0."""
+    """The first salt for which the known keys' hashes have no collision; nearly always 0."""
     with tf.init_scope():
         salt = 0
         while len(np.unique(_codes(tf.constant(known), salt).numpy())) < len(known):
@@ -66,11 +66,11 @@ def _perfect_salt(known: np.ndarray) -> int:
 
 
 def _entries(table: tf.lookup.StaticHashTable) -> tuple[np.ndarray, np.ndarray]:
-    given = getattr(table, _ENTRIES, None)
-    if given is None:
+    entries = getattr(table, _ENTRIES, None)
+    if entries is None:
         with tf.init_scope():
-            given = _export(table)
-    keys, values = (t.numpy() if hasattr(t, "numpy") else tf.get_static_value(t) for t in given)
+            entries = _export(table)
+    keys, values = (t.numpy() if hasattr(t, "numpy") else tf.get_static_value(t) for t in entries)
     if keys is None or values is None:
         raise TracingError(
             "a table that is made inside a computation has keys and values that are computed; give constants, or pass "
@@ -115,14 +115,14 @@ def _exported(self, name=None):
 
 
 def _initialize(self):
-    """A table that is made while a graph is traced never exists: only its entries do."""
+    """Stores the entries of a table that is created while a graph is traced; the table itself is never made."""
     if not _in_graph():
         return _originals["_initialize"](self)
     entries = private_api.table_entries(self)
     if entries is not None:
         setattr(self, _ENTRIES, entries)
         return None
-    with tf.init_scope():  # from a file, which is read now
+    with tf.init_scope():  # the entries are in a file, which is read now
         return _originals["_initialize"](self)
 
 
@@ -130,7 +130,7 @@ _originals: dict = {}
 
 
 def _install() -> None:
-    """Replaces the methods of TensorFlow's static tables, once; outside of `constant_tables` they do what they did."""
+    """Replaces the methods of TensorFlow's static tables, once. Outside `constant_tables` they call the originals."""
     if not _originals:
         methods: dict[str, Callable] = {
             "lookup": _lookup,

@@ -1,4 +1,4 @@
-"""Python functions over tensors to canonical graphs, and graphs back into the graph being built."""
+"""Traces Python functions over tensors to canonical graphs."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,10 @@ from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.constant_tables import constant_tables
 from fedcore.graphs.capture.keras_seeds import default_seeds
-from fedcore.graphs.capture.randomness import draw_from
+from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
 from fedcore.graphs.graphdef.canonical_form import canonical_graph
-from fedcore.graphs.graphdef.sequence_operands import Draw, SequenceOperand, operand_specs, sequence_specs
+from fedcore.graphs.graphdef.sequence_operands import ElementAccess, SequenceOperand, operand_specs, sequence_specs
 from fedcore.graphs.graphdef.side_effects import refuse, side_effects_of, stateful_nodes
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.active import no_builder
@@ -31,14 +31,13 @@ class TracedGraph:
     """A graph with its bytes, before it has a name in a module.
 
     Args:
-        traits: what passes and runtimes must know: `seeded` (it takes a seed beside its arguments), `stateful` (its
-            variables start fresh in every call), `effects` (it prints or asserts).
-        returns: what the user's function returns, where that holds sequences: the graph's result has their columns.
+        side_effects: the graph attributes of `side_effects_of`: `seeded`, `stateful`, `effects`.
+        returns: the result type of the user's function, if it contains sequences; the graph returns their columns.
     """
 
     type: FunctionType
     data: bytes = attrs.field(repr=False)
-    traits: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
     returns: Type | None = None
 
     @property
@@ -47,29 +46,29 @@ class TracedGraph:
 
     @property
     def parameter(self) -> Type:
-        """The type of what a map takes."""
+        """The type of the parameter of a mapped graph."""
         if self.type.parameter is None:
             raise TracingError(f"a graph of type {self.type} takes nothing, so it cannot be mapped")
         return self.type.parameter
 
     @property
     def seeded(self) -> bool:
-        return "seeded" in self.traits
+        return "seeded" in self.side_effects
 
     def named(self, name: str) -> Graph:
-        return Graph(name, self.type, self.digest, dict.fromkeys(self.traits, True))
+        return Graph(name, self.type, self.digest, dict.fromkeys(self.side_effects, True))
 
 
 def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
-    """The leaves of the parameter made of main's tensors."""
+    """The leaves of the parameter, from the arguments of `main`."""
     found: list = []
     sequences = 0
     rest = iter(tensors)
     for _, leaf in () if parameter is None else leaves(parameter):
         tensor = next(rest)
         if isinstance(leaf, SequenceType):
-            draw = Draw(tensor, sequences, leaf.element, sequence_specs(leaf, spec))
-            tensor = SequenceOperand(next(rest), draw)
+            access = ElementAccess(tensor, sequences, leaf.element, sequence_specs(leaf, spec))
+            tensor = SequenceOperand(next(rest), access)
             sequences += 1
         found.append(tensor)
     return found
@@ -80,11 +79,11 @@ def trace_leaves(
 ) -> TracedGraph:
     """Traces `fn`, which takes the leaves of `parameter` and a seed, and returns its result's type and leaves.
 
-    A sequence among the leaves is a `SequenceOperand`. Variables made inside start fresh in every call of the
-    graph; what it draws without a seed of its own comes from the seed.
+    A sequence among the leaves is a `SequenceOperand`. Variables created inside start fresh in every call of the
+    graph. Random operations without a seed of their own use the graph's seed.
 
     Raises:
-        TracingError: it uses what cannot leave this process: Python, files, tables, variables of others.
+        TracingError: `fn` uses resources of this process: Python, files, tables, variables created outside.
     """
     specs = [tf.TensorSpec([], tf.int64, "seed"), *operand_specs(parameter)]
     result: list[Type] = []
@@ -110,7 +109,7 @@ def trace_leaves(
             if value is not None:
                 assign_first(graph_def, node.name, value)
     seed, *arguments = [t.op.name for t in graph.inputs[: len(specs)]]
-    draw_from(graph_def, seed, describe)
+    seed_random_operations(graph_def, seed, describe)
     effects = stateful_nodes(graph_def, [op.name for op in graph.control_outputs])
     results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
     data = canonical_graph(graph_def, arguments, results, effects, seed)
@@ -118,7 +117,7 @@ def trace_leaves(
 
 
 def _captures(graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """What the function closed over, by the placeholder that stands for it: constants, and variables of its own."""
+    """The captured tensors by their placeholder: constants, and variables of the function's own."""
     constants, variables = {}, {}
     for outer, inner in graph.captures:
         if not private_api.is_eager(outer):
@@ -126,7 +125,7 @@ def _captures(graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Ten
         if outer.dtype == tf.resource and own.owns(outer):
             variables[inner.op.name] = outer
         elif outer.dtype == tf.resource:
-            raise TracingError(_foreign(graph, outer, describe))
+            raise TracingError(_why_not_captured(graph, outer, describe))
         elif outer.dtype == tf.variant:
             raise TracingError(
                 f"{describe} uses a dataset (or another variant) made outside of it; pass it as an argument of a "
@@ -137,7 +136,7 @@ def _captures(graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Ten
     return constants, variables
 
 
-def _foreign(graph, resource: tf.Tensor, describe: str) -> str:
+def _why_not_captured(graph, resource: tf.Tensor, describe: str) -> str:
     names = [v.name for v in graph.variables if v.handle is resource]
     if names or (private_api.handle_types(resource)):
         return (

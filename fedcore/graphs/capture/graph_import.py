@@ -1,74 +1,79 @@
-"""Canonical graphs put into the graph being built, and run eagerly."""
+"""Imports canonical graphs into the graph being built, and runs them eagerly."""
 
 import functools
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+import attrs
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.canonical_form import with_content_names
+from fedcore.graphs.graphdef.parsed_graph import operations_in
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.graphs.graphdef.sequence_operands import (
     SequenceOperand,
     bind,
-    from_listed,
-    listed,
+    from_tensor_lists,
     operand,
     operand_specs,
     sequence_specs,
+    to_tensor_lists,
 )
 from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.module import Graph
+from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, leaves, tensor_leaves
 
 
-class _ParsedGraphs:
-    """Parsed GraphDefs by digest, the 256 used last: importing needs the message, not the bytes.
+@attrs.frozen(eq=False)
+class _Importable:
+    """A graph as it is imported.
 
-    Their functions have content names.
+    Args:
+        graph_def: without the placeholders of its arguments and seed; its functions have content names.
+        used: the names of the nodes that are an input of another node.
+        inlined: whether its nodes are copied into the graph around, rather than called as a function.
     """
 
-    def __init__(self, max_entries: int = 256):
-        self._parsed: OrderedDict[str, tuple] = OrderedDict()
-        self._max_entries = max_entries
-
-    def get(self, digest: str, data: bytes) -> tuple[graph_pb2.GraphDef, frozenset[str]]:
-        if digest not in self._parsed:
-            graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
-            used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
-            kept = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
-            del graph_def.node[:]
-            graph_def.node.extend(kept)
-            self._parsed[digest] = (graph_def, used)
-            if len(self._parsed) > self._max_entries:
-                self._parsed.popitem(last=False)
-        return self._parsed[digest]
+    graph_def: graph_pb2.GraphDef
+    used: frozenset[str]
+    inlined: bool
 
 
-_parsed_graphs = _ParsedGraphs()
+_importable: LruCache[str, _Importable] = LruCache(256)
+"""Parsed graphs by digest."""
+
+_NOT_INLINED = "MaxPoolGrad"
+"""Prefix of operations that get their fast kernel only after their MaxPool in a graph without cycles."""
 
 
-NOT_IN_LOOPS = b"MaxPoolGrad"
-"""An operation that gets its quick kernel only where it stands behind its MaxPool in a graph without cycles."""
+def _parsed(data: bytes) -> _Importable:
+    graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
+    used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
+    inlined = not any(op.startswith(_NOT_INLINED) for op in operations_in(graph_def))
+    rest = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
+    del graph_def.node[:]
+    graph_def.node.extend(rest)
+    return _Importable(graph_def, used, inlined)
 
 
 def call_leaves(
     graph: Graph, data: bytes, values: Sequence, seed: tf.Tensor | None = None, *, xla: bool = False
 ) -> list[tf.Tensor]:
-    """Puts the graph into the one being built, fed with `values`; returns its result's leaves.
+    """Imports a graph into the one being built, applied to `values`; returns the leaves of its result.
 
     Args:
-        values: the leaves of its parameter: tensors, and for sequences what has a `count` and an `element`.
+        values: the leaves of its parameter: tensors, and sequences (objects with a `count` and an `element`).
         seed: int64, for a seeded graph.
-        xla: it is compiled by XLA, anew for every size of its tensors.
+        xla: XLA compiles the graph, once for every shape of its arguments.
     """
-    graph_def, used = _parsed_graphs.get(graph.digest, data)
+    importable = _importable.get(graph.digest, lambda: _parsed(data))
+    graph_def, used = importable.graph_def, importable.used
     current = tf.compat.v1.get_default_graph()
     tensors: list = []
     operands = []
@@ -89,16 +94,16 @@ def call_leaves(
             feed["seed:0"] = current.capture(seed)
     result = tensor_leaves(graph.type.result)
 
-    def imported(*fed: tf.Tensor) -> list[tf.Tensor]:
+    def imported(*inputs: tf.Tensor) -> list[tf.Tensor]:
         names = [f"ret{i}:0" for i in range(len(result))]
-        mapped = dict(zip(feed, fed, strict=True))
+        mapped = dict(zip(feed, inputs, strict=True))
         return tf.graph_util.import_graph_def(
             graph_def, input_map=mapped, return_elements=names, name=scope(graph.name)
         )
 
-    fed = list(feed.values())
+    arguments = list(feed.values())
     try:
-        out = called(imported, fed, xla=xla) if xla or NOT_IN_LOOPS in data else imported(*fed)
+        out = imported(*arguments) if importable.inlined and not xla else called(imported, arguments, xla=xla)
     except (ValueError, tf.errors.OpError) as error:
         raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
     for i, (tensor, type_) in enumerate(zip(out, result, strict=True)):
@@ -109,17 +114,17 @@ def call_leaves(
 
 
 def scope(name: str) -> str:
-    """A name as TensorFlow takes it for a scope: ASCII, and no underscore in front."""
+    """A name as a legal name scope of TensorFlow: ASCII, without a leading underscore."""
     legal = re.sub(r"[^A-Za-z0-9_.]", "_", name[:MAX_SCOPE])
     return legal if legal[:1].isalnum() else f"fn{legal}"
 
 
 MAX_SCOPE = 100
-"""Characters of a name that are shown in TensorFlow's graphs: every operation of a graph repeats them."""
+"""Maximal length of a name scope, since the names of all operations in it repeat it."""
 
 
 def called(body: Callable, operands: list[tf.Tensor], *, xla: bool = False) -> list[tf.Tensor]:
-    """The body as a function that TensorFlow, or XLA, calls and does not copy into the graph around."""
+    """Calls the body as a function that TensorFlow does not inline, or that XLA compiles."""
     options: dict = {"jit_compile": True} if xla else {"experimental_attributes": {"_noinline": True}}
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in operands]
     return tf.function(body, autograph=False, input_signature=specs, **options)(*operands)
@@ -144,7 +149,9 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
         for type_ in types:
             value = rest.pop(0)
             if isinstance(type_, SequenceType):
-                value = SequenceOperand(rest.pop(0), from_listed(value, type_.element, sequence_specs(type_, spec)))
+                value = SequenceOperand(
+                    rest.pop(0), from_tensor_lists(value, type_.element, sequence_specs(type_, spec))
+                )
             values.append(value)
         return call_leaves(graph, data, values, seed)
 
@@ -153,19 +160,19 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
 
     @functools.cache
     def concrete():
-        made = compiled.get_concrete_function()
-        return made, sums_explode(made.graph.as_graph_def())
+        function = compiled.get_concrete_function()
+        return function, sums_explode(function.graph.as_graph_def())
 
     def call(*arguments, seed=0):
         tensors: list = []
         for value, type_ in zip(flatten(arguments), types, strict=True):
             if isinstance(type_, SequenceType):
-                tensors.extend(listed(value, sequence_specs(type_, spec)))
+                tensors.extend(to_tensor_lists(value, sequence_specs(type_, spec)))
             else:
                 (only,) = map(spec, tensor_leaves(type_))
                 tensors.append(tf.constant(value, dtype=only.dtype))
-        (made, explodes), given = concrete(), [tf.constant(seed, tf.int64), *tensors]
-        out = Cancellation().call(made, given, in_order=True) if explodes else made(*given)
+        (function, explodes), inputs = concrete(), [tf.constant(seed, tf.int64), *tensors]
+        out = Cancellation().call(function, inputs, in_order=True) if explodes else function(*inputs)
         return unflatten([t.numpy() for t in out], graph.type.result)
 
     return call

@@ -1,8 +1,8 @@
-"""Keras's default seeds: drawn from a fixed sequence while something is traced, and known again in its graph.
+"""Keras' default seeds: numbers of a fixed sequence during a trace, which `randomness.py` recognises in the graph.
 
-Keras takes a default seed from Python's `random` and writes it into the program as a constant. So that a program
-has one digest, the constants are the same in every trace; so that calls differ, the graph's implicit seed is folded
-into those constants afterwards (`randomness.py`). A seed that the user gave is no such constant.
+Keras takes a default seed from Python's `random` and writes it into the graph as a constant. A fixed sequence gives
+equal constants in every trace, so that a program has one digest. `randomness.py` then folds the graph's implicit seed
+into these constants, so that calls differ. A seed that the user chose stays as it is.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ from fedcore.seeds import fold_in
 _SEED = 20170228
 _GLOBAL = "global_seed_generator"
 _sequence: contextvars.ContextVar[Iterator[int] | None] = contextvars.ContextVar("fedcore_keras_seeds", default=None)
-_issued: set[int] = set()  # as many as the largest model has, since every trace draws the same ones
+_issued: set[int] = set()  # bounded by the largest model, since every trace begins the sequence again
 
 
 def _randint(low: int, high: int) -> int:
-    """Keras' `random.randint`: Python's, or the fixed sequence while something is traced."""
+    """Stands for `random.randint` in Keras: Python's, or the next number of the fixed sequence during a trace."""
     sequence = _sequence.get()
     if sequence is None:
         return random.randint(low, high)
-    drawn = low + next(sequence) % (high - low + 1)
-    _issued.add(drawn)
-    return drawn
+    seed = low + next(sequence) % (high - low + 1)
+    _issued.add(seed)
+    return seed
 
 
 @functools.cache
@@ -39,9 +39,9 @@ def _replace_randint() -> None:
 
 @contextlib.contextmanager
 def default_seeds() -> Iterator[None]:
-    """Inside, Keras's default seeds come from the fixed sequence.
+    """Inside, Keras' default seeds come from the fixed sequence.
 
-    The generator that Keras keeps for draws without any seed is put aside: one made inside belongs to the graph.
+    Keras' global seed generator is replaced inside, since a generator created there belongs to the graph.
     """
     uses_keras = "keras" in sys.modules
     if uses_keras:

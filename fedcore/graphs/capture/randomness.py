@@ -1,10 +1,24 @@
-"""Random ops of a traced graph, made to draw from the graph's implicit seed.
+"""Rewrites the random operations of a traced graph to functions of the graph's implicit seed.
 
-TensorFlow's stateful random ops keep a counter in the process: no two runs agree. Here each becomes a stateless one
-on a seed folded from the implicit one and the op's place in its function. Functions that draw take the seed as one
-more argument, and a loop hands a new one from each iteration to the next.
+TensorFlow's stateful random operations keep a counter in the process, so no two runs agree. The rewrite, in place:
 
-An op with a seed of its own draws what every other op with that seed draws, in the same call of the same function.
+input     a traced GraphDef, and the name of the placeholder of its implicit seed (an int64 scalar)
+output    the GraphDef without stateful random operations:
+          - each random operation is stateless, with a seed folded from the implicit one and the operation's position
+            among the random operations of its function (or its own seed, if the user set one);
+          - a function that contains random operations, or calls such a function, has a seed as its last argument;
+          - the body of a loop also returns the seed of its next iteration;
+          - calls of functions without stateful operations are stateless calls.
+
+Example, the second random operation of the graph, before and after:
+
+    name: "u" op: "RandomUniform" input: "shape" attr: seed=0, seed2=0, dtype=float32, T=int32
+
+    name: "fedcore_number_7" op: "Const" attr: value=2
+    name: "fedcore_pair_8" op: "PartitionedCall" input: "seed" input: "fedcore_number_7" attr: f=[fold_in(seed, 2), 0]
+    name: "u" op: "StatelessRandomUniform" input: "shape" input: "fedcore_pair_8" attr: dtype=float32, Tseed=int64
+
+Operations with equal seeds of their own give equal numbers in one call of their function.
 """
 
 from collections.abc import Callable
@@ -18,9 +32,9 @@ from fedcore.graphs.graphdef.side_effects import STATELESS_CALL, callees, statef
 from fedcore.graphs.tensors.tensor_seeds import fold_in
 
 _INT64 = types_pb2.DT_INT64
-_SEEDED_BY_OP = 87654321  # the graph seed that TensorFlow writes beside an op's own
+_SEEDED_BY_OP = 87654321  # the graph seed of TensorFlow's operations that have a seed of their own
 
-# Stateful op -> stateless one of the same result, the place of its seed, and attributes that have other names.
+# Stateful operation -> (its stateless form, the position of the seed operand, renamed attributes).
 _DIRECT: dict[str, tuple[str, int, dict[str, str]]] = {
     "RandomUniform": ("StatelessRandomUniform", 1, {}),
     "RandomStandardNormal": ("StatelessRandomNormal", 1, {}),
@@ -29,7 +43,7 @@ _DIRECT: dict[str, tuple[str, int, dict[str, str]]] = {
     "Multinomial": ("StatelessMultinomial", 2, {}),
 }
 
-# Stateful op -> (seed, *inputs, dtype of the result) -> its result.
+# Stateful operation without a stateless form -> a function (seed, *inputs, dtype of the result) -> result.
 _BY_FUNCTION: dict[str, Callable] = {
     "RandomShuffle": lambda seed, value, dtype: tf.random.experimental.stateless_shuffle(value, seed),
     "RandomGamma": lambda seed, shape, alpha, dtype: tf.random.stateless_gamma(
@@ -40,6 +54,7 @@ _BY_FUNCTION: dict[str, Callable] = {
     ),
     "NonDeterministicInts": lambda seed, shape, dtype: tf.random.stateless_uniform(shape, seed, None, None, dtype),
 }
+# The attribute with the dtype of the result, and the attributes with the dtypes of the inputs (default: T).
 _RESULT = {"RandomPoissonV2": "dtype", "NonDeterministicInts": "dtype", "RandomGamma": "T", "RandomShuffle": "T"}
 _INPUTS = {"RandomPoissonV2": ("S", "R"), "NonDeterministicInts": ("shape_dtype",), "RandomGamma": ("S", "T")}
 _REFUSED = frozenset(
@@ -56,28 +71,36 @@ _REFUSED = frozenset(
 )
 
 
-def draw_from(graph_def: graph_pb2.GraphDef, seed: str, describe: str) -> None:
-    """Makes what the graph draws a function of the placeholder `seed` (int64).
+def seed_random_operations(graph_def: graph_pb2.GraphDef, seed: str, describe: str) -> None:
+    """Rewrites the graph's random operations, in place, to functions of the placeholder `seed` (int64).
 
     Raises:
-        TracingError: an op is random in a way that has no stateless form, or is called by what hands on no seed.
+        TracingError: a random operation has no stateless form, or is called by an operation that passes no seed on.
     """
     _Seeding(graph_def, describe).run(seed)
 
 
 class _Seeding:
+    """The rewrite of one graph.
+
+    Attributes:
+        functions: the library's functions as they were traced.
+        random_functions: the names of those that contain random operations, or call such a function.
+        added: names of new library functions, by key.
+    """
+
     def __init__(self, graph_def: graph_pb2.GraphDef, describe: str):
         self.graph_def = graph_def
         self.describe = describe
         self.functions = {f.signature.name: f for f in graph_def.library.function}
         for nodes in (graph_def.node, *(f.node_def for f in graph_def.library.function)):
             _mark_unseeded(nodes)
-        self.drawing = self._drawing()
-        self.made: dict[str, str] = {}  # what is new in the library, by what it stands for
+        self.random_functions = self._random_functions()
+        self.added: dict[str, str] = {}
 
-    def _drawing(self) -> set[str]:
-        """The functions that draw, or that call one which does."""
-        found = {f for f, body in self.functions.items() if any(map(self.draws, body.node_def))}
+    def _random_functions(self) -> set[str]:
+        """The names of the functions that contain a random operation or call such a function."""
+        found = {f for f, body in self.functions.items() if any(map(self.is_random, body.node_def))}
         while True:
             more = {
                 f
@@ -88,7 +111,7 @@ class _Seeding:
                 return found
             found |= more
 
-    def draws(self, node: node_def_pb2.NodeDef) -> bool:
+    def is_random(self, node: node_def_pb2.NodeDef) -> bool:
         if node.op in _REFUSED:
             raise TracingError(
                 f"{self.describe} draws with the op {node.op}, which has no form with a seed. Use tf.random.uniform, "
@@ -101,11 +124,11 @@ class _Seeding:
     def run(self, seed: str) -> None:
         rewritten = _Body(self, self.graph_def.node, seed, in_function=False)
         rewritten.run()
-        if rewritten.drawn:
+        if rewritten.count:
             self._without_state()
 
     def _without_state(self) -> None:
-        """Calls of functions that hold no stateful op any more are stateless calls."""
+        """Makes calls stateless where no called function contains a stateful operation any more."""
         stateful = stateful_functions(self.graph_def.library.function)
         for function in self.graph_def.library.function:
             if function.signature.name not in stateful:
@@ -116,11 +139,15 @@ class _Seeding:
                 node.op = STATELESS_CALL[node.op]
 
     def seeded(self, name: str, *, loop: bool = False) -> str:
-        """The function with the seed as one more argument; a loop's body also returns the next one."""
+        """The name of the function with the seed as its last argument.
+
+        Args:
+            loop: it is the body of a loop, which also returns the seed of the next iteration.
+        """
         key = f"{name}_{'loop' if loop else 'draws'}"
-        if key in self.made:
-            return self.made[key]
-        self.made[key] = key
+        if key in self.added:
+            return self.added[key]
+        self.added[key] = key
         function = self.graph_def.library.function.add()
         function.CopyFrom(self.functions[name])
         function.signature.name = key
@@ -133,27 +160,28 @@ class _Seeding:
         return key
 
     def library_function(self, key: str, fn: Callable, specs: list[tf.TensorSpec]) -> str:
-        """A function written here in Python, under a name of the graph's library."""
-        if key not in self.made:
+        """Adds a traced Python function to the graph's library; returns its name."""
+        if key not in self.added:
             concrete = tf.function(fn, autograph=False).get_concrete_function(*specs)
             library = concrete.graph.as_graph_def().library.function
             definition = function_pb2.FunctionDef.FromString(concrete.function_def.SerializeToString())
             self.graph_def.library.function.extend([definition, *library])
-            self.made[key] = definition.signature.name
-        return self.made[key]
+            self.added[key] = definition.signature.name
+        return self.added[key]
 
 
 _DATASETS = {"ShuffleDatasetV3": 2, "RandomDatasetV2": 0}
-"""Operations of datasets that draw, and the operand that is the first of their two seeds: zeros for none."""
+"""Random operations of datasets -> the position of the first of their two seed operands; zeros mean no seed."""
 
 _UNSEEDED = "_fedcore_unseeded"
+"""Attribute that marks random operations of datasets without a seed."""
 
 
 def _mark_unseeded(nodes) -> None:
     zeros = {n.name for n in nodes if n.op == "Const" and n.attr["dtype"].type == _INT64 and _is_zero(n)}
     for node in nodes:
-        place = _DATASETS.get(node.op)
-        if place is not None and all(node.input[place + i].split(":")[0] in zeros for i in (0, 1)):
+        position = _DATASETS.get(node.op)
+        if position is not None and all(node.input[position + i].split(":")[0] in zeros for i in (0, 1)):
             node.attr[_UNSEEDED].b = True
 
 
@@ -162,7 +190,7 @@ def _is_zero(node) -> bool:
 
 
 def _default_seed(node: node_def_pb2.NodeDef) -> int | None:
-    """The default seed of Keras that a constant holds."""
+    """The default seed of Keras in a constant; None if it holds none."""
     if node.op != "Const" or node.attr["dtype"].type not in (types_pb2.DT_UINT32, types_pb2.DT_INT32, _INT64):
         return None
     tensor = node.attr["value"].tensor
@@ -181,19 +209,26 @@ def _pair(seed, number):
 
 
 class _Body:
-    """The nodes of the graph or of one function, with the name of their seed."""
+    """The rewrite of one body: the graph's, or a function's.
+
+    Args:
+        seed: the name of the body's seed.
+        in_function: tensors are named `node:output:index`.
+    Attributes:
+        count: the number of random operations and calls so far.
+    """
 
     def __init__(self, owner: _Seeding, nodes, seed: str, *, in_function: bool):
         self.owner = owner
         self.nodes = nodes
         self.seed = seed
         self.in_function = in_function
-        self.drawn = 0
+        self.count = 0
 
     def run(self) -> None:
         for node in list(self.nodes):
-            if self.owner.draws(node):
-                self.drawn += 1
+            if self.owner.is_random(node):
+                self.count += 1
                 default = _default_seed(node)
                 if node.op in _DATASETS:
                     self._dataset(node)
@@ -201,15 +236,15 @@ class _Body:
                     self._stateless(node, self.pair(self._number(node)))
                 else:
                     self._from_default(node, default)
-            elif self.owner.drawing.intersection(callees(node)):
-                self.drawn += 1
+            elif self.owner.random_functions.intersection(callees(node)):
+                self.count += 1
                 self._call(node)
 
     def _number(self, node) -> int:
-        """The op's place among those that draw, or its own seed."""
+        """The operation's position among the random ones of its body, or a number for its own seed."""
         if node.attr["seed"].i == _SEEDED_BY_OP:
             return (1 << 40) + node.attr["seed2"].i
-        return self.drawn
+        return self.count
 
     def _output(self, name: str) -> str:
         return f"{name}:output:0" if self.in_function else name
@@ -230,18 +265,18 @@ class _Body:
         return self._output(name)
 
     def folded(self, number: int) -> str:
-        """An int64 seed folded from this body's and a number."""
+        """The body's seed folded with a number: an int64 scalar."""
         return self._called("folded", _folded, number)
 
     def pair(self, number: int) -> str:
-        """The same as two int64, the way stateless ops take it."""
+        """As `folded`, in the form that stateless operations take: two int64."""
         return self._called("pair", _pair, number)
 
     def _dataset(self, node) -> None:
-        """Gives a dataset that draws the seeds that it lacks."""
+        """Sets the seeds of a random dataset operation."""
         del node.attr[_UNSEEDED]
         for i in (0, 1):
-            node.input[_DATASETS[node.op] + i] = self.folded((2 << 40) + 2 * self.drawn + i)
+            node.input[_DATASETS[node.op] + i] = self.folded((2 << 40) + 2 * self.count + i)
 
     def _stateless(self, node, pair: str) -> None:
         data = [i for i in node.input if not i.startswith("^")]
@@ -249,15 +284,15 @@ class _Body:
         if node.op in _BY_FUNCTION:
             self._by_function(node, data, control, pair)
             return
-        op, place, renamed = _DIRECT[node.op]
-        kept = {k: node.attr[k] for k in node.attr if k not in ("seed", "seed2") and not k.startswith("_")}
-        attributes = {renamed.get(k, k): _copy(v) for k, v in kept.items()}
+        op, position, renamed = _DIRECT[node.op]
+        attributes = {k: node.attr[k] for k in node.attr if k not in ("seed", "seed2") and not k.startswith("_")}
+        attributes = {renamed.get(k, k): _copy(v) for k, v in attributes.items()}
         node.op = op
         node.attr.clear()
         for key, value in attributes.items():
             node.attr[key].CopyFrom(value)
         node.attr["Tseed"].type = _INT64
-        data.insert(place, pair)
+        data.insert(position, pair)
         _set_inputs(node, [*data, *control])
 
     def _by_function(self, node, data, control, pair: str) -> None:
@@ -292,10 +327,10 @@ class _Body:
         _set_inputs(node, [self.seed, self._constant(default), *control])
 
     def _call(self, node) -> None:
-        """Hands the seed on to the functions that a node calls."""
+        """Passes a seed to the functions that a node calls."""
         data = [i for i in node.input if not i.startswith("^")]
         control = [i for i in node.input if i.startswith("^")]
-        seed = self.folded(self.drawn)
+        seed = self.folded(self.count)
         if node.op in ("StatefulPartitionedCall", "PartitionedCall"):
             node.attr["f"].func.name = self.owner.seeded(node.attr["f"].func.name)
             node.attr["Tin"].list.type.append(_INT64)

@@ -1,4 +1,4 @@
-"""Variables made while a function is traced: they start fresh in every call of its graph."""
+"""Variables created while a function is traced: they start fresh in every call of its graph."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,25 +13,22 @@ from fedcore.graphs.graphdef.canonical_form import ANONYMOUS
 
 @attrs.define
 class OwnVariables:
-    """The variables of one trace.
+    """The variables that are created during one trace.
 
-    Those that the traced function makes get their first value inside the graph. A `tf.function` that it calls makes
-    its own in its own way, and may give them their value at once; that value is then a constant of the graph.
+    A variable of the traced function is initialised inside the graph. A `tf.function` that it calls creates variables
+    itself and may initialise them eagerly; the initial value is then a constant of the graph.
     """
 
     _first_id: int
-    made: list[tf.Variable] = attrs.field(factory=list)
+    created: list[tf.Variable] = attrs.field(factory=list)
 
     def owns(self, handle: tf.Tensor) -> bool:
-        """Whether a captured resource is a variable made during the trace."""
-        return self._is_variable(handle) and getattr(handle, "_id", -1) > self._first_id
-
-    def _is_variable(self, handle: tf.Tensor) -> bool:
-        data = getattr(handle, "_handle_data", None)
-        return data is not None and len(data.shape_and_type) == 1
+        """Whether a captured resource is a variable that was created during the trace."""
+        is_variable = len(private_api.handle_types(handle)) == 1
+        return is_variable and private_api.creation_number(handle) > self._first_id
 
     def value_now(self, handle: tf.Tensor) -> tf.Tensor | None:
-        """The value that a variable was given outside of the graph."""
+        """The value that a variable was assigned eagerly; None if it has none."""
         with tf.init_scope():
             if not tf.raw_ops.VarIsInitializedOp(resource=handle):
                 return None
@@ -39,19 +36,19 @@ class OwnVariables:
 
 
 def _type_of(handle: tf.Tensor) -> tf.DType:
-    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    return tf.as_dtype(private_api.handle_types(handle)[0].dtype)
 
 
 @contextlib.contextmanager
 def own_variables() -> Iterator[OwnVariables]:
-    """Inside, `tf.Variable` makes a variable of the graph being built, its first value assigned there."""
+    """Inside, `tf.Variable` creates a variable of the graph being built and initialises it there."""
     with tf.init_scope():
-        found = OwnVariables(tf.constant(0)._id)
+        found = OwnVariables(private_api.creation_number(tf.constant(0)))
 
     def creator(next_creator, **options):
-        given = options.get("initial_value")
+        initial = options.get("initial_value")
         shape = options.get("shape")
-        value = tf.convert_to_tensor(given() if callable(given) else given, dtype=options.get("dtype"))
+        value = tf.convert_to_tensor(initial() if callable(initial) else initial, dtype=options.get("dtype"))
         variable = private_api.uninitialized_variable(
             trainable=options.get("trainable"),
             name=options.get("name"),
@@ -62,7 +59,7 @@ def own_variables() -> Iterator[OwnVariables]:
             aggregation=options.get("aggregation"),
         )
         variable.assign(value)
-        found.made.append(variable)
+        found.created.append(variable)
         return variable
 
     with tf.variable_creator_scope(creator):
@@ -70,8 +67,8 @@ def own_variables() -> Iterator[OwnVariables]:
 
 
 def make_fresh(node: node_def_pb2.NodeDef, handle: tf.Tensor) -> None:
-    """Turns the placeholder of a captured variable into the op that makes a new one in every call."""
-    (data,) = handle._handle_data.shape_and_type
+    """Turns the placeholder of a captured variable into a VarHandleOp, which creates a variable in every call."""
+    (data,) = private_api.handle_types(handle)
     node.op = "VarHandleOp"
     node.attr.clear()
     node.attr["dtype"].type = data.dtype
@@ -81,14 +78,14 @@ def make_fresh(node: node_def_pb2.NodeDef, handle: tf.Tensor) -> None:
 
 
 def assign_first(graph_def, name: str, value: tf.Tensor) -> None:
-    """Assigns a constant to the variable `name` before anything else uses it."""
-    made = f"{name}/fedcore_made"
-    next(n for n in graph_def.node if n.name == name).name = made
+    """Assigns a constant to the variable `name` before its first use."""
+    handle_name = f"{name}/fedcore_made"
+    next(n for n in graph_def.node if n.name == name).name = handle_name
     constant = graph_def.node.add(name=f"{name}/fedcore_value", op="Const")
     constant.attr["dtype"].type = value.dtype.as_datatype_enum
     constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-    assign = graph_def.node.add(name=f"{name}/fedcore_first", op="AssignVariableOp", input=[made, constant.name])
+    assign = graph_def.node.add(name=f"{name}/fedcore_first", op="AssignVariableOp", input=[handle_name, constant.name])
     assign.attr["dtype"].type = value.dtype.as_datatype_enum
-    # Those that use the variable name `name` still, which is now the handle after its assignment.
-    handle = graph_def.node.add(name=name, op="Identity", input=[made, f"^{assign.name}"])
+    # Users of the variable still read `name`, which is now the handle after the assignment.
+    handle = graph_def.node.add(name=name, op="Identity", input=[handle_name, f"^{assign.name}"])
     handle.attr["T"].type = tf.resource.as_datatype_enum

@@ -1,9 +1,9 @@
-"""Computations called in the body of a function that TensorFlow is tracing: they become part of its graph."""
+"""Calls of computations in a function that TensorFlow is tracing: the computation becomes part of its graph."""
 
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
-from fedcore.graphs.frontend.function_tracing import as_user_sees, structure
+from fedcore.graphs.frontend.function_tracing import as_user_sees, type_and_leaves
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, to_python, unflatten
@@ -19,22 +19,21 @@ def inside_graph() -> bool:
 
 
 def call_in_graph(module: Module, name: str, arguments: list):
-    """The lowered module's main function on tensors of the graph being built.
+    """Applies a lowered module's main function to tensors of the graph being built.
 
     Raises:
         TypeMismatch: an argument does not fit its parameter.
     """
     values = []
     for parameter, argument in zip(module.main.parameters, arguments, strict=True):
-        have, leaves = structure(argument, call_in_graph)
+        have, leaves = type_and_leaves(argument, call_in_graph)
         if not fits(have, parameter.type):
             raise TypeMismatch(explain(f"{name}: {parameter.name} does not fit", have, parameter.type))
         values.append(unflatten(leaves, parameter.type))
-    # A stateful draw: the function being traced gets it from the seed of its own call, like every draw in it.
-    draws = bool(seeded_symbols(module))
-    drawn = tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64) if draws else None
-    seed = None if drawn is None else tensor_seed(drawn)
+    # A stateful random operation: the trace rewrites it to a function of the traced graph's own seed.
+    number = tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64) if seeded_symbols(module) else None
+    seed = None if number is None else tensor_seed(number)
     type_ = module.main.result_type
     out = flatten(interpreter(module).run(module.main, *values, seed=seed))
-    seen = [as_user_sees(x, leaf) for x, (_, leaf) in zip(out, leaves_of(type_), strict=True)]
-    return to_python(unflatten(seen, type_), type_)
+    user_leaves = [as_user_sees(x, leaf) for x, (_, leaf) in zip(out, leaves_of(type_), strict=True)]
+    return to_python(unflatten(user_leaves, type_), type_)

@@ -1,4 +1,4 @@
-"""A user's Python function over tensors to a graph: its containers in, its containers out."""
+"""Traces a user's Python function, with arguments and results in Python containers, to a graph."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.errors import TracingError, brief
 from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
 from fedcore.graphs.sequences.layout import Sequence
-from fedcore.graphs.sequences.sequence_results import from_dataset, leaving
+from fedcore.graphs.sequences.sequence_results import from_dataset, result_tensors
 from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.graphs.tensors.specs import spec, tensor_type
 from fedcore.graphs.tensors.values import to_python, unflatten
@@ -26,22 +26,22 @@ def trace_function(
 
     Args:
         fn: takes tensors in the containers that the type names, and returns tensors and sequences in containers.
-        spread: the parameter is a struct of fn's several parameters.
-        spread_tuples: unnamed structs are spread, as `tf.data` does for tuples.
+        spread: the elements of the parameter, a struct, are passed as separate arguments.
+        spread_tuples: a struct without names is passed as separate arguments, as in `tf.data`.
     Raises:
-        TracingError: fn returns None, or uses what cannot leave Python.
+        TracingError: fn returns None, or uses resources of this process.
     """
     called = _converted(fn)
     returned: list[Type] = []
 
     def out(result) -> tuple[Type, list]:
-        type_, found = structure(result, fn)
+        type_, found = type_and_leaves(result, fn)
         returned.append(type_)
-        return in_columns(type_), leaving(unflatten(found, type_), type_)
+        return in_columns(type_), result_tensors(unflatten(found, type_), type_)
 
-    def body(given, seed):
+    def body(arguments, seed):
         try:
-            return out(run(given))
+            return out(run(arguments))
         except TypeError as error:
             if SymbolicDataset.__name__ not in str(error):
                 raise
@@ -50,11 +50,11 @@ def trace_function(
                 f"give it .real() of the sequence, as in tf.data.Dataset.zip((a.real(), b.real())). ({error})"
             ) from None
 
-    def run(given):
+    def run(arguments):
         if parameter is None:
             return called()
-        seen = [as_user_sees(x, leaf) for x, (_, leaf) in zip(given, leaves(parameter), strict=True)]
-        value = to_python(unflatten(seen, parameter), parameter)
+        user_leaves = [as_user_sees(x, leaf) for x, (_, leaf) in zip(arguments, leaves(parameter), strict=True)]
+        value = to_python(unflatten(user_leaves, parameter), parameter)
         if spread:
             return called(*(value.values() if isinstance(value, dict) else value))
         if spread_tuples and type(value) is tuple:
@@ -68,7 +68,7 @@ def trace_function(
 
 
 def as_user_sees(value, type_: Type):
-    """A leaf inside a graph as the user's function has it: a sequence as its look-alike."""
+    """A leaf for the user's function: a sequence as a `SymbolicDataset`, a tensor as it is."""
     if not isinstance(type_, SequenceType):
         return value
     element = type_.element
@@ -77,19 +77,19 @@ def as_user_sees(value, type_: Type):
 
 
 def _converted(fn: Callable) -> Callable:
-    """`fn` with Python control flow over tensors made part of the graph, as `tf.function` does."""
+    """`fn` after AutoGraph's conversion, as in `tf.function`."""
     fn = getattr(fn, "python_function", fn)
     if (getattr(fn, "__module__", None) or "").startswith("fedcore.") or not inspect.isfunction(fn):
         return fn
     try:
         inspect.getsource(fn)
         return tf.autograph.to_graph(fn)
-    except Exception:  # as tf.function: what has no readable source runs as it is
+    except Exception:  # as tf.function: a function without readable source runs unconverted
         return fn
 
 
-def structure(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
-    """The type and the leaves of nested tensors; a sequence among them is a `Sequence`."""
+def type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
+    """The type and the leaves of a function's result; a dataset becomes a `Sequence`."""
     if isinstance(value, SymbolicDataset | tf.data.Dataset):
         return _sequence(value, fn)
     if value is None:
@@ -119,13 +119,13 @@ def _sequence(value, fn: Callable) -> tuple[Type, list]:
     if problem is not None:
         raise TracingError(f"{describe(fn)} returns a sequence, which goes out in columns: {problem}")
     if isinstance(value, SymbolicDataset):
-        one = value.drawn()
-        sequence = Sequence(one.count, lambda i: unflatten(structure(one.element(i), fn)[1], element))
+        one = value.sampled()
+        sequence = Sequence(one.count, lambda i: unflatten(type_and_leaves(one.element(i), fn)[1], element))
     else:
         sequence = from_dataset(value, element)
     return SequenceType(element), [sequence]
 
 
 def _struct(pairs, container, fn) -> tuple[StructType, list[tf.Tensor]]:
-    parts = [(name, *structure(part, fn)) for name, part in pairs]
+    parts = [(name, *type_and_leaves(part, fn)) for name, part in pairs]
     return struct_type([(n, t) for n, t, _ in parts], container), [leaf for _, _, ls in parts for leaf in ls]

@@ -1,4 +1,4 @@
-"""What a graph from elsewhere may do: mathematics, arrays, control flow, own variables, seeded random numbers."""
+"""Allow-list for untrusted graphs: mathematics, arrays, control flow, own variables, seeded random numbers."""
 
 import re
 from collections.abc import Iterator
@@ -16,26 +16,30 @@ from fedcore.graphs.graphdef.variable_dtypes import wrong_handles
 from fedcore.ir.module import Graph, Module
 
 _SHOWN = 20
-_NAMELESS = (b"", ANONYMOUS)  # either is made anew in every call: `with_content_names` sees to it
+_NAMELESS = (b"", ANONYMOUS)  # TensorFlow makes a new variable in every call: see `with_content_names`
 _MOST_BUFFERED = 1 << 20
-_BUFFERED = ("BatchDatasetV2", "PaddedBatchDatasetV2", "PrefetchDataset")  # TensorFlow reserves what they ask for
+_BUFFERED = (
+    "BatchDatasetV2",
+    "PaddedBatchDatasetV2",
+    "PrefetchDataset",
+)  # TensorFlow reserves memory of the size that they name
 _LOCAL_DEVICE = re.compile(r"(/device:)?(CPU|GPU):[0-9]+|", re.IGNORECASE)
 
 
 def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with trusted=True") -> None:
-    """Checks the graphs of a module that comes from elsewhere, functions inside them included.
+    """Checks the graphs of a module from an untrusted file, their library functions included.
 
     Args:
-        trusted: any operation may stand in them; they are checked for holding together only.
-        advice: how to be trusted, for the error.
+        trusted: any operation is allowed; the graphs are only validated.
+        advice: for the error: how to load the file as trusted.
     Raises:
-        FedcoreError: a graph is malformed, or holds what is not allowed; it names the operations and where they are.
+        FedcoreError: a graph is malformed, or holds operations that are not allowed; the message lists them.
     """
     for graph in module.graphs:
         graph_def = parsed(graph, module.blob(graph.digest))
-        unsaid = [trait for trait in side_effects_of(graph_def) if not graph.attributes.get(trait)]
-        if unsaid:
-            raise FedcoreError(f"graph @{graph.name} is {' and '.join(unsaid)}, but the file does not say so")
+        undeclared = [effect for effect in side_effects_of(graph_def) if not graph.attributes.get(effect)]
+        if undeclared:
+            raise FedcoreError(f"graph @{graph.name} is {' and '.join(undeclared)}, but the file does not say so")
         refused = [] if trusted else list(_refused(graph_def))
         if refused:
             shown = "\n".join(f"  {line}" for line in refused[:_SHOWN])
@@ -47,7 +51,7 @@ def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with t
 
 
 def may_crash(graph: Graph, data: bytes) -> list[str]:
-    """The allowed operations of a graph that TensorFlow does not survive with operands of wrong shapes or numbers."""
+    """Allowed operations of a graph that crash TensorFlow for operands of wrong shapes or values."""
     graph_def = parsed(graph, data)
     bodies = [(f"the function {f.signature.name}", f.node_def) for f in graph_def.library.function]
     bodies = [("the graph", graph_def.node), *bodies]

@@ -1,4 +1,4 @@
-"""Attributes and constant operands with which allowed operations end the process: TensorFlow checks them too late."""
+"""Ranges of attributes and constant operands. Values outside crash TensorFlow, which checks them too late."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,14 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 MAX_STEP = 2**31 - 1  # of a window or a filter
-MAX_ELEMENTS = 2**28  # of a tensor that is made to stand for another
+MAX_ELEMENTS = 2**28  # of the dummy tensor of a FakeParam
 _WINDOWS = ("strides", "dilations", "ksize", "rates", "ksizes")
 
 
 def wrong_attributes(node: node_def_pb2.NodeDef, constants: Mapping[str, node_def_pb2.NodeDef]) -> Iterator[str]:
-    """What is out of range in a node whose attributes are of the declared kinds.
+    """Yields a message for each attribute or constant operand that is out of range.
+
+    The attributes are of the kinds that the operation declares.
 
     Args:
         constants: the Const nodes of its body, by name.
@@ -43,7 +45,7 @@ def wrong_attributes(node: node_def_pb2.NodeDef, constants: Mapping[str, node_de
 
 
 _MAX_RANK = 254
-# The operands that have to be constants: their index, and which rank and name they have.
+# Operands that must be constants: index -> (rank, name).
 _TRANSFORMS = ("IRFFT", "IRFFT2D", "IRFFT3D", "RFFT", "RFFT2D", "RFFT3D")
 _CONSTANTS: Mapping[str, Mapping[int, tuple[int, str]]] = {
     "SplitV": {1: (1, "size_splits"), 2: (0, "axis")},

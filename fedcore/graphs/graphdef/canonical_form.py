@@ -1,4 +1,16 @@
-"""One program, one digest: GraphDefs with what does not matter taken out and names given by position."""
+"""Canonical form of GraphDefs: equal programs have equal bytes, and so equal digests.
+
+Input: a GraphDef as TensorFlow traced it, with the names of its argument placeholders, result tensors and nodes with
+side effects. Output: serialized bytes in which
+
+- only nodes that a result or a side effect needs remain, ordered inputs first by a depth-first walk from the results;
+- node names are positions: `arg0`, … for arguments, `seed`, `n0`, … for operations, `ret0`, … for results;
+- a library function is named by the digest of its own canonical body, `f_` and 24 hexadecimal digits;
+- debug information, devices and most private attributes are removed.
+
+Example: the node `name: "model/dense/MatMul" op: "MatMul" input: "x" input: "w:0" attr: _output_shapes, T` becomes
+`name: "n1" op: "MatMul" input: "arg0" input: "n0" attr: T`.
+"""
 
 import hashlib
 
@@ -10,13 +22,13 @@ PRIVATE_ATTRIBUTES = {
     "_has_manual_control_dependencies": "b",
     "_user_specified_name": "s",
 }
-"""The attributes of TensorFlow's own that stay in a graph, each with its kind.
+"""Private attributes that the canonical form contains, each with its kind.
 
-The others say something to the Python of this process (a gradient's name), to one device or to a debugger.
+The others serve the Python of this process (a gradient's name), one device or a debugger.
 """
 
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
-"""The name by which TensorFlow's VarHandleOp makes a new variable in every execution."""
+"""The `shared_name` for which VarHandleOp makes a new variable in every execution."""
 
 
 def canonical_graph(
@@ -26,13 +38,13 @@ def canonical_graph(
     effects: list[str],
     seed: str | None = None,
 ) -> bytes:
-    """The bytes of a graph whose nodes are named by their position in the data flow.
+    """The serialized canonical form of a graph; see the module's docstring.
 
     Args:
-        arguments: the names of the placeholders, in order; they become `arg0`, `arg1`, …
-        results: the tensors (`node:0`) that it returns with their dtypes; they become the nodes `ret0`, `ret1`, …
-        effects: nodes to keep although no result needs them (prints, assertions).
-        seed: the placeholder of the implicit seed; it becomes `seed`, and is left out where nothing draws from it.
+        arguments: the placeholders of the arguments, in order.
+        results: the returned tensors (`node:0`) with their dtypes.
+        effects: nodes with side effects (prints, assertions), which remain although no result needs them.
+        seed: the placeholder of the implicit seed. It is dropped where no node reads it.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
     library = _Library(functions)
@@ -60,7 +72,11 @@ def canonical_graph(
 
 
 def inputs_first(nodes, roots: list[str], known: set[str]) -> list[str]:
-    """The nodes that the roots need, inputs first: a depth-first walk in the order of the inputs."""
+    """The nodes that the roots depend on, inputs first: a depth-first walk in the order of the inputs.
+
+    Args:
+        known: nodes that are not visited.
+    """
     order: list[str] = []
     seen = set(known)
     for root in roots:
@@ -95,20 +111,20 @@ def _copy_node(node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef, names, 
     control = sorted({_renamed(i, names) for i in source.input if i.startswith("^")})
     node.input.extend(data + control)
     for key in sorted(source.attr):
-        if _is_kept(key):
+        if _is_canonical(key):
             node.attr[key].CopyFrom(source.attr[key])
             library.rename(node.attr[key])
-    _forget_shared_name(node)
+    _clear_shared_name(node)
 
 
-def _is_kept(attribute: str) -> bool:
+def _is_canonical(attribute: str) -> bool:
     return not attribute.startswith("_") or attribute in PRIVATE_ATTRIBUTES
 
 
-def _forget_shared_name(node) -> None:
-    """A name would tie resources of several calls together.
+def _clear_shared_name(node) -> None:
+    """Gives every execution a resource of its own, since calls share resources by name.
 
-    An empty name stands for a new resource, except for a variable's: those of an empty name are one in the process.
+    An empty name makes a new resource, but not for a variable: variables with an empty name are one in the process.
     """
     if node.op == "VarHandleOp":
         node.attr["shared_name"].s = ANONYMOUS
@@ -118,17 +134,17 @@ def _forget_shared_name(node) -> None:
 
 
 class _Unchanged(dict):
-    """Names that stay as they are."""
+    """A renaming that changes no name."""
 
     def __missing__(self, name: str) -> str:
         return name
 
 
 def with_content_names(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """The graph with each library function under a digest of its body and of all that it calls.
+    """The graph with each library function named by the digest of its body and of the functions that it calls.
 
-    TensorFlow keeps the first function of a name for the whole process. Names in a graph's bytes are claims of whoever
-    wrote them; a name made here belongs to one content, so no graph can change what another one calls.
+    TensorFlow keeps the first definition of a name for the whole process, and the names in a graph's bytes are chosen
+    by their author. A content name belongs to one body, so no graph can replace the functions of another.
     """
     library = _Library({f.signature.name: f for f in graph_def.library.function}, digest_digits=64)
     out = graph_pb2.GraphDef()
@@ -142,14 +158,14 @@ def with_content_names(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 def canonical_functions(
     functions: dict[str, function_pb2.FunctionDef], name: str
 ) -> tuple[str, tuple[function_pb2.FunctionDef, ...]]:
-    """The canonical name of one of the functions, and the canonical functions that it needs."""
+    """The canonical name of one of the functions, and the canonical functions that it depends on, itself included."""
     library = _Library(functions)
     canonical = library.name(name)
     return canonical, tuple(library.canonical[n] for n in library.used())
 
 
 class _Library:
-    """The functions of a graph under names made of their own content."""
+    """Library functions under content names."""
 
     def __init__(self, functions: dict[str, function_pb2.FunctionDef], digest_digits: int = 24):
         self.functions = functions
@@ -175,28 +191,28 @@ class _Library:
                 func.name = self.name(func.name)
 
     def _canonical(self, source: function_pb2.FunctionDef) -> function_pb2.FunctionDef:
-        """The function with arguments a0…, nodes n0… in data-flow order, results r0…."""
+        """The function with canonical names: arguments a0, …, nodes n0, …, results r0, …, control outputs c0, …."""
         out = function_pb2.FunctionDef()
         nodes = {n.name: n for n in source.node_def}
         names = {}
         for i, arg in enumerate(source.signature.input_arg):
             names[arg.name] = f"a{i}"
-            kept = out.signature.input_arg.add()
-            kept.CopyFrom(arg)
-            kept.name = f"a{i}"
-            kept.ClearField("handle_data")
+            renamed = out.signature.input_arg.add()
+            renamed.CopyFrom(arg)
+            renamed.name = f"a{i}"
+            renamed.ClearField("handle_data")
         out.signature.is_stateful = source.signature.is_stateful
         roots = [source.ret[o.name].split(":")[0] for o in source.signature.output_arg]
         roots += [source.control_ret[c] for c in source.signature.control_output]
-        order = [n for n in inputs_first(nodes, [r for r in roots if r in nodes], set(names))]
+        order = inputs_first(nodes, [r for r in roots if r in nodes], set(names))
         names.update((name, f"n{i}") for i, name in enumerate(order))
         for name in order:
             self._copy_function_node(out.node_def.add(), nodes[name], names)
         for i, result in enumerate(source.signature.output_arg):
-            kept = out.signature.output_arg.add()
-            kept.CopyFrom(result)
-            kept.name = f"r{i}"
-            kept.ClearField("handle_data")
+            renamed = out.signature.output_arg.add()
+            renamed.CopyFrom(result)
+            renamed.name = f"r{i}"
+            renamed.ClearField("handle_data")
             out.ret[f"r{i}"] = _port_renamed(source.ret[result.name], names)
         for i, control in enumerate(source.signature.control_output):
             out.signature.control_output.append(f"c{i}")
@@ -210,13 +226,13 @@ class _Library:
         control = sorted({"^" + names[i[1:]] for i in source.input if i.startswith("^")})
         node.input.extend(data + control)
         for key in sorted(source.attr):
-            if _is_kept(key):
+            if _is_canonical(key):
                 node.attr[key].CopyFrom(source.attr[key])
                 self.rename(node.attr[key])
-        _forget_shared_name(node)
+        _clear_shared_name(node)
 
 
 def _port_renamed(input_name: str, names) -> str:
-    """Function bodies name tensors `node:output_name:index`."""
+    """Renames the node in a tensor name of a function body, `node:output:index`."""
     node, colon, port = input_name.partition(":")
     return names[node] + colon + port

@@ -1,4 +1,4 @@
-"""Which of its arguments each result of a graph is made of."""
+"""Data dependencies of a graph: for each result, the arguments that it depends on."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,17 +6,17 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs.graphdef.canonical_form import inputs_first
 
-Reads = frozenset[int]
-"""Positions of arguments."""
+Dependencies = frozenset[int]
+"""Positions of the arguments that a tensor depends on."""
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-_NOTHING: Reads = frozenset()
+_NONE: Dependencies = frozenset()
 
 
-def dependencies_of(data: bytes) -> list[Reads]:
-    """For each tensor that a canonical graph returns, the positions of the argument tensors that it is made of.
+def dependencies_of(data: bytes) -> list[Dependencies]:
+    """For each result of a canonical graph, the positions of the arguments that it depends on.
 
-    Calls are followed into what they call; of a loop or a branch each result is taken to need every operand.
+    Called functions are analysed too. Each result of a loop or a branch is taken to depend on every operand.
     """
     graph_def = graph_pb2.GraphDef.FromString(data)
     functions = {f.signature.name: f for f in graph_def.library.function}
@@ -26,51 +26,55 @@ def dependencies_of(data: bytes) -> list[Reads]:
     return [_of(ports, name) for name in results]
 
 
-def _argument(name: str) -> Reads:
+def _argument(name: str) -> Dependencies:
     return frozenset([int(name.removeprefix("arg"))])
 
 
 class _Walk:
-    """Follows the data flow from arguments to results."""
+    """Data-flow analysis of the graph and its functions, from arguments to results."""
 
     def __init__(self, functions: Mapping[str, function_pb2.FunctionDef]):
         self.functions = functions
-        self._known: dict[str, list[Reads]] = {}
+        self._of_functions: dict[str, list[Dependencies]] = {}
 
-    def ports(self, nodes: Iterable[node_def_pb2.NodeDef], given: dict[str, Reads]) -> dict[str, Reads | list[Reads]]:
-        """What each node is made of: of a call a list by result, of any other node one set for all its results."""
-        found: dict[str, Reads | list[Reads]] = dict(given)
+    def ports(
+        self, nodes: Iterable[node_def_pb2.NodeDef], arguments: dict[str, Dependencies]
+    ) -> dict[str, Dependencies | list[Dependencies]]:
+        """The dependencies of each node: of a call one set for each result, of another node one set for all results."""
+        found: dict[str, Dependencies | list[Dependencies]] = dict(arguments)
         by_name = {n.name: n for n in nodes}
         for name in inputs_first(by_name, list(by_name), set(found)):
             node = by_name[name]
             operands = [_of(found, i) for i in node.input if not i.startswith("^")]
-            waits = _NOTHING.union(*(_of(found, i) for i in node.input if i.startswith("^")))
+            controls = _NONE.union(*(_of(found, i) for i in node.input if i.startswith("^")))
             called = node.attr["f"].func.name if node.op in _CALLS else node.op
             if called not in self.functions:
-                found[name] = waits.union(*operands)
+                found[name] = controls.union(*operands)
                 continue
-            found[name] = [waits.union(*(operands[i] for i in reads)) for reads in self._function(called)]
+            found[name] = [
+                controls.union(*(operands[i] for i in dependencies)) for dependencies in self._function(called)
+            ]
         return found
 
-    def _function(self, name: str) -> Sequence[Reads]:
-        if name not in self._known:
+    def _function(self, name: str) -> Sequence[Dependencies]:
+        if name not in self._of_functions:
             function = self.functions[name]
-            given = {arg.name: frozenset([i]) for i, arg in enumerate(function.signature.input_arg)}
-            ports = self.ports(function.node_def, dict(given))
-            waits = _NOTHING.union(*(_of(ports, node) for node in function.control_ret.values()))
-            self._known[name] = [
-                waits | _of(ports, function.ret[result.name]) for result in function.signature.output_arg
+            arguments = {arg.name: frozenset([i]) for i, arg in enumerate(function.signature.input_arg)}
+            ports = self.ports(function.node_def, dict(arguments))
+            controls = _NONE.union(*(_of(ports, node) for node in function.control_ret.values()))
+            self._of_functions[name] = [
+                controls | _of(ports, function.ret[result.name]) for result in function.signature.output_arg
             ]
-        return self._known[name]
+        return self._of_functions[name]
 
 
-def _of(ports: Mapping[str, Reads | list[Reads]], tensor: str) -> Reads:
-    """What a tensor (`node`, `node:1`, or in a function `node:output:1`) is made of."""
+def _of(ports: Mapping[str, Dependencies | list[Dependencies]], tensor: str) -> Dependencies:
+    """The dependencies of a tensor: `node`, `node:1`, or in a function `node:output:1`."""
     node, _, port = tensor.removeprefix("^").partition(":")
     found = ports[node]
     if not isinstance(found, list):
         return found
     *output, index = port.split(":")
     if tensor.startswith("^") or (output and output[0] != "output"):
-        return _NOTHING.union(*found)
+        return _NONE.union(*found)
     return found[int(index or 0)]

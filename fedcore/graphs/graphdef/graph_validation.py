@@ -1,7 +1,7 @@
-"""Whether the bytes of a graph are one: checked before TensorFlow sees them, since it may not survive what is none.
+"""Validates a serialized GraphDef before TensorFlow reads it, since malformed ones can crash TensorFlow.
 
-Nodes have known operations with the attributes and inputs that these declare, of types that fit; nothing goes in
-circles, neither nodes nor functions; what a graph takes and returns is what its type says.
+Each node has a registered operation, and the attributes and input types that the operation declares. Neither nodes nor
+function calls form cycles. The arguments and results of the graph are those of its type.
 """
 
 import collections
@@ -15,13 +15,13 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import PRIVATE_ATTRIBUTES
-from fedcore.graphs.graphdef.sequence_operands import DRAW, is_draw, operand_specs, sequence_specs
+from fedcore.graphs.graphdef.sequence_operands import ACCESS_PREFIX, is_element_access, operand_specs, sequence_specs
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.limits import MAX_BLOB_BYTES
 from fedcore.ir.module import Graph
 from fedcore.types import SequenceType, leaves, tensor_leaves
 
-MAX_NODES = 2_000_000  # with every function counted where it is called
+MAX_NODES = 2_000_000  # a function's nodes count once for each call
 MAX_CALL_DEPTH = 100
 
 _VALUES = {
@@ -34,26 +34,26 @@ _VALUES = {
     "tensor": "tensor",
     "func": "func",
 }
-_DATASET_FUNCTION = "_tf_data_function"  # the attribute by which tf.data marks the functions of its datasets
+_DATASET_FUNCTION = "_tf_data_function"  # the attribute of functions that tf.data applies
 _DTYPES = frozenset(types_pb2.DataType.values()) - {types_pb2.DT_INVALID}
 
 
 class _Malformed(Exception):
-    """What is wrong with a graph, and where."""
+    """A violation: the place and the rule."""
 
 
 def parsed(graph: Graph, data: bytes) -> graph_pb2.GraphDef:
-    """The GraphDef of a graph's bytes.
+    """The GraphDef of a graph's bytes, validated.
 
     Raises:
-        FedcoreError: they are none, or one that does not hold together.
+        FedcoreError: the bytes are no GraphDef, or it is malformed.
     """
     try:
         graph_def = graph_pb2.GraphDef.FromString(data)
     except DecodeError:
         raise FedcoreError(f"graph @{graph.name}: its bytes are no GraphDef") from None
     try:
-        _Structure(graph_def).check(graph)
+        _Validator(graph_def).check(graph)
     except _Malformed as error:
         raise FedcoreError(f"graph @{graph.name} is malformed: {error}") from None
     return graph_def
@@ -61,14 +61,25 @@ def parsed(graph: Graph, data: bytes) -> graph_pb2.GraphDef:
 
 @attrs.frozen
 class _Signature:
-    """The types that something takes and gives; outputs also by their names in a function's body."""
+    """The dtypes of the inputs and outputs of an operation or a function.
+
+    Args:
+        named: the dtypes of the outputs by output name, as tensors are named in a function's body.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     named: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
 
 
-class _Structure:
+class _Validator:
+    """Checks one GraphDef.
+
+    Attributes:
+        functions: the library's functions by name.
+        signatures: of the library's functions and of the element accesses of the graph's sequences.
+    """
+
     def __init__(self, graph_def: graph_pb2.GraphDef):
         self.graph_def = graph_def
         self.functions: dict[str, function_pb2.FunctionDef] = {}
@@ -76,12 +87,12 @@ class _Structure:
 
     def check(self, graph: Graph) -> None:
         library = self.graph_def.library
-        self.signatures.update(_draws(graph))
+        self.signatures.update(_element_accesses(graph))
         if library.gradient or library.registered_gradients:
             raise _Malformed("its library registers gradients")
         for function in library.function:
             name = function.signature.name
-            if name in self.functions or is_draw(name) or private_api.op_definition(name) is not None:
+            if name in self.functions or is_element_access(name) or private_api.op_definition(name) is not None:
                 raise _Malformed(f"the function {name!r} is defined twice, or is an operation of TensorFlow")
             self.functions[name] = function
             self.signatures[name] = _function_signature(function)
@@ -91,7 +102,7 @@ class _Structure:
         self._check_main(graph)
 
     def _check_calls(self) -> None:
-        """No function leads to itself; calls nest little, and do not multiply without end."""
+        """Checks that calls form no cycle, nest at most MAX_CALL_DEPTH deep and amount to at most MAX_NODES nodes."""
         size: dict[str, int] = {}
         depth: dict[str, int] = {}
         for name in self.functions:
@@ -128,8 +139,8 @@ class _Structure:
             for value in node.attr.values():
                 for func in [value.func] if value.HasField("func") else value.list.func:
                     if any(key != _DATASET_FUNCTION or a.WhichOneof("value") != "b" for key, a in func.attr.items()):
-                        raise _Malformed(f"{where}: {node.name!r} hands attributes to {func.name!r}")
-                    if is_draw(func.name) and func.name in self.signatures:
+                        raise _Malformed(f"{where}: {node.name!r} passes attributes to {func.name!r}")
+                    if is_element_access(func.name) and func.name in self.signatures:
                         continue
                     if func.name not in self.functions:
                         raise _Malformed(f"{where}: {node.name!r} calls {func.name!r}, which its library lacks")
@@ -169,7 +180,7 @@ class _Structure:
                 raise _Malformed(f"{where} does not return {control!r}")
 
     def _check_nodes(self, where: str, nodes, arguments: Mapping[str, int], *, in_function: bool) -> dict:
-        """The type of every tensor of a body, by its key; raises where a node is wrong."""
+        """Checks the nodes of a body; returns the dtype of every tensor by its `_key`."""
         by_name = {n.name: n for n in nodes}
         if len(by_name) < len(nodes) or by_name.keys() & arguments.keys():
             raise _Malformed(f"{where} has two nodes of one name")
@@ -209,7 +220,7 @@ class _Structure:
         return _Signature(tuple(inputs), tuple(t for dtypes in named.values() for t in dtypes), named)
 
     def _check_branches(self, at: str, node: node_def_pb2.NodeDef) -> None:
-        """What is handed to a function is what it takes."""
+        """Checks the operands of a node against the signatures of the functions that it calls."""
         attr = node.attr
         if node.op in ("While", "StatelessWhile"):
             carried = tuple(attr["T"].list.type)
@@ -228,18 +239,18 @@ class _Structure:
     def _match(self, at: str, name: str, takes: tuple[int, ...], gives: tuple[int, ...] | None) -> None:
         signature = self.signatures[name]
         if signature.inputs != takes or gives not in (None, signature.outputs):
-            raise _Malformed(f"{at}: the function {name!r} takes or returns something else")
+            raise _Malformed(f"{at}: the function {name!r} takes or returns other types")
 
 
-def _draws(graph: Graph) -> dict[str, _Signature]:
-    """What draws the elements of the sequences that the graph takes; its library does not define them."""
+def _element_accesses(graph: Graph) -> dict[str, _Signature]:
+    """The signatures of the element accesses of a graph's sequence operands, which its library does not define."""
     parameter = graph.type.parameter
-    taken = [leaf for _, leaf in leaves(parameter) if isinstance(leaf, SequenceType)] if parameter else []
+    sequences = [leaf for _, leaf in leaves(parameter) if isinstance(leaf, SequenceType)] if parameter else []
     found = {}
-    for i, sequence in enumerate(taken):
-        drawn = tuple(s.dtype.as_datatype_enum for s in sequence_specs(sequence, spec))
+    for i, sequence in enumerate(sequences):
+        outputs = tuple(s.dtype.as_datatype_enum for s in sequence_specs(sequence, spec))
         inputs = (types_pb2.DT_VARIANT, types_pb2.DT_INT64)
-        found[f"{DRAW}{i}"] = _Signature(inputs, drawn)
+        found[f"{ACCESS_PREFIX}{i}"] = _Signature(inputs, outputs)
     return found
 
 
@@ -264,7 +275,7 @@ def _function_signature(function: function_pb2.FunctionDef) -> _Signature:
 
 
 def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef) -> dict:
-    """The values of the declared attributes, defaults filled in."""
+    """The values of the declared attributes, with defaults where the node has none."""
     values = {}
     known = {a.name for a in declared.attr}
     for key in node.attr:
@@ -272,7 +283,7 @@ def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef)
             raise _Malformed(f"{at}: the operation has no attribute {key!r}")
         kind = PRIVATE_ATTRIBUTES.get(key)
         if kind is not None and node.attr[key].WhichOneof("value") != kind:
-            raise _Malformed(f"{at}: the attribute {key!r} is of another kind")
+            raise _Malformed(f"{at}: the attribute {key!r} has a value of another kind")
     for attr in declared.attr:
         if attr.name not in node.attr:
             if not attr.HasField("default_value"):
@@ -280,7 +291,7 @@ def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef)
             values[attr.name] = attr.default_value
             continue
         value = node.attr[attr.name]
-        if not _is_of(value, attr):
+        if not _conforms(value, attr):
             raise _Malformed(f"{at}: the attribute {attr.name!r} is no {attr.type}, or not one that is allowed")
         problem = _tensor_problem(value.tensor) if attr.type == "tensor" else None
         if problem is not None:
@@ -289,14 +300,14 @@ def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef)
     return values
 
 
-def _is_of(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) -> bool:
+def _conforms(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) -> bool:
     which = value.WhichOneof("value")
     kind = attr.type
     if kind.startswith("list("):
         field = _VALUES[kind[5:-1]]
         if which != "list":
             return False
-        # A list that is empty has no kind.
+        # An empty list has no kind.
         if any(f.name != field for f, _ in value.list.ListFields()):
             return False
         items = list(getattr(value.list, field))
@@ -375,7 +386,7 @@ _SIZES = {
 
 def _tensor_problem(tensor) -> str | None:
     if tensor.dtype not in _FIELDS:
-        return f"a constant of type {tensor.dtype} is not kept in a graph"
+        return f"a graph may not hold a constant of type {tensor.dtype}"
     shape = tensor.tensor_shape
     if shape.unknown_rank or any(d.size < 0 for d in shape.dim) or not _is_shape(shape):
         return "its value has no shape"
@@ -392,17 +403,17 @@ def _tensor_problem(tensor) -> str | None:
     parts = 2 if tensor.dtype in (types_pb2.DT_COMPLEX64, types_pb2.DT_COMPLEX128) else 1
     if tensor.tensor_content:
         whole = tensor.dtype != types_pb2.DT_STRING and len(tensor.tensor_content) == count * size
-        return None if whole and not given else "its value has other bytes than its shape says"
+        return None if whole and not given else "the size of its value does not match its shape"
     if given > count * parts or given % parts:
-        return "its value has more numbers than its shape says"
-    # A last number that stands for the rest: no more memory than the graph's own text times a thousand.
+        return "its value has more numbers than its shape"
+    # The last number may stand for the rest, which bounds the memory by 1000 times the size of the bytes.
     if count * size > 2**20 and count > 1000 * max(given, 1) and given > 1:
-        return "its value leaves out most numbers"
+        return "its value omits most numbers"
     return None
 
 
 def _key(source: str, *, in_function: bool):
-    """What names a tensor: node and index in a graph; node, output and index in a function."""
+    """The key of a tensor name: (node, index) in a graph, (node, output, index) in a function; None if malformed."""
     parts = source.split(":")
     try:
         if not in_function:
@@ -417,22 +428,22 @@ def _key(source: str, *, in_function: bool):
 def _check_inputs(at: str, node, signature: _Signature, types: Mapping, names, in_function: bool) -> None:
     data = [i for i in node.input if not i.startswith("^")]
     if any(i.startswith("^") for i in node.input[: len(data)]):
-        raise _Malformed(f"{at}: a control input stands before one that is none")
+        raise _Malformed(f"{at}: a control input precedes a data input")
     for control in node.input[len(data) :]:
         if control[1:] not in names:
-            raise _Malformed(f"{at}: its input {control!r} is not there")
+            raise _Malformed(f"{at}: its input {control!r} does not exist")
     if len(data) != len(signature.inputs):
         raise _Malformed(f"{at}: it has {len(data)} inputs, not {len(signature.inputs)}")
     for source, wanted in zip(data, signature.inputs, strict=True):
         have = types.get(_key(source, in_function=in_function))
         if have is None:
-            raise _Malformed(f"{at}: its input {source!r} is not there")
+            raise _Malformed(f"{at}: its input {source!r} does not exist")
         if have != wanted:
             raise _Malformed(f"{at}: its input {source!r} is of another type")
 
 
 def _check_order(where: str, nodes: Sequence, by_name: Mapping) -> None:
-    """Raises if the nodes go in a circle."""
+    """Checks that the nodes form no cycle (Kahn's algorithm)."""
     waiting = {}
     users = collections.defaultdict(list)
     for node in nodes:
@@ -450,5 +461,5 @@ def _check_order(where: str, nodes: Sequence, by_name: Mapping) -> None:
             if waiting[user] == 0:
                 ready.append(user)
     if done < len(nodes):
-        circle = min(name for name, count in waiting.items() if count)
-        raise _Malformed(f"{where}: {circle!r} needs its own result")
+        first = min(name for name, count in waiting.items() if count)
+        raise _Malformed(f"{where}: {first!r} needs its own result")

@@ -1,7 +1,7 @@
-"""Imports the graphs of a module in a process that may die: the parent learns only whether it came through.
+"""Imports the graphs of a module in a child process, since a malicious graph can crash TensorFlow.
 
-The child is `python -m fedcore.graphs.graphdef.isolated_import`. It reads a bundle from its standard input and writes a
-line before each operation that it imports, then `ok`, or the error.
+The child is `python -m fedcore.graphs.graphdef.isolated_import`. It reads a bundle from its standard input. It writes a
+line before each operation that it imports, and at the end `ok` or the error.
 """
 
 import json
@@ -17,18 +17,18 @@ from fedcore.errors import FedcoreError
 from fedcore.ir import bundle
 from fedcore.ir.module import Module
 
-MAX_BYTES = 8 * 2**30  # of address space, beside 20 times the graphs'
-MAX_SECONDS = 60  # of computing, beside a second for each million bytes of graphs
+MAX_BYTES = 8 * 2**30  # of address space, plus 20 times the size of the graphs
+MAX_SECONDS = 60  # of CPU time, plus a second for each million bytes of graphs
 
-_AT, _WRONG, _OK = "at", "wrong", "ok"
+_AT, _WRONG, _OK = "at", "wrong", "ok"  # the kinds of the child's lines
 
 
 def check_in_child(module: Module, *, trusted: bool) -> None:
     """Checks and imports the module's graphs in a child process, operation by operation.
 
     Raises:
-        FedcoreError: they are refused, or the child died, or ran out of time or memory; the message names the operation
-            that it was at.
+        FedcoreError: a graph is refused, or the child crashed or exceeded its time or memory; the message names the
+            operation.
     """
     graphs = Module(module.stage, module.graphs, (), module.blobs)
     data = bundle.to_bytes(graphs)
@@ -43,22 +43,22 @@ def check_in_child(module: Module, *, trusted: bool) -> None:
         "fedcore.graphs.graphdef.isolated_import",
         json.dumps({"trusted": trusted, "seconds": seconds}),
     ]
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
-        given.write(data)
-        given.seek(0)
-        try:  # whatever ends this call, Ctrl-C too, ends the child
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
+        stdin.write(data)
+        stdin.seek(0)
+        try:  # an exception in this call, such as Ctrl-C, ends the child too
             done = subprocess.run(
-                command, stdin=given, stdout=said, stderr=subprocess.DEVNULL, env=environment, timeout=10 * seconds
+                command, stdin=stdin, stdout=stdout, stderr=subprocess.DEVNULL, env=environment, timeout=10 * seconds
             )
             code: int | None = done.returncode
         except subprocess.TimeoutExpired:
             code = None
-        said.seek(0)
-        lines = [json.loads(line) for line in said.read().decode(errors="replace").splitlines() if line.endswith("]")]
-    _conclude(code, lines)
+        stdout.seek(0)
+        lines = [json.loads(line) for line in stdout.read().decode(errors="replace").splitlines() if line.endswith("]")]
+    _raise_if_failed(code, lines)
 
 
-def _conclude(code: int | None, lines: list[list[str]]) -> None:
+def _raise_if_failed(code: int | None, lines: list[list[str]]) -> None:
     kind, text = lines[-1] if lines else ("", "")
     if code == 0 and kind == _OK:
         return
@@ -67,15 +67,15 @@ def _conclude(code: int | None, lines: list[list[str]]) -> None:
     at = f" at {text}" if kind == _AT else ""
     if code is None or code == -signal.SIGXCPU:
         raise FedcoreError(f"importing the graphs takes too long{at}")
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    raise FedcoreError(f"TensorFlow ends the process ({how}) that imports the graphs{at}")
+    reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    raise FedcoreError(f"TensorFlow ends the process ({reason}) that imports the graphs{at}")
 
 
 def main() -> None:
-    """The child."""
+    """The child process."""
     options = json.loads(sys.argv[1])
     data = sys.stdin.buffer.read()
-    from fedcore.graphs.graphdef.allow_list import check_graphs  # brings TensorFlow in
+    from fedcore.graphs.graphdef.allow_list import check_graphs  # imports TensorFlow
     from fedcore.graphs.graphdef.stepwise_import import import_each
 
     _limit(MAX_BYTES + 20 * len(data), options["seconds"])

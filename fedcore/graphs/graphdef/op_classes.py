@@ -1,13 +1,13 @@
-"""Which operations a graph from elsewhere may hold: every one that TensorFlow registers has one class.
+"""Classes of TensorFlow's operations: allowed in an untrusted graph, refused for a reason, or unknown.
 
-An operation is allowed where it was reviewed and is named here, refused for a reason where a pattern says so, and
-refused as unknown otherwise, so that what a new TensorFlow adds shows up (a test lists it).
+Allowed operations were reviewed and are listed by name. Refused ones match a pattern. Unknown ones are refused too; a
+test lists them, so that additions of a new TensorFlow are noticed.
 """
 
 import functools
 import re
 
-# The reason, why it is one, and the names; the first that matches holds.
+# Kind of reason -> (text for messages, pattern of names); the first match counts.
 _REFUSED = {
     "internal": (
         "belongs to TensorFlow's runtime or its own tests",
@@ -138,7 +138,7 @@ _REFUSED = {
 }
 
 _ALLOWED = """
-# calls of functions, which are checked themselves, and what branches hand to their gradients
+# calls of functions, which are checked themselves, and the operands of branches' gradients
     Case DeviceIndex FakeParam If OptionalFromValue OptionalGetValue OptionalHasValue OptionalNone PartitionedCall
     StatefulPartitionedCall StatelessCase StatelessIf StatelessWhile While
 # variables of the graph's own, which start fresh
@@ -159,7 +159,7 @@ _ALLOWED = """
     BatchDatasetV2 ConcatenateDataset DatasetCardinality DatasetToSingleElement FilterDataset FlatMapDataset MapDataset
     PaddedBatchDatasetV2 PrefetchDataset RangeDataset ReduceDataset RepeatDataset ScanDataset ShardDataset SkipDataset
     TakeDataset TakeWhileDataset TensorDataset TensorSliceDataset UnbatchDataset WindowDataset ZipDataset
-# numbers drawn from a seed that is an operand
+# random numbers by a seed that is an operand
     RandomIndexShuffle StatelessMultinomial StatelessParameterizedTruncatedNormal StatelessRandomBinomial
     StatelessRandomGammaV2 StatelessRandomGammaV3 StatelessRandomGetAlg StatelessRandomGetKeyCounter
     StatelessRandomGetKeyCounterAlg StatelessRandomNormal StatelessRandomNormalV2 StatelessRandomPoisson
@@ -251,7 +251,7 @@ MAY_CRASH = frozenset(
         *("DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"),
     )
 )
-"""Operations that programs need, and that end the process where operands have wrong shapes or numbers when they run."""
+"""Allowed operations that crash TensorFlow for operands of wrong shapes or values."""
 
 UNKNOWN = "is not known here"
 
@@ -274,7 +274,7 @@ def op_class(name: str) -> str:
 
 
 def why_refused(name: str) -> str | None:
-    """What the operation does that a graph from elsewhere may not; None where it may."""
+    """The reason, as a predicate, for which an untrusted graph may not hold the operation; None if it may."""
     kind = op_class(name)
     if kind == "allowed":
         return None

@@ -1,9 +1,8 @@
-"""The nodes of a canonical graph, and how one is put into the graph being built."""
+"""Parsed form of canonical graphs for analysis, and execution of single operations."""
 
 import collections
 import functools
 import inspect
-from collections import OrderedDict
 
 import attrs
 import tensorflow as tf
@@ -12,14 +11,16 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.process_functions import define
+from fedcore.lru_cache import LruCache
 
 
 @attrs.frozen(eq=False)
 class Node:
-    """One operation: the tensors that it reads are (node name, output index).
+    """One operation.
 
     Args:
-        sole: for each input whether nothing else reads it.
+        inputs: (node name, output index) of each input; control inputs are left out.
+        sole: for each input whether this node is its only user.
     """
 
     name: str
@@ -42,11 +43,10 @@ class Node:
 
 @attrs.frozen(eq=False)
 class Body:
-    """Nodes in an order in which they can run, and what they take and give.
+    """The body of a graph or function: nodes in topological order, arguments and results.
 
     Args:
-        arguments: the names of the nodes that stand for the arguments, in order; the seed of a graph that draws is
-            the last.
+        arguments: the names of the arguments, in order; the last is the seed if the graph is seeded.
         results: the tensors returned, in order.
     """
 
@@ -57,7 +57,7 @@ class Body:
     seeded: bool = False
 
     def called(self, name: str) -> "Body":
-        """A function of the graph's library."""
+        """The body of a function of the graph's library."""
         function = self.functions[name]
         graph_def, ports = private_api.function_body(function)
         results = []
@@ -68,47 +68,46 @@ class Body:
         )
 
 
-class _Bodies:
-    """Parsed graphs by digest, the 256 used last."""
-
-    def __init__(self, max_entries: int = 256):
-        self._parsed: OrderedDict[str, Body] = OrderedDict()
-        self._max_entries = max_entries
-
-    def get(self, digest: str, data: bytes) -> Body:
-        if digest in self._parsed:
-            self._parsed.move_to_end(digest)
-            return self._parsed[digest]
-        graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
-        define(graph_def.library.function)  # `called` asks TensorFlow for them
-        arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
-        returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
-        seed = tuple(n.name for n in graph_def.node if n.op == "Placeholder" and n.name == "seed")
-        body = _body(
-            graph_def.node,
-            (*sorted(arguments, key=lambda n: int(n[3:])), *seed),
-            tuple((n, 0) for n in sorted(returned, key=lambda n: int(n[3:]))),
-            {f.signature.name: f for f in graph_def.library.function},
-            seeded=bool(seed),
-        )
-        self._parsed[digest] = body
-        if len(self._parsed) > self._max_entries:
-            self._parsed.popitem(last=False)
-        return body
-
-
-_bodies = _Bodies()
+_bodies: LruCache[str, Body] = LruCache(256)
+_operations: LruCache[str, frozenset[str]] = LruCache(4096)
 
 
 def body_of(digest: str, data: bytes) -> Body:
-    return _bodies.get(digest, data)
+    """The parsed `main` of a canonical graph, cached by the graph's digest."""
+    return _bodies.get(digest, lambda: _parsed(data))
+
+
+def operations_of(digest: str, data: bytes) -> frozenset[str]:
+    """The operations of a graph's nodes, library functions included; cached by the graph's digest."""
+    return _operations.get(digest, lambda: operations_in(graph_pb2.GraphDef.FromString(data)))
+
+
+def operations_in(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
+    """The operations of the nodes, library functions included."""
+    bodies = (graph_def.node, *(f.node_def for f in graph_def.library.function))
+    return frozenset(node.op for nodes in bodies for node in nodes)
+
+
+def _parsed(data: bytes) -> Body:
+    graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
+    define(graph_def.library.function)  # `Body.called` asks TensorFlow for them
+    arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
+    returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
+    seed = tuple(n.name for n in graph_def.node if n.op == "Placeholder" and n.name == "seed")
+    return _body(
+        graph_def.node,
+        (*sorted(arguments, key=lambda n: int(n[3:])), *seed),
+        tuple((n, 0) for n in sorted(returned, key=lambda n: int(n[3:]))),
+        {f.signature.name: f for f in graph_def.library.function},
+        seeded=bool(seed),
+    )
 
 
 def _body(nodes, arguments, results, functions, *, seeded: bool = False) -> Body:
-    taken = set(arguments)
-    parsed = [_node(n) for n in nodes if n.name not in taken]
-    reads = collections.Counter(i for n in parsed for i in n.inputs) + collections.Counter(results)
-    whole = tuple(attrs.evolve(n, sole=tuple(reads[i] == 1 for i in n.inputs)) for n in parsed)
+    known = set(arguments)
+    parsed = [_node(n) for n in nodes if n.name not in known]
+    users = collections.Counter(i for n in parsed for i in n.inputs) + collections.Counter(results)
+    whole = tuple(attrs.evolve(n, sole=tuple(users[i] == 1 for i in n.inputs)) for n in parsed)
     return Body(arguments, whole, results, functions, seeded)
 
 
@@ -118,7 +117,7 @@ def _port(name: str) -> tuple[str, int]:
 
 
 def _node(source: node_def_pb2.NodeDef) -> Node:
-    # Control inputs order effects; operations with effects have no rule.
+    # Control inputs order side effects, and operations with side effects have no batching rule.
     inputs = tuple(_port(i) for i in source.input if not i.startswith("^"))
     attributes = {k: _attribute(v) for k, v in source.attr.items() if not k.startswith("_")}
     return Node(source.name, source.op, inputs, attributes)
@@ -149,7 +148,7 @@ def _list(values):
 
 
 def emit(op: str, tensors, attributes) -> list[tf.Tensor]:
-    """Runs one operation: into the graph being built, or at once where tensors are eager."""
+    """Runs one operation: adds it to the graph being built, or executes it where tensors are eager."""
     definition = private_api.op_definition(op)
     names = _keywords(op)
     inferred, keywords, rest = set(), {}, list(tensors)
@@ -173,7 +172,7 @@ def emit(op: str, tensors, attributes) -> list[tf.Tensor]:
 
 @functools.cache
 def _keywords(op: str) -> dict[str, str]:
-    """The Python keyword for each input and attribute: some are renamed, in their order."""
+    """The keyword argument of `tf.raw_ops` for each input and attribute. Some are renamed; their order is kept."""
     definition = private_api.op_definition(op)
     declared = [a.name for a in (*definition.input_arg, *definition.attr)]
     taken = list(inspect.signature(getattr(tf.raw_ops, op)).parameters)

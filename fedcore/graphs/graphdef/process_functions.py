@@ -1,4 +1,4 @@
-"""Library functions of graphs, defined in the process under names made from their content."""
+"""Definition of graphs' library functions in the process, by content name."""
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2
@@ -7,24 +7,24 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 
 _defined: set[str] = set()
-"""The names of functions that `define` has given to TensorFlow, or has compared with those that it had."""
+"""Names whose definition in the process is known to equal the library's."""
 
 
 def _same_function(have: function_pb2.FunctionDef, want: function_pb2.FunctionDef) -> bool:
-    have.ClearField("attr")  # TensorFlow notes where a function was added
+    have.ClearField("attr")  # TensorFlow adds an attribute with the place of the definition
     return have == want
 
 
 def define(functions) -> None:
-    """Makes library functions (branches, loop bodies) known to the process.
+    """Defines library functions (branches, loop bodies) in the process.
 
     Importing a GraphDef into a function being built adds its library to that graph only, and the call then fails with
     "Function f_… is not defined".
 
     Args:
-        functions: under the names of `with_content_names`.
+        functions: with the content names of `with_content_names`.
     Raises:
-        FedcoreError: TensorFlow refuses a function, or has another one under its name.
+        FedcoreError: TensorFlow refuses a function, or has another definition of its name.
     """
     for function in functions:
         name = function.signature.name

@@ -1,10 +1,20 @@
-"""Sequences as operands of graphs: a handle, a count, and a call that draws one element.
+"""Sequences as operands of graphs: a handle, a count, and a call that returns the element at an index.
 
-In a traced graph the k-th sequence of its parameter is a `variant` handle and an int64 count, and an element is
-drawn by calling `fedcore_draw_k(handle, index)`, a function that the graph does not define. So the graph knows
-nothing of how its data lie. Where the graph is put into another one with a sequence at hand, the handle becomes an
-optional holding the tensors that this sequence is drawn from, and the name that of a function which draws from
-them. See docs/decisions/0002-sequences-in-graphs.md.
+In a traced graph the k-th sequence of its parameter is a scalar `variant` (the handle) and an int64 scalar (the count).
+The element at an index is a call of `fedcore_draw_k(handle, index)`. The graph does not define this function, so it
+does not depend on the layout of its data. `bind` defines it when the graph is imported into another one:
+
+input     the GraphDef, and an `Operand` for each sequence: handle, count, name and definition of its access function
+output    the GraphDef with every element access renamed to its operand's access function, with that function's
+          library added, and with the functions that access elements renamed, since their bodies have changed
+
+Example, for a sequence of float32[2] examples stored in one tensor of shape [n, 2]. Before and after `bind`:
+
+    name: "n0" op: "PartitionedCall" input: "arg0" input: "i" attr: f=fedcore_draw_0, Tout=[float32]
+    name: "n0" op: "PartitionedCall" input: "arg0" input: "i" attr: f=f_3c1e…, Tout=[float32]
+
+`arg0` is then `OptionalFromValue([tensor])`, and the body of `f_3c1e…` is
+`GatherV2(OptionalGetValue(handle), index)`. See docs/decisions/0002-sequences-in-graphs.md.
 """
 
 import hashlib
@@ -19,15 +29,16 @@ from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
-DRAW = "fedcore_draw_"
+ACCESS_PREFIX = "fedcore_draw_"
+"""Before the number of a sequence in the name of its access function. The name is part of graphs' digests."""
 
 
 @attrs.frozen(eq=False)
-class Draw:
-    """index -> the element of a graph's own sequence operand, inside that graph.
+class ElementAccess:
+    """index -> element of a graph's own sequence operand, inside that graph.
 
     Args:
-        number: which of the graph's sequences it is.
+        number: the position of the sequence among the graph's sequences.
     """
 
     handle: tf.Tensor
@@ -37,11 +48,11 @@ class Draw:
 
     @property
     def name(self) -> str:
-        return f"{DRAW}{self.number}"
+        return f"{ACCESS_PREFIX}{self.number}"
 
     def __call__(self, index):
         graph_def = graph_pb2.GraphDef()
-        # An older version would make the scalars of the graph that it is put into forget their shape.
+        # With an older version, scalar placeholders of the importing graph would lose their shape.
         graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
         for name, dtype in (("handle", types_pb2.DT_VARIANT), ("index", types_pb2.DT_INT64)):
             graph_def.node.add(name=name, op="Placeholder").attr["dtype"].type = dtype
@@ -52,19 +63,24 @@ class Draw:
         current = tf.compat.v1.get_default_graph()
         feed = {"handle:0": current.capture(self.handle), "index:0": current.capture(tf.cast(index, tf.int64))}
         elements = [f"draw:{i}" for i in range(len(self.specs))]
-        drawn = tf.graph_util.import_graph_def(graph_def, input_map=feed, return_elements=elements, name="draw")
-        return unflatten([_as(t, s) for t, s in zip(drawn, self.specs, strict=True)], self.type)
+        leaves = tf.graph_util.import_graph_def(graph_def, input_map=feed, return_elements=elements, name="draw")
+        return unflatten([_as(t, s) for t, s in zip(leaves, self.specs, strict=True)], self.type)
 
 
 def _as(tensor: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-    """The shape is written into the graph, since a call tells none; and no gradient goes into the data."""
+    """Sets the shape, which a call does not have, and stops gradients, which would differentiate the call."""
     tensor = tf.ensure_shape(tensor, spec.shape)
     return tf.stop_gradient(tensor) if tensor.dtype.is_floating else tensor
 
 
 @attrs.frozen
 class Operand:
-    """A sequence as a graph takes it: two tensors, and the function that draws from the first."""
+    """A sequence as an argument of a graph.
+
+    Args:
+        function: the name of its access function, (handle, index) -> leaves of the element.
+        library: the definitions of that function and of the functions that it calls.
+    """
 
     handle: tf.Tensor
     count: tf.Tensor
@@ -74,23 +90,23 @@ class Operand:
 
 def operand(sequence) -> Operand:
     """A sequence (`count`, and `element`: index -> nested tuple) as an operand, in the graph being built."""
-    if isinstance(sequence.element, Draw):
+    if isinstance(sequence.element, ElementAccess):
         return Operand(sequence.element.handle, sequence.count, sequence.element.name)
     concrete = tf.function(lambda i: flatten(sequence.element(i)), autograph=False).get_concrete_function(
         tf.TensorSpec([], tf.int64)
     )
-    held = [outer for outer, _ in concrete.graph.captures] or [sequence.count]
+    captured = [outer for outer, _ in concrete.graph.captures] or [sequence.count]
     function = function_pb2.FunctionDef.FromString(concrete.function_def.SerializeToString())
-    _take_from_optional(function, held)
+    _unpack_from_handle(function, captured)
     nested = {f.signature.name: f for f in concrete.graph.as_graph_def().library.function}
     name, library = canonical_functions({**nested, function.signature.name: function}, function.signature.name)
     current = tf.compat.v1.get_default_graph()
-    handle = tf.raw_ops.OptionalFromValue(components=[current.capture(t) for t in held])
+    handle = tf.raw_ops.OptionalFromValue(components=[current.capture(t) for t in captured])
     return Operand(handle, sequence.count, name, library)
 
 
-def _take_from_optional(function: function_pb2.FunctionDef, held: list[tf.Tensor]) -> None:
-    """Rewrites `(index, *captured)` to `(handle, index)`: the captured tensors lie in the handle."""
+def _unpack_from_handle(function: function_pb2.FunctionDef, tensors: list[tf.Tensor]) -> None:
+    """Rewrites the function `(index, *captured)` to `(handle, index)`, which unpacks the captured tensors."""
     index, *captured = function.signature.input_arg
     names = {arg.name: f"fedcore_held:components:{i}" for i, arg in enumerate(captured)}
     first = index.name
@@ -104,17 +120,17 @@ def _take_from_optional(function: function_pb2.FunctionDef, held: list[tf.Tensor
     for result, name in list(function.ret.items()):
         function.ret[result] = names.get(name, name)
     node = function.node_def.add(name="fedcore_held", op="OptionalGetValue", input=["fedcore_handle"])
-    node.attr["output_types"].list.type.extend(t.dtype.as_datatype_enum for t in held)
-    node.attr["output_shapes"].list.shape.extend(t.shape.as_proto() for t in held)
+    node.attr["output_types"].list.type.extend(t.dtype.as_datatype_enum for t in tensors)
+    node.attr["output_shapes"].list.shape.extend(t.shape.as_proto() for t in tensors)
 
 
 def bind(graph_def: graph_pb2.GraphDef, operands: list[Operand]) -> graph_pb2.GraphDef:
-    """The graph with its draws replaced by those of the operands; functions that draw get names of their own."""
+    """The graph with the access functions of its operands; see the module's docstring."""
     bound = graph_pb2.GraphDef()
     bound.CopyFrom(graph_def)
-    names = {f"{DRAW}{i}": o.function for i, o in enumerate(operands)}
+    names = {f"{ACCESS_PREFIX}{i}": o.function for i, o in enumerate(operands)}
     key = hashlib.sha256(" ".join(names.values()).encode()).hexdigest()[:16]
-    for function in _drawing(bound):
+    for function in _accessing_functions(bound):
         names[function.signature.name] = f"{function.signature.name}_{key}"
     for function in bound.library.function:
         function.signature.name = names.get(function.signature.name, function.signature.name)
@@ -127,20 +143,22 @@ def bind(graph_def: graph_pb2.GraphDef, operands: list[Operand]) -> graph_pb2.Gr
     return bound
 
 
-def _drawing(graph_def: graph_pb2.GraphDef) -> list[function_pb2.FunctionDef]:
-    """The functions that draw, or that call one which does."""
+def _accessing_functions(graph_def: graph_pb2.GraphDef) -> list[function_pb2.FunctionDef]:
+    """The functions that access elements, or that call such a function."""
     calls = {f.signature.name: {n for node in f.node_def for n in _callees(node)} for f in graph_def.library.function}
     found: set[str] = set()
     while True:
-        more = {f for f, names in calls.items() if f not in found and any(n in found or is_draw(n) for n in names)}
+        more = {
+            f for f, names in calls.items() if f not in found and any(n in found or is_element_access(n) for n in names)
+        }
         if not more:
             return [f for f in graph_def.library.function if f.signature.name in found]
         found |= more
 
 
-def is_draw(name: str) -> bool:
-    """Whether a function of that name draws from an operand; a graph does not define it."""
-    return name.startswith(DRAW) and name[len(DRAW) :].isdigit()
+def is_element_access(name: str) -> bool:
+    """Whether it is the name of an access function, which a graph does not define."""
+    return name.startswith(ACCESS_PREFIX) and name[len(ACCESS_PREFIX) :].isdigit()
 
 
 def _callees(node):
@@ -163,8 +181,8 @@ def sequence_specs(type_: SequenceType, spec: Callable[[TensorType], tf.TensorSp
     return tuple(spec(t) for t in tensor_leaves(type_.element))
 
 
-def listed(elements: list, specs: tuple[tf.TensorSpec, ...]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Python elements (nested tuples of arrays) as a handle of tensor lists and a count, outside of any graph."""
+def to_tensor_lists(elements: list, specs: tuple[tf.TensorSpec, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Converts Python elements (nested tuples of arrays) to a handle of tensor lists and a count, eagerly."""
     columns = [tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=s.dtype) for s in specs]
     for element in elements:
         leaves = zip(columns, flatten(element), specs, strict=True)
@@ -174,8 +192,8 @@ def listed(elements: list, specs: tuple[tf.TensorSpec, ...]) -> tuple[tf.Tensor,
     return tf.raw_ops.OptionalFromValue(components=columns or [tf.constant(0)]), tf.constant(len(elements), tf.int64)
 
 
-def from_listed(handle: tf.Tensor, type_: Type, specs: tuple[tf.TensorSpec, ...]) -> Callable:
-    """index -> element, inside a graph, of a handle that `listed` made."""
+def from_tensor_lists(handle: tf.Tensor, type_: Type, specs: tuple[tf.TensorSpec, ...]) -> Callable:
+    """index -> element, inside a graph, of a handle from `to_tensor_lists`."""
 
     def element(index):
         columns = tf.raw_ops.OptionalGetValue(
@@ -183,13 +201,13 @@ def from_listed(handle: tf.Tensor, type_: Type, specs: tuple[tf.TensorSpec, ...]
             output_types=[tf.variant] * len(specs) or [tf.int32],
             output_shapes=[[]] * max(1, len(specs)),
         )
-        drawn = [
+        leaves = [
             tf.raw_ops.TensorListGetItem(
                 input_handle=c, index=tf.cast(index, tf.int32), element_shape=_shape(s), element_dtype=s.dtype
             )
             for c, s in zip(columns, specs, strict=False)
         ]
-        return unflatten([tf.ensure_shape(t, s.shape) for t, s in zip(drawn, specs, strict=True)], type_)
+        return unflatten([tf.ensure_shape(t, s.shape) for t, s in zip(leaves, specs, strict=True)], type_)
 
     return element
 
@@ -200,14 +218,14 @@ def _shape(spec: tf.TensorSpec):
 
 @attrs.frozen(eq=False)
 class SequenceOperand:
-    """A sequence inside a graph, as it comes in: a count, and index -> element."""
+    """A sequence inside a graph: a count, and index -> element."""
 
     count: tf.Tensor
     element: Callable
 
 
 def operand_specs(parameter: Type | None) -> list[tf.TensorSpec]:
-    """What main takes for a parameter type: a tensor for each leaf; for a sequence a handle and a count."""
+    """The tensors of a parameter type as arguments of `main`: one for each leaf, two for a sequence."""
     found = []
     for _, leaf in () if parameter is None else leaves(parameter):
         if isinstance(leaf, SequenceType):

@@ -1,4 +1,4 @@
-"""What a graph does beside computing its result: what may not leave this process, and what passes must know."""
+"""Side effects of graphs: operations tied to this process, random numbers, state, prints and assertions."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +8,7 @@ from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 
 _EFFECTS = frozenset({"Print", "PrintV2", "Assert"})
-# Stateful only where the functions are that they call.
+# Operations that are stateful only if a function that they call is -> their stateless form.
 STATELESS_CALL = {
     "StatefulPartitionedCall": "PartitionedCall",
     "While": "StatelessWhile",
@@ -26,10 +26,10 @@ _FILES = (
 
 
 def refuse(graph_def: graph_pb2.GraphDef, describe: str) -> None:
-    """Checks that every op of a traced function can leave this process.
+    """Checks that no operation of a traced function is tied to this process.
 
     Raises:
-        TracingError: names the op, the function and what to do instead.
+        TracingError: names the operation, the function and an alternative.
     """
     for node in _nodes(graph_def):
         if node.op in _PYTHON:
@@ -56,13 +56,18 @@ def refuse(graph_def: graph_pb2.GraphDef, describe: str) -> None:
 
 
 def _is_shared(op: str) -> bool:
-    """Whether calls share what the op keeps: TensorFlow finds it by a name or by the node's name."""
+    """Whether calls share the operation's resource, which TensorFlow finds by a name."""
     declared = private_api.op_definition(op)
     return declared is not None and any(attr.name == "shared_name" for attr in declared.attr)
 
 
 def side_effects_of(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
-    """`effects`, `seeded` and `stateful`, as far as they hold of a canonical graph."""
+    """Those of the graph attributes `effects`, `seeded` and `stateful` that a canonical graph has.
+
+    effects    it prints or asserts
+    seeded     it takes the seed of its random numbers as an argument
+    stateful   it has variables or other resources, which start fresh in every call
+    """
     ops = {node.op for node in _nodes(graph_def)}
     found = {
         "effects": bool(ops & _EFFECTS),
@@ -79,7 +84,7 @@ def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator:
 
 
 def is_stateful(op: str) -> bool:
-    """Whether an op is stateful by itself: calls are not, what they call is looked at for itself."""
+    """Whether an operation is stateful by itself. A call is not; the called function is examined instead."""
     if op in STATELESS_CALL:
         return False
     declared = private_api.op_definition(op)
@@ -87,7 +92,7 @@ def is_stateful(op: str) -> bool:
 
 
 def stateful_functions(functions: Iterable) -> set[str]:
-    """The functions that hold a stateful op, or call one that does."""
+    """The names of the functions that contain a stateful operation or call such a function."""
     bodies = {f.signature.name: f.node_def for f in functions}
     found = {name for name, nodes in bodies.items() if any(is_stateful(n.op) for n in nodes)}
     while True:
@@ -100,7 +105,7 @@ def stateful_functions(functions: Iterable) -> set[str]:
 
 
 def callees(node) -> Iterator[str]:
-    """The functions that a node names."""
+    """The node's operation and the functions in its attributes."""
     yield node.op
     for value in node.attr.values():
         if value.HasField("func"):
@@ -109,7 +114,7 @@ def callees(node) -> Iterator[str]:
 
 
 def stateful_nodes(graph_def: graph_pb2.GraphDef, names: list[str]) -> list[str]:
-    """Those of the nodes that are stateful, in order."""
+    """The stateful ones of the nodes, in order."""
     functions = stateful_functions(graph_def.library.function)
     nodes = {n.name: n for n in graph_def.node}
     return [n for n in names if is_stateful(nodes[n].op) or functions.intersection(callees(nodes[n]))]

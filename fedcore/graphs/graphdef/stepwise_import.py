@@ -1,4 +1,4 @@
-"""Imports a graph operation by operation, so that what TensorFlow refuses, or dies of, has a name."""
+"""Imports a graph operation by operation, so that the operation that TensorFlow refuses, or crashes at, is known."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -12,11 +12,11 @@ from fedcore.ir.module import Graph
 
 
 def import_each(graph: Graph, data: bytes, note: Callable[[str], None] = lambda operation: None) -> None:
-    """Makes every operation of the graph and of its functions, one by one, with the shapes that TensorFlow infers.
+    """Creates every operation of the graph and of its functions, one by one, with TensorFlow's shape inference.
 
     Args:
-        data: of a graph that `check_graphs` accepted: it holds together.
-        note: told of each operation before it is made.
+        data: the bytes of a graph that `check_graphs` accepted.
+        note: called with a description of each operation before it is created.
     Raises:
         FedcoreError: TensorFlow refuses an operation; the message names it.
     """
@@ -47,37 +47,38 @@ def _import_body(
             note(described)
             inputs = [tensors[i] for i in node.input if not i.startswith("^")]
             try:
-                made = graph.create_op(node.op, inputs, attrs=dict(node.attr), name=_SCOPE)
+                created = graph.create_op(node.op, inputs, attrs=dict(node.attr), name=_SCOPE)
             except (ValueError, TypeError, tf.errors.OpError) as error:
                 raise FedcoreError(f"TensorFlow refuses {described}: {error}") from None
-            _keep(tensors, node.name, made)
+            _add_outputs(tensors, node.name, created)
 
 
 _SCOPE = "operation"
 
 
-def _keep(tensors: dict, name: str, made: tf.Operation) -> None:
-    """An output is called `node:index` in a graph, `node:output:index` in a function; the first also `node`."""
-    for i, tensor in enumerate(made.outputs):
+def _add_outputs(tensors: dict, name: str, created: tf.Operation) -> None:
+    """Adds the outputs of an operation by name: `node:index` in a graph, `node:output:index` in a function, and the
+    first also `node`."""
+    for i, tensor in enumerate(created.outputs):
         tensors[f"{name}:{i}"] = tensor
-    if made.outputs:
-        tensors[name] = made.outputs[0]
+    if created.outputs:
+        tensors[name] = created.outputs[0]
     start = 0
-    for output in made.op_def.output_arg if made.op_def else ():
-        count = _count(output, made)
+    for output in created.op_def.output_arg if created.op_def else ():
+        count = _count(output, created)
         for i in range(count):
-            tensors[f"{name}:{output.name}:{i}"] = made.outputs[start + i]
+            tensors[f"{name}:{output.name}:{i}"] = created.outputs[start + i]
         start += count
 
 
-def _count(output, made: tf.Operation) -> int:
+def _count(output, created: tf.Operation) -> int:
     if output.number_attr:
-        return made.get_attr(output.number_attr)
-    return len(made.get_attr(output.type_list_attr)) if output.type_list_attr else 1
+        return created.get_attr(output.number_attr)
+    return len(created.get_attr(output.type_list_attr)) if output.type_list_attr else 1
 
 
 def _in_order(nodes: Iterable[node_def_pb2.NodeDef]) -> list[node_def_pb2.NodeDef]:
-    """The nodes, each after those that it reads."""
+    """The nodes in topological order."""
     by_name = {node.name: node for node in nodes}
     order: dict[str, node_def_pb2.NodeDef] = {}
     for name in by_name:

@@ -1,6 +1,6 @@
-"""Sums that TensorFlow's arithmetic optimiser cannot hold.
+"""Detects sums that grow exponentially in TensorFlow's arithmetic optimiser.
 
-The optimiser collects a tree of additions into one AddN. Where both operands of an addition are one tensor, as in
+The optimiser collects a tree of additions into one AddN. Where both operands of an addition are the same tensor, as in
 `y = y + y`, the AddN lists that tensor twice, so each step of a chain doubles the AddN.
 """
 
@@ -17,13 +17,13 @@ _FEWEST = 1000
 
 
 def sums_explode(graph_def: graph_pb2.GraphDef) -> bool:
-    """Whether collected sums have more terms than is linear in the graph's nodes."""
+    """Whether a collected sum has more terms than a linear function of the number of nodes allows."""
     terms = _Terms({f.signature.name: f.node_def for f in graph_def.library.function})
     return any(map(terms.explode, (graph_def.node, *terms.functions.values())))
 
 
 class _Terms:
-    """How many terms the collected sum of each node has; called functions count as if they were inlined."""
+    """The number of terms in the collected sum of each node; called functions count as if inlined."""
 
     def __init__(self, functions: Mapping[str, Iterable[node_def_pb2.NodeDef]]):
         self.functions = functions
@@ -61,7 +61,7 @@ class _Terms:
 
     def _of_function(self, name: str) -> int:
         if name not in self._of_functions:
-            self._of_functions[name] = 1  # a function that calls itself adds nothing
+            self._of_functions[name] = 1  # the value for a function that calls itself
             self._of_functions[name] = self._most(self.functions[name])
         return self._of_functions[name]
 

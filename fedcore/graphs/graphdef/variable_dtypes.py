@@ -1,4 +1,4 @@
-"""Whether variables are used with the dtype that they have: TensorFlow's kernels end the process where they are not."""
+"""Checks that variables are used with their dtype, since TensorFlow's kernels crash otherwise."""
 
 from collections.abc import Iterator
 
@@ -6,15 +6,15 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, typ
 
 from fedcore.graphs import private_api
 
-_Key = tuple[str, str]  # a body, and a node or an argument of it
+_Key = tuple[str, str]  # (body, node or argument)
 _MAIN = ""
 
 
 def wrong_handles(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
-    """What is wrong with the variables of a graph that holds together.
+    """Yields a message for each wrong use of a variable in a validated graph.
 
-    A variable goes to operations and into functions, and comes out of neither: so each tensor that stands for one is a
-    node or an argument, and a function's argument has one dtype wherever the function is called.
+    Operations and functions take variables as inputs and do not return them. So the handle of a variable is a node or
+    a function argument, and an argument has one dtype in all calls of the function.
     """
     flow = _Flow(graph_def)
     for body, where, nodes in flow.bodies:
@@ -24,7 +24,7 @@ def wrong_handles(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
         root = flow.root(key)
         have = flow.dtypes.get(root)
         if have is None and not flow.is_argument(root):
-            yield f"{node.op} at {node.name!r} in {where}: it takes a variable that comes out of an operation"
+            yield f"{node.op} at {node.name!r} in {where}: it takes a variable that an operation returns"
         if have not in (None, wanted):
             names = types_pb2.DataType.Name(have), types_pb2.DataType.Name(wanted)
             yield f"{node.op} at {node.name!r} in {where}: its variable holds {names[0]}, and it wants {names[1]}"
@@ -32,7 +32,7 @@ def wrong_handles(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
 
 
 class _Flow:
-    """Joins the tensors that stand for one variable (union-find), with the dtype of each group."""
+    """Union-find over the handles of one variable, with the dtype of each class."""
 
     def __init__(self, graph_def: graph_pb2.GraphDef):
         self.functions = {f.signature.name: f for f in graph_def.library.function}
@@ -44,7 +44,7 @@ class _Flow:
         self.conflicts: list[str] = []
 
     def is_argument(self, key: _Key) -> bool:
-        """Whether it is an argument of a function that nothing calls."""
+        """Whether the key is a function's argument; a root that is one belongs to a function without calls."""
         body, name = key
         return body != _MAIN and any(a.name == name for a in self.functions[body].signature.input_arg)
 
@@ -81,7 +81,7 @@ class _Flow:
             first = len(data) - len(arguments)  # an If or a Case takes its index before
             for i in resources:
                 if first < 0 or i < first:
-                    yield f"{at}: it takes a variable where it calls no function with it"
+                    yield f"{at}: it takes a variable that it passes to no function"
                     continue
                 self.join((function.signature.name, arguments[i - first]), (body, data[i]), at)
             if node.op in ("While", "StatelessWhile"):
@@ -98,7 +98,7 @@ class _Flow:
                 self.uses.append(((body, data[i]), where, node, wanted))
 
     def _carried(self, at: str, function: function_pb2.FunctionDef, node: node_def_pb2.NodeDef) -> None:
-        """A loop hands a variable on as it got it."""
+        """Joins each variable that a loop's body returns with its argument."""
         if function.signature.name != node.attr["body"].func.name:
             return
         for argument, result in zip(function.signature.input_arg, function.signature.output_arg, strict=True):

@@ -1,1 +1,1 @@
-"""Client sequences: columns and steps outside of graphs, gather loops and symbolic datasets inside."""
+"""Client sequences: columns and steps outside graphs; gather loops and symbolic datasets inside."""

@@ -1,9 +1,9 @@
-"""A client's sequence outside of graphs: columns, steps over them, and the rows that the steps draw.
+"""A client's sequence outside graphs: columns, steps over them, and the reading order that the steps select.
 
-Which rows a pipeline of `repeat`, `shuffle`, `batch`, `take` and `skip` draws, and in which order, is worked out
-here, in numpy, before the client's work begins; all runtimes draw with it. A graph then only gathers: its layout knows
-nothing of sizes, counts and seeds. A shuffle with a seed, or before a cache, is drawn as `tf.data` draws it
-(reading_order.py); where all shuffles follow the call's seed, they are uniform permutations, which are quicker.
+The reading order of `repeat`, `shuffle`, `batch`, `take` and `skip` is computed here, in numpy, before the client's
+graph runs, for all runtimes. The graph only gathers rows, so its layout does not depend on sizes, counts and
+seeds. With a seeded shuffle, or a cache after a shuffle, the order is that of `tf.data` (reading_order.py). If the
+call's seed decides all shuffles, each is a uniform permutation, which is faster to compute.
 """
 
 import functools
@@ -26,11 +26,11 @@ from fedcore.types import TensorType, Type, tensor_leaves
 
 @attrs.frozen
 class Rows:
-    """What a pipeline draws: for each element the row of the columns, or for each batch its rows.
+    """A reading order: for each element the row of the columns, or for each batch its rows.
 
     Args:
-        rows: int64, [elements] or [batches, size]; rows that a batch lacks repeat its last one.
-        sizes: int64 [batches]; None where elements are no batches.
+        rows: int64, [elements] or [batches, size]. A smaller batch is padded with its last row.
+        sizes: int64 [batches], without the padding; None if elements are not batches.
     """
 
     rows: np.ndarray
@@ -39,25 +39,25 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def picked(self, index) -> "Rows":
-        """The elements at those places, or in that slice."""
+    def select(self, index) -> "Rows":
+        """The elements at the positions of an index array or a slice."""
         return Rows(self.rows[index], None if self.sizes is None else self.sizes[index])
 
 
 class Columns:
-    """One client's sequence.
+    """One client's sequence. Immutable.
 
     Args:
-        element: the type of one stored example (of a group of them, where there are `groups`).
-        arrays: the leaves of all examples, one row each (numpy arrays or tensors). Not changed afterwards.
-        groups: int64 row splits: every element is a batch of its own size.
+        element: the type of one stored example; with `groups`, of one group of examples.
+        arrays: for each leaf an array or tensor with one row for each example.
+        groups: int64 row splits; each group is a batch.
         steps: in order.
     Attributes:
-        layout: what of it decides a graph.
-        is_random: the call's seed decides what it draws.
-        fixed_seeds: in place of the call's seed, by tokens of steps: sequences that share a step draw one order.
-        is_in_order: its batches are all its examples, one after the other.
-        has_fixed_order: a step has a token, and the call's seed decides its order.
+        layout: the part of the sequence that decides a graph.
+        is_random: the reading order depends on the call's seed.
+        fixed_seeds: seeds by token of a step, in place of the call's seed; sequences that share a token share an order.
+        is_in_order: its batches contain all examples in order.
+        has_fixed_order: a step has a token, and its order depends on the call's seed.
     """
 
     __slots__ = (
@@ -81,24 +81,24 @@ class Columns:
         self.arrays = tuple(arrays)
         self.groups = groups
         self.steps = steps
-        told = _told_by(element, groups is not None, steps)
-        self.layout, self.is_random, self.is_in_order, self.has_fixed_order = told
+        derived = _derived(element, groups is not None, steps)
+        self.layout, self.is_random, self.is_in_order, self.has_fixed_order = derived
         self.fixed_seeds: Mapping[Hashable, int] = _NO_SEEDS
         self._rows: Rows | None = None
 
     def then(self, step: Step) -> "Columns":
-        """The same columns with one more step."""
+        """The sequence with one more step."""
         return Columns(self.element, self.arrays, groups=self.groups, steps=(*self.steps, step))
 
     def with_fixed_seeds(self, seeds: Mapping[Hashable, int]) -> "Columns":
-        """The same sequence, its steps with a token drawn by these seeds."""
+        """The sequence with seeds for its steps that have a token."""
         fixed = Columns(self.element, self.arrays, groups=self.groups, steps=self.steps)
         fixed.fixed_seeds = seeds
         return fixed
 
     @property
     def splits_anew(self) -> bool:
-        """Whether `take` or `skip` divides an order that is fixed in a call, and another one in the next."""
+        """Whether `take` or `skip` splits an order that is fixed within a call and changes from call to call."""
         if not self.has_fixed_order:
             return False
         after = itertools.dropwhile(lambda step: step.token is None, self.steps)
@@ -110,46 +110,46 @@ class Columns:
 
     @property
     def is_endless(self) -> bool:
-        """Whether a `repeat()` has no `take` after it."""
+        """Whether a `repeat()` without a count has no `take` after it."""
         endless = False
         for step in self.steps:
             endless = endless or (step.kind == "repeat" and step.number == INFINITE)
             endless = endless and not (step.kind == "take" and step.number != INFINITE)
         return endless
 
-    def draw(self, seed: int, number: int = 0) -> Rows:
-        """The rows that a client of that seed sees; kept where no seed matters.
+    def read(self, seed: int, number: int = 0) -> Rows:
+        """The reading order for a client's seed; cached if it depends on no seed.
 
         Args:
-            number: of the sequence, among the leaves of the call's arguments.
+            number: the position of the sequence among the leaves of the call's arguments.
         """
         if self._rows is not None:
             return self._rows
         if self.is_random:
-            return _drawn(self._stored(), self.steps, _keys(self.steps, seed, number, self.fixed_seeds))
+            return _order(self._stored(), self.steps, _keys(self.steps, seed, number, self.fixed_seeds))
         if self.groups is None and not any(step.kind == "filter" for step in self.steps):
-            moving = tuple([_SOME_MAP if step.kind == "map" else step for step in self.steps])
-            self._rows = _drawn_of(len(self.arrays[0]) if self.arrays else 0, moving)
+            moving = tuple([_ANY_MAP if step.kind == "map" else step for step in self.steps])
+            self._rows = _order_of_rows(len(self.arrays[0]) if self.arrays else 0, moving)
         else:
-            self._rows = _drawn(self._stored(), self.steps, [0] * len(self.steps))
+            self._rows = _order(self._stored(), self.steps, [0] * len(self.steps))
         return self._rows
 
     def elements(self, seed: int, number: int = 0) -> list:
-        """The elements that a client of that seed sees, as nested tuples of numpy arrays, outside of any graph."""
-        drawn = self.draw(seed, number)
+        """The elements for a client's seed, as nested tuples of numpy arrays, without a graph of the whole."""
+        order = self.read(seed, number)
         columns = [np.asarray(array) for array in self.arrays]
         before, after = _chain(self.layout.before), _chain(self.layout.after)
-        sizes = drawn.sizes
+        sizes = order.sizes
         if sizes is None:
-            return [before(unflatten([c[row] for c in columns], self.element)) for row in drawn.rows]
-        batches = [rows[:size] for rows, size in zip(drawn.rows, sizes, strict=True)]
+            return [before(unflatten([c[row] for c in columns], self.element)) for row in order.rows]
+        batches = [rows[:size] for rows, size in zip(order.rows, sizes, strict=True)]
         if not self.layout.before:
             return [after(unflatten([c[rows] for c in columns], self.element)) for rows in batches]
-        made = tensor_leaves(self.layout.before[-1].type.result)
+        types = tensor_leaves(self.layout.before[-1].type.result)
         found = []
         for rows in batches:
             mapped = [flatten(before(unflatten([c[row] for c in columns], self.element))) for row in rows]
-            stacked = [np.stack([m[i] for m in mapped]) if mapped else _no_rows(t) for i, t in enumerate(made)]
+            stacked = [np.stack([m[i] for m in mapped]) if mapped else _no_rows(t) for i, t in enumerate(types)]
             found.append(after(unflatten(stacked, self.layout.before[-1].type.result)))
         return found
 
@@ -161,57 +161,59 @@ class Columns:
 
 
 _NO_SEEDS: Mapping[Hashable, int] = MappingProxyType({})
-_SOME_MAP = Step("map")
+_ANY_MAP = Step("map")
 
 
-def _drawn(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
+def _order(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
     if any(step.seeds is not None or step.kind == "cache" for step in steps):
-        return _read(stored, steps, keys)
+        return _order_as_tf_data(stored, steps, keys)
 
-    def drawn(epoch: int) -> Rows:
+    def source(epoch: int) -> Rows:
         return stored
 
     for position, step in enumerate(steps):
-        drawn = _DRAWN[step.kind](drawn, step, keys[position], steps[position + 1 :])
-    return drawn(0)
+        source = _STEPS[step.kind](source, step, keys[position], steps[position + 1 :])
+    return source(0)
 
 
 def _keys(steps: tuple[Step, ...], seed: int, number: int, fixed: Mapping[Hashable, int]) -> list[int]:
-    """The seed of each step: those of a client's sequences differ, but not for what a token fixes."""
+    """The seed of each step. A client's sequences have different seeds, except for steps with a token."""
     own = fold_in(seed, number)
     found = [0] * len(steps)
     for position in reversed(range(len(steps))):
         step = steps[position]
         of_step = own if step.token is None else fixed.get(step.token, seed)
         if step.kind == "cache":
-            own = of_step  # what is before a cache is drawn once
+            own = of_step  # a cache fixes the order of the steps before it
         found[position] = fold_in(of_step, position)
     return found
 
 
-def _read(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
-    """What `tf.data` reads."""
+def _order_as_tf_data(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
+    """The reading order of `tf.data`."""
 
     def seeds(position: int) -> tuple[int, int]:
         return fold_in(keys[position], 0), fold_in(keys[position], 1)
 
     order = reading_order(len(stored), steps, seeds)
     if not any(step.kind == "batch" for step in steps):
-        return stored.picked(np.asarray(order, np.int64))
+        return stored.select(np.asarray(order, np.int64))
     sizes = np.array([len(rows) for rows in order], np.int64)
     return _batches(np.cumsum(sizes) - sizes, sizes, np.fromiter(itertools.chain.from_iterable(order), np.int64))
 
 
 @functools.lru_cache(maxsize=1024)
-def _drawn_of(count: int, steps: tuple[Step, ...]) -> Rows:
-    """What steps that no call's seed decides draw from so many rows: the same for all clients of that size."""
-    return _drawn(Rows(np.arange(count, dtype=np.int64)), steps, [0] * len(steps))
+def _order_of_rows(count: int, steps: tuple[Step, ...]) -> Rows:
+    """The reading order of `count` rows by steps without the call's seed, equal for all clients of this size."""
+    return _order(Rows(np.arange(count, dtype=np.int64)), steps, [0] * len(steps))
 
 
 @functools.lru_cache(maxsize=1024)
-def _told_by(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool, bool]:
-    """The layout (one object for what is laid out alike: comparing a cohort's is comparing identities), whether a seed
-    decides what is drawn, whether batches are all examples in order, and whether steps have tokens."""
+def _derived(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool, bool]:
+    """The attributes `layout`, `is_random`, `is_in_order` and `has_fixed_order` of `Columns`.
+
+    Cached, so that equal layouts are one object and a cohort's layouts are compared by identity.
+    """
     before: list[TracedGraph] = []
     after: list[TracedGraph] = []
     batched = grouped
@@ -230,7 +232,7 @@ def _told_by(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Lay
 
 
 def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:
-    """The maps one after the other, over nested tuples of numpy arrays."""
+    """The composition of maps, over nested tuples of numpy arrays."""
     steps = [_eager(graph) for graph in graphs]
 
     def applied(value):
@@ -251,27 +253,28 @@ def _no_rows(type_: TensorType) -> np.ndarray:
 
 
 def _batches(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None = None) -> Rows:
-    """Batches of consecutive places, the rows that they lack filled with the last one of each."""
+    """Batches of consecutive positions of `order`, each padded with its last row."""
     width = int(sizes.max()) if len(sizes) else 0
-    places = starts[:, None] + np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
-    return Rows(places if order is None else order[places], sizes.astype(np.int64))
+    positions = starts[:, None] + np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
+    return Rows(positions if order is None else order[positions], sizes.astype(np.int64))
 
 
-# Each takes and returns a function from the number of a repetition to the rows drawn in it.
+# A step maps a function (number of a repetition -> its reading order) to a function of this kind.
+# Parameters: that function, the step, its seed, the steps after it.
 
 
-def _repeat(drawn, step: Step, key: int, later: tuple[Step, ...]):
+def _repeat(source, step: Step, key: int, later: tuple[Step, ...]):
     def rows(epoch: int) -> Rows:
-        once = drawn(epoch * max(step.number, 1))
+        once = source(epoch * max(step.number, 1))
         times = step.number if step.number != INFINITE else _needed(later, len(once))
-        parts = [once, *(drawn(epoch * times + i) for i in range(1, times))][: max(times, 0)]
+        parts = [once, *(source(epoch * times + i) for i in range(1, times))][: max(times, 0)]
         return _joined(parts, once)
 
     return rows
 
 
 def _needed(later: tuple[Step, ...], count: int) -> int:
-    """How many repetitions of `count` elements an endless sequence is read for, by the steps after it."""
+    """The number of repetitions of `count` elements that the steps after an endless `repeat` read."""
     need = 0
     for step in reversed(later):
         if step.kind == "take":
@@ -285,33 +288,33 @@ def _needed(later: tuple[Step, ...], count: int) -> int:
 
 def _joined(parts: list[Rows], like: Rows) -> Rows:
     if not parts:
-        return like.picked(slice(0, 0))
+        return like.select(slice(0, 0))
     if len(parts) == 1:
         return parts[0]
     sizes = None if like.sizes is None else np.concatenate([p.sizes for p in parts])
     return Rows(np.concatenate([p.rows for p in parts]), sizes)
 
 
-def _shuffle(drawn, step: Step, key: int, later):
+def _shuffle(source, step: Step, key: int, later):
     def rows(epoch: int) -> Rows:
-        before = drawn(epoch)
+        before = source(epoch)
         mixed = fold_in(fold_in(key, 0), epoch if step.reshuffles else 0)
-        return before.picked(permutation(mixed, len(before)))
+        return before.select(permutation(mixed, len(before)))
 
     return rows
 
 
-def _take(drawn, step: Step, key: int, later):
-    return lambda epoch: drawn(epoch).picked(slice(None) if step.number == INFINITE else slice(0, step.number))
+def _take(source, step: Step, key: int, later):
+    return lambda epoch: source(epoch).select(slice(None) if step.number == INFINITE else slice(0, step.number))
 
 
-def _skip(drawn, step: Step, key: int, later):
-    return lambda epoch: drawn(epoch).picked(slice(0, 0) if step.number == INFINITE else slice(step.number, None))
+def _skip(source, step: Step, key: int, later):
+    return lambda epoch: source(epoch).select(slice(0, 0) if step.number == INFINITE else slice(step.number, None))
 
 
-def _batch(drawn, step: Step, key: int, later):
+def _batch(source, step: Step, key: int, later):
     def rows(epoch: int) -> Rows:
-        order = drawn(epoch).rows
+        order = source(epoch).rows
         full, rest = divmod(len(order), step.number)
         count = full + (rest > 0 and not step.drop_remainder)
         sizes = np.full(count, step.number, np.int64)
@@ -322,21 +325,21 @@ def _batch(drawn, step: Step, key: int, later):
     return rows
 
 
-def _filter(drawn, step: Step, key: int, later):
+def _filter(source, step: Step, key: int, later):
     def rows(epoch: int) -> Rows:
-        before = drawn(epoch)
-        return before if step.kept is None else before.picked(step.kept[before.rows])
+        before = source(epoch)
+        return before if step.mask is None else before.select(step.mask[before.rows])
 
     return rows
 
 
-_DRAWN: dict[str, Callable] = {
+_STEPS: dict[str, Callable] = {
     "repeat": _repeat,
     "shuffle": _shuffle,
     "take": _take,
     "skip": _skip,
     "batch": _batch,
     "filter": _filter,
-    "map": lambda drawn, step, key, later: drawn,
-    "prefetch": lambda drawn, step, key, later: drawn,
+    "map": lambda source, step, key, later: source,
+    "prefetch": lambda source, step, key, later: source,
 }

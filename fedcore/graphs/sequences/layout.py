@@ -1,4 +1,4 @@
-"""How a graph draws a sequence's elements: by gathering rows that were picked before it runs."""
+"""Sequences inside graphs: an element is gathered from columns by a reading order that is an input of the graph."""
 
 from collections.abc import Callable
 
@@ -18,14 +18,14 @@ def _digests(graphs: tuple[TracedGraph, ...]) -> tuple[str, ...]:
 
 @attrs.frozen(cache_hash=True)
 class Layout:
-    """What of a sequence value decides the graph that draws from it: part of the key of a realized function.
+    """The part of a sequence that decides the graph which reads it; part of the key of an executable.
 
     Args:
         element: the type of one stored example.
         before: maps over single examples, in order.
-        batched: whether elements are batches.
+        batched: elements are batches.
         after: maps over batches.
-        grouped: stored examples are groups of rows already, each a batch.
+        grouped: examples are stored in groups of rows; each group is a batch.
     """
 
     element: Type
@@ -35,24 +35,24 @@ class Layout:
     grouped: bool = False
 
     def specs(self) -> list[tf.TensorSpec]:
-        """The tensors of a drawn sequence: the columns, then rows and, where it is batched, sizes of batches."""
+        """The tensors of a sequence: columns, rows of the reading order, and sizes of batches if it is batched."""
         rows = tf.TensorSpec([None, None] if self.batched else [None], tf.int64)
         sizes = [tf.TensorSpec([None], tf.int64)] if self.batched else []
         return [*self.column_specs(), rows, *sizes]
 
     def column_specs(self) -> list[tf.TensorSpec]:
-        # A group's own first dimension is the one of the column.
+        # The first dimension of a group is that of the column.
         return [spec(TensorType(t.dtype, (None, *t.sizes[int(self.grouped) :]))) for t in tensor_leaves(self.element)]
 
     def element_type(self) -> Type:
-        """The type of the elements that come out of the last step."""
+        """The type of the elements after the last step."""
         type_ = self.before[-1].type.result if self.before else self.element
         if self.batched and not self.grouped:
             type_ = map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes)), type_)
         return self.after[-1].type.result if self.after else type_
 
     def open(self, tensors: list[tf.Tensor]) -> "Sequence":
-        """The sequence inside the graph being built."""
+        """The sequence of the tensors of `specs`, inside the graph being built."""
         tensors = list(tensors)
         sizes = tensors.pop() if self.batched else None
         rows = tensors.pop()
@@ -100,7 +100,7 @@ class Sequence:
     element: Callable
 
     def map(self, fn: Callable) -> "Sequence":
-        """Applies `fn` to elements as they are drawn."""
+        """Applies `fn` to each element when it is accessed."""
         return Sequence(self.count, lambda i: fn(self.element(i)))
 
     def reduce(self, zero, fn: Callable, type_: Type):

@@ -1,12 +1,11 @@
-"""The order in which `tf.data` reads rows through seeded shuffles, caches and repetitions, without an iterator of it.
+"""The reading order of `tf.data` through seeded shuffles, caches and repetitions, computed without its iterators.
 
-Each step is a function that makes a new iterator over the numbers of rows, as a dataset of `tf.data` is made an
-iterator again by every repetition after it. What a dataset shares with its iterators, the seeds of a shuffle and the
-content of a cache, lies beside that function. The order depends on when iterators are made and on how far they are
-read, so both follow TensorFlow.
+A step is a function that creates an iterator over row numbers. Every repetition after the step creates a new one, as in
+`tf.data`. State that the iterators of a dataset share (the seeds of a shuffle, the content of a cache) is kept beside
+that function. The order depends on when iterators are created and on how far they are read, so both follow TensorFlow.
 
-Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3": the generator Philox4x32-10, from whose
-numbers TensorFlow draws. tests/data/test_reading_order.py compares random pipelines with `tf.data` itself.
+Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3": the generator Philox4x32-10, which
+TensorFlow's shuffles use. tests/data/test_reading_order.py compares random pipelines with `tf.data` itself.
 """
 
 import functools
@@ -26,13 +25,13 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _HALF = np.uint64(32)
 
 UNKNOWN = -2
-"""The size of a buffer that is filled with everything there is."""
+"""The buffer size of a shuffle whose buffer holds the whole dataset."""
 
-_MOST_EPOCHS = 3  # TensorFlow fills a buffer no further when it holds the elements of more repetitions
+_MOST_EPOCHS = 3  # TensorFlow stops filling a buffer that holds elements of more repetitions
 
 
 def numbers(first: int, second: int) -> Iterator[int]:
-    """The uint32 numbers that TensorFlow's generator gives for two seeds."""
+    """The uint32 numbers of TensorFlow's generator for two seeds."""
     size, begin = 16, 0
     while True:
         yield from _philox(first, second, begin, size).tolist()
@@ -41,7 +40,7 @@ def numbers(first: int, second: int) -> Iterator[int]:
 
 @functools.lru_cache(maxsize=512)
 def _philox(first: int, second: int, begin: int, count: int) -> np.ndarray:
-    """The numbers of `count` blocks of four, from block `begin`; the clients of a round mostly share them."""
+    """The numbers of `count` blocks of four, from block `begin`. Cached: clients of a round mostly share them."""
     a = np.arange(begin, begin + count, dtype=np.uint64)
     b = a >> _HALF
     a = a & _MASK
@@ -57,10 +56,10 @@ def _philox(first: int, second: int, begin: int, count: int) -> np.ndarray:
 
 
 def reading_order(count: int, steps: Sequence[Step], seeds: Callable[[int], tuple[int, int]]) -> list:
-    """The numbers of the elements, of `count`, that the steps give; a list for each batch.
+    """The row numbers, of `count` rows, in the order in which the steps read them; a list for each batch.
 
     Args:
-        seeds: the position of a shuffle without seeds -> the two that it gets.
+        seeds: position of a shuffle without seeds -> its two seeds.
     """
     chain = _Chain(lambda: iter(range(count)), count)
     buffer = max(count, 1)
@@ -73,7 +72,7 @@ def reading_order(count: int, steps: Sequence[Step], seeds: Callable[[int], tupl
         pair = step.seeds or seeds(position)
         size = buffer if step.number in (0, UNKNOWN) else step.number
         times = 1
-        if rest and rest[0][1].kind == "repeat":  # TensorFlow makes one step of the two
+        if rest and rest[0][1].kind == "repeat":  # TensorFlow fuses the two steps
             (_, repeat), *rest = rest
             times = repeat.number
         chain = _shuffle(chain, size, _Seeds(pair, reshuffles=step.reshuffles), times) if times else _nothing()
@@ -81,16 +80,16 @@ def reading_order(count: int, steps: Sequence[Step], seeds: Callable[[int], tupl
 
 
 def _does_nothing(step: Step) -> bool:
-    """Whether TensorFlow drops the step, or it moves no rows."""
+    """Whether the step changes no order; TensorFlow drops such steps."""
     return (step.kind, step.number) in (("take", INFINITE), ("skip", 0), ("repeat", 1))
 
 
 class _Chain:
-    """The steps so far.
+    """The composition of the steps so far.
 
     Args:
-        make: makes an iterator over the numbers of rows.
-        size: how many it gives, where TensorFlow knows it; INFINITE without end, None where it does not.
+        make: creates an iterator over row numbers.
+        size: the cardinality as TensorFlow computes it: a number, INFINITE, or None if unknown.
     """
 
     __slots__ = ("make", "size")
@@ -101,7 +100,7 @@ class _Chain:
 
 
 class _Seeds:
-    """The seeds of a shuffle: other ones for each iterator, or the same for all."""
+    """The seeds of a shuffle's iterators: a new pair for each if it reshuffles, otherwise one pair for all."""
 
     def __init__(self, pair: tuple[int, int], *, reshuffles: bool):
         self._pair = pair
@@ -116,14 +115,14 @@ def _shuffle(chain: _Chain, size: int, seeds: _Seeds, times: int) -> _Chain:
 
 
 def _shuffled(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds, times: int) -> Iterator:
-    """Draws from a buffer that is filled up before each draw, with the elements of the next repetition too.
+    """Samples from a buffer that is refilled before each sample, also from the next repetition.
 
-    The buffer is a ring. Elements of one repetition lie in it one after the other, and all are drawn before those of
-    the next.
+    The buffer is a ring. The elements of a repetition are contiguous in it, and all are sampled before those of the
+    next.
     """
-    drawn = numbers(*pair)
+    samples = numbers(*pair)
     buffer: list = []
-    epochs: deque[list[int]] = deque()  # the begin and the end of each repetition that the buffer holds
+    epochs: deque[list[int]] = deque()  # [begin, end) of each repetition in the buffer
     begun = held = 0
     source = None
     while True:
@@ -149,9 +148,9 @@ def _shuffled(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds, time
             return
         while epochs[0][0] == epochs[0][1]:
             epochs.popleft()
-            drawn = numbers(*seeds.next())
+            samples = numbers(*seeds.next())
         start, end = epochs[0]
-        place = (start + next(drawn) % (end - start)) % size
+        place = (start + next(samples) % (end - start)) % size
         element, buffer[place] = buffer[place], buffer[start % size]
         epochs[0][0] = start + 1
         held -= 1
@@ -164,7 +163,7 @@ def _repeat(chain: _Chain, step: Step) -> _Chain:
     def some(source: Iterator) -> Iterator:
         for _ in range(times):
             yield from source
-            source = make()  # after the last repetition too
+            source = make()  # TensorFlow creates one after the last repetition too
 
     def endless(source: Iterator) -> Iterator:
         while (first := next(source, _END)) is not _END:
@@ -205,12 +204,12 @@ def _batch(chain: _Chain, step: Step) -> _Chain:
 
 
 def _filter(chain: _Chain, step: Step) -> _Chain:
-    kept = [] if step.kept is None else step.kept.tolist()
-    return _Chain(lambda: filter(kept.__getitem__, chain.make()), None)
+    mask = [] if step.mask is None else step.mask.tolist()
+    return _Chain(lambda: filter(mask.__getitem__, chain.make()), None)
 
 
 def _cache(chain: _Chain, step: Step) -> _Chain:
-    """Keeps what the first iterator that is read to its end gives, or as much as is known to be there."""
+    """Stores the elements of the first iterator that is read to its end or to the known cardinality."""
     content: list | None = None
 
     def written(source: Iterator) -> Iterator:

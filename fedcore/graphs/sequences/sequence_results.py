@@ -1,7 +1,8 @@
-"""Sequences that leave a graph: every element is drawn, and goes out in columns.
+"""Sequences as results of graphs: a loop writes every element into columns.
 
-Elements of one shape are the rows of the columns. Where a first dimension is unknown, as that of batches is, elements
-are groups of rows: the columns hold the rows of all, and `splits` says where each group begins and ends.
+Elements of one static shape are the rows of the columns. Elements with an unknown first dimension, such as batches, are
+groups of rows: the columns concatenate the rows of all groups, and the int64 vector `splits` has the row at which each
+group begins, and the number of rows at its end.
 """
 
 import tensorflow as tf
@@ -15,7 +16,7 @@ from fedcore.types import SequenceType, StructType, Type, tensor_leaves
 
 
 def as_columns(sequence, element: Type) -> list[tf.Tensor]:
-    """The columns of a sequence (`count`, and `element`: index -> nested tuple), and its splits where it is grouped."""
+    """The columns of a sequence (`count`, and `element`: index -> nested tuple), and its splits if it is grouped."""
 
     def step(i, arrays):
         return i + 1, _written(arrays, i, flatten(sequence.element(i)), element)
@@ -26,7 +27,7 @@ def as_columns(sequence, element: Type) -> list[tf.Tensor]:
 
 
 def from_dataset(dataset: tf.data.Dataset, element: Type) -> Sequence:
-    """The sequence of a dataset that a traced body has made: it is run through once, in order."""
+    """The sequence of a `tf.data.Dataset` inside a graph; the dataset is iterated once."""
 
     def step(state, x):
         i, arrays = state
@@ -40,7 +41,7 @@ def from_dataset(dataset: tf.data.Dataset, element: Type) -> Sequence:
 
 
 def _arrays(element: Type) -> tuple[tf.TensorArray, ...]:
-    """One array for each leaf, and one for the sizes of groups."""
+    """One array for each leaf, and one for the sizes of groups if the sequence is grouped."""
     found = [
         tf.TensorArray(spec(t).dtype, 0, dynamic_size=True, infer_shape=False, element_shape=t.shape)
         for t in tensor_leaves(element)
@@ -79,17 +80,17 @@ def groups(columns: list[tf.Tensor], splits: tf.Tensor, element: Type) -> Sequen
     return Sequence(tf.shape(splits, tf.int64)[0] - 1, group)
 
 
-def leaving(value, type_: Type) -> list[tf.Tensor]:
-    """The tensors of a value that a stage returns; see `arrived`."""
+def result_tensors(value, type_: Type) -> list[tf.Tensor]:
+    """The tensors by which a graph returns a value; the inverse of `result_value`."""
     if isinstance(type_, StructType):
-        return [tensor for v, t in zip(value, type_.types, strict=True) for tensor in leaving(v, t)]
+        return [tensor for v, t in zip(value, type_.types, strict=True) for tensor in result_tensors(v, t)]
     return as_columns(value, type_.element) if isinstance(type_, SequenceType) else [value]
 
 
-def arrived(tensors: list, type_: Type):
-    """The value outside, its sequences as `Columns`; takes its tensors from the front of the list."""
+def result_value(tensors: list, type_: Type):
+    """The value of a graph's result tensors, with sequences as `Columns`; removes its tensors from the list."""
     if isinstance(type_, StructType):
-        return tuple(arrived(tensors, t) for t in type_.types)
+        return tuple(result_value(tensors, t) for t in type_.types)
     if not isinstance(type_, SequenceType):
         return tensors.pop(0)
     count = len(tensor_leaves(type_.element))

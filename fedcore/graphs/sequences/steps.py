@@ -1,4 +1,4 @@
-"""One step of a client's pipeline: what `tf.data` calls a transformation."""
+"""A step of a client's pipeline, which `tf.data` calls a transformation."""
 
 from collections.abc import Hashable
 
@@ -9,7 +9,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.capture.graph_capture import TracedGraph
 
 INFINITE = -1
-"""The count of `repeat()` without a number; only a `take` after it ends the sequence."""
+"""The count of `repeat()` without a number. Only a later `take` ends such a sequence."""
 
 
 @attrs.frozen
@@ -18,13 +18,13 @@ class Step:
 
     Args:
         kind: map, filter, repeat, shuffle, take, skip, batch, cache or prefetch.
-        number: how often, how many, or the size of a shuffle's buffer, 0 for all there is; none for a map.
+        number: count of a repeat, take or skip; size of a batch; buffer size of a shuffle, 0 for the whole dataset.
         drop_remainder: of a batch.
-        reshuffles: of a shuffle: a new order in every repetition.
-        seeds: of a shuffle: the two that TensorFlow makes of the user's seed; None where the call's decides.
-        token: of a step that fixes the order of shuffles without seeds: all sequences that have it have one order.
+        reshuffles: of a shuffle: every repetition has a new order.
+        seeds: of a shuffle: TensorFlow's two seeds for the user's one; None if the call's seed decides.
+        token: of a step that fixes the order of shuffles without seeds; sequences that share a token share the order.
         graph: of a map.
-        kept: of a filter: for each row of the columns whether it stays.
+        mask: of a filter: for each row of the columns whether the predicate holds.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Step:
     seeds: tuple[int, int] | None = None
     token: Hashable | None = attrs.field(default=None, eq=False)
     graph: TracedGraph | None = attrs.field(default=None, eq=lambda g: g and g.digest)
-    kept: np.ndarray | None = attrs.field(default=None, eq=False, repr=False)
+    mask: np.ndarray | None = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def traced(self) -> TracedGraph:

@@ -1,7 +1,8 @@
-"""What a `T*` parameter is while the body of a tf_computation is traced: a dataset's look-alike.
+"""The stand-in for a `T*` parameter while the body of a tf_computation is traced.
 
-It is no `tf.data.Dataset`: AutoGraph takes the first class of its registry that an object is an instance of, and
-the handler of real datasets stands there already. So `for x in ds` becomes a while loop that draws by index.
+It has the methods of `tf.data.Dataset` but is no subclass, since AutoGraph's registry of `for` loops uses the first
+class that matches an object, and `tf.data.Dataset` is registered first. `for x in ds` becomes a while loop over an
+index, and each element is computed from its index.
 """
 
 import inspect
@@ -39,66 +40,72 @@ _REFUSED = {
         "it makes a dataset of something else; call that of tf.data.Dataset",
     ),
 }
-"""Methods of `tf.data.Dataset` that mean nothing inside a graph, and what to do."""
+"""Methods of `tf.data.Dataset` without a meaning inside a graph -> the reason and an alternative."""
 
 
 class SymbolicDataset:
-    """A sequence as the user's function sees it: `for`, `iter`, `reduce`, `map`, `take`, `batch` and the like.
+    """A sequence in the user's function, with `for`, `iter`, `reduce`, `map`, `take`, `batch` and the like.
 
-    All other methods of `tf.data.Dataset`, and a shuffle with a seed, make a real dataset inside the graph.
+    Every other method of `tf.data.Dataset`, and a shuffle with a seed, creates a real dataset inside the graph.
+
+    A shuffle without a seed has a new permutation in each iteration. The permutations of one iteration are its
+    `samples`: a tuple of tensors, one for each such shuffle.
+
+    Example: `ds.shuffle(n).batch(2)` over 5 elements has count 3 and one sample of shape [5]; its element at index 1 is
+    the elements at positions samples[0][2] and samples[0][3] of `ds`.
 
     Args:
         count: int64 scalar.
-        at: index (int64 scalar), and what was drawn -> element in the user's containers.
-        element_spec: of tensors in the same containers.
-        convert: makes Python control flow in functions given to `map` and `reduce` part of the graph.
-        draw: gives the orders of one iteration. Default: nothing is drawn.
-        drawn_specs: of what it gives.
-        remade: the same as a real dataset, where something is drawn.
+        element_at: index (int64 scalar), samples -> element in the user's containers.
+        element_spec: the TensorSpecs of an element, in the same containers.
+        convert: AutoGraph's conversion of functions for `map` and `reduce`.
+        sample: computes the samples of one iteration. Default: no samples.
+        sample_specs: the TensorSpecs of the samples.
+        as_real: creates the equivalent real dataset; needed where there are samples.
     """
 
-    # No attrs class: a tf.function that is given one would take it apart.
+    # No attrs class, since tf.function flattens attrs objects among its arguments.
 
     def __init__(
         self,
         count: tf.Tensor,
-        at: Callable,
+        element_at: Callable,
         element_spec,
         convert: Convert,
-        draw: Callable[[], tuple] = tuple,
-        drawn_specs: tuple = (),
-        remade: Callable[[], tf.data.Dataset] | None = None,
+        sample: Callable[[], tuple] = tuple,
+        sample_specs: tuple = (),
+        as_real: Callable[[], tf.data.Dataset] | None = None,
     ):
         self.count = count
-        self.at = at
+        self.element_at = element_at
         self.element_spec = element_spec
         self.convert = convert
-        self.draw = draw
-        self.drawn_specs = drawn_specs
-        self.remade = remade
+        self.sample = sample
+        self.sample_specs = sample_specs
+        self.as_real = as_real
 
     @classmethod
     def of(cls, sequence, element: Type, specs, convert: Convert) -> "SymbolicDataset":
-        """The look-alike of a sequence inside a graph (`count`, and `element`: index -> nested tuple)."""
+        """The stand-in for a sequence inside a graph (`count`, and `element`: index -> nested tuple)."""
         return cls(
             sequence.count, lambda i, _: to_python(sequence.element(i), element), to_python(specs, element), convert
         )
 
-    def drawn(self) -> "SymbolicDataset":
-        """One iteration: every shuffle has its order."""
-        if not self.drawn_specs:
+    def sampled(self) -> "SymbolicDataset":
+        """The dataset of one iteration, with fixed samples."""
+        if not self.sample_specs:
             return self
-        drawn = self.draw()
-        return SymbolicDataset(self.count, lambda i, _: self.at(i, drawn), self.element_spec, self.convert)
+        samples = self.sample()
+        return SymbolicDataset(self.count, lambda i, _: self.element_at(i, samples), self.element_spec, self.convert)
 
     def element(self, index: tf.Tensor):
-        """The element at a place of an iteration; see `drawn`."""
-        return self.at(index, ())
+        """The element at an index; only for a dataset without samples, see `sampled`."""
+        return self.element_at(index, ())
 
     def real(self) -> tf.data.Dataset:
-        """The same as a dataset of `tf.data` in the graph."""
-        if self.remade is not None:
-            return self.remade()
+        """The equivalent `tf.data.Dataset`, created in the graph."""
+        if self.as_real is not None:
+            return self.as_real()
         return tf.data.Dataset.range(self.count).map(self.element)
 
     @property
@@ -112,17 +119,17 @@ class SymbolicDataset:
             raise TracingError(f"a sequence inside a graph has no .{name}(): {_REFUSED[name]}")
 
         def method(*arguments, **keywords):
-            given = [self._given(x) for x in arguments]
-            return getattr(self.real(), name)(*given, **{k: self._given(x) for k, x in keywords.items()})
+            positional = [self._as_argument(x) for x in arguments]
+            return getattr(self.real(), name)(*positional, **{k: self._as_argument(x) for k, x in keywords.items()})
 
         return method
 
-    def _given(self, argument):
-        """An argument of a real dataset's method."""
+    def _as_argument(self, argument):
+        """Converts an argument for a method of a real dataset."""
         if isinstance(argument, SymbolicDataset):
             return argument.real()
         if isinstance(argument, list | tuple | dict):
-            return tf.nest.map_structure(self._given, argument)
+            return tf.nest.map_structure(self._as_argument, argument)
         return self.convert(argument) if inspect.isfunction(argument) else argument
 
     def apply(self, transformation_func: Callable):
@@ -131,7 +138,7 @@ class SymbolicDataset:
     def __iter__(self) -> "SymbolicIterator":
         if not private_api.is_autograph_on():
             raise TracingError(_UNREADABLE)
-        return SymbolicIterator(self.drawn(), tf.Variable(tf.constant(0, tf.int64), trainable=False))
+        return SymbolicIterator(self.sampled(), tf.Variable(tf.constant(0, tf.int64), trainable=False))
 
     def __len__(self):
         raise TracingError(
@@ -145,8 +152,8 @@ class SymbolicDataset:
         return self.count
 
     def reduce(self, initial_state, reduce_func, name=None):
-        """Folds the elements in order; a size that changes on the way becomes unknown, as in `tf.data`."""
-        fn, one = self.convert(reduce_func), self.drawn()
+        """Folds the elements in order. A dimension of the state that changes becomes unknown, as in `tf.data`."""
+        fn, one = self.convert(reduce_func), self.sampled()
         state = tf.nest.map_structure(tf.convert_to_tensor, initial_state)
 
         def body(i, state):
@@ -161,7 +168,7 @@ class SymbolicDataset:
         return out
 
     def _shapes_of_state(self, fn: Callable, state):
-        """The shapes that hold before and after every step."""
+        """The loop-invariant shapes of the state."""
         while True:
             specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, state)
             step = tf.function(lambda i, state: fn(state, self.element(i)), autograph=False)
@@ -174,28 +181,30 @@ class SymbolicDataset:
             if shapes == [t.shape for t in tf.nest.flatten(state)]:
                 return tf.nest.pack_sequence_as(state, shapes)
             tensors = zip(tf.nest.flatten(state), shapes, strict=True)
-            relaxed = [tf.compat.v1.placeholder_with_default(t, shape) for t, shape in tensors]
-            state = tf.nest.pack_sequence_as(state, relaxed)
+            generalised = [tf.compat.v1.placeholder_with_default(t, shape) for t, shape in tensors]
+            state = tf.nest.pack_sequence_as(state, generalised)
 
     def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options) -> "SymbolicDataset":
-        """Applies a function to elements as they are drawn; a tuple is spread over its parameters."""
+        """Applies a function to each element when it is accessed; a tuple is spread over its parameters."""
         fn = self.convert(map_func)
 
-        def at(i, drawn):
-            element = self.at(i, drawn)
-            return fn(*element) if type(element) is tuple else fn(element)  # as tf.data: no named tuple
+        def element_at(i, samples):
+            element = self.element_at(i, samples)
+            return fn(*element) if type(element) is tuple else fn(element)  # as tf.data: a named tuple is one argument
 
-        traced = tf.function(at, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64), self.drawn_specs)
+        traced = tf.function(element_at, autograph=False).get_concrete_function(
+            tf.TensorSpec([], tf.int64), self.sample_specs
+        )
         specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, traced.structured_outputs)
-        return self._with(lambda d: d.map(fn), at=at, element_spec=specs)
+        return self._with(lambda d: d.map(fn), element_at=element_at, element_spec=specs)
 
     def enumerate(self, start=0, name=None) -> "SymbolicDataset":
         spec = (tf.TensorSpec([], tf.int64), self.element_spec)
 
-        def at(i, drawn):
-            return i + tf.cast(start, tf.int64), self.at(i, drawn)
+        def element_at(i, samples):
+            return i + tf.cast(start, tf.int64), self.element_at(i, samples)
 
-        return self._with(lambda d: d.enumerate(start), at=at, element_spec=spec)
+        return self._with(lambda d: d.enumerate(start), element_at=element_at, element_spec=spec)
 
     def take(self, count, name=None) -> "SymbolicDataset":
         wanted = tf.cast(count, tf.int64)
@@ -205,32 +214,40 @@ class SymbolicDataset:
     def skip(self, count, name=None) -> "SymbolicDataset":
         wanted = tf.cast(count, tf.int64)
         left = tf.where(wanted < 0, tf.zeros_like(wanted), tf.maximum(self.count - wanted, 0))
-        return self._with(lambda d: d.skip(count), count=left, at=lambda i, drawn: self.at(i + wanted, drawn))
+        return self._with(
+            lambda d: d.skip(count), count=left, element_at=lambda i, samples: self.element_at(i + wanted, samples)
+        )
 
     def repeat(self, count=None, name=None) -> "SymbolicDataset":
-        """Goes through the elements `count` times; a shuffle that reshuffles has an order for each of them."""
+        """Repeats the elements `count` times; a shuffle that reshuffles has a permutation for each repetition."""
         static = -1 if count is None else tf.get_static_value(count)
         if static is not None and static < 0:
             raise TracingError("a sequence inside a tf_computation is repeated a number of times: repeat(n)")
         times, once = tf.cast(count, tf.int64), tf.maximum(self.count, 1)
-        if not self.drawn_specs:
-            return self._with(None, count=self.count * times, at=lambda i, _: self.at(i % once, ()))
+        if not self.sample_specs:
+            return self._with(None, count=self.count * times, element_at=lambda i, _: self.element_at(i % once, ()))
 
-        def draw():
+        def sample():
             epochs = tf.range(tf.maximum(times, 1))
-            return tf.map_fn(lambda _: self.draw(), epochs, fn_output_signature=self.drawn_specs)
+            return tf.map_fn(lambda _: self.sample(), epochs, fn_output_signature=self.sample_specs)
 
-        def at(i, drawn):
-            return self.at(i % once, tuple(orders[i // once] for orders in drawn))
+        def element_at(i, samples):
+            return self.element_at(i % once, tuple(orders[i // once] for orders in samples))
 
-        specs = tuple(tf.TensorSpec([None, *s.shape], s.dtype) for s in self.drawn_specs)
-        return self._with(lambda d: d.repeat(count), count=self.count * times, at=at, draw=draw, drawn_specs=specs)
+        specs = tuple(tf.TensorSpec([None, *s.shape], s.dtype) for s in self.sample_specs)
+        return self._with(
+            lambda d: d.repeat(count),
+            count=self.count * times,
+            element_at=element_at,
+            sample=sample,
+            sample_specs=specs,
+        )
 
     def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
-        """Changes the order of the elements.
+        """Shuffles the elements.
 
-        With a seed as `tf.data` does, by a real dataset in the graph. Without a seed the call's decides: a uniform
-        permutation of all elements, drawn anew for each iteration, or here without `reshuffle_each_iteration`.
+        With a seed: the order of `tf.data`, by a real dataset in the graph. Without a seed: a uniform permutation
+        of all elements by the call's seed. It is new in each iteration, or fixed with `reshuffle_each_iteration=False`.
         """
         size = tf.maximum(self.count, 1) if buffer_size is None else buffer_size
         static = tf.get_static_value(size)
@@ -240,78 +257,82 @@ class SymbolicDataset:
             return self.real().shuffle(size, seed=seed, reshuffle_each_iteration=reshuffle_each_iteration)
         if reshuffle_each_iteration is False:
             order = tf.random.shuffle(tf.range(self.count))
-            # What is drawn anew before it is drawn anew after it, too.
-            return self._with(lambda d: d.shuffle(size), at=lambda i, drawn: self.at(order[i], drawn))
+            # Samples of the steps before still change with each iteration.
+            return self._with(
+                lambda d: d.shuffle(size), element_at=lambda i, samples: self.element_at(order[i], samples)
+            )
         return self._with(
             None,
-            at=lambda i, drawn: self.at(drawn[0][i], drawn[1:]),
-            draw=lambda: (tf.random.shuffle(tf.range(self.count)), *self.draw()),
-            drawn_specs=(tf.TensorSpec([None], tf.int64), *self.drawn_specs),
-            remade=lambda: self.real().shuffle(size),
+            element_at=lambda i, samples: self.element_at(samples[0][i], samples[1:]),
+            sample=lambda: (tf.random.shuffle(tf.range(self.count)), *self.sample()),
+            sample_specs=(tf.TensorSpec([None], tf.int64), *self.sample_specs),
+            as_real=lambda: self.real().shuffle(size),
         )
 
     def batch(self, batch_size, drop_remainder=False, num_parallel_calls=None, deterministic=None, name=None):
-        """Groups elements in a row; the last group may be smaller."""
+        """Batches consecutive elements; the last batch may be smaller."""
         static = tf.get_static_value(batch_size)
         if static is not None and static < 1:
             raise TracingError(f"a batch has at least one element, not {static}")
         size = tf.cast(batch_size, tf.int64)
         count = self.count // size if drop_remainder else -(-self.count // size)
 
-        def at(i, drawn):
+        def element_at(i, samples):
             indices = tf.range(i * size, tf.minimum((i + 1) * size, self.count))
-            return tf.map_fn(lambda k: self.at(k, drawn), indices, fn_output_signature=self.element_spec)
+            return tf.map_fn(lambda k: self.element_at(k, samples), indices, fn_output_signature=self.element_spec)
 
         def grouped(spec):
             return tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)
 
         specs = tf.nest.map_structure(grouped, self.element_spec)
-        return self._with(lambda d: d.batch(batch_size, drop_remainder), count=count, at=at, element_spec=specs)
+        return self._with(
+            lambda d: d.batch(batch_size, drop_remainder), count=count, element_at=element_at, element_spec=specs
+        )
 
     def prefetch(self, buffer_size=None, name=None) -> "SymbolicDataset":
         return self
 
     def cache(self, filename="", name=None) -> "SymbolicDataset":
-        """Keeps the order of the elements, where that is drawn."""
+        """Fixes the samples, so that every iteration has one order."""
         if filename:
             raise TracingError("a sequence inside a graph is not cached in a file: .cache() keeps it in memory")
-        return self.drawn()
+        return self.sampled()
 
     def _with(self, step: Callable[[tf.data.Dataset], tf.data.Dataset] | None, **changes) -> "SymbolicDataset":
-        """One step further.
+        """A copy with changed attributes.
 
         Args:
-            step: over the real dataset, where something is drawn.
+            step: the corresponding step on the real dataset; None if `changes` has `as_real`, or there are no samples.
         """
-        if self.remade is not None and step is not None:
-            changes["remade"] = lambda: step(self.real())
+        if self.as_real is not None and step is not None:
+            changes["as_real"] = lambda: step(self.real())
         return SymbolicDataset(**{**vars(self), **changes})
 
 
 class SymbolicIterator:
-    """`iter` of a look-alike: its place is a variable, so that it goes on where it stood, in loops too."""
+    """`iter` of a symbolic dataset. Its position is a variable, so that loops in the graph continue from it."""
 
-    def __init__(self, sequence: SymbolicDataset, place: tf.Variable):
+    def __init__(self, sequence: SymbolicDataset, position: tf.Variable):
         self.sequence = sequence
-        self.place = place
-        self.drawn = 0
+        self.position = position
+        self.calls = 0
 
     def __iter__(self) -> "SymbolicIterator":
         return self
 
     def __next__(self):
-        self.drawn += 1
-        if self.drawn > _MOST_NEXTS:  # a `for` that AutoGraph has not seen would never end
+        self.calls += 1
+        if self.calls > _MOST_NEXTS:  # a `for` that AutoGraph has not seen would never end
             raise TracingError(_UNREADABLE)
-        index = self.place.read_value()
+        index = self.position.read_value()
         past_end = tf.debugging.Assert(index < self.sequence.count, ["next() after the end of a sequence", index])
         with tf.control_dependencies([past_end] if past_end is not None else []):
             index = tf.identity(index)
-        self.place.assign_add(1)
+        self.position.assign_add(1)
         return self.sequence.element(index)
 
     def next_or(self, default):
-        """The next element, or `default` after the last one, again and again."""
+        """The next element; `default` in every call after the last one."""
         specs = self.sequence.element_spec
         try:
             tf.nest.assert_same_structure(specs, default, check_types=False)
@@ -323,21 +344,21 @@ class SymbolicIterator:
                 f"next(iterator, {brief(default)}): in a graph the default is of the type of the elements, {wanted}: "
                 f"{error}"
             ) from None
-        index = self.place.read_value()
+        index = self.position.read_value()
         more = index < self.sequence.count
-        drawn = tf.cond(more, lambda: self.sequence.element(index), lambda: other)
-        self.place.assign_add(tf.cast(more, tf.int64))
-        return drawn
+        element = tf.cond(more, lambda: self.sequence.element(index), lambda: other)
+        self.position.assign_add(tf.cast(more, tf.int64))
+        return element
 
 
 def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -> None:
-    """AutoGraph's `for` over a look-alike: a while loop whose first state is the index."""
+    """AutoGraph's `for` over a symbolic dataset: a while loop whose first loop variable is the index."""
     first = tf.constant(0, tf.int64)
     if isinstance(iterated, SymbolicIterator):
-        sequence, first = iterated.sequence, iterated.place.read_value()
-        iterated.place.assign(sequence.count)
+        sequence, first = iterated.sequence, iterated.position.read_value()
+        iterated.position.assign(sequence.count)
     else:
-        sequence = iterated.drawn()
+        sequence = iterated.sampled()
     index = first
 
     def whole_state():
@@ -361,7 +382,7 @@ def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -
 
 
 def next_element(iterator, *default):
-    """`next` of converted code: ours for our iterators, Python's for all others."""
+    """`next` in converted code: that of symbolic iterators, and Python's for others."""
     if isinstance(iterator, SymbolicIterator) and default:
         return iterator.next_or(*default)
     return next(iterator, *default)

@@ -17,7 +17,7 @@ from fedcore.graphs.capture.graph_import import scope
 from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
-from fedcore.graphs.sequences.sequence_results import arrived, leaving
+from fedcore.graphs.sequences.sequence_results import result_tensors, result_value
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.sizes import measured_bits, unsized
@@ -53,7 +53,7 @@ class Realized:
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
         out = cancellation.call(self.call, tensors, optimised=self.optimised, in_order=self.in_order)
-        return arrived(list(out), self.result)
+        return result_value(list(out), self.result)
 
     def get_ready(self, tensors: SequenceOf) -> None:
         """Compiles the function for the device of this scope without running it: a cancelled call compiles only."""
@@ -79,7 +79,7 @@ def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
             layouts.append(None)
             tensors.append(leaf)
             continue
-        rows = leaf.draw(seed, first + position)
+        rows = leaf.read(seed, first + position)
         layouts.append(leaf.layout)
         tensors.extend([*leaf.arrays, rows.rows, *([rows.sizes] if leaf.layout.batched else [])])
     return tuple(layouts), tensors
@@ -121,7 +121,7 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
         rest = list(tensors)
         arguments = [_unpack(t, of_type, rest) for t, of_type in zip(types, layouts, strict=True)]
         out = run.run(function, *arguments, seed=tensor_seed(seed))
-        return [tf.identity(t) for t in leaving(out, function.result_type)]
+        return [tf.identity(t) for t in result_tensors(out, function.result_type)]
 
     body.__name__ = profiler_name(module, name)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
@@ -204,7 +204,7 @@ def realize_block(
             *([tuple(client_values)] if keeps or zero is None else []),
             *([tf.reshape(tf.convert_to_tensor(bits, tf.int64), [len(clients), sizes])] if measured else []),
         ]
-        return [tf.identity(t) for t in leaving(tuple(results), type_)]
+        return [tf.identity(t) for t in result_tensors(tuple(results), type_)]
 
     body.__name__ = profiler_name(module, stage)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])

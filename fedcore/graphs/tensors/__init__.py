@@ -1,1 +1,1 @@
-"""Values, sizes, seeds, caches, threads and cancellation: nothing here looks into a graph."""
+"""Lowest layer of graphs: values, sizes, seeds, caches, threads and cancellation. It reads no graph."""

@@ -1,4 +1,4 @@
-"""Calls of graphs that can be ended from another thread: the one wrapper over TensorFlow's CancellationManager."""
+"""Function calls that another thread can cancel, by TensorFlow's CancellationManager."""
 
 import functools
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ def _as_process(options: bytes) -> tuple:
 
 
 class Cancellation:
-    """Ends the graph calls that were given it, before they begin or while they run.
+    """Handle that cancels function calls, before they begin or while they run.
 
     Guarantees:
-      - `cancel` returns at once, from any thread; a loop ends between two of its operations, a kernel when it is done.
-      - Calls with other cancellations go on.
+      - `cancel` returns at once, from any thread; a loop ends between two of its operations, a kernel runs to its end.
+      - Calls with another handle are not affected.
     """
 
     __slots__ = ("_manager",)
@@ -56,15 +56,16 @@ class Cancellation:
         optimised: bool = False,
         in_order: bool = False,
     ) -> list[tf.Tensor]:
-        """The flat results of a traced function.
+        """Runs a traced function and returns its flat results.
 
-        TensorFlow keeps the manager of a call in a global that all threads share, so the function is executed here.
+        TensorFlow's own call keeps its cancellation manager in a global that all threads share. So this method
+        executes the function itself.
 
         Args:
-            optimised: the function is run as it was traced; else TensorFlow optimises it when it runs first.
-            in_order: sums are added in the order in which they are written; else TensorFlow may regroup them.
+            optimised: the graph is optimised already; otherwise TensorFlow optimises it at its first run.
+            in_order: the order of additions is kept; otherwise TensorFlow may regroup sums.
         Raises:
-            tf.errors.CancelledError: it was cancelled.
+            tf.errors.CancelledError: `cancel` was called.
         """
         if optimised:
             attributes = _as_traced()

@@ -1,70 +1,70 @@
-"""What was computed from objects, for when it is asked for again."""
+"""Weak, identity-keyed LRU cache of results derived from objects."""
 
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
+
+from fedcore.lru_cache import LruEntries
 
 Value = TypeVar("Value")
 
 
 class IdentityCache(Generic[Value]):
-    """Values by the identities of what they were computed from: those used last, up to `max_size` in sum.
+    """Results by the identities of the objects that they were derived from, up to `max_size` in total.
 
-    The inputs' content, which does not change, is never looked at.
+    The inputs do not change, so their content is never compared.
 
     Guarantees:
-      - A value goes with the first of its inputs: what is made for one round leaves nothing behind.
-      - Nothing is computed while the lock is held, and no thread waits for another's computation, so that every call
-        can be stopped: threads that ask for the same at once each compute it, and the first value is kept.
-      - A computation that raises leaves nothing behind.
+      - An entry ends with the first of its inputs, so objects of one round leave nothing behind.
+      - The least recently used entry is evicted first.
+      - No lock is held during a computation, and no thread waits for another's, so that every call can be stopped.
+        Threads that ask for one key at once each compute it; the first value is cached.
+      - A computation that raises leaves no entry.
 
     Args:
-        size: of a value, in the unit of `max_size`; a larger one than that is not kept.
-        remembered: with a number, a value is kept when it is computed again and that many calls at most lie between.
+        size: of a value, in the unit of `max_size`. A value that is larger than `max_size` is not cached.
+        remembered: if positive, a value is cached at its second computation, provided that at most `remembered`
+            other keys were computed between the two.
     """
 
     def __init__(self, max_size: int, size: Callable[[Value], float] = lambda value: 1, *, remembered: int = 0):
-        self._max_size = max_size
         self._seen: deque[int] | None = deque(maxlen=remembered) if remembered else None
         self._size_of = size
-        self._entries: OrderedDict[tuple, tuple[list[weakref.ref], Value, float]] = OrderedDict()
-        self._size = 0.0
+        self._entries: LruEntries[tuple, tuple[Value, list[weakref.ref]]] = LruEntries(max_size)
         self._lock = threading.Lock()
-        self._gone: deque[tuple] = deque()
+        self._ended: deque[tuple] = deque()  # keys of which an input has ended
 
     def get(self, call: Hashable, inputs: Sequence, compute: Callable[[], Value]) -> Value:
-        """What `compute` gives, or gave before.
+        """The result of `compute`, from the cache if it is there.
 
         Args:
-            call: says what is computed.
+            call: names the computation.
             inputs: one or more objects.
         """
         key = (call, *map(id, inputs))
         with self._lock:
-            self._drop_gone()  # before the look-up: an identity may be another's by now
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key][1]
+            self._remove_ended()  # before the look-up: a new object may have the identity of an ended one
+            found = self._entries.find(key, None)
+        if found is not None:
+            return found[0]
         value = compute()
         size = self._size_of(value)
         with self._lock:
-            if size <= self._max_size and key not in self._entries and self._is_wanted(key):
-                self._entries[key] = ([weakref.ref(i, lambda _: self._forget(key)) for i in inputs], value, size)
-                self._size += size
-                while self._size > self._max_size:
-                    self._drop(next(iter(self._entries)))
+            if size <= self._entries.max_size and key not in self._entries and self._is_wanted(key):
+                inputs_ending = [weakref.ref(i, lambda _: self._end(key)) for i in inputs]
+                self._entries.put(key, (value, inputs_ending), size)
         return value
 
     def __len__(self) -> int:
-        """How many values are kept."""
+        """The number of cached values."""
         return len(self._entries)
 
     @property
     def size(self) -> float:
-        """Of the values that are kept, in sum."""
-        return self._size
+        """The total size of the cached values."""
+        return self._entries.size
 
     def _is_wanted(self, key: tuple) -> bool:
         if self._seen is None or hash(key) in self._seen:
@@ -72,20 +72,15 @@ class IdentityCache(Generic[Value]):
         self._seen.append(hash(key))
         return False
 
-    def _forget(self, key: tuple) -> None:
-        # Called by the collector, maybe inside our own lock: then the next `get` drops the entry.
-        self._gone.append(key)
+    def _end(self, key: tuple) -> None:
+        # The garbage collector may call this while this thread holds the lock: then the next `get` removes the entry.
+        self._ended.append(key)
         if self._lock.acquire(blocking=False):
             try:
-                self._drop_gone()
+                self._remove_ended()
             finally:
                 self._lock.release()
 
-    def _drop_gone(self) -> None:
-        while self._gone:
-            self._drop(self._gone.popleft())
-
-    def _drop(self, key: tuple) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._size -= entry[2]
+    def _remove_ended(self) -> None:
+        while self._ended:
+            self._entries.remove(self._ended.popleft())

@@ -1,4 +1,4 @@
-"""TensorFlow's threads, set before it starts: clients are the parallelism, so one operation takes one thread."""
+"""TensorFlow's intra-op threads, set to 1 before it starts: the parallelism is across clients."""
 
 import os
 
@@ -8,14 +8,14 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 
 INTRA_OP = "FEDCORE_INTRA_OP_THREADS"
-_ours = False  # whether fedcore chose the number
+_ours = False  # whether fedcore set the number
 
 
 def claim_threads() -> None:
-    """Sets the number of threads of one operation to 1, or to what the environment says, if TensorFlow lets us.
+    """Sets the number of intra-op threads to 1, or to FEDCORE_INTRA_OP_THREADS, unless TensorFlow has started.
 
-    The number decides bits (gradients of convolutions change with it), so it is set once, when fedcore first
-    touches TensorFlow, and a choice that the user made before stands.
+    The number decides bits: gradients of convolutions depend on it. So it is set once, before fedcore's first use of
+    TensorFlow. A number that the user has set before is kept.
     """
     global _ours
     if tf.config.threading.get_intra_op_parallelism_threads() != 0:
@@ -24,14 +24,14 @@ def claim_threads() -> None:
         tf.config.threading.set_intra_op_parallelism_threads(_default())
         _ours = True
     except RuntimeError:
-        return  # TensorFlow has started; `intra_op_threads` tells what holds
+        return  # TensorFlow has started; `intra_op_threads` returns the number in use
 
 
 def set_intra_op_threads(wanted: int | None) -> str | None:
-    """Sets the number where that can still be done; else says what holds instead.
+    """Sets the number; where TensorFlow has started with another one, returns a message that names it.
 
     Args:
-        wanted: None for what the environment says, else 1.
+        wanted: None for FEDCORE_INTRA_OP_THREADS, which defaults to 1.
     """
     if wanted is not None and wanted < 1:
         raise FedcoreError(f"intra_op_threads is at least 1, not {wanted}")

@@ -1,4 +1,4 @@
-"""How many bits values take on the wire, measured where their types leave it open."""
+"""Sizes in bits of values whose types do not determine them: strings, sequences and unknown dimensions."""
 
 import tensorflow as tf
 
@@ -7,12 +7,12 @@ from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 
 def unsized(type_: Type) -> list[int]:
-    """The numbers of the leaves whose size differs from value to value."""
+    """The positions of the leaves whose types determine no size."""
     return [i for i, (_, leaf) in enumerate(leaves(type_)) if getattr(leaf, "size_bits", None) is None]
 
 
 def measured_bits(value, type_: Type) -> list[tf.Tensor]:
-    """The bits of those leaves, int64 scalars; inside a graph too."""
+    """The sizes in bits of the `unsized` leaves: int64 scalars, also inside a graph."""
     found, types = flatten(value), leaves(type_)
     return [_bits(found[i], types[i][1]) for i in unsized(type_)]
 

@@ -1,4 +1,4 @@
-"""Tensor types as TensorFlow's specs, and back."""
+"""Conversion between tensor types and TensorFlow's TensorSpecs."""
 
 import tensorflow as tf
 

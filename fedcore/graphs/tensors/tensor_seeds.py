@@ -1,4 +1,4 @@
-"""`fedcore.seeds` inside graphs: the same numbers from int64 tensors."""
+"""`fedcore.seeds.fold_in` on int64 tensors, with equal results."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ from fedcore.ir.interpret import Seed
 
 
 def fold_in(seed: tf.Tensor, number) -> tf.Tensor:
-    """What `fedcore.seeds.fold_in` gives, for int64 scalars."""
+    """`fedcore.seeds.fold_in` for int64 scalars."""
     z = seed * _signed(0x9E3779B97F4A7C15) + (number if isinstance(number, tf.Tensor) else _signed(number)) + 1
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
@@ -19,10 +19,10 @@ def _signed(number: int) -> tf.Tensor:
 
 
 def _shifted(z: tf.Tensor, bits: int) -> tf.Tensor:
-    """A logical shift to the right; TensorFlow's keeps the sign."""
+    """A logical shift to the right; TensorFlow's is arithmetic."""
     return tf.bitwise.right_shift(z, tf.constant(bits, tf.int64)) & _signed((1 << (64 - bits)) - 1)
 
 
 def tensor_seed(base: tf.Tensor) -> Seed:
-    """A seed of a graph being built."""
+    """The seed of operations in the graph being built."""
     return Seed(base, fold_in)

@@ -1,6 +1,6 @@
-"""Values at run time: nested tuples by type, and their leaves in order.
+"""Conversion of run-time values: Python containers, nested tuples, flat lists of leaves.
 
-Inside fedcore a struct is a tuple, whatever container the user wrote; the type says how it goes back.
+Inside fedcore a struct is a tuple. Its type names the Python container for the user.
 """
 
 import functools
@@ -27,7 +27,7 @@ def flatten(value) -> list:
 
 
 def unflatten(leaves: Sequence, type_: Type):
-    """The nested tuple of a type from its leaves in order."""
+    """The nested tuple of a type from its leaves, in order."""
     rest = iter(leaves)
     value = _take(rest, type_)
     left = len(list(rest))
@@ -67,7 +67,7 @@ def leaves_of(value, type_: Type) -> list:
 
 
 def to_python(value, type_: Type):
-    """A nested tuple as the user sees it: with the containers that the type names."""
+    """Converts a nested tuple to the Python containers that the type names."""
     if not isinstance(type_, StructType):
         return value
     parts = [to_python(part, t) for part, t in zip(value, type_.types, strict=True)]
@@ -75,7 +75,7 @@ def to_python(value, type_: Type):
 
 
 def container(parts: list, type_: StructType):
-    """One struct in its Python container: dict if all elements are named, else a tuple, where none is written."""
+    """One struct in its Python container. Default: dict if all elements have names, else tuple."""
     names = type_.names
     if isinstance(type_, StructWithPythonType):
         cls = container_class(type_.container)

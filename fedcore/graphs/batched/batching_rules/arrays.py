@@ -123,7 +123,10 @@ def _(
         return BatchedValue(emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)[0], True)
     axis, entries_per_row = evaluation.batch_axis(node, known)
     axes_of_shape = BatchedValue(None, padded_axis=axis, entries_per_row=entries_per_row)
-    if _padded_axis_after_slice(evaluation, node, axes_of_shape, len(known.values[0]), begin, end, strides) != dy.padded_axis:
+    if (
+        _padded_axis_after_slice(evaluation, node, axes_of_shape, len(known.values[0]), begin, end, strides)
+        != dy.padded_axis
+    ):
         raise NoBatchingRule(node.op, "the batch is along another axis in the gradient")
     sizes = known.values[0]
     whole = tf.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))
