@@ -212,13 +212,13 @@ def test_a_changed_pass_compiles_again(edited):
 
 
 def test_a_rule_of_a_third_party_shows_in_the_digest(monkeypatch):
-    from fedcore.graphs.batched.batched_value import rules
+    from fedcore.graphs.batched.batched_value import batching_rules
 
     found = {code_digest.code_digest()}
     for text in ("def f(call, node, x): return x", "def f(call, node, x): return call"):
         scope = {}
         exec(text, scope)
-        monkeypatch.setitem(rules, "TheirOp", scope["f"])
+        monkeypatch.setitem(batching_rules, "TheirOp", scope["f"])
         found.add(code_digest.code_digest())
     assert len(found) == 3
     assert None not in found
