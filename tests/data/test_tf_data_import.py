@@ -126,7 +126,7 @@ def test_beyond_the_budget_a_dataset_is_iterated(monkeypatch):
     monkeypatch.setattr(tf_data_import._imported, "max_bytes", tf_data_import._imported.size_bytes + X.nbytes - 1)
     dataset = source().repeat(2).batch(3)
     np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
-    assert "more bytes than are kept" in fc.context.last_report().notes[0]
+    assert "exceeds the cache" in fc.context.last_report().notes[0]
 
 
 def _whole(dataset, max_bytes):

@@ -68,4 +68,4 @@ def test_a_child_without_time_is_an_error_and_is_gone(path, monkeypatch):
 )
 def test_the_parent_goes_on_only_if_the_child_says_so_and_ends_well(code, said, says):
     with pytest.raises(FedcoreError, match=says):
-        isolated_import._conclude(code, [said] if said else [])
+        isolated_import._raise_if_failed(code, [said] if said else [])
