@@ -212,15 +212,43 @@ def test_a_changed_pass_compiles_again(edited):
 
 
 def test_a_rule_of_a_third_party_shows_in_the_digest(monkeypatch):
-    from fedcore.graphs.batched.batched_value import rules
+    from fedcore.graphs.batched.batched_value import batching_rules
 
     found = {code_digest.code_digest()}
     for text in ("def f(call, node, x): return x", "def f(call, node, x): return call"):
         scope = {}
         exec(text, scope)
-        monkeypatch.setitem(rules, "TheirOp", scope["f"])
+        monkeypatch.setitem(batching_rules, "TheirOp", scope["f"])
         found.add(code_digest.code_digest())
     assert len(found) == 3
+    assert None not in found
+
+
+def test_a_kernel_of_a_third_party_shows_in_the_digest(monkeypatch):
+    from fedcore.graphs.stages.kernels import kernels
+
+    found = {code_digest.code_digest()}
+    for text in ("def f(op, x): return x", "def f(op, x): return -x"):
+        scope = {}
+        exec(text, scope)
+        monkeypatch.setitem(kernels, "their_op", scope["f"])
+        found.add(code_digest.code_digest())
+    assert len(found) == 3
+    assert None not in found
+
+
+def test_what_an_operation_declares_shows_in_the_digest(monkeypatch):
+    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+    scope = {"fc": fc}
+    exec("def their_op(fn, arg): return fn(arg)", scope)
+    exec("def form(fn, arg): return fn(arg)", scope)
+    found = [code_digest.code_digest()]
+    for options in ({}, {"per_client": "fn"}):
+        op = fc.intrinsic("(fn: (T -> U), arg: T@SERVER -> U@SERVER)", **options)(scope["their_op"])
+        found.append(code_digest.code_digest())
+    op.in_stage(scope["form"])
+    found.append(code_digest.code_digest())
+    assert len(set(found)) == 4
     assert None not in found
 
 
