@@ -38,9 +38,11 @@ class GuardedGroup(click.Group):
       - Commands find a `Work` with `click.pass_obj`; what they note in it goes into the reproducer.
     """
 
-    def main(self, *args, standalone_mode=True, **extra):
+    def main(self, args=None, prog_name=None, complete_var=None, standalone_mode: bool = True, **extra):
         with child_ends_here():
-            return super().main(*args, standalone_mode=standalone_mode, is_program=standalone_mode, **extra)
+            return super().main(
+                args, prog_name, complete_var, standalone_mode=standalone_mode, is_program=standalone_mode, **extra
+            )
 
     def make_context(self, info_name, args, parent=None, *, is_program=False, **extra):
         return super().make_context(info_name, args, parent, obj=Work(is_program=is_program), **extra)

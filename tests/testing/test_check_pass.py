@@ -112,8 +112,8 @@ def test_a_function_is_taken_for_a_pass():
 def test_generated_values_have_the_types_they_are_for():
     import numpy as np
 
-    from fedcore.testing.generated import value_of
+    from fedcore.testing.generated import Values
 
-    value = value_of(FederatedType({"a": "str", "b": ("uint8", (2,))}, fc.CLIENTS), 2, np.random.default_rng(0))
+    value = Values(clients=2, seed=[0]).value(FederatedType({"a": "str", "b": ("uint8", (2,))}, fc.CLIENTS))
     assert len(value) == 2
     assert value[0]["b"].dtype == np.uint8
