@@ -19,7 +19,7 @@ from fedcore.ir.operations import LOCAL
 from fedcore.runtime import Report
 from fedcore.testing.generated import SPREADS, Call, Values, calls_of, wrong_types
 from fedcore.testing.laws import LawBroken, difference
-from fedcore.types import FederatedType, SequenceType, Type, member_of
+from fedcore.types import FederatedType, SequenceType, TensorType, Type, is_static, leaves, member_of
 
 CLIENTS = (0, 1, 2, 3, 7)
 
@@ -186,15 +186,40 @@ def _program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type]) -> Co
     """The local intrinsic mapped over client values of the types."""
 
     def body(values):
-        *own, counted = values
+        *own, index = values
 
         def of_client(*members):
-            return _called_on(op, call, types, members[:-1])
+            return _in_own_place(_called_on(op, call, types, members[:-1]), members[-1])
 
-        return fc.federated_map(with_parameters(of_client, len(own) + 1), (*own, counted))
+        results = fc.federated_map(with_parameters(of_client, len(own) + 1), (*own, index))
+        return results if not _is_numeric(member_of(results.type)) else fc.federated_sum(results)
 
     at_clients = [FederatedType(t, fc.CLIENTS) for t in types.values()]
     return _traced(body, [*at_clients, FederatedType("int32", fc.CLIENTS)])
+
+
+def _in_own_place(value: Value, index: Value):
+    """The value as element `index` of a struct of zeros, where there are zeros of its type.
+
+    The sum of such structs keeps clients apart, and clients that are aggregated run batched.
+    """
+    if _is_numeric(value.type, "bool"):
+        value = fc.cast(value, "int32")
+    if not _is_numeric(value.type):
+        return value
+    zero = fc.generic_zero(value.type)
+    return tuple(fc.where(fc.equal(index, k), value, zero) for k in range(_SIDE_BY_SIDE))
+
+
+def _is_numeric(type_: Type, dtype: str | None = None) -> bool:
+    """Whether all leaves are numbers (or of the dtype) of known shapes, and there is one."""
+    found = [t for _, t in leaves(type_)]
+    return bool(found) and all(
+        isinstance(t, TensorType)
+        and is_static(t.shape)
+        and (t.dtype.is_numeric if dtype is None else t.dtype.name == dtype)
+        for t in found
+    )
 
 
 def _called_on(op: Intrinsic, call: Call, types: dict[str, Type], values: Sequence) -> Value:
@@ -208,19 +233,21 @@ def _generated(op: Intrinsic, calls: list[Call]) -> Iterator[tuple[Computation, 
     for index, call in enumerate(calls):
         types = call.types()
         try:
-            programs = [_program(op, call, types)]
+            programs = [(_program(op, call, types), _SIZES)]
         except TypeMismatch:
             continue  # a rule beyond the signature refuses these types
         if op.level == LOCAL:
-            programs.append(_program_at_clients(op, call, types))
-        for computation in programs:
+            programs.append((_program_at_clients(op, call, types), _SIZES_AT_CLIENTS))
+        for computation, sizes in programs:
             parameters = [p.type for p in computation.module.main.parameters[:-1]]
-            for clients, spread in _SIZES:
+            for clients, spread in sizes:
                 values = Values(clients, [index, clients], spread)
                 inputs = [_neutral(name, values.value(t)) for name, t in zip(types, parameters, strict=True)]
-                yield computation, [*inputs, [0] * clients]
+                yield computation, [*inputs, list(range(clients))]
 
 
+_SIDE_BY_SIDE = 3
+_SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in SPREADS)]
 _SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in SPREADS[1:])]
 
 
