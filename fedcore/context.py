@@ -14,11 +14,11 @@ from typing import Protocol
 
 import attrs
 
-from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, pipeline_with, run_passes
+from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, parse_pipeline, pipeline_with, run_passes
 from fedcore.compiler.pinned_plans import PinnedPlans
 from fedcore.compiler.pipeline import registrations
 from fedcore.compiler.stored_plans import stored_plans
-from fedcore.errors import TypeMismatch, brief
+from fedcore.errors import FedcoreError, TypeMismatch, VerifyError, brief
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.first_use import in_a_thread
@@ -90,21 +90,38 @@ def _compiled(module: Module, pipeline: str) -> Module:
     """The plan, from the directory that FEDCORE_CACHE names where it is there."""
     stored = stored_plans()
     if stored is None:
-        return verify(compile_module(module, pipeline))
+        return _checked(compile_module(module, pipeline), module, pipeline)
     plan = stored.get(module, pipeline)
     if plan is None:
-        plan = verify(compile_module(module, pipeline))
+        plan = _checked(compile_module(module, pipeline), module, pipeline)
         stored.put(module, plan, pipeline)
     return plan
 
 
 def _compile_recorded(module: Module, pipeline: str, given: Module | None, directory: Path) -> Module:
-    passes: Iterator[tuple[str, Module]]
-    if given is None:
-        passes = ((one.name, after) for one, after in run_passes(module, pipeline))
-    else:
-        passes = iter([] if given is module else [("pinned", given)])
-    return verify(record_compilation(directory, module.main.name, module, passes))
+    name = module.main.name
+    if given is not None:
+        return verify(record_compilation(directory, name, module, iter([] if given is module else [("pinned", given)])))
+    passes = ((one.name, after) for one, after in run_passes(module, pipeline))
+    return _checked(record_compilation(directory, name, module, passes), module, pipeline)
+
+
+def _checked(plan: Module, module: Module, pipeline: str) -> Module:
+    """The valid plan that a pipeline has made of a module.
+
+    Raises:
+        FedcoreError: it is no plan, or is not valid; the message names the pipeline, or the pass that broke the module.
+    """
+    if plan.stage != "planned":
+        raise FedcoreError(
+            f"the pipeline {pipeline} leaves a {plan.stage} module, which no runtime takes: "
+            "end it with planning, as in lowering,planning"
+        )
+    try:
+        return verify(plan)
+    except VerifyError:
+        list(run_passes(module, pipeline, verify_each=True))
+        raise
 
 
 _plans = PlanCache()
@@ -139,6 +156,7 @@ class _InUse:
     runtime: Runtime
     seeds: _CallSeeds | None
     pins: PinnedPlans | None
+    pipeline: str
     outer: "_InUse | None"
 
 
@@ -191,10 +209,11 @@ def _check_runtime(function: str, given) -> None:
 class _Use(contextlib.ContextDecorator):
     """What `use` returns. It may be entered again, also in itself and in other threads."""
 
-    def __init__(self, runtime: Runtime | None, seed: int | None, pins: PinnedPlans | None):
+    def __init__(self, runtime: Runtime | None, seed: int | None, pins: PinnedPlans | None, pipeline: str | None):
         self._runtime = runtime
         self._seed = seed
         self._pins = pins
+        self._pipeline = pipeline
 
     def __enter__(self) -> Runtime:
         outer = _in_use.get()
@@ -203,7 +222,8 @@ class _Use(contextlib.ContextDecorator):
         if self._seed is not None:
             seeds = _CallSeeds(self._seed)
         pins = self._pins or (outer.pins if outer is not None else None)
-        _in_use.set(_InUse(runtime, seeds, pins, outer))
+        pipeline = self._pipeline or (outer.pipeline if outer is not None else "default")
+        _in_use.set(_InUse(runtime, seeds, pins, pipeline, outer))
         return runtime
 
     def __exit__(self, *error) -> None:
@@ -218,11 +238,12 @@ def use(
     seed: int | None = None,
     plans: str | os.PathLike | None = None,
     trusted: bool = False,
+    pipeline: str | None = None,
 ) -> _Use:
     """Runs the calls inside with `runtime` (or the current one).
 
-    A `use` inside another one keeps the outer runtime, seed and plans where it is given none of its own. Calls in
-    other threads do not see it, unless they run in a copy of this context (`contextvars.copy_context`).
+    A `use` inside another one keeps the outer runtime, seed, plans and pipeline where it is given none of its own.
+    Calls in other threads do not see it, unless they run in a copy of this context (`contextvars.copy_context`).
 
     Args:
         seed: the seed of this context. Call n inside has the seed `fold_in(seed, n)`, n = 0, 1, …, so no two calls draw
@@ -233,9 +254,14 @@ def use(
         plans: a file that `fedcore tune` wrote, or a directory of such: programs that these were made for run by
             them, other programs as always. Default: what FEDCORE_PLANS names, if it is set.
         trusted: the graphs of `plans` may hold any operation, as those of `fc.load(path, trusted=True)`.
+        pipeline: the passes that compile the programs, as `fedcore opt -p` takes them; `default` stands for the default
+            pipeline, and `lowering` and `planning` for its two halves: 'default,mine' runs a pass of one's own on the
+            plan, 'lowering,mine,planning' before it is made. Its last module is a plan. Options of the runtime hold for
+            its pass `plan`, unless it has options of its own. Pinned plans are used as they are. Default: 'default'.
     Raises:
         TypeMismatch: `runtime` is no runtime, such as `fc.runtime.local` without the call.
-        FedcoreError: `plans` names what is no pinned plan, or a plan with operations that are not allowed.
+        FedcoreError: `plans` names what is no pinned plan, or a plan with operations that are not allowed; `pipeline`
+            names a pass or an option that does not exist. A call whose pipeline leaves no valid plan raises it too.
     Example:
         >>> with fc.use(fc.runtime.reference(), seed=7):
         ...     total = add_up([1, 2, 3])
@@ -245,7 +271,9 @@ def use(
     if runtime is not None:
         _check_runtime("fc.use", runtime)
     pins = None if plans is None else PinnedPlans.read(plans, trusted=trusted)
-    return _Use(runtime, None if seed is None else seed_number("fc.use: seed", seed), pins)
+    if pipeline is not None:
+        parse_pipeline(pipeline)
+    return _Use(runtime, None if seed is None else seed_number("fc.use: seed", seed), pins, pipeline)
 
 
 def number_this_call() -> None:
@@ -279,7 +307,8 @@ def _plan_for(
     used = _in_use.get()
     pins = (used.pins if used is not None else None) or _named_plans(os.environ.get("FEDCORE_PLANS", ""))
     given = module if module.stage == "planned" else None if pins is None else pins.get(module)
-    plan = _plans.get(module, pipeline_with(options), given=given, recorded_in=recorded_in)
+    pipeline = pipeline_with(options, used.pipeline if used is not None else "default")
+    plan = _plans.get(module, pipeline, given=given, recorded_in=recorded_in)
     if report is not None:
         report.plan = plan.digest()
         note = None if pins is None else pins.note(module)

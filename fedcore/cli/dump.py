@@ -3,7 +3,7 @@
 import click
 
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import trusted_option
+from fedcore.cli.loading import load_option, passes_option, trusted_option
 from fedcore.cli.reproducer import Work
 
 STAGES = ("traced", "lowered", "planned")
@@ -13,12 +13,14 @@ STAGES = ("traced", "lowered", "planned")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
 @click.option("--after", metavar="PASS", help="Print what this pass left when planning.")
+@passes_option
 @click.option(
     "--format", "format_", type=click.Choice(["text", "json", "dot", "html"]), default="text", show_default=True
 )
+@load_option
 @trusted_option
 @click.pass_obj
-def dump(work: Work, target, stage, after, format_, trusted):
+def dump(work: Work, target, stage, after, pipeline, format_, extensions, trusted):
     """Prints a computation: as traced, lowered and planned.
 
     TARGET is a file, or a name in a Python module that the current directory can import. In a pipe the text of one
@@ -29,31 +31,36 @@ def dump(work: Work, target, stage, after, format_, trusted):
       fedcore dump my_module:next_round
       fedcore dump my_module:process.next --stage planned
       fedcore dump round.fed --after fuse
+      fedcore dump round.fed -p default,mine --load my_passes --after mine
       fedcore dump round.fed --stage planned --format dot | dot -Tsvg > round.svg
       fedcore dump round.fed --format html > round.html     # all passes, side by side
     """
     if stage and after:
         raise click.UsageError("--stage and --after exclude each other")
-    from fedcore.cli.loading import read_target
+    from fedcore.cli.loading import import_extension, parsed_pipeline, read_target
 
+    for name in extensions:
+        import_extension(name)
+    parsed_pipeline(pipeline)
     module = read_target(target, work, trusted=trusted)
     if format_ == "html":
-        _print_page(work, module, target)
+        _print_page(module, pipeline, target)
         return
     if stage and STAGES.index(stage) < STAGES.index(module.stage):
         raise click.BadParameter(f"{target} is {module.stage}: what was {stage} is not in it", param_hint="--stage")
     if after and module.stage == "planned":
         raise click.BadParameter(f"{target} is planned: no pass is left to run", param_hint="--after")
-    modules = [_after(work, module, after)] if after else _stages(work, module, [stage] if stage else STAGES)
+    wanted = [stage] if stage else STAGES
+    modules = [_after(work, module, pipeline, after)] if after else _stages(work, module, pipeline, wanted)
     _print(modules, format_, with_headings=not (stage or after))
 
 
-def _stages(work: Work, given, wanted):
+def _stages(work: Work, given, pipeline: str, wanted):
     """Yields the wanted stages that the module has or can still be compiled to."""
     from fedcore.cli.loading import quiet_start
-    from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module
+    from fedcore.compiler import LOWERING, compile_module
 
-    pipelines = {"traced": "", "lowered": LOWERING, "planned": DEFAULT_PIPELINE}
+    pipelines = {"traced": "", "lowered": LOWERING, "planned": pipeline}
     for stage in wanted[STAGES.index(given.stage) :] if len(wanted) > 1 else wanted:
         if stage == given.stage:
             yield given
@@ -64,17 +71,15 @@ def _stages(work: Work, given, wanted):
         yield compiled
 
 
-def _after(work: Work, module, name: str):
+def _after(work: Work, module, pipeline: str, name: str):
     from fedcore.cli.loading import quiet_start
-    from fedcore.compiler import DEFAULT_PIPELINE, run_passes
+    from fedcore.compiler import parse_pipeline, pipeline_with, run_passes
 
-    order = DEFAULT_PIPELINE.split(",")
-    if name not in order:
-        raise click.BadParameter(f"{name!r} is no pass of {DEFAULT_PIPELINE}", param_hint="--after")
-    work.pipeline = ",".join(order[: order.index(name) + 1])
+    if name not in [one.name for one, _ in parse_pipeline(pipeline)]:
+        raise click.BadParameter(f"{name!r} is no pass of {pipeline_with({}, pipeline)}", param_hint="--after")
+    work.pipeline = pipeline
     with quiet_start():
-        *_, (_, module) = run_passes(module, work.pipeline)
-    return module
+        return next(after for one, after in run_passes(module, pipeline) if one.name == name)
 
 
 def _print(modules, format_: str, *, with_headings: bool) -> None:
@@ -91,7 +96,7 @@ def _print(modules, format_: str, *, with_headings: bool) -> None:
         show(str(module))
 
 
-def _print_page(work: Work, module, target: str) -> None:
+def _print_page(module, pipeline: str, target: str) -> None:
     """All stages and passes on one page, as `fedcore report` shows them."""
     from pathlib import Path
 
@@ -99,9 +104,9 @@ def _print_page(work: Work, module, target: str) -> None:
     from fedcore.cli.page import page
     from fedcore.cli.recorded import Recorded, computation_of
     from fedcore.cli.show import write_bytes
-    from fedcore.compiler import DEFAULT_PIPELINE, run_passes
+    from fedcore.compiler import run_passes
 
-    passes = run_passes(module, DEFAULT_PIPELINE) if module.stage == "traced" else iter(())
+    passes = run_passes(module, pipeline) if module.stage == "traced" else iter(())
     with quiet_start():
         one = computation_of(module, ((p.name, after) for p, after in passes))
     write_bytes(page(Recorded(Path(target), [one], [], [])).encode())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import click
 
+from fedcore.cli.isolation import child_ends_here
 from fedcore.cli.reproducer import Work
 from fedcore.errors import FedcoreError
 
@@ -37,8 +38,14 @@ class GuardedGroup(click.Group):
       - Commands find a `Work` with `click.pass_obj`; what they note in it goes into the reproducer.
     """
 
-    def make_context(self, info_name, args, parent=None, **extra):
-        return super().make_context(info_name, args, parent, obj=Work(), **extra)
+    def main(self, args=None, prog_name=None, complete_var=None, standalone_mode: bool = True, **extra):
+        with child_ends_here():
+            return super().main(
+                args, prog_name, complete_var, standalone_mode=standalone_mode, is_program=standalone_mode, **extra
+            )
+
+    def make_context(self, info_name, args, parent=None, *, is_program=False, **extra):
+        return super().make_context(info_name, args, parent, obj=Work(is_program=is_program), **extra)
 
     def invoke(self, ctx):
         try:

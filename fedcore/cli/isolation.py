@@ -11,23 +11,30 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 from typing import IO, TYPE_CHECKING
 
 import click
 
+from fedcore.cli.reproducer import Work
 from fedcore.errors import FedcoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else ()
+_LOST_OUTPUT = 120  # Python's exit code where the last flush fails
 _SENT_BY_A_PROCESS = 0  # the code of a signal that a terminal did not send to the whole group
 
 
 class FileCommand(click.Command):
-    """A command whose body runs in a child process.
+    """A command whose body runs in a child process, where the command is the program of its process.
+
+    Called from Python (`standalone_mode=False`, click's `CliRunner`, other standard streams), it runs in the caller's
+    process: the caller wants its exceptions, its output and the modules that it imports.
 
     Guarantees:
+      - The child ends where the command ends. It never goes on with the code of the caller.
       - The command ends with the child's exit code; a child that a signal ends is a `FedcoreError` that names the
         file, and the operation where it can be found.
       - Ctrl-C and SIGTERM reach the child, also where they are sent to the parent alone; no child outlives its parent.
@@ -35,11 +42,47 @@ class FileCommand(click.Command):
     """
 
     def invoke(self, ctx):
-        if _can_fork():
+        work = ctx.find_object(Work)
+        if work is not None and work.is_program and _has_own_streams() and _can_fork():
             ended_by = _in_child()
             if ended_by is not None:
                 raise FedcoreError(_explanation(ended_by, _files(ctx), trusted=bool(ctx.params.get("trusted"))))
         return super().invoke(ctx)
+
+
+def _has_own_streams() -> bool:
+    """Whether the standard streams are those of the process, which a child shares."""
+    return all(getattr(sys, name) is getattr(sys, f"__{name}__") for name in ("stdin", "stdout", "stderr"))
+
+
+@contextlib.contextmanager
+def child_ends_here() -> "Iterator[None]":
+    """Ends a child that was forked inside, with the exit code that it leaves with; the parent goes on."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            _end_process(sys.exc_info()[1])
+
+
+def _end_process(error: BaseException | None) -> None:
+    """Ends this process as Python does for the exception, but without the handlers and threads of the parent."""
+    code: object = 0
+    if isinstance(error, SystemExit):
+        code = error.code or 0
+    elif error is not None:
+        traceback.print_exception(error)
+        code = 1
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = code or _LOST_OUTPUT
+    os._exit(code)
 
 
 def _can_fork() -> bool:

@@ -23,6 +23,38 @@ trusted_option = click.option(
     "--trusted", is_flag=True, help="Accept graphs with any operation, also those that read files or call Python."
 )
 
+load_option = click.option(
+    "--load",
+    "extensions",
+    metavar="MODULE",
+    multiple=True,
+    help="Import this Python module for its passes and operations.",
+)
+
+passes_option = click.option(
+    "-p",
+    "--passes",
+    "pipeline",
+    metavar="PASSES",
+    default="default",
+    show_default=True,
+    help="The passes that make the plan; 'default,mine' adds one to the default pipeline.",
+)
+
+
+def parsed_pipeline(text: str):
+    """The passes of a pipeline with their options.
+
+    Raises:
+        click.BadParameter: a pass or an option is unknown.
+    """
+    from fedcore.compiler import parse_pipeline
+
+    try:
+        return parse_pipeline(text)
+    except FedcoreError as error:
+        raise click.BadParameter(str(error), param_hint="-p") from None
+
 
 def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
     """The valid module of a file, text or bundle; `-` is stdin.

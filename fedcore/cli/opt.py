@@ -4,18 +4,25 @@ import click
 
 from fedcore.cli.exit_codes import InternalError
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import trusted_option
+from fedcore.cli.loading import load_option, trusted_option
 from fedcore.cli.reproducer import Work
 
 
 @click.command(cls=FileCommand, short_help="Runs passes on a module.")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed", required=False)
-@click.option("-p", "--passes", "pipeline", metavar="PASSES", default="", help="'a,b{option=1}'. Default: no pass.")
+@click.option(
+    "-p",
+    "--passes",
+    "pipeline",
+    metavar="PASSES",
+    default="",
+    help="'a,b{option=1}'; 'default' names the default pipeline. Default: no pass.",
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), help="Write this file; - is stdout.")
 @click.option("--print-after-all", is_flag=True, help="Print the module after every pass, on stderr.")
 @click.option("--print-after-change", is_flag=True, help="Print it after passes that changed it, on stderr.")
 @click.option("--verify-each", is_flag=True, help="Check the module after every pass.")
-@click.option("--load", "extensions", metavar="MODULE", multiple=True, help="Import this Python module for its passes.")
+@load_option
 @click.option("--list", "list_", is_flag=True, help="Print the passes and their options.")
 @trusted_option
 @click.pass_obj
@@ -31,9 +38,10 @@ def opt(
     Examples:
       fedcore opt my_module:next_round -p 'inline,lower-intrinsics' --print-after-change
       fedcore opt round.fed -p 'inline,lower-intrinsics,cse,dce,partition,fuse' -o planned.fed
+      fedcore opt round.fed -p 'default,mine' --load my_passes -o planned.fed
       fedcore opt --list
     """
-    from fedcore.cli.loading import import_extension, read_target
+    from fedcore.cli.loading import import_extension, parsed_pipeline, read_target
 
     for name in extensions:
         import_extension(name)
@@ -42,7 +50,7 @@ def opt(
         return
     if target is None:
         raise click.UsageError("Missing argument 'MODULE:NAME|FILE.fed'.")
-    passes = _parsed(pipeline)
+    passes = parsed_pipeline(pipeline)
     module = read_target(target, work, trusted=trusted)
     for i, (one, options) in enumerate(passes):
         work.pipeline = ",".join(_written(*p) for p in passes[i:])
@@ -51,16 +59,6 @@ def opt(
             _print_after(_written(one, options), after, unchanged=after is module)
         work.module = module = after
     _write(module, output)
-
-
-def _parsed(pipeline: str):
-    from fedcore.compiler import parse_pipeline
-    from fedcore.errors import FedcoreError
-
-    try:
-        return parse_pipeline(pipeline)
-    except FedcoreError as error:
-        raise click.BadParameter(str(error), param_hint="-p") from None
 
 
 def _written(one, options) -> str:

@@ -29,11 +29,13 @@ class Work:
         text: what was read, until it is a module.
         module: the newest module that was still good.
         pipeline: the passes that were to run on that module.
+        is_program: the command is the program of its process, not called from Python.
     """
 
     text: str = ""
     module: "Module | None" = None
     pipeline: str = ""
+    is_program: bool = False
 
     def reproduce(self, error: Exception) -> str:
         """Writes the reproducer, and returns what to tell the user."""

@@ -5,7 +5,7 @@ import math
 import click
 
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import trusted_option
+from fedcore.cli.loading import load_option, passes_option, trusted_option
 from fedcore.cli.reproducer import Work
 
 
@@ -25,9 +25,26 @@ from fedcore.cli.reproducer import Work
 @click.option("-o", "--output", type=click.Path(dir_okay=False), default="pinned.fed", show_default=True,
               help="Where the plan is written.")  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@passes_option
+@load_option
 @trusted_option
 @click.pass_obj
-def tune(work: Work, target, arguments, clients, steps, rows, widths, blocks, rounds, output, format_, trusted):
+def tune(
+    work: Work,
+    target,
+    arguments,
+    clients,
+    steps,
+    rows,
+    widths,
+    blocks,
+    rounds,
+    output,
+    format_,
+    pipeline,
+    extensions,
+    trusted,
+):
     """Measures how each client stage runs fastest here, and writes a pinned plan.
 
     A plan is otherwise decided by shapes alone, so that the same program gives the same bits everywhere. Nothing that
@@ -42,8 +59,11 @@ def tune(work: Work, target, arguments, clients, steps, rows, widths, blocks, ro
       fedcore tune mean.fed --arg @readings.json --width 4 --width 16 --format json
     """
     from fedcore.cli.json_values import bound, read_argument
-    from fedcore.cli.loading import quiet_start, read_target
+    from fedcore.cli.loading import import_extension, parsed_pipeline, quiet_start, read_target
 
+    for name in extensions:
+        import_extension(name)
+    parsed_pipeline(pipeline)
     module = read_target(target, work, trusted=trusted)
     if module.stage != "traced":
         raise click.BadParameter(f"{target} is {module.stage}; a traced program is tuned")
@@ -66,6 +86,7 @@ def tune(work: Work, target, arguments, clients, steps, rows, widths, blocks, ro
             rounds=rounds,
             widths=widths,
             blocks=blocks,
+            pipeline=pipeline,
             say=_progress(),
         )
         plan = pinned(tuned.plan, module.digest())

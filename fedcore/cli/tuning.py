@@ -1,5 +1,6 @@
 """Measures the strategies of each client stage of a plan, one stage after the other."""
 
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +9,7 @@ import attrs
 
 from fedcore import context
 from fedcore.cli.json_values import as_json
-from fedcore.compiler import DEFAULT_PIPELINE, compile_module
+from fedcore.compiler import compile_module, pipeline_with
 from fedcore.compiler.passes.plan import why_not_batched
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module, Operation, verify
@@ -63,6 +64,7 @@ def tune(
     widths: Sequence[int] = (),
     blocks: Sequence[int] = (),
     seed: int = 0,
+    pipeline: str = "default",
     say: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
     """Measures a traced module on arguments that can be read again and again.
@@ -71,11 +73,13 @@ def tune(
         rounds: timed calls of each strategy; the strategies take turns.
         widths, blocks: what is tried. Default: powers of two up to the number of clients; the compiler's block.
     Raises:
-        FedcoreError: the program has no client stage.
+        pipeline: the passes that make the plan, `plan` among them.
+    Raises:
+        FedcoreError: the program has no client stage, or the pipeline has no pass `plan`.
     """
-    before = DEFAULT_PIPELINE.removesuffix(",plan")
+    before, with_options = _around_plan(pipeline)
     unplanned = compile_module(module, before)
-    plan = verify(compile_module(unplanned, "plan"))
+    plan = verify(compile_module(unplanned, with_options({})))
     works = [op for op in plan.main.operations if op.kind in ("fold", "collect")]
     if not works:
         raise FedcoreError(f"@{module.main.name} has no client stage: there is nothing to tune")
@@ -84,7 +88,7 @@ def tune(
         stage = _stage_of(work)
         if stage in trials:
             continue
-        offered = list(_offered(unplanned, work, clients, widths, blocks))
+        offered = list(_offered(unplanned, with_options, work, clients, widths, blocks))
         first = dict(plan.function(stage).attributes)
         tried = [Trial(a) for a in [first, *(a for a in offered if a != first)]]
         _measure(plan, stage, tried, arguments, rounds, seed, say)
@@ -100,12 +104,26 @@ def tune(
     return Tuned(trials, plan)
 
 
+def _around_plan(pipeline: str) -> tuple[str, Callable[[dict[str, object]], str]]:
+    """The passes before `plan`, and those from `plan` on for options of `plan`."""
+    parts = re.fullmatch(r"(?P<before>.*),plan(?P<own>\{[^}]*\})?(?P<after>,.*)?", pipeline_with({}, pipeline))
+    if parts is None:
+        raise FedcoreError(f"the pipeline {pipeline} has no pass plan, which decides the strategies")
+    own, after = parts["own"] or "", parts["after"] or ""
+    return parts["before"], lambda options: pipeline_with(options, f"plan{'' if options else own}{after}")
+
+
 def _stage_of(work: Operation) -> str:
     return work.operands[work.kind == "fold"].name
 
 
 def _offered(
-    unplanned: Module, work: Operation, clients: int, widths: Sequence[int], blocks: Sequence[int]
+    unplanned: Module,
+    with_options: Callable[[dict[str, object]], str],
+    work: Operation,
+    clients: int,
+    widths: Sequence[int],
+    blocks: Sequence[int],
 ) -> Iterator[dict[str, object]]:
     """What the pass `plan` makes of its options, without what it makes twice."""
     seen = []
@@ -115,7 +133,8 @@ def _offered(
     asked += [(str(w), str(b), "false") for w in wide for b in (blocks or ("auto",))]
     asked.append(("auto", "auto", "true"))
     for vectorize, block, xla in asked:
-        planned = compile_module(unplanned, f"plan{{vectorize={vectorize},block_size={block},xla={xla}}}")
+        options: dict[str, object] = {"vectorize": vectorize, "block_size": block, "xla": xla}
+        planned = compile_module(unplanned, with_options(options))
         attributes = dict(planned.function(_stage_of(work)).attributes)
         if attributes not in seen:
             seen.append(attributes)

@@ -3,6 +3,7 @@
 from fedcore.compiler.pipeline import (
     DEFAULT_PIPELINE,
     LOWERING,
+    PLANNING,
     all_passes,
     compile_module,
     compiler_pass,
@@ -15,6 +16,7 @@ from fedcore.compiler.pipeline import (
 __all__ = [
     "DEFAULT_PIPELINE",
     "LOWERING",
+    "PLANNING",
     "all_passes",
     "compile_module",
     "compiler_pass",

@@ -47,19 +47,22 @@ def code_digest() -> str | None:
                 walk.add(one.name, one.run)
         for op in sorted(registered().values(), key=lambda o: o.name):
             if any(map(_is_foreign, op.functions())):
-                walk.add(op.name, op.signature_text, op.level, op.attributes, op.draws, *op.functions())
-        for name, fn in _batching_rules():
+                walk.add(op.name, *op.facts(), *op.functions())
+        for name, fn in _rules():
             walk.add(name, fn)
     except Unknown:
         return None
     return hashlib.sha256("\n".join([own, *versions(), *walk.found]).encode(errors="replace")).hexdigest()
 
 
-def _batching_rules() -> list[tuple[str, Callable]]:
-    """The batching rules of third parties; none where that part of fedcore has not been imported."""
-    registry = sys.modules.get("fedcore.graphs.batched.batched_value")
-    rules = registry.batching_rules if registry is not None else {}
-    return sorted((name, fn) for name, fn in rules.items() if _is_foreign(fn))
+def _rules() -> list[tuple[str, Callable]]:
+    """Kernels and batching rules of third parties; none where that part of fedcore has not been imported."""
+    tables = (("graphs.stages.kernels", "kernels"), ("graphs.batched.batched_value", "batching_rules"))
+    found: list[tuple[str, Callable]] = []
+    for module, table in tables:
+        known = getattr(sys.modules.get(f"fedcore.{module}"), table, {})
+        found += sorted((f"{table} {name}", fn) for name, fn in known.items() if _is_foreign(fn))
+    return found
 
 
 @functools.cache
@@ -148,7 +151,7 @@ class _Walk:
         elif isinstance(value, np.dtype):
             yield value.str
         elif isinstance(value, Intrinsic):
-            yield from (value.name, value.signature_text, *value.functions())
+            yield from (value.name, *value.facts(), *value.functions())
         elif callable(getattr(value, "python_function", None)):  # a tf.function
             yield value.python_function
         elif callable(getattr(getattr(value, "module", None), "source_digest", None)):  # a computation

@@ -8,21 +8,10 @@ import attrs
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module, Operation, Symbol
 from fedcore.ir.calls import repeatable_symbols
-from fedcore.ir.operations import PLACED, lookup
+from fedcore.ir.operations import PLACED, TO_CLIENTS, TO_SERVER, lookup
 from fedcore.types import FederatedType, StructType, Type, member_of
 
 AT_SERVER, AT_CLIENTS = "SERVER", "CLIENTS"
-
-
-_COPIES = (
-    "federated_apply",
-    "federated_broadcast",
-    "federated_eval",
-    "federated_map",
-    "federated_value",
-    "federated_zip",
-)
-"""Placed operations whose result is constant where their operands are: they need no client's data."""
 
 
 @attrs.define(eq=False)
@@ -56,6 +45,16 @@ class Node:
         if self.op is None:
             raise FedcoreError(f"%{self.name} is a parameter: no operation makes it")
         return self.op
+
+    @property
+    def is_aggregation(self) -> bool:
+        return self.op is not None and lookup(self.op.kind).crosses == TO_SERVER
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the value is sent to the clients: a constant is computed there instead."""
+        sends = self.op is not None and lookup(self.op.kind).crosses == TO_CLIENTS
+        return sends and self.where == AT_CLIENTS and not self.is_constant
 
     def sources(self) -> list["Node"]:
         return [n for i in self.inputs for n in nodes_of(i)]
@@ -139,6 +138,7 @@ class Dataflow:
             return inputs[0][op.attributes["index"]]
         if op.kind == "struct" and _has_placement(op.type):
             return tuple(inputs)
+        _check_is_core(op)
         sources = [n for i in inputs for n in nodes_of(i)]
         constant = self._is_constant(op, inputs, sources)
         where, level = self._place(op, sources, constant=constant)
@@ -148,20 +148,20 @@ class Dataflow:
 
     def _is_constant(self, op: Operation, inputs: list, sources: list[Node]) -> bool:
         declared = lookup(op.kind)
-        if (declared.level == PLACED and op.kind not in _COPIES) or declared.draws:
+        if (declared.level == PLACED and declared.staged_by is None) or declared.draws:
             return False
         symbols = [i for i in inputs if isinstance(i, str)]
         return all(s in self._repeatable for s in symbols) and all(n.is_constant for n in sources)
 
     def _place(self, op: Operation, sources: list[Node], *, constant: bool) -> tuple[str, int]:
         deepest = max((n.level for n in sources), default=0)
-        if op.kind == "federated_aggregate":
+        declared = lookup(op.kind)
+        if declared.crosses == TO_SERVER:
             return AT_SERVER, self._client_level(sources) + 1
         if isinstance(op.type, FederatedType) and op.type.placement.name == AT_CLIENTS:
             if constant:
                 return AT_CLIENTS, 1
-            sent = op.kind in ("federated_broadcast", "federated_value")
-            return AT_CLIENTS, deepest + 1 if sent else max(deepest, 1)
+            return AT_CLIENTS, deepest + 1 if declared.crosses == TO_CLIENTS else max(deepest, 1)
         if any(n.where == AT_CLIENTS for n in sources):
             raise FedcoreError(f"{op.kind} ({op.location}) takes a client value to the server without an aggregation")
         return AT_SERVER, deepest
@@ -186,16 +186,14 @@ class Dataflow:
         compute only what is sent.
         """
         for node in reversed(self.needed):
-            if node.op is None or node.op.kind == "federated_broadcast":
+            if node.op is None or node.is_sent:
                 continue
             users = [self._stage_of_use(node, user) for user in self.users(node)]
             if node.where == AT_SERVER:
-                if users and node not in self.in_result and node.op.kind != "federated_aggregate":
+                if users and node not in self.in_result and not node.is_aggregation:
                     node.level = max(node.level, min(users))
                 continue
-            free = all(
-                s.is_input or s.where == AT_SERVER or s.operation.kind == "federated_broadcast" for s in node.sources()
-            )
+            free = all(s.is_input or s.where == AT_SERVER or s.is_sent for s in node.sources())
             if free and users and node not in self.in_result:
                 node.level = max(node.level, min(users))
 
@@ -204,9 +202,18 @@ class Dataflow:
 
         An aggregation at the server takes what its zero is made of a crossing earlier: its clients need it.
         """
-        if node.where == AT_SERVER and user.op is not None and user.op.kind == "federated_aggregate":
+        if node.where == AT_SERVER and user.is_aggregation:
             return user.level - 2
         return user.level if user.where == node.where else user.level - 1
+
+
+def _check_is_core(op: Operation) -> None:
+    declared = lookup(op.kind)
+    if declared.level == PLACED and declared.staged_by is None and declared.crosses != TO_SERVER:
+        raise FedcoreError(
+            f"{op.kind} ({op.location}) has neither a lowering (@{op.kind}.lowering) nor a form inside a stage "
+            f"(@{op.kind}.in_stage)"
+        )
 
 
 def _is_part_of_input(op: Operation, sources: list[Node]) -> bool:

@@ -1,5 +1,6 @@
 """Passes by name, and pipelines of them as one line of text."""
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,15 +12,29 @@ from fedcore.ir import Module, verify
 from fedcore.ir.first_use import imported
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
-DEFAULT_PIPELINE = f"{LOWERING},partition,dead-leaf-elimination,fuse,plan"
+PLANNING = "partition,dead-leaf-elimination,fuse,plan"
+DEFAULT_PIPELINE = f"{LOWERING},{PLANNING}"
+
+NAMED = {"default": DEFAULT_PIPELINE, "lowering": LOWERING, "planning": PLANNING}
+"""Pipelines that have a name: `default,mine` and `lowering,mine,planning` put a pass into the default one."""
 
 
-def pipeline_with(plan_options: Mapping[str, object]) -> str:
-    """The default pipeline with options of its last pass, `plan`."""
-    if not plan_options:
-        return DEFAULT_PIPELINE
-    written = ",".join(f"{key}={str(value).lower()}" for key, value in sorted(plan_options.items()))
-    return f"{DEFAULT_PIPELINE}{{{written}}}"
+def pipeline_with(plan_options: Mapping[str, object], pipeline: str = "default") -> str:
+    """The pipeline, names of pipelines written out, with options of its pass `plan` where it has none of its own."""
+    return _expanded(pipeline, tuple(sorted((key, str(value).lower()) for key, value in plan_options.items())))
+
+
+@functools.lru_cache(maxsize=64)
+def _expanded(pipeline: str, plan_options: tuple[tuple[str, str], ...]) -> str:
+    items = []
+    for name, own in _items(pipeline):
+        options = {**dict(plan_options), **own} if name == "plan" else own
+        items.append(_written(name, options))
+    return ",".join(items)
+
+
+def _written(name: str, options: Mapping[str, str]) -> str:
+    return f"{name}{{{','.join(f'{key}={value}' for key, value in options.items())}}}" if options else name
 
 
 # Our own passes are imported when named; passes from elsewhere register when their module is imported.
@@ -68,6 +83,9 @@ class Pass:
 def compiler_pass(name: str, *, idempotent: bool = True):
     """Registers a pass; `fedcore opt -p name{option=value}` runs it."""
 
+    if name in NAMED:
+        raise FedcoreError(f"a pass cannot be called {name!r}: that names the pipeline {NAMED[name]}")
+
     def register(fn):
         global _registrations
         if name in _registry or name not in BUILT_IN:
@@ -99,28 +117,50 @@ _ITEM = re.compile(r"\s*([A-Za-z0-9_\-]+)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
 
 
 def parse_pipeline(text: str) -> list[tuple[Pass, dict[str, object]]]:
-    """`a,b{option=1}` as passes with their options; an unknown pass or option is an error that lists the known."""
-    found, position = [], 0
+    """`a,b{option=1}` as passes with their options. `default` stands for the passes of the default pipeline.
+
+    Raises:
+        FedcoreError: a pass or an option is unknown; the message lists the known ones.
+    """
+    return [(one := get_pass(name), _options(one, options)) for name, options in _items(text)]
+
+
+def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The names of a pipeline with their options as written; names of pipelines are written out."""
+    position = 0
     while position < len(text):
         match = _ITEM.match(text, position)
         if match is None:
             raise FedcoreError(
                 f"the pipeline {text!r} is not understood at {text[position:]!r}: write 'a,b{{option=1}}'"
             )
-        one = get_pass(match[1])
-        found.append((one, _options(one, match[2] or "")))
+        name, options = match[1], _pairs(match[1], match[2] or "")
         position = match.end()
-    return found
+        if name not in NAMED:
+            yield name, options
+            continue
+        if options:
+            raise FedcoreError(f"{name} is the pipeline {NAMED[name]}: only its passes take options")
+        yield from _items(NAMED[name])
 
 
-def _options(one: Pass, text: str) -> dict[str, object]:
-    known, given = one.options(), {}
+def _pairs(name: str, text: str) -> dict[str, str]:
+    given = {}
     for pair in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (part.strip() for part in pair.partition("="))
-        if key not in known or not equals:
-            raise FedcoreError(f"the pass {one.name} has no option {pair!r}; it has {', '.join(known) or 'none'}")
-        given[key] = _option_value(one, key, value, known[key])
+        if not equals:
+            raise FedcoreError(f"the option {pair!r} of {name} has no value: write '{name}{{{pair}=1}}'")
+        given[key] = value
     return given
+
+
+def _options(one: Pass, given: dict[str, str]) -> dict[str, object]:
+    known = one.options()
+    for key, value in given.items():
+        if key not in known:
+            text = f"{key}={value}"
+            raise FedcoreError(f"the pass {one.name} has no option {text!r}; it has {', '.join(known) or 'none'}")
+    return {key: _option_value(one, key, value, known[key]) for key, value in given.items()}
 
 
 def _option_value(one: Pass, key: str, value: str, default):

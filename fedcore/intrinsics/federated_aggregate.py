@@ -1,11 +1,13 @@
 from fedcore.intrinsics.rules import zero_fits
-from fedcore.ir.operations import intrinsic
+from fedcore.ir.operations import TO_SERVER, intrinsic
 
 
 @intrinsic(
     "(value: {T}@CLIENTS, zero: Z, accumulate: (<A,T> -> A), merge: (<A,A> -> A), report: (A -> R) -> R@SERVER)",
     rule=zero_fits("accumulate"),
     widens={"A": "Z"},
+    crosses=TO_SERVER,
+    per_client="accumulate",
 )
 def federated_aggregate(value, zero, accumulate, merge, report):
     """Folds client values into one at the server, by blocks of clients and a tree of merges.

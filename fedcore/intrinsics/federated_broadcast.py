@@ -1,8 +1,8 @@
 from fedcore.intrinsics.all_equal import AllEqual
-from fedcore.ir.operations import intrinsic
+from fedcore.ir.operations import TO_CLIENTS, intrinsic
 
 
-@intrinsic("(value: T@SERVER -> T@CLIENTS)")
+@intrinsic("(value: T@SERVER -> T@CLIENTS)", crosses=TO_CLIENTS)
 def federated_broadcast(value, *, clients):
     """Sends the server's value to every client.
 

@@ -1,7 +1,7 @@
 from fedcore.ir.operations import intrinsic
 
 
-@intrinsic("(fn: (-> U) -> U@SERVER) | (fn: (-> U) -> {U}@CLIENTS)", attributes=("placement",))
+@intrinsic("(fn: (-> U) -> U@SERVER) | (fn: (-> U) -> {U}@CLIENTS)", attributes=("placement",), per_client="fn")
 def federated_eval(fn, placement, *, clients):
     """Runs `fn`, which takes no argument, at `placement`.
 
@@ -9,3 +9,8 @@ def federated_eval(fn, placement, *, clients):
         >>> state = fc.federated_eval(make_initial_state, fc.SERVER)
     """
     return [fn() for _ in range(clients)] if placement == "CLIENTS" else fn()
+
+
+@federated_eval.in_stage
+def _(fn):
+    return fn()

@@ -1,7 +1,10 @@
 from fedcore.ir.operations import intrinsic
 
 
-@intrinsic("(fn: (T -> U), arg: {T}@CLIENTS -> {U}@CLIENTS) | (fn: (T -> U), arg: T@SERVER -> U@SERVER)")
+@intrinsic(
+    "(fn: (T -> U), arg: {T}@CLIENTS -> {U}@CLIENTS) | (fn: (T -> U), arg: T@SERVER -> U@SERVER)",
+    per_client="fn",
+)
 def federated_map(fn, arg, *, operand_types):
     """Applies `fn` to every client's value (or to the server's).
 
@@ -12,3 +15,8 @@ def federated_map(fn, arg, *, operand_types):
     """
     at_clients = operand_types[1].placement.name == "CLIENTS"
     return [fn(x) for x in arg] if at_clients else fn(arg)
+
+
+@federated_map.in_stage
+def _(fn, arg):
+    return fn(arg)

@@ -24,3 +24,8 @@ def random_seed(*, seed):
     """What `federated_random_seed` does at one placement."""
     number = seed.number()
     return np.int64(number) if isinstance(number, int) else number
+
+
+@federated_random_seed.in_stage
+def _(*, salt):
+    return random_seed.emit([], salt=salt)

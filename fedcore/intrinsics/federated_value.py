@@ -1,8 +1,8 @@
 from fedcore.intrinsics.all_equal import AllEqual
-from fedcore.ir.operations import intrinsic
+from fedcore.ir.operations import TO_CLIENTS, intrinsic
 
 
-@intrinsic("(value: T -> T@SERVER) | (value: T -> T@CLIENTS)", attributes=("placement",))
+@intrinsic("(value: T -> T@SERVER) | (value: T -> T@CLIENTS)", attributes=("placement",), crosses=TO_CLIENTS)
 def federated_value(value, placement, *, clients):
     """Places an unplaced value: `placement` is fc.SERVER or fc.CLIENTS.
 

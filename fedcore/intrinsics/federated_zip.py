@@ -1,4 +1,6 @@
+from fedcore.ir.active import active_builder
 from fedcore.ir.operations import intrinsic
+from fedcore.ir.values import Value
 from fedcore.types import FederatedType, StructType
 
 
@@ -20,6 +22,17 @@ def federated_zip(value, *, operand_types, clients):
 
     at_server = _placement(type_) == "SERVER"
     return of_client(value, type_, 0) if at_server else [of_client(value, type_, k) for k in range(clients)]
+
+
+@federated_zip.in_stage
+def _named(value, *, result_type):
+    """The tuple of members as a struct, with the names and containers of the result."""
+    if isinstance(value, Value):
+        return value
+    builder = active_builder()
+    assert builder is not None
+    parts = [_named(v, result_type=t) for v, t in zip(value, result_type.types, strict=True)]
+    return builder.append("struct", parts, result_type.with_types([p.type for p in parts]))
 
 
 def _placement(type_) -> str | None:

@@ -70,7 +70,7 @@ def _fold_typing(types, attributes):
     return StructType([(n, FederatedType(t, CLIENTS, False)) for n, t in result.items()])
 
 
-@operation(_fold_typing, level=PLAN)
+@operation(_fold_typing, level=PLAN, per_client="stage")
 def fold(zero, stage, *arguments, operand_types, clients, keeps=False):
     """Folds blocks of clients, each from `zero` in client order; one partial per block.
 
@@ -105,7 +105,7 @@ def _collect_typing(types, attributes):
     return FederatedType(application_type(types[0], members, "collect"), CLIENTS, False)
 
 
-@operation(_collect_typing, level=PLAN)
+@operation(_collect_typing, level=PLAN, per_client="stage")
 def collect(stage, *arguments, clients):
     """Runs a stage at every client and keeps what each returns."""
     return [stage(*(a[k] for a in arguments)) for k in range(clients)]

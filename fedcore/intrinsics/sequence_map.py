@@ -1,7 +1,7 @@
 from fedcore.ir.operations import LOCAL, intrinsic
 
 
-@intrinsic("(fn: (T -> U), arg: T* -> U*)", level=LOCAL)
+@intrinsic("(fn: (T -> U), arg: T* -> U*)", level=LOCAL, per_element="fn")
 def sequence_map(fn, arg):
     """Applies `fn` to every element of a sequence, when the element is drawn.
 

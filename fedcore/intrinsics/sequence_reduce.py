@@ -7,6 +7,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
     level=LOCAL,
     rule=zero_fits("op"),
     widens={"A": "Z"},
+    per_element="op",
 )
 def sequence_reduce(value, zero, op):
     """Folds the elements of a sequence in order; an empty sequence gives `zero`.

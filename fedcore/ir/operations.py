@@ -38,6 +38,9 @@ _declared: list[str] = []
 
 PLACED, LOCAL, PLAN = "placed", "local", "plan"
 
+TO_CLIENTS, TO_SERVER = "to clients", "to server"
+"""Directions in which a placed operation crosses between placements."""
+
 ENTRY_POINTS = "fedcore.intrinsics"
 """The group of entry points whose modules declare operations of third parties."""
 
@@ -96,6 +99,18 @@ def declarations() -> int:
     return len(_declared)
 
 
+def note_declaration(name: str) -> None:
+    """Notes that an operation, or a function of it, is declared: programs are compiled again."""
+    _declared.append(name)
+
+
+def _unchanged(value):
+    return value
+
+
+_OF_AGGREGATION = ("value", "zero", "accumulate", "merge", "report")
+
+
 class Intrinsic:
     """One operation of the language: signature, meaning, and a lowering where it is derived.
 
@@ -117,6 +132,9 @@ class Intrinsic:
         constants: Mapping[str, str] | None = None,
         widens: Mapping[str, str] | None = None,
         draws: bool = False,
+        crosses: str | None = None,
+        per_client: str | None = None,
+        per_element: str | None = None,
     ):
         self.name = name or meaning.__name__
         self.meaning = meaning
@@ -129,13 +147,32 @@ class Intrinsic:
         self._widens = dict(widens or {})
         self.attributes = tuple(attributes)
         self.draws = draws
+        self.crosses = crosses
         self.lowered_by: Callable | None = None
+        self.staged_by: Callable | None = _unchanged if crosses == TO_CLIENTS else None
         self.__doc__ = meaning.__doc__
         self.__name__ = self.name
         parameters = inspect.signature(meaning).parameters.values()
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.__signature__ = inspect.Signature(positional)
         self.meaning_keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY or p.name in self.attributes]
+        operands = [p.name for p in positional if p.name not in self.attributes]
+        self.per_client = self._index_of(operands, per_client)
+        self.per_element = self._index_of(operands, per_element)
+        if crosses not in (None, TO_CLIENTS, TO_SERVER):
+            raise FedcoreError(f"{self.name}: `crosses` is TO_CLIENTS or TO_SERVER, not {brief(crosses)}")
+        if crosses == TO_SERVER and tuple(operands) != _OF_AGGREGATION:
+            raise FedcoreError(
+                f"{self.name} crosses to the server, so it takes {', '.join(_OF_AGGREGATION)}; "
+                f"it takes {', '.join(operands)}. Others are written in fc.federated_aggregate, by a lowering"
+            )
+        if crosses == TO_CLIENTS and len(operands) != 1:
+            raise FedcoreError(f"{self.name} crosses to the clients, so it takes one value, which is sent unchanged")
+
+    def _index_of(self, operands: list[str], name: str | None) -> int | None:
+        if name is not None and name not in operands:
+            raise FedcoreError(f"{self.name} has no parameter {name!r}; it has {', '.join(operands)}")
+        return None if name is None else operands.index(name)
 
     def __repr__(self):
         return f"<intrinsic {self.name} : {self.signature_text or 'any'}>"
@@ -143,12 +180,35 @@ class Intrinsic:
     def lowering(self, fn: Callable) -> Callable:
         """Registers how this operation is written in others; takes and returns Values."""
         self.lowered_by = fn
-        _declared.append(self.name)
+        note_declaration(self.name)
+        return fn
+
+    def in_stage(self, fn: Callable) -> Callable:
+        """Registers how a core operation is written in local operations, inside a stage of its placement.
+
+        `fn` takes members in place of placed values, tuples of them in place of structs of placed values, and Python
+        functions in place of functions; by keyword, if it asks for them, the attributes, `salt` and `result_type`,
+        the member type of the result. The result is constant if all operands are.
+        """
+        self.staged_by = fn
+        note_declaration(self.name)
         return fn
 
     def functions(self) -> list[Callable | None]:
         """The functions that say what it does."""
-        return [self.meaning, self.lowered_by, self._typing, self._rule]
+        return [self.meaning, self.lowered_by, self.staged_by, self._typing, self._rule]
+
+    def facts(self) -> tuple:
+        """What is declared beside the functions."""
+        return (
+            self.signature_text,
+            self.level,
+            self.attributes,
+            self.draws,
+            self.crosses,
+            self.per_client,
+            self.per_element,
+        )
 
     # Types.
 
@@ -352,7 +412,7 @@ def _declare(op: Intrinsic) -> Intrinsic:
     known = _registry.get(op.name)
     if known is not None and _written_at(known) != _written_at(op):
         raise FedcoreError(f"an operation called {op.name!r} is declared already")
-    _declared.append(op.name)
+    note_declaration(op.name)
     _registry[op.name] = op
     return op
 
@@ -371,6 +431,9 @@ def intrinsic(
     constants: Mapping[str, str] | None = None,
     widens: Mapping[str, str] | None = None,
     draws: bool = False,
+    crosses: str | None = None,
+    per_client: str | None = None,
+    per_element: str | None = None,
 ):
     """Declares an operation by its signature in the type notation; decorates its meaning.
 
@@ -383,6 +446,12 @@ def intrinsic(
         widens: by type variable, the variable that it starts as while functions are traced; it may become wider.
         draws: it draws random numbers itself, or its lowering does; its meaning may take the keyword `seed`, a
             `fedcore.ir.interpret.Seed`.
+        crosses: TO_CLIENTS: it sends its one operand unchanged. TO_SERVER: it is an aggregation, with the parameters of
+            `federated_aggregate`. Default: it stays at its placement.
+        per_client: the function parameter that runs once for each client, with the seed of the client.
+        per_element: the function parameter that runs once for each element of a sequence, with the element's seed.
+    Raises:
+        FedcoreError: `crosses`, `per_client` or `per_element` does not fit the parameters.
     """
     return lambda meaning: _declare(
         Intrinsic(
@@ -395,6 +464,9 @@ def intrinsic(
             constants=constants,
             widens=widens,
             draws=draws,
+            crosses=crosses,
+            per_client=per_client,
+            per_element=per_element,
         )
     )
 
@@ -407,12 +479,13 @@ def operation(
     attributes: Sequence[str] = (),
     constants: Mapping[str, str] | None = None,
     draws: bool = False,
+    per_client: str | None = None,
 ):
     """Declares an operation whose result type `typing(operand_types, attributes)` computes.
 
     Args:
         name: of the operation. Default: the name of the meaning.
-        attributes, constants, draws: as for `intrinsic`.
+        attributes, constants, draws, per_client: as for `intrinsic`.
     """
     return lambda meaning: _declare(
         Intrinsic(
@@ -424,8 +497,20 @@ def operation(
             name=name,
             constants=constants,
             draws=draws,
+            per_client=per_client,
         )
     )
 
 
-__all__ = ["LOCAL", "PLACED", "PLAN", "Intrinsic", "intrinsic", "lookup", "operation", "registered"]
+__all__ = [
+    "LOCAL",
+    "PLACED",
+    "PLAN",
+    "TO_CLIENTS",
+    "TO_SERVER",
+    "Intrinsic",
+    "intrinsic",
+    "lookup",
+    "operation",
+    "registered",
+]

@@ -22,7 +22,7 @@ from fedcore.runtime.failures import reason
 from fedcore.runtime.report import Report
 from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
-from fedcore.types import FederatedType, StructType, Type, leaves, strip_placement
+from fedcore.types import FederatedType, StructType, Type, contains, leaves, strip_placement
 
 
 class ReferenceRuntime:
@@ -79,7 +79,7 @@ def evaluator(clients: int) -> Callable:
     def evaluate(op: Operation, types: list[Type], values: list, seed: Seed | None):
         if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
             return _element(values[0], op.attributes["index"])
-        values = [_per_member(op, i, v) if isinstance(v, Callee) else v for i, v in enumerate(values)]
+        values = [_per_member(op, types, i, v) if isinstance(v, Callee) else v for i, v in enumerate(values)]
         declared = lookup(op.kind)
         keywords = declared.variables(op, types)
         if "clients" in declared.meaning_keywords:
@@ -105,19 +105,16 @@ def _element(value: list, index: int) -> list:
     return [v[index] for v in value]
 
 
-def _per_member(op: Operation, index: int, function: Callee) -> Callable:
+def _per_member(op: Operation, types: list[Type], index: int, function: Callee) -> Callable:
     """A function that draws, with the seed of the client or element that it is called for: they come in order."""
-    if op.kind in ("sequence_map", "sequence_reduce"):
+    declared = lookup(op.kind)
+    if index == declared.per_element:
         numbers = itertools.count()
         return lambda *arguments: function.for_element(next(numbers))(*arguments)
-    if index == _CLIENT_FUNCTION.get(op.kind, 0 if _of_clients(op.type) else -1):
+    if index == declared.per_client and any(contains(t, _of_clients) for t in (op.type, *types)):
         numbers = itertools.count()
         return lambda *arguments: function.for_client(next(numbers))(*arguments)
     return function
-
-
-# Which operand runs once at each client, where the result does not tell.
-_CLIENT_FUNCTION = {"federated_aggregate": 2, "fold": 1, "collect": 0, "call": -1}
 
 
 def _of_clients(type_: Type) -> bool:

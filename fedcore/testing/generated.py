@@ -1,8 +1,10 @@
 """Types and values for a signature: what `check_intrinsic` calls an intrinsic with."""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
+import ml_dtypes
 import numpy as np
 
 import fedcore as fc
@@ -11,6 +13,7 @@ from fedcore.errors import TypeMismatch
 from fedcore.types import (
     AbstractType,
     Alternative,
+    DType,
     FederatedType,
     FunctionType,
     SequenceType,
@@ -31,6 +34,9 @@ _KINDS: dict[str, list] = {
     "integer": ["int32", "uint8", {"a": "int64", "b": ("int32", (2,))}],
     "tensor": ["float32", "bool", {"a": "str", "b": ("int32", (2,))}],
 }
+
+ATTRIBUTE = 3
+"""The value of a generated attribute."""
 
 
 @attrs.frozen
@@ -81,7 +87,7 @@ def _bindings(alternative: Alternative, kinds: dict[str, str]) -> Iterator[dict[
 def _attribute(name: str, alternative: Alternative | None):
     if name == "placement" and alternative is not None and isinstance(alternative.result, FederatedType):
         return alternative.result.placement
-    return "float32" if name == "dtype" else 3
+    return "float32" if name == "dtype" else ATTRIBUTE
 
 
 def _argument(type_: Type, variables: dict[str, Type]) -> Type | Callable:
@@ -108,40 +114,78 @@ def _numeric(type_: Type) -> bool:
 
 
 def _known(type_: Type) -> Type:
-    """Unknown sizes become 2: a generated value has a shape."""
+    """Unknown sizes become known ones, larger than the attributes: a generated value has a shape."""
+    size = ATTRIBUTE + 2
     if isinstance(type_, TensorType):
-        return TensorType(type_.dtype, (2,) if type_.shape is None else [2 if s is None else s for s in type_.sizes])
+        return TensorType(type_.dtype, (size,) if type_.shape is None else [s or size for s in type_.sizes])
     return type_.map_children(_known)
 
 
-def value_of(type_: Type, clients: int, rng: np.random.Generator):
-    """A small value of the type: integers and halves, so that float32 sums stay exact; text of one letter."""
-    if isinstance(type_, FederatedType):
-        if type_.placement == fc.CLIENTS and not type_.all_equal:
-            return [value_of(type_.member, clients, rng) for _ in range(clients)]
-        return value_of(type_.member, clients, rng)
-    if isinstance(type_, SequenceType):
-        return [value_of(type_.element, clients, rng) for _ in range(int(rng.integers(0, 4)))]
-    if isinstance(type_, StructType):
-        parts = [value_of(t, clients, rng) for t in type_.types]
-        named = len(parts) > 0 and None not in type_.names
-        return dict(zip(type_.names, parts, strict=True)) if named else tuple(parts)
-    if not isinstance(type_, TensorType):
-        raise TypeMismatch(f"no value of type {type_} is made up")
-    return _tensor(type_, rng)
+SPREADS = ("small", "offset", "mixed")
+"""Ranges of generated numbers: near 0, near a large number, and of several orders of magnitude.
+
+Sums of a few stay exact in float32, so that a correct result does not depend on the order of the sum. Squares near the
+large number are not exact: a formula that cancels them shows.
+"""
+
+_LENGTHS = (5, 0, 1, 8, 3)
+"""Lengths of generated sequences: some are longer than `ATTRIBUTE`."""
 
 
-def _tensor(type_: TensorType, rng: np.random.Generator):
-    shape = tuple(s or 0 for s in type_.sizes)
-    if type_.dtype.name == "str":
-        letters = np.array([b"a", b"b"], object)[rng.integers(0, 2, shape)]
-        return letters if shape else bytes(letters)
-    if type_.dtype.name == "bool":
-        return np.asarray(rng.integers(0, 2, shape)).astype(np.bool_)
-    low = 0 if type_.dtype.numpy.kind == "u" else -8
-    numbers = np.asarray(rng.integers(low, 9, shape)).astype(type_.dtype.numpy)
-    halves = numbers / type_.dtype.numpy.type(2) if type_.dtype.is_inexact else numbers
-    return np.asarray(halves).astype(type_.dtype.numpy)
+class Values:
+    """Generates values of types: numbers of one spread, text of one letter, sequences of several lengths."""
+
+    def __init__(self, clients: int, seed: Sequence[int], spread: str = "small"):
+        self._clients = clients
+        self._rng = np.random.default_rng(seed)
+        self._spread = spread
+        self._lengths = itertools.cycle(_LENGTHS)
+
+    def value(self, type_: Type):
+        if isinstance(type_, FederatedType):
+            if type_.placement == fc.CLIENTS and not type_.all_equal:
+                return [self.value(type_.member) for _ in range(self._clients)]
+            return self.value(type_.member)
+        if isinstance(type_, SequenceType):
+            return [self.value(type_.element) for _ in range(next(self._lengths))]
+        if isinstance(type_, StructType):
+            parts = [self.value(t) for t in type_.types]
+            named = len(parts) > 0 and None not in type_.names
+            return dict(zip(type_.names, parts, strict=True)) if named else tuple(parts)
+        if not isinstance(type_, TensorType):
+            raise TypeMismatch(f"no value of type {type_} is generated")
+        return self._tensor(type_)
+
+    def _tensor(self, type_: TensorType):
+        shape = tuple(s or 0 for s in type_.sizes)
+        if type_.dtype.name == "str":
+            letters = np.array([b"a", b"b"], object)[self._rng.integers(0, 2, shape)]
+            return letters if shape else bytes(letters)
+        if type_.dtype.name == "bool":
+            return np.asarray(self._rng.integers(0, 2, shape)).astype(np.bool_)
+        dtype = type_.dtype.numpy
+        numbers = np.asarray(self._rng.integers(0 if dtype.kind == "u" else -8, 9, shape))
+        if type_.dtype.is_inexact:
+            return (self._spread_out(numbers / 2, *_of_floats(type_.dtype))).astype(dtype)
+        return self._spread_out(numbers, *_of_integers(dtype)).astype(dtype)
+
+    def _spread_out(self, numbers: np.ndarray, offset, scales) -> np.ndarray:
+        if self._spread == "offset":
+            return np.asarray(numbers + offset)
+        if self._spread == "mixed":
+            return np.asarray(numbers * np.asarray(scales)[self._rng.integers(0, len(scales), numbers.shape)])
+        return numbers
+
+
+def _of_floats(dtype: DType) -> tuple[float, tuple[float, ...]]:
+    """The offset and the scales of a dtype: about half of its bits."""
+    bits = ml_dtypes.finfo(dtype.numpy).nmant // 2
+    return 2.0 ** (bits + 1), (2.0 ** -(bits // 4), 1.0, 2.0 ** (bits // 2))
+
+
+def _of_integers(dtype: np.dtype) -> tuple[int, tuple[int, ...]]:
+    most = int(np.iinfo(dtype).max)
+    return min(4096, most // 8), (1, max(1, min(16, most // 64)), max(1, min(256, most // 64)))
 
 
 def wrong_types(type_: Type) -> Iterator[Type]:

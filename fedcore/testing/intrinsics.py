@@ -3,19 +3,23 @@
 import ast
 import builtins
 import doctest
-from collections.abc import Iterable, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 import fedcore as fc
 from fedcore import context
+from fedcore.compiler.inlining import with_parameters
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TypeMismatch
-from fedcore.ir import Intrinsic, Module, lookup, parse_module
+from fedcore.ir import Intrinsic, Module, Value, lookup, parse_module
+from fedcore.ir.operations import LOCAL
 from fedcore.runtime import Report
-from fedcore.testing.generated import Call, calls_of, value_of, wrong_types
+from fedcore.testing.generated import SPREADS, Call, Values, calls_of, wrong_types
 from fedcore.testing.laws import LawBroken, difference
-from fedcore.types import FederatedType, SequenceType, Type, member_of
+from fedcore.types import FederatedType, SequenceType, TensorType, Type, is_static, leaves, member_of
 
 CLIENTS = (0, 1, 2, 3, 7)
 
@@ -25,7 +29,9 @@ def check_intrinsic(op: Intrinsic | str, cases: Iterable[tuple[Computation, Sequ
 
     Laws: the documentation begins with a sentence and ends with an example that runs; a wrong argument is refused
     with both sides shown; a program with the intrinsic prints and parses; its meaning, its lowering and the local
-    runtime give the same, for 0, 1, 2, 3 and 7 clients.
+    runtime give the same, for 0, 1, 2, 3 and 7 clients. A local intrinsic is also mapped over clients, which the local
+    runtime computes side by side. Numbers are near 0, near a large number, and of several orders of magnitude;
+    sequences have up to 8 elements.
 
     Args:
         op: the intrinsic, or its name.
@@ -46,9 +52,13 @@ def check_intrinsic(op: Intrinsic | str, cases: Iterable[tuple[Computation, Sequ
     for call in calls:
         _refusals(op, call)
     ran = 0
-    for computation, inputs in [*_generated(op, calls), *(cases or ())]:
-        _check_program(op, computation.module, list(inputs))
-        ran += 1
+    runtime = fc.runtime.local(workers_per_device=1, default_num_clients=0)
+    try:
+        for computation, inputs in itertools.chain(_generated(op, calls), cases or ()):
+            _check_program(op, computation.module, list(inputs), runtime)
+            ran += 1
+    finally:
+        runtime.close()
     if not ran:
         raise LawBroken(f"{op.name} is run", "no calls can be generated from its signature, so give cases")
     return ran
@@ -123,14 +133,12 @@ def _run_example(op: Intrinsic, source: str, types: dict[str, Type], functions: 
         return 0
 
     computation = _traced(body, list(types.values()))
-    rng = np.random.default_rng(0)
-    _reference(computation.module, [value_of(t, 2, rng) for t in types.values()])
+    values = Values(clients=2, seed=[0])
+    _reference(computation.module, [values.value(t) for t in types.values()])
 
 
 def _traced(body, types: list[Type]) -> Computation:
     """A computation over the types; `body` takes the tuple of its values."""
-    from fedcore.compiler.inlining import with_parameters
-
     return fc.federated_computation(with_parameters(lambda *values: body(values), len(types)), *types)
 
 
@@ -166,9 +174,7 @@ def _program(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
 
     def body(values):
         *own, counted = values
-        result = op(**{**call.arguments, **dict(zip(types, own, strict=True))}, **call.attributes)
-        if isinstance(member_of(result.type), SequenceType):  # no result of a computation: its elements are added up
-            result = fc.sequence_sum(result)
+        result = _called_on(op, call, types, own)
         if isinstance(result.type, FederatedType) and result.type.all_equal and result.type.placement == fc.CLIENTS:
             return fc.federated_map(lambda x, _: x, (result, counted))
         return result
@@ -176,32 +182,89 @@ def _program(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
     return _traced(body, [*types.values(), FederatedType("int32", fc.CLIENTS)])
 
 
-def _generated(op: Intrinsic, calls: list[Call]):
+def _program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
+    """The local intrinsic mapped over client values of the types."""
+
+    def body(values):
+        *own, index = values
+
+        def of_client(*members):
+            return _in_own_place(_called_on(op, call, types, members[:-1]), members[-1])
+
+        results = fc.federated_map(with_parameters(of_client, len(own) + 1), (*own, index))
+        return results if not _is_numeric(member_of(results.type)) else fc.federated_sum(results)
+
+    at_clients = [FederatedType(t, fc.CLIENTS) for t in types.values()]
+    return _traced(body, [*at_clients, FederatedType("int32", fc.CLIENTS)])
+
+
+def _in_own_place(value: Value, index: Value):
+    """The value as element `index` of a struct of zeros, where there are zeros of its type.
+
+    The sum of such structs keeps clients apart, and clients that are aggregated run batched.
+    """
+    if _is_numeric(value.type, "bool"):
+        value = fc.cast(value, "int32")
+    if not _is_numeric(value.type):
+        return value
+    zero = fc.generic_zero(value.type)
+    return tuple(fc.where(fc.equal(index, k), value, zero) for k in range(_SIDE_BY_SIDE))
+
+
+def _is_numeric(type_: Type, dtype: str | None = None) -> bool:
+    """Whether all leaves are numbers (or of the dtype) of known shapes, and there is one."""
+    found = [t for _, t in leaves(type_)]
+    return bool(found) and all(
+        isinstance(t, TensorType)
+        and is_static(t.shape)
+        and (t.dtype.is_numeric if dtype is None else t.dtype.name == dtype)
+        for t in found
+    )
+
+
+def _called_on(op: Intrinsic, call: Call, types: dict[str, Type], values: Sequence) -> Value:
+    result = op(**{**call.arguments, **dict(zip(types, values, strict=True))}, **call.attributes)
+    if isinstance(member_of(result.type), SequenceType):  # no result of a computation: its elements are added up
+        return fc.sequence_sum(result)
+    return result
+
+
+def _generated(op: Intrinsic, calls: list[Call]) -> Iterator[tuple[Computation, list]]:
     for index, call in enumerate(calls):
         types = call.types()
         try:
-            computation = _program(op, call, types)
+            programs = [(_program(op, call, types), _SIZES)]
         except TypeMismatch:
             continue  # a rule beyond the signature refuses these types
-        for clients in CLIENTS:
-            rng = np.random.default_rng([index, clients])
-            values = [_input(name, t, clients, rng) for name, t in types.items()]
-            yield computation, [*values, [0] * clients]
+        if op.level == LOCAL:
+            programs.append((_program_at_clients(op, call, types), _SIZES_AT_CLIENTS))
+        for computation, sizes in programs:
+            parameters = [p.type for p in computation.module.main.parameters[:-1]]
+            for clients, spread in sizes:
+                values = Values(clients, [index, clients], spread)
+                inputs = [_neutral(name, values.value(t)) for name, t in zip(types, parameters, strict=True)]
+                yield computation, [*inputs, list(range(clients))]
 
 
-def _input(name: str, type_: Type, clients: int, rng: np.random.Generator):
-    """A value for a parameter; one called `zero` is neutral, as whoever folds asks of it."""
-    value = value_of(type_, clients, rng)
+_SIDE_BY_SIDE = 3
+_SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in SPREADS)]
+_SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in SPREADS[1:])]
+
+
+def _neutral(name: str, value):
+    """The value for a parameter; one that is called `zero` is neutral, as whoever folds asks of it."""
     return _zeros(value) if name == "zero" else value
 
 
 def _zeros(value):
     if isinstance(value, dict):
         return {k: _zeros(v) for k, v in value.items()}
-    return tuple(map(_zeros, value)) if isinstance(value, tuple) else np.zeros_like(value)
+    if isinstance(value, tuple | list):
+        return type(value)(map(_zeros, value))
+    return np.zeros_like(value)
 
 
-def _check_program(op: Intrinsic, module: Module, inputs: list) -> None:
+def _check_program(op: Intrinsic, module: Module, inputs: list, runtime: context.Runtime) -> None:
     def broken(law: str, what: str) -> LawBroken:
         return LawBroken(f"{op.name}: {law}", what, program=module, inputs=inputs)
 
@@ -210,27 +273,49 @@ def _check_program(op: Intrinsic, module: Module, inputs: list) -> None:
     parsed = parse_module(str(module))
     if parsed != module:
         raise broken("a program prints and parses", f"it came back as\n{parsed}")
-    want = _reference(module, inputs)
-    lowered = context.lowered(module)
-    found = difference(_reference(lowered, inputs), want)
+    want = _outcome(_reference, module, inputs)
+    if isinstance(want, Exception) and not isinstance(want, FedcoreError):
+        raise broken("its meaning runs", _shown(want))
+    try:
+        lowered = context.lowered(module)
+    except Exception as error:
+        raise broken("it is lowered", _shown(error)) from error
+    found = _difference(_outcome(_reference, lowered, inputs), want)
     if found is not None:
         raise broken("the lowering gives what the meaning gives", f"{found}; it is lowered to\n{lowered}")
-    found = difference(_local(module, inputs), want)
+    found = _difference(_outcome(functools.partial(_local, runtime), module, inputs), want)
     if found is not None:
         raise broken("the local runtime gives what the meaning gives", found)
+
+
+def _outcome(run: Callable, module: Module, inputs: list):
+    """The result, or the exception that was raised."""
+    try:
+        return run(module, inputs)
+    except Exception as error:
+        return error
+
+
+def _difference(have, want) -> str | None:
+    """Where two outcomes differ; both may refuse the inputs."""
+    if isinstance(have, FedcoreError) and isinstance(want, FedcoreError):
+        return None
+    if isinstance(have, Exception) or isinstance(want, Exception):
+        return f"the result is {_shown(have)}, not {_shown(want)}"
+    return difference(have, want)
+
+
+def _shown(outcome) -> str:
+    return f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else repr(outcome)
 
 
 def _reference(module: Module, inputs: list):
     return fc.runtime.reference().run(module, inputs, Report(seed=0))
 
 
-def _local(module: Module, inputs: list):
-    runtime = fc.runtime.local(workers_per_device=1, default_num_clients=0)
-    try:
-        with fc.use(runtime):
-            return fc.invoke(module, inputs, seed=0)
-    finally:
-        runtime.close()
+def _local(runtime: context.Runtime, module: Module, inputs: list):
+    with fc.use(runtime, pipeline="default"):
+        return fc.invoke(module, inputs, seed=0)
 
 
 __all__ = ["CLIENTS", "check_intrinsic"]

@@ -1,8 +1,9 @@
 """The laws of a pass, on generated programs."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+import attrs
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -13,35 +14,72 @@ from fedcore.compiler.pipeline import Pass
 from fedcore.errors import FedcoreError
 from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual
-from fedcore.ir import Module, lookup, verify
+from fedcore.ir import Module, lookup, parse_module, verify
 from fedcore.ir.interpret import Interpreter
 from fedcore.ir.values import is_placed
 from fedcore.runtime import Report
 from fedcore.runtime.reference import evaluator
+from fedcore.testing.generated import Values
 from fedcore.testing.laws import LawBroken, difference
 from fedcore.testing.programs import arguments, federated_modules
 from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, Type, fits
 
 
-def check_pass(one: str | Pass | Callable, *, before: Sequence[str] = ("",), programs: int = 25) -> None:
-    """Checks a pass on generated programs.
+@attrs.frozen
+class Checked:
+    """The programs that a pass was checked on.
 
-    Laws: it keeps the meaning and the type, leaves a valid module, gives no client more graph calls (or makes a graph
-    call of an operation, but no more of both), and run twice changes nothing more (unless it is declared with
-    `idempotent=False`).
+    Args:
+        programs: generated programs and cases.
+        changed: how many of them the pass changed.
+    """
+
+    programs: int
+    changed: int
+
+
+def check_pass(
+    one: str | Pass | Callable,
+    *,
+    before: Sequence[str] = ("",),
+    programs: int = 25,
+    cases: Iterable[str] = (),
+) -> Checked:
+    """Checks a pass on generated programs and on those given.
+
+    Laws: it changes a program; it keeps the meaning and the type, leaves a valid module, gives no client more graph
+    calls (or makes a graph call of an operation, but no more of both), and run twice changes nothing more (unless it is
+    declared with `idempotent=False`).
 
     Args:
         one: a pass, its name, or a function from module to module.
-        before: pipelines, each of which prepares the programs for it. Default: programs as they are traced.
+        before: pipelines, each of which prepares the generated programs for it. Default: programs as they are traced.
         programs: how many programs for each pipeline.
+        cases: programs as text, of any stage, that the pass is given as they are. Text has no graphs' bytes, so they
+            call none. A pass for programs that the generator does not make needs them.
+    Returns:
+        How many programs there were, and how many of them the pass changed.
     Raises:
         LawBroken: names the law, shows the smallest program found and the inputs, and says what differed.
+        FedcoreError: a case does not parse, is not valid, or calls a graph.
     Example:
         >>> fc.testing.check_pass('dce', before=['', 'inline'])
     """
     checked = one if isinstance(one, Pass) else get_pass(one) if isinstance(one, str) else _registered(one)
-    for pipeline in before:
-        _check(checked, pipeline, programs)
+    changed = []
+    for text in cases:
+        module = _case(text)
+        inputs = {n: [Values(n, [i, n]).value(p.type) for i, p in enumerate(module.main.parameters)] for n in (0, 3)}
+        changed.append(check_laws(checked, module, inputs))
+    for pipeline in before if programs else ():
+        changed += _check(checked, pipeline, programs)
+    if not any(changed):
+        raise LawBroken(
+            f"{checked.name} changes a program",
+            f"it changed none of {len(changed)}: nothing was checked. Give programs that it changes as text, in "
+            "cases=, or the pipelines that prepare programs for it, in before=",
+        )
+    return Checked(len(changed), sum(changed))
 
 
 def _registered(fn: Callable) -> Pass:
@@ -50,7 +88,17 @@ def _registered(fn: Callable) -> Pass:
     return next((p for p in all_passes() if p.run is fn), Pass(getattr(fn, "__name__", "pass"), fn))
 
 
-def _check(one: Pass, pipeline: str, programs: int) -> None:
+def _case(text: str) -> Module:
+    module = verify(parse_module(text))
+    if module.graphs:
+        raise FedcoreError(f"a case calls the graph @{module.graphs[0].name}, whose bytes no text holds:\n{text}")
+    return module
+
+
+def _check(one: Pass, pipeline: str, programs: int) -> list[bool]:
+    """For each generated program, whether the pass changed it."""
+    changed = []
+
     @settings(
         max_examples=programs,
         deadline=None,
@@ -65,27 +113,39 @@ def _check(one: Pass, pipeline: str, programs: int) -> None:
         traced = data.draw(federated_modules())
         module = compile_module(traced, pipeline) if pipeline else traced
         inputs = {n: data.draw(arguments(traced, clients=n)) for n in (0, 3)}
-        check_laws(one, module, inputs)
+        changed.append(check_laws(one, module, inputs))
 
     on_programs()
+    return changed
 
 
-def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> None:
-    """The laws for one program. `inputs`: by number of clients, the arguments of its main function."""
+def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> bool:
+    """Checks the laws for one program; returns whether the pass changed it.
+
+    Args:
+        inputs: by number of clients, the arguments of its main function.
+    """
 
     def broken(law: str, what: str, given_inputs=None) -> LawBroken:
         return LawBroken(f"{one.name} {law}", what, program=module, inputs=given_inputs)
 
-    after = one.run(module)
+    try:
+        after = one.run(module)
+    except Exception as error:
+        raise broken("runs", f"it raises {type(error).__name__}: {error}") from error
     try:
         verify(after)
     except FedcoreError as error:
-        raise broken("leaves a valid module", str(error)) from None
+        raise broken("leaves a valid module", f"{error}, in\n{_text(after)}") from None
     have, want = _as_planned(after.main.type), _as_planned(module.main.type)
     if not (fits(have, want) and fits(want, have)):
         raise broken("keeps the type", f"{want} became {have}")
     for values in inputs.values():
-        found = difference(_run(after, values), _run(module, values))
+        want = _run(module, values)
+        try:
+            found = difference(_run(after, values), want)
+        except Exception as error:
+            found = f"it raises {type(error).__name__}: {error}"
         if found is not None:
             raise broken("keeps the meaning", f"{found}, in\n{after}", values)
     does, did = _client_work(after, inputs[3]), _client_work(module, inputs[3])
@@ -96,6 +156,15 @@ def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> None:
         twice = one.run(after)
         if twice != after:
             raise broken("run twice changes nothing more", f"{after}\nbecame\n{twice}")
+    return after != module
+
+
+def _text(module: Module) -> str:
+    """The module as text; of one that is not valid, as much as can be written."""
+    try:
+        return str(module)
+    except Exception:
+        return repr(module)
 
 
 def _as_planned(type_: FunctionType) -> FunctionType:
@@ -169,4 +238,4 @@ def plain(value, type_, clients: int):
     return np.asarray(value)
 
 
-__all__ = ["check_laws", "check_pass"]
+__all__ = ["Checked", "check_laws", "check_pass"]

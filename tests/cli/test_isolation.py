@@ -4,6 +4,7 @@ import functools
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import psutil
@@ -122,3 +123,53 @@ def test_a_sound_file_is_read_from_standard_input(fedcore):
     ran = fedcore("opt", "-", stdin=MEAN.encode())
     assert ran.code == 0
     assert ran.out == MEAN
+
+
+CALLERS = {
+    "that catches SystemExit": """
+        try:
+            main(["verify", "mean.fed"])
+        except SystemExit as end:
+            print("code", end.code)
+    """,
+    "without click's handling": """
+        print("code", main(["verify", "mean.fed"], standalone_mode=False) or 0)
+    """,
+    "with a runner of click": """
+        print("code", CliRunner().invoke(main, ["verify", "mean.fed"]).exit_code)
+    """,
+    "of one command": """
+        print("code", CliRunner().invoke(main.commands["verify"], ["mean.fed"], obj=Work()).exit_code)
+    """,
+    "with other streams": """
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+            main(["verify", "mean.fed"])
+        assert out.getvalue().startswith("mean.fed: "), out.getvalue()
+        print("code 0")
+    """,
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_the_code_of_a_caller_goes_on_once(python, mean_fed, caller):
+    imports = (
+        "import contextlib, io\n"
+        "from click.testing import CliRunner\n"
+        "from fedcore.cli import main\n"
+        "from fedcore.cli.reproducer import Work\n"
+    )
+    printed = python(imports + textwrap.dedent(CALLERS[caller]))
+    assert printed.count("code 0") == 1
+    assert printed.endswith("code 0\n")
+
+
+def test_exceptions_of_a_command_reach_a_caller_that_asks_for_them(python, mean_fed):
+    program = (
+        "import click, fedcore.cli\n"
+        "try:\n"
+        "    fedcore.cli.main(['dump', 'nothing.fed'], standalone_mode=False)\n"
+        "except click.BadParameter as error:\n"
+        "    print('refused', error.message)\n"
+    )
+    said = "refused no file 'nothing.fed'; a computation in a Python module is written MODULE:NAME\n"
+    assert python(program) == said

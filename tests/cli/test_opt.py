@@ -176,3 +176,36 @@ def test_a_reader_that_leaves_early_is_no_error(start, tmp_path):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+OWN_PASS = '''\
+import attrs
+
+from fedcore.compiler import compiler_pass
+
+@compiler_pass("mark")
+def mark(module, *, text: str = "seen"):
+    """Names the main function."""
+    main = attrs.evolve(module.main, name=text)
+    return attrs.evolve(module, functions=(*module.functions[:-1], main))
+'''
+
+
+@pytest.mark.parametrize("command", [["opt", "mean.fed"], ["dump", "mean.fed", "--stage", "planned"]])
+def test_a_pass_of_ones_own_runs_after_the_default_pipeline(fedcore, mean_fed, tmp_path, command):
+    (tmp_path / "own_pass.py").write_text(OWN_PASS)
+    ran = fedcore(*command, "-p", "default, mark{text=here}", "--load", "own_pass")
+    assert ran.code == 0, ran.err
+    module = parse_module(ran.out)
+    assert module.stage == "planned"
+    assert module.main.name == "here"
+
+
+def test_after_prints_what_a_pass_of_ones_own_left(fedcore, mean_fed, tmp_path):
+    (tmp_path / "own_pass.py").write_text(OWN_PASS)
+    ran = fedcore("dump", "mean.fed", "-p", "lowering,mark,planning", "--load", "own_pass", "--after", "mark")
+    assert parse_module(ran.out).stage == "lowered"
+    assert parse_module(ran.out).main.name == "seen"
+    unknown = fedcore("dump", "mean.fed", "-p", "default,mark")
+    assert unknown.code == 2
+    assert "no pass is called 'mark'; there are " in unknown.err

@@ -109,3 +109,22 @@ def test_values_are_made_up_for_every_kind_of_type():
     assert made_up(fc.to_type(("str", "bool")), amounts, rng)[0] == b""
     with pytest.raises(fc.errors.FedcoreError, match="give it with --arg"):
         made_up(fc.TensorType("float32", None), amounts, rng)
+
+
+@pytest.mark.usefixtures("sensors")
+def test_tune_takes_a_pipeline_with_a_pass_of_ones_own(fedcore, tmp_path):
+    (tmp_path / "own_pass.py").write_text(
+        "import attrs\n"
+        "from fedcore.compiler import compiler_pass\n\n"
+        "@compiler_pass('rename')\n"
+        "def rename(module):\n"
+        '    """Names the main function."""\n'
+        "    return attrs.evolve(module, functions=(*module.functions[:-1], attrs.evolve(module.main, name='own')))\n"
+    )
+    few = ("--clients", "3", "--rounds", "1", "--width", "2", "--block", "2", "--load", "own_pass")
+    tuned = fedcore("tune", "sensors:mean", *few, "-p", "default,rename")
+    assert tuned.code == 0, tuned.err
+    assert "fn @own(" in fedcore("dump", "pinned.fed", "--stage", "planned").out
+    refused = fedcore("tune", "sensors:mean", *few, "-p", "lowering")
+    assert refused.code == 1
+    assert "the pipeline lowering has no pass plan, which decides the strategies" in refused.err

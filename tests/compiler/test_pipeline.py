@@ -2,6 +2,7 @@ import attrs
 import pytest
 
 import fedcore as fc
+from fedcore import context
 from fedcore.compiler import (
     DEFAULT_PIPELINE,
     all_passes,
@@ -12,7 +13,7 @@ from fedcore.compiler import (
     run_passes,
 )
 from fedcore.errors import FedcoreError
-from fedcore.ir import Module, Ref, parse_module, verify
+from fedcore.ir import Constant, Module, Ref, parse_module, verify
 
 
 @pytest.mark.parametrize(
@@ -95,10 +96,14 @@ def test_a_pass_that_breaks_a_module_is_named(of_others):
         list(run_passes(total.module, "break-it", verify_each=True))
 
 
-def test_an_intrinsic_that_leaves_the_clients_without_a_lowering_is_named_with_its_line(of_others):
+def test_an_intrinsic_that_leaves_the_clients_without_an_aggregation_is_named_with_its_line(of_others):
     @fc.intrinsic("({T}@CLIENTS -> T@SERVER)")
     def first_of(values):
         return values[0]
+
+    @first_of.in_stage
+    def _(value):
+        return value
 
     first = fc.federated_computation(lambda xs: first_of(xs), FLOATS)
     says = r"first_of \(.*test_pipeline\.py:[0-9]+\) takes a client value to the server without an aggregation"
@@ -171,3 +176,120 @@ fn @main(%x: float32, %xs: {{float32}}@CLIENTS) -> {{float32}}@CLIENTS {{
 def test_what_a_text_may_not_capture_is_named_with_its_line(text, says):
     with pytest.raises(FedcoreError, match=says):
         compile_module(verify(parse_module(text)))
+
+
+# Passes of one's own in the default pipeline.
+
+
+@pytest.fixture
+def doubling(of_others):
+    """A pass of a third party that turns each literal 1.0 of a program into 2.0."""
+
+    @pipeline.compiler_pass("double-ones")
+    def double_ones(module: Module, *, to: int = 2) -> Module:
+        """Turns each literal 1.0 into another number."""
+
+        def changed(op):
+            one = op.kind == "literal" and op.attributes["value"].to_numpy() == 1.0
+            return attrs.evolve(op, attributes={"value": Constant.of(float(to), "float32")}) if one else op
+
+        functions = [attrs.evolve(f, operations=tuple(map(changed, f.operations))) for f in module.functions]
+        return attrs.evolve(module, functions=tuple(functions))
+
+
+def sum_and_one():
+    @fc.federated_computation(FLOATS)
+    def computation(xs):
+        return fc.federated_map(lambda total: total + 1.0, fc.federated_sum(xs))
+
+    return computation
+
+
+def test_names_of_pipelines_stand_for_their_passes():
+    default = parse_pipeline(DEFAULT_PIPELINE)
+    assert parse_pipeline("default") == parse_pipeline("lowering,planning") == default
+    assert parse_pipeline("default , dce") == [*default, (get_pass("dce"), {})]
+    assert pipeline.pipeline_with({}) == pipeline.pipeline_with({}, " lowering,planning") == DEFAULT_PIPELINE
+
+
+def test_options_of_the_runtime_are_those_of_the_pass_plan():
+    text = pipeline.pipeline_with({"xla": True, "block_size": 2}, "inline,plan,dce")
+    assert text == "inline,plan{block_size=2,xla=true},dce"
+    own = pipeline.pipeline_with({"xla": True, "block_size": 2}, "inline, plan{block_size=4}")
+    assert own == "inline,plan{block_size=4,xla=true}"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("default{xla=true}", "default is the pipeline inline,.*,plan: only its passes take options"),
+        ("default,mine", "no pass is called 'mine'; there are "),
+        ("plan{xla}", r"the option 'xla' of plan has no value: write 'plan\{xla=1\}'"),
+    ],
+)
+def test_a_pipeline_with_names_that_is_wrong_is_refused_where_it_is_given(line, says):
+    with pytest.raises(FedcoreError, match=says):
+        fc.use(pipeline=line)
+
+
+def test_no_pass_takes_the_name_of_a_pipeline(of_others):
+    with pytest.raises(FedcoreError, match="a pass cannot be called 'default': that names the pipeline inline,"):
+        pipeline.compiler_pass("default")
+
+
+@pytest.mark.parametrize("line", ["double-ones,default", "lowering,double-ones,planning"])
+def test_a_pass_of_ones_own_runs_in_the_default_pipeline(doubling, line):
+    program = sum_and_one()
+    assert program([1.0, 2.0]) == 4.0
+    with fc.use(pipeline=line):
+        assert program([1.0, 2.0]) == 5.0
+        with fc.use(seed=1):
+            assert program([1.0, 2.0]) == 5.0
+        with fc.use(pipeline=line.replace("ones", "ones{to=4}")):
+            assert program([1.0, 2.0]) == 7.0
+        with fc.use(pipeline="default"):
+            assert program([1.0, 2.0]) == 4.0
+    assert program([1.0, 2.0]) == 4.0
+
+
+def test_a_pass_after_the_default_pipeline_sees_the_plan(of_others):
+    seen = []
+
+    @pipeline.compiler_pass("look")
+    def look(module: Module) -> Module:
+        """Looks at the module."""
+        seen.append(module.stage)
+        return module
+
+    with fc.use(pipeline="default,look"):
+        assert sum_and_one()([1.0]) == 2.0
+    assert seen == ["planned"]
+
+
+def test_plans_on_disk_are_kept_by_pipeline(doubling, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_CACHE", str(tmp_path))
+    program = sum_and_one().module
+    with fc.use(pipeline="double-ones,default"):
+        doubled = context.PlanCache().get(program, pipeline.pipeline_with({}, "double-ones,default"))
+    plain = context.PlanCache().get(program)
+    assert doubled.digest() != plain.digest()
+    assert context.PlanCache().get(program).digest() == plain.digest()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("inline,lower-intrinsics", "leaves a lowered module, which no runtime takes: end it with planning"),
+        ("default,break-it", "(?s)after the pass break-it: .* it returns %nowhere, which is not bound"),
+    ],
+)
+def test_a_call_whose_pipeline_leaves_no_plan_is_refused(of_others, line, says):
+    @pipeline.compiler_pass("break-it")
+    def break_it(module: Module) -> Module:
+        """Returns what nobody bound."""
+        main = attrs.evolve(module.main, result=Ref("nowhere"))
+        return attrs.evolve(module, functions=(*module.functions[:-1], main))
+
+    with fc.use(pipeline=line), pytest.raises(FedcoreError, match=says):
+        sum_and_one()([1.0])

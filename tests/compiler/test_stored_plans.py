@@ -224,6 +224,34 @@ def test_a_rule_of_a_third_party_shows_in_the_digest(monkeypatch):
     assert None not in found
 
 
+def test_a_kernel_of_a_third_party_shows_in_the_digest(monkeypatch):
+    from fedcore.graphs.stages.kernels import kernels
+
+    found = {code_digest.code_digest()}
+    for text in ("def f(op, x): return x", "def f(op, x): return -x"):
+        scope = {}
+        exec(text, scope)
+        monkeypatch.setitem(kernels, "their_op", scope["f"])
+        found.add(code_digest.code_digest())
+    assert len(found) == 3
+    assert None not in found
+
+
+def test_what_an_operation_declares_shows_in_the_digest(monkeypatch):
+    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+    scope = {"fc": fc}
+    exec("def their_op(fn, arg): return fn(arg)", scope)
+    exec("def form(fn, arg): return fn(arg)", scope)
+    found = [code_digest.code_digest()]
+    for options in ({}, {"per_client": "fn"}):
+        op = fc.intrinsic("(fn: (T -> U), arg: T@SERVER -> U@SERVER)", **options)(scope["their_op"])
+        found.append(code_digest.code_digest())
+    op.in_stage(scope["form"])
+    found.append(code_digest.code_digest())
+    assert len(set(found)) == 4
+    assert None not in found
+
+
 def test_each_source_file_of_fedcore_shows_in_the_digest(tmp_path, monkeypatch):
     def digest():
         code_digest._own_sources.cache_clear()

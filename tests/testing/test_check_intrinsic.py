@@ -68,7 +68,7 @@ def broken(op, **kwargs) -> str:
 
 
 def test_a_right_one_passes(declared):
-    assert fc.testing.check_intrinsic(doubled_sum(twice)) == 15
+    assert fc.testing.check_intrinsic(doubled_sum(twice)) == 21
 
 
 def test_a_wrong_lowering_is_found_and_shown(declared):
@@ -158,3 +158,117 @@ def test_taking_a_wrong_argument_is_found(declared):
 
     placed_anyhow.lowering(lambda value: fc.federated_value(value, fc.SERVER))
     assert fc.testing.check_intrinsic(placed_anyhow) > 0
+
+
+# What cannot be fooled: each of these gives what its meaning gives on a few small numbers at the server.
+
+
+def total_of(value, *, T):
+    total = fc.intrinsics.numerics.zeros(T)
+    for x in value:
+        total = fc.intrinsics.numerics.add(total, x)
+    return total
+
+
+FLOAT_SUM = "({T}@CLIENTS -> T@SERVER) where T: inexact"
+
+
+def test_a_lowering_that_loses_small_parts_of_large_numbers_is_found(declared):
+    @fc.intrinsic("({float32}@CLIENTS -> float32@SERVER)")
+    def halved_sum(value):
+        """The sum.
+
+        Example:
+            >>> total = halved_sum(x)
+        """
+        return np.float32(sum(value))
+
+    @halved_sum.lowering
+    def _(value):
+        half = fc.federated_map(lambda x: fc.cast(fc.cast(x, "float16"), "float32"), value)
+        return fc.federated_sum(half)
+
+    assert "halved_sum: the lowering gives what the meaning gives" in broken(halved_sum)
+
+
+def test_a_formula_that_cancels_is_found(declared):
+    @fc.intrinsic("({float32}@CLIENTS -> float32@SERVER)")
+    def variance(value):
+        """The variance; 0 without clients.
+
+        Example:
+            >>> v = variance(x)
+        """
+        return np.float32(np.var(np.array(value, np.float64))) if value else np.float32(0)
+
+    @variance.lowering
+    def _(value):
+        one = fc.federated_map(lambda x: (x, x * x, 1.0), value)
+        sums = fc.federated_sum(one)
+
+        def report(sums):
+            count = fc.maximum(sums[2], 1.0)
+            mean = sums[0] / count
+            return sums[1] / count - mean * mean
+
+        return fc.federated_map(report, sums)
+
+    assert "variance: the lowering gives what the meaning gives" in broken(variance)
+
+
+def test_a_kernel_that_forgets_its_attribute_is_found_by_a_long_sequence(declared, monkeypatch):
+    from fedcore.graphs.stages import kernels
+
+    @fc.intrinsic("(value: float32* -> float32)", level="local", attributes=("count",))
+    def sum_of_first(value, count):
+        """Adds up the first `count` elements.
+
+        Example:
+            >>> total = sum_of_first(xs, 3)
+        """
+        return np.float32(sum(value[:count]))
+
+    def forgetful(op, sequence):
+        return sequence.reduce(tf.constant(0.0), lambda total, x: total + x, op.type)
+
+    monkeypatch.setitem(kernels.kernels, "sum_of_first", forgetful)
+    assert "sum_of_first: the local runtime gives what the meaning gives" in broken(sum_of_first)
+
+
+def _softsign(declared_by=None):
+    @fc.intrinsic("(value: float32[4] -> float32[4])", level="local")
+    def squashed(value):
+        """x / (1 + |x|) for each number.
+
+        Example:
+            >>> y = squashed(x)
+        """
+        return value / (np.float32(1) + np.abs(value))
+
+    return squashed
+
+
+def test_a_wrong_batching_rule_is_found_at_the_clients(declared, monkeypatch):
+    from fedcore.graphs.batched.batched_value import batching_rules
+    from fedcore.graphs.stages import kernels
+
+    op = _softsign()
+    monkeypatch.setitem(kernels.kernels, "squashed", lambda op, value: tf.nn.softsign(value))
+    assert fc.testing.check_intrinsic(op) > 0
+    monkeypatch.setitem(batching_rules, "Softsign", lambda call, node, x: x)
+    text = broken(op)
+    assert "squashed: the local runtime gives what the meaning gives" in text
+    assert "{float32[4]}@CLIENTS" in text
+
+
+def test_a_kernel_that_crashes_is_shown_with_the_program(declared, monkeypatch):
+    from fedcore.graphs.stages import kernels
+
+    def crash(op, value):
+        raise KeyError("depth")
+
+    monkeypatch.setitem(kernels.kernels, "squashed", crash)
+    text = broken(_softsign())
+    assert "squashed: the local runtime gives what the meaning gives\n  the result is" in text
+    assert "KeyError" in text
+    assert "= squashed(" in text

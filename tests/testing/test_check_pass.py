@@ -102,18 +102,113 @@ def _every_call_twice(module: Module) -> Module:
 
 
 def test_a_pass_that_gives_clients_more_work_is_found():
-    assert "tried adds no client work\n  a client makes" in broken(_every_call_twice, idempotent=False)
+    assert "tried adds no client work\n  a client makes" in broken(_every_call_twice, idempotent=False, programs=100)
 
 
 def test_a_function_is_taken_for_a_pass():
-    fc.testing.check_pass(lambda module: module, programs=3)
+    fc.testing.check_pass(fc.compiler.get_pass("dce").run, programs=10)
 
 
 def test_generated_values_have_the_types_they_are_for():
     import numpy as np
 
-    from fedcore.testing.generated import value_of
+    from fedcore.testing.generated import Values
 
-    value = value_of(FederatedType({"a": "str", "b": ("uint8", (2,))}, fc.CLIENTS), 2, np.random.default_rng(0))
+    value = Values(clients=2, seed=[0]).value(FederatedType({"a": "str", "b": ("uint8", (2,))}, fc.CLIENTS))
     assert len(value) == 2
     assert value[0]["b"].dtype == np.uint8
+
+
+# What cannot be fooled.
+
+MAXIMUM = """\
+fedcore 1 traced
+
+fn @main(%x: {float32}@CLIENTS, %y: float32@SERVER) -> float32@SERVER {
+  %0 = federated_sum(%x) : float32@SERVER
+  %1 = struct(%0, %y) : <float32@SERVER,float32@SERVER>
+  %2 = federated_zip(%1) : <float32,float32>@SERVER
+  %3 = federated_map(@larger, %2) : float32@SERVER
+  return %3
+}
+"""
+LARGER = """\
+fn @larger(%a: float32, %b: float32) -> float32 {
+  %0 = maximum(%a, %b) : float32
+  return %0
+}
+
+"""
+WITH_MAXIMUM = MAXIMUM.replace("fn @main", LARGER + "fn @main")
+
+
+def _to_minimum(module: Module) -> Module:
+    """Wrong, but only where a program has a maximum, which no generated one has."""
+    if not any(op.kind == "maximum" for f in module.functions for op in f.operations):
+        return module
+
+    def change(function):
+        operations = tuple(
+            attrs.evolve(op, kind="minimum") if op.kind == "maximum" else op for op in function.operations
+        )
+        return attrs.evolve(function, operations=operations)
+
+    return attrs.evolve(module, functions=tuple(map(change, module.functions)))
+
+
+def test_a_pass_that_changes_no_program_is_not_checked():
+    text = broken(lambda module: module, programs=3)
+    assert text.startswith("the law is broken: tried changes a program\n  it changed none of 3: nothing was checked.")
+    assert "cases=" in text
+
+
+def test_a_wrong_pass_that_no_generated_program_meets_is_refused():
+    assert "tried changes a program\n" in broken(_to_minimum, programs=10)
+
+
+def test_a_wrong_pass_is_found_on_a_case_which_is_shown():
+    text = broken(_to_minimum, cases=[WITH_MAXIMUM], programs=0)
+    assert "tried keeps the meaning\n  the result is" in text
+    assert "    fn @larger(%a: float32, %b: float32) -> float32 {\n      %0 = maximum(%a, %b) : float32\n" in text
+
+
+def test_a_right_pass_for_a_case_is_told_how_many_programs_it_changed():
+    def twice_to_product(module: Module) -> Module:
+        def change(function):
+            operations = tuple(
+                attrs.evolve(op, operands=op.operands[::-1])
+                if op.kind == "maximum" and op.operands[0].name > op.operands[1].name
+                else op
+                for op in function.operations
+            )
+            return attrs.evolve(function, operations=operations)
+
+        changed = attrs.evolve(module, functions=tuple(map(change, module.functions)))
+        return module if changed == module else changed
+
+    swapped = WITH_MAXIMUM.replace("maximum(%a, %b)", "maximum(%b, %a)")
+    checked = fc.testing.check_pass(twice_to_product, cases=[swapped, WITH_MAXIMUM], programs=5)
+    assert (checked.programs, checked.changed) == (7, 1)
+
+
+def test_a_pass_of_ours_says_how_many_programs_it_changed():
+    checked = fc.testing.check_pass("dce", programs=10)
+    assert checked.programs >= 10
+    assert 0 < checked.changed <= checked.programs
+
+
+def _crash(module: Module) -> Module:
+    raise KeyError("literal")
+
+
+def test_a_pass_that_crashes_is_shown_with_the_program():
+    text = broken(_crash, programs=3)
+    assert text.startswith("the law is broken: tried runs\n  it raises KeyError: 'literal'\n")
+    assert "  program:\n    fedcore 1 traced\n" in text
+
+
+def test_a_case_that_calls_a_graph_is_refused():
+    called = f"graph @double : (float32 -> float32)  sha256:{'ab' * 32}\n\n"
+    text = MAXIMUM.replace("fn @main", called + "fn @main").replace("@larger, %2", "@double, %0")
+    with pytest.raises(fc.errors.FedcoreError, match="a case calls the graph @double, whose bytes no text holds"):
+        fc.testing.check_pass("dce", cases=[text])

@@ -10,10 +10,10 @@ from fedcore.compiler.pipeline import compiler_pass
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Parameter, Ref, Value
 from fedcore.ir.module import Graph
 from fedcore.ir.module_builder import rename_symbols
+from fedcore.ir.operations import lookup
 from fedcore.ir.structural import call, item
 from fedcore.types import CLIENTS, FunctionType, SequenceType, StructType, Type, contains
 
-_SEQUENCE = ("sequence_map", "sequence_reduce")
 Levels = dict[str, tuple[bool, int]]
 _CONSTANTS = ("literal", "generic_zero")
 _FREE = ("struct", "item", "literal", "generic_zero")  # not worth a graph of their own
@@ -89,7 +89,11 @@ def _returns_too_much(function: Function, call_: Operation, users: dict) -> bool
 
 
 def _in_graph(op: Operation) -> bool:
-    return op.kind not in _SEQUENCE and op.kind != "bind" and not contains(op.type, _is_sequence)
+    return not _is_per_element(op) and op.kind != "bind" and not contains(op.type, _is_sequence)
+
+
+def _is_per_element(op: Operation) -> bool:
+    return lookup(op.kind).per_element is not None
 
 
 def _pairs_kept(function: Function, op: Operation) -> bool:
@@ -115,7 +119,7 @@ def _levels(function: Function) -> Levels:
         level = max((levels[n][1] for n in names), default=0)
         if _in_graph(op):
             computed.add(op.name)
-        elif op.kind in _SEQUENCE or computed.intersection(names):
+        elif _is_per_element(op) or computed.intersection(names):
             level += 1
         levels[op.name] = (dependent, level)
     return levels

@@ -1,3 +1,6 @@
+import inspect
+from collections.abc import Callable
+
 import attrs
 
 from fedcore.compiler.dataflow import AT_CLIENTS, AT_SERVER, Dataflow, Node, nodes_of
@@ -5,14 +8,26 @@ from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError, Location
-from fedcore.intrinsics.federated_random_seed import random_seed
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
 from fedcore.intrinsics.rows import why_no_columns
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
+from fedcore.ir.active import active_builder
 from fedcore.ir.interpret import salt_of
 from fedcore.ir.module import Graph
+from fedcore.ir.operations import LOCAL, Intrinsic, lookup
 from fedcore.ir.structural import call, item
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, Type, contains, leaves, member_of
+from fedcore.types import (
+    CLIENTS,
+    SERVER,
+    FederatedType,
+    SequenceType,
+    StructType,
+    Type,
+    contains,
+    fits,
+    leaves,
+    member_of,
+)
 
 
 @compiler_pass("partition")
@@ -33,7 +48,7 @@ _STEMS = {"broadcast": "shared", "merge": "merged"}
 
 @attrs.frozen
 class _Aggregation:
-    """One `federated_aggregate`, by operand."""
+    """One aggregation, by operand."""
 
     node: Node
     value: object
@@ -92,7 +107,7 @@ class _Partition:
     def _place_equal(self) -> None:
         """Constants that are returned as one value for all clients: one server stage makes them; they cross nothing."""
         roots = dict.fromkeys(_root(n) for n in self._returned(all_equal=True))
-        constants = [n for n in roots if not (n.is_input or self._is_broadcast(n))]
+        constants = [n for n in roots if not (n.is_input or n.is_sent)]
         if not constants:
             return
         local = _Local(self, AT_SERVER)
@@ -158,7 +173,7 @@ class _Partition:
             return
         local = _Local(self, AT_SERVER)
         for node in work:
-            if node.operation.kind == "federated_aggregate":
+            if node.is_aggregation:
                 partial, index = self.partials[node]
                 argument = local.argument(partial)
                 if index is not None:
@@ -179,11 +194,11 @@ class _Partition:
 
     def _client_stage(self, level: int, nodes: list[Node]) -> None:
         for node in nodes:
-            if self._is_broadcast(node):
+            if node.is_sent:
                 with self.main, self.main.at(node.operation.location):
                     self.placed[node] = broadcast.emit([self._at_server(node)])
         reported = self.flow.at_level(level + 1)
-        aggregations = [_Aggregation.of(n) for n in reported if n.operation.kind == "federated_aggregate"]
+        aggregations = [_Aggregation.of(n) for n in reported if n.is_aggregation]
         here = [n for n in nodes if n not in self.placed and n not in self.only_returned]
         work = [n for n in here if not n.is_constant or self._is_kept(n, level)]
         kept = [n for n in work if self._is_kept(n, level)]
@@ -214,9 +229,6 @@ class _Partition:
             op = node.operation
             raise FedcoreError(f"{op.kind} ({op.location}): zip the values before they are sent")
         return self.placed[source]
-
-    def _is_broadcast(self, node: Node) -> bool:
-        return node.operation.kind in ("federated_broadcast", "federated_value") and not node.is_constant
 
     def _is_kept(self, node: Node, level: int) -> bool:
         if node in self.kept_returned:
@@ -406,24 +418,40 @@ class _Local:
         """Appends what a node's operation does at one placement."""
         op = node.operation
         with self.builder.at(op.location), self.builder:
-            if op.kind in ("federated_map", "federated_apply"):
-                self.known[node] = self.call(node.inputs[0], [self.tree(node.inputs[1])], node)
-            elif op.kind == "federated_eval":
-                self.known[node] = self.call(node.inputs[0], [], node)
-            elif op.kind == "federated_random_seed":
-                self.known[node] = random_seed.emit([], builder=self.builder, salt=op.attributes["salt"])
-            elif op.kind in ("federated_broadcast", "federated_value"):
-                self.known[node] = self.tree(node.inputs[0])
-            elif op.kind == "federated_zip":
-                self.known[node] = self._zipped(node.inputs[0], node.type)
-            else:
-                self.known[node] = self._local(node)
+            declared = lookup(op.kind)
+            self.known[node] = self._local(node) if declared.level == LOCAL else self._staged(node, declared)
 
-    def _zipped(self, tree, type_) -> Value:
-        if isinstance(tree, Node):
-            return self.value(tree)
-        parts = [self._zipped(t, p) for t, p in zip(tree, type_.types, strict=True)]
-        return self.builder.append("struct", parts, type_.with_types([p.type for p in parts]))
+    def _staged(self, node: Node, declared: Intrinsic) -> Value:
+        """What a placed operation is written in, by its declaration."""
+        written = declared.staged_by
+        assert written is not None  # the dataflow checks it
+        op = node.operation
+        operands = [
+            self._function(node, i, tree) if isinstance(tree, str) else self._operand(tree)
+            for i, tree in enumerate(node.inputs)
+        ]
+        known = {**op.attributes, "result_type": node.type}
+        asked = [p.name for p in inspect.signature(written).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        result = self.builder.value(written(*operands, **{name: known.get(name) for name in asked}))
+        if not fits(result.type, node.type):
+            raise FedcoreError(
+                f"{op.kind} ({op.location}) gives {result.type} inside a stage, but its signature says {node.type}"
+            )
+        return result
+
+    def _function(self, node: Node, index: int, symbol: str) -> Callable:
+        """A function operand as a Python function over values."""
+
+        def call(*arguments):
+            builder = active_builder() or self.builder
+            values = [builder.value(a) for a in arguments]
+            return _inlined(self.owner.inliner, builder, symbol, values, node, index)
+
+        return call
+
+    def _operand(self, tree):
+        """An operand as values: a tuple of them where it is a struct of placed values."""
+        return self.value(tree) if isinstance(tree, Node) else tuple(map(self._operand, tree))
 
     def _local(self, node: Node) -> Value:
         operands = [
