@@ -243,16 +243,6 @@ _ALLOWED = """
     Xlogy ZerosLike Zeta
 """
 
-MAY_CRASH = frozenset(
-    (
-        *("AsString", "Case", "GatherV2", "StatelessCase"),
-        *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate"),
-        *("Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2"),
-        *("DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"),
-    )
-)
-"""Operations that programs need, and that end the process where operands have wrong shapes or numbers when they run."""
-
 UNKNOWN = "is not known here"
 
 
