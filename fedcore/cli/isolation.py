@@ -212,10 +212,9 @@ def _name(number: int) -> str:
 
 
 def _operation_that_kills(file: str, *, trusted: bool) -> str | None:
-    """Where the file's graphs end a process: the operation at which one dies that imports them one by one.
+    """The operation at which a process dies that imports the file's graphs one operation at a time; None if none does.
 
-    If none does, operations that are known to end it when they run. None if there is neither. A second child imports
-    the operations, and notes each in memory that the parent sees.
+    A second child imports the operations, and notes each in memory that the parent sees.
     """
     if not os.path.isfile(file):
         return None
@@ -225,10 +224,9 @@ def _operation_that_kills(file: str, *, trusted: bool) -> str | None:
         with contextlib.suppress(Exception, KeyboardInterrupt):
             _import_each(file, note, trusted=trusted)
         os._exit(0)
-    noted = note[:].rstrip(b"\0").decode(errors="ignore")
-    if os.WIFSIGNALED(status):
-        return f"when it imports {noted}"
-    return f"when it runs, which {noted} may do" if noted else None
+    if not os.WIFSIGNALED(status):
+        return None
+    return f"when it imports {note[:].rstrip(bytes(1)).decode(errors='ignore')}"
 
 
 def _import_each(file: str, note: mmap.mmap, *, trusted: bool) -> None:
@@ -236,7 +234,7 @@ def _import_each(file: str, note: mmap.mmap, *, trusted: bool) -> None:
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
-    from fedcore.graphs.graphdef.allow_list import check_graphs, may_crash
+    from fedcore.graphs.graphdef.allow_list import check_graphs
     from fedcore.graphs.graphdef.stepwise_import import import_each
     from fedcore.ir import bundle, verify
 
@@ -247,4 +245,3 @@ def _import_each(file: str, note: mmap.mmap, *, trusted: bool) -> None:
     check_graphs(module, trusted=trusted)
     for graph in module.graphs:
         import_each(graph, module.blob(graph.digest), noted)
-    noted(" or ".join(at for graph in module.graphs for at in may_crash(graph, module.blob(graph.digest))))

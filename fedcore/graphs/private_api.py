@@ -142,9 +142,12 @@ def cancellation_manager():
 @part("tensorflow.python.eager.execute: execute_with_cancellation")
 def execute(name: str, outputs: int, inputs: Sequence[tf.Tensor], attributes: tuple, manager) -> list[tf.Tensor]:
     """Runs a function of the process by name. TensorFlow's public call has one cancellation manager for all threads."""
-    return _execute_with_cancellation()(
-        name, num_outputs=outputs, inputs=inputs, attrs=attributes, ctx=_context(), cancellation_manager=manager
-    )
+    try:
+        return _execute_with_cancellation()(
+            name, num_outputs=outputs, inputs=inputs, attrs=attributes, ctx=_context(), cancellation_manager=manager
+        )
+    except UnicodeDecodeError as error:  # a message that quotes bytes of the data, which are no UTF-8
+        raise tf.errors.UnknownError(None, None, error.object.decode(errors="replace")) from None
 
 
 @functools.cache

@@ -94,7 +94,8 @@ def main() -> None:
     import operations  # noqa: F401
     import tensorflow  # noqa: F401  before any fork
 
-    from fedcore.graphs import allowed, op_classes, trace  # noqa: F401
+    from fedcore.graphs.capture import graph_import  # noqa: F401
+    from fedcore.graphs.graphdef import op_classes
 
     seed, count, *ops = sys.argv[1:]
     named = ops or sorted(op_classes._allowed())

@@ -10,6 +10,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.canonical_form import with_content_names
+from fedcore.graphs.graphdef.operand_guards import guarded
 from fedcore.graphs.graphdef.parsed_graph import operations_in
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.graphs.graphdef.sequence_operands import (
@@ -53,7 +54,7 @@ _NOT_INLINED = "MaxPoolGrad"
 
 
 def _parsed(data: bytes) -> _Importable:
-    graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
+    graph_def = guarded(with_content_names(graph_pb2.GraphDef.FromString(data)))
     used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
     inlined = not any(op.startswith(_NOT_INLINED) for op in operations_in(graph_def))
     rest = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]

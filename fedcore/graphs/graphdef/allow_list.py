@@ -10,10 +10,10 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.attribute_ranges import wrong_attributes
 from fedcore.graphs.graphdef.canonical_form import ANONYMOUS
 from fedcore.graphs.graphdef.graph_validation import parsed
-from fedcore.graphs.graphdef.op_classes import MAY_CRASH, why_refused
+from fedcore.graphs.graphdef.op_classes import why_refused
 from fedcore.graphs.graphdef.side_effects import side_effects_of
 from fedcore.graphs.graphdef.variable_dtypes import wrong_handles
-from fedcore.ir.module import Graph, Module
+from fedcore.ir.module import Module
 
 _SHOWN = 20
 _NAMELESS = (b"", ANONYMOUS)  # TensorFlow makes a new variable in every call: see `with_content_names`
@@ -48,14 +48,6 @@ def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with t
                 f"graph @{graph.name} holds operations that a file from elsewhere may not:\n{shown}{more}\n"
                 f"  if you trust whoever wrote the file, {advice}"
             )
-
-
-def may_crash(graph: Graph, data: bytes) -> list[str]:
-    """Allowed operations of a graph that crash TensorFlow for operands of wrong shapes or values."""
-    graph_def = parsed(graph, data)
-    bodies = [(f"the function {f.signature.name}", f.node_def) for f in graph_def.library.function]
-    bodies = [("the graph", graph_def.node), *bodies]
-    return [f"{n.op} at {n.name!r} in {where}" for where, nodes in bodies for n in nodes if n.op in MAY_CRASH]
 
 
 def _refused(graph_def: graph_pb2.GraphDef) -> Iterator[str]:

@@ -34,7 +34,12 @@ _VALUES = {
     "tensor": "tensor",
     "func": "func",
 }
-_DATASET_FUNCTION = "_tf_data_function"  # the attribute of functions that tf.data applies
+_DATASET_FUNCTION = "_tf_data_function"  # the attribute by which tf.data marks the functions of its datasets
+_DATASET_RESULTS = {  # the attributes that hold the types of the results of the function f
+    "MapDataset": ("output_types",),
+    "ReduceDataset": ("Tstate",),
+    "ScanDataset": ("Tstate", "output_types"),
+}
 _DTYPES = frozenset(types_pb2.DataType.values()) - {types_pb2.DT_INVALID}
 
 
@@ -222,6 +227,13 @@ class _Validator:
     def _check_branches(self, at: str, node: node_def_pb2.NodeDef) -> None:
         """Checks the operands of a node against the signatures of the functions that it calls."""
         attr = node.attr
+        if node.op in _DATASET_RESULTS:
+            gives = [t for name in _DATASET_RESULTS[node.op] for t in attr[name].list.type]
+            name = attr["f"].func.name
+            if self.signatures[name].outputs != tuple(gives):
+                raise _Malformed(f"{at}: the function {name!r} returns something else")
+        if node.op == "ReduceDataset" and attr["Tstate"].list.type != attr["output_types"].list.type:
+            raise _Malformed(f"{at}: it returns something else than its state")
         if node.op in ("While", "StatelessWhile"):
             carried = tuple(attr["T"].list.type)
             self._match(at, attr["body"].func.name, carried, carried)

@@ -243,16 +243,6 @@ _ALLOWED = """
     Xlogy ZerosLike Zeta
 """
 
-MAY_CRASH = frozenset(
-    (
-        *("AsString", "Case", "GatherV2", "StatelessCase"),
-        *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate"),
-        *("Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2"),
-        *("DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"),
-    )
-)
-"""Allowed operations that crash TensorFlow for operands of wrong shapes or values."""
-
 UNKNOWN = "is not known here"
 
 

@@ -10,6 +10,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import with_content_names
+from fedcore.graphs.graphdef.operand_guards import GUARDED, guarded_functions, guarded_operands
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.lru_cache import LruCache
 
@@ -90,7 +91,7 @@ def operations_in(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
 
 def _parsed(data: bytes) -> Body:
     graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
-    define(graph_def.library.function)  # `Body.called` asks TensorFlow for them
+    define(guarded_functions(graph_def.library.function))  # `Body.called` asks TensorFlow for them
     arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
     returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
     seed = tuple(n.name for n in graph_def.node if n.op == "Placeholder" and n.name == "seed")
@@ -151,7 +152,8 @@ def emit(op: str, tensors, attributes) -> list[tf.Tensor]:
     """Runs one operation: adds it to the graph being built, or executes it where tensors are eager."""
     definition = private_api.op_definition(op)
     names = _keywords(op)
-    inferred, keywords, rest = set(), {}, list(tensors)
+    given = guarded_operands(op, tensors) if op in GUARDED else tensors
+    inferred, keywords, rest = set(), {}, list(given)
     for argument in definition.input_arg:
         name = names[argument.name]
         inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
