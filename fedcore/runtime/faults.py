@@ -1,18 +1,17 @@
-"""Clients that fail: what is done about them, and the deadline of their work."""
+"""Clients that fail: they are run again, and then raise or are dropped."""
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import attrs
 import tensorflow as tf
 
 from fedcore.errors import ClientError, FedcoreError, brief
-from fedcore.runtime.client_calls import ClientSlice
+from fedcore.runtime.client_work import ClientSlice, SliceResult
 from fedcore.runtime.failures import reason
+from fedcore.runtime.finite_check import NotFinite
 from fedcore.runtime.reader import TooLate
 from fedcore.runtime.report import Report
-from fedcore.runtime.stopping import Stop, Stopped
+from fedcore.runtime.stopping import Stopped
 from fedcore.scalars import python_scalar
 
 SHOWN = 3
@@ -63,24 +62,12 @@ class ClientOutOfMemory(ClientError, tf.errors.ResourceExhaustedError):
         return self.message
 
 
-class NotFinite(FedcoreError):
-    """Clients of one call contribute what is not finite.
-
-    Args:
-        outcome: of the call.
-    """
-
-    def __init__(self, outcome: tuple):
-        self.outcome = outcome
-        super().__init__("what it contributes is not finite")
-
-
 class FaultPolicy:
-    """What one client stage does about clients that fail.
+    """Runs slices of one client stage again where clients fail, and finds those clients.
 
     Guarantees:
-      - A call that fails runs again client by client, only then, and once more without those that fail alone.
-      - Every round of that either leaves a client out or uses one of the policy's retries, so it ends.
+      - A slice that fails runs again client by client, only then, and once more without the clients that fail alone.
+      - Every such attempt either leaves a client out or uses one of the policy's retries, so it ends.
 
     Args:
         policy: None raises ClientError, which names the client.
@@ -95,21 +82,21 @@ class FaultPolicy:
     def drops(self) -> bool:
         return self._policy is not None
 
-    def outcome(self, perform: Callable[[ClientSlice], tuple], call: ClientSlice) -> tuple | None:
-        """What `perform` gives for the clients that do not fail; None where all do."""
+    def survivors(self, run: Callable[[ClientSlice], SliceResult], clients: ClientSlice) -> SliceResult | None:
+        """The result of the clients that do not fail; None where all do."""
         tries = self._retries
-        while present := call.present:
+        while present := clients.present:
             try:
-                return perform(call)
+                return run(clients)
             except Stopped:
                 raise
             except Exception as error:
                 if len(present) > 1:
-                    failed = self._failing_alone(perform, call)
+                    failed = self._failing_alone(run, clients)
                 else:
                     failed = {} if tries else {present[0]: error}
                 if not failed and isinstance(error, NotFinite) and len(present) > 1:
-                    return error.outcome  # finite values whose sum is not
+                    return error.result  # finite values whose sum is not
                 if not failed and not tries:
                     raise ClientError(
                         f"the clients {present[0]} to {present[-1]} failed together, though none of them fails alone: "
@@ -118,25 +105,26 @@ class FaultPolicy:
                 tries -= not failed
                 for index, why in failed.items():
                     self._failed(index, why)
-                call = call.without(failed)
+                clients = clients.without(failed)
         return None
 
-    def _failing_alone(self, perform: Callable[[ClientSlice], object], call: ClientSlice) -> dict[int, Exception]:
-        """The clients of a call that fail without the others; the first of them, where it is raised."""
+    def _failing_alone(self, run: Callable[[ClientSlice], SliceResult], clients: ClientSlice) -> dict[int, Exception]:
+        """The clients of a slice that fail alone; only the first of them where the policy is to raise."""
         failed: dict[int, Exception] = {}
-        for index in call.present:
-            error = self._error_of(perform, call.with_only([index]))
+        for index in clients.present:
+            error = self._error_of(run, clients.with_only([index]))
             if error is not None:
                 failed[index] = error
                 if not self.drops:
                     break
         return failed
 
-    def _error_of(self, perform: Callable[[ClientSlice], object], call: ClientSlice) -> Exception | None:
+    def _error_of(self, run: Callable[[ClientSlice], SliceResult], client: ClientSlice) -> Exception | None:
+        """The error of the last try; None where a try succeeds."""
         found: Exception | None = None
         for _ in range(1 + self._retries):
             try:
-                perform(call)
+                run(client)
             except Stopped:
                 raise
             except Exception as error:
@@ -146,10 +134,11 @@ class FaultPolicy:
         return found
 
     def unreadable(self, index: int, error: Exception, *, reads: int, once: bool) -> bool:
-        """Whether a client is left out whose value could not be read, so many times; else it is to be read again.
+        """Whether a client is left out whose value could not be read; else it is to be read again.
 
         Args:
-            once: it can be read only once.
+            reads: how many times its value was read.
+            once: the value can be read only once.
         Raises:
             ClientError: the policy is to raise; a mismatch, which says where in the argument, is raised as it is.
         """
@@ -186,25 +175,3 @@ class FaultPolicy:
             f"{len(dropped)} of {clients} clients failed, but min_fraction={self._policy.min_fraction:g} of them "
             f"must be left{reasons}{more}"
         )
-
-
-@contextlib.contextmanager
-def deadline(stop: Stop, seconds: float) -> Iterator[Stop]:
-    """The stop of a graph call that runs inside, which is ended after so many seconds.
-
-    Raises:
-        TooLate: it was.
-    """
-    with stop.inner() as within:
-        timer = threading.Timer(seconds, within.cancel)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield within
-        except Stopped:
-            if stop.is_stopped:
-                raise
-            raise TooLate(f"the graph did not end within {seconds:g} s") from None
-        finally:
-            timer.cancel()
-            timer.join()

@@ -15,11 +15,11 @@ from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.runtime.arguments import ClientValues, leaf_numbers
-from fedcore.runtime.client_calls import ClientWork
 from fedcore.runtime.client_count import ClientCount
-from fedcore.runtime.clients import ClientsExecutor
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.failures import failures_of
+from fedcore.runtime.protocols import ClientsExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers

@@ -2,6 +2,7 @@
 
 import bisect
 import contextlib
+import copy
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,19 @@ class Report:
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
 
+    def __reduce__(self):
+        """Pickles without the recording, which is of this process."""
+        fields = [f.name for f in attrs.fields(Report) if f.init and f.name != "recording"]
+        with self._lock:
+            return _report, ({name: copy.copy(getattr(self, name)) for name in fields},)
+
+    def include(self, other: "Report") -> None:
+        """Adds the graph calls and notes of a report that another process made of a part of this call."""
+        for kind, number in other.graph_calls.items():
+            self.count(kind, number)
+        for text in other.notes:
+            self.note(text)
+
     def count(self, kind: str, number: int = 1) -> None:
         with self._lock:
             self.graph_calls[kind] += number
@@ -100,3 +114,7 @@ class Report:
     @property
     def total_graph_calls(self) -> int:
         return sum(self.graph_calls.values())
+
+
+def _report(fields: dict[str, Any]) -> Report:
+    return Report(**fields)
