@@ -1,6 +1,6 @@
 """Runtimes: the reference, which is the specification run, and the local stack over one machine's devices.
 
-`Runtime`, `ClientsExecutor` and `SliceExecutor` are the boundaries to others; docs/extending.md shows one of each.
+`Runtime`, `ClientsExecutor` and `SliceExecutor` are the boundaries to others; examples/process_pool.py uses the last.
 """
 
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult

@@ -23,6 +23,7 @@ The first two are here, for every kind of executor; `DeviceStage` has the others
 import functools
 from collections.abc import Callable, Sequence
 
+from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.client_source import ClientSource, UnreadSlice
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
@@ -78,6 +79,8 @@ class SlicedClientsExecutor:
         on_client_failure: Drop | None = None,
         client_timeout_s: float | None = None,
     ):
+        if not executors:
+            raise FedcoreError("fc.runtime.SlicedClientsExecutor takes one slice executor or more")
         for executor in executors:
             check_slice_executor(executor)
         self.executors = list(executors)

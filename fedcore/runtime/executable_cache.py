@@ -1,4 +1,4 @@
-"""Realized functions, kept by what decides them."""
+"""LRU cache of executables (realized functions)."""
 
 import threading
 from collections import OrderedDict
@@ -10,33 +10,32 @@ MAX_EXECUTABLES = 128
 
 
 class ExecutableCache:
-    """The realized functions of a stack, for all its devices: TensorFlow places them where they are called.
+    """The executables of a stack, for all its devices: TensorFlow places a function where it is called.
 
     Guarantees:
-      - One function for a stage, what the data of a call's clients has in common (layout, whether all end together, and
-        after one step) and the size of the call, which is a power of two of blocks and at most the plan's: a new cohort
-        size makes nothing new, once the few kinds and sizes of calls are there; nor does another device.
-      - At most `max_functions` functions are kept, those used last.
-      - A function asked for by several threads at once is built once; one whose building fails is built again.
+      - A client stage has one executable for each shape of a slice's data (layouts, whether all clients take equally
+        many steps, whether that is one step) and each slice size. Sizes are a power of two of blocks, at most the
+        plan's. So new cohort sizes soon need no new executable, and another device never does.
+      - Holds the `max_functions` executables used last.
+      - Threads that ask for one executable at once share one build. A build that fails is tried again.
     """
 
     def __init__(self, max_functions: int = MAX_EXECUTABLES):
         self._max_functions = max_functions
         self._functions: OrderedDict[Hashable, Realized] = OrderedDict()
-        self._lock = (
-            threading.RLock()
-        )  # a signal handler that calls a computation may come inside, or while one is built
+        # Reentrant: a signal handler may call a computation while this thread holds the lock, or builds.
+        self._lock = threading.RLock()
         self._building: dict[Hashable, threading.RLock] = {}
 
     def get(self, key: Hashable, build: Callable[[], Realized]) -> Realized:
-        """The function of that key, built (traced) now if it is new."""
-        found = self._kept(key)
+        """The executable of a key, built (traced) now if it is new."""
+        found = self._found(key)
         if found is not None:
             return found
         with self._lock:
             building = self._building.setdefault(key, threading.RLock())
         with building:
-            found = self._kept(key)
+            found = self._found(key)
             if found is not None:
                 return found
             try:
@@ -52,18 +51,18 @@ class ExecutableCache:
                     self._functions.popitem(last=False)
             return made
 
-    def _kept(self, key: Hashable) -> Realized | None:
+    def _found(self, key: Hashable) -> Realized | None:
         with self._lock:
             if key in self._functions:
                 self._functions.move_to_end(key)
             return self._functions.get(key)
 
     def values(self) -> list[Realized]:
-        """The functions that are kept."""
+        """The executables in the cache."""
         with self._lock:
             return list(self._functions.values())
 
     def keys(self) -> set[Hashable]:
-        """What decides those that are kept."""
+        """The keys in the cache."""
         with self._lock:
             return set(self._functions)

@@ -15,12 +15,12 @@ from fedcore.runtime.stopping import Stopped
 from fedcore.scalars import python_scalar
 
 SHOWN = 3
-"""Reasons that the error of a missed quorum gives."""
+"""Reasons that the error of a missed quorum lists."""
 
 
 @attrs.frozen
 class Drop:
-    """The policy that `drop` makes."""
+    """The policy of `drop()`: clients that fail are left out."""
 
     min_fraction: float
     max_retries: int
@@ -29,18 +29,18 @@ class Drop:
 def drop(min_fraction: float = 0.5, max_retries: int = 1) -> Drop:
     """Leaves clients out that fail, for `fc.runtime.local(on_client_failure=...)`.
 
-    A client fails when its graph does, when its value does not convert, when it passes `client_timeout_s`, when it
-    alone does not fit into the device's memory, or when a float that it contributes or returns is not finite. What it
-    contributes is the partial result of a fold over this client alone, so a metric that is NaN for a client without
-    examples counts as a failure. Clients that are left out keep their index and contribute nothing, in any stage of
-    the call that comes after; a list with one value per client has None for them. `last_report().dropped` says who
-    was left out, and why.
+    A client fails when its graph fails, when its value does not convert, when it passes `client_timeout_s`, when it
+    alone does not fit into the device's memory, or when a float that it contributes or returns is not finite. Its
+    contribution is the partial of a fold over this client alone, so a metric that is NaN for a client without examples
+    counts as a failure. A client that is left out keeps its index and contributes nothing to this stage and to later
+    stages of the call; a list with one value per client has None for it. `last_report().dropped` has the reason for
+    each client that was left out.
 
     Args:
-        min_fraction: of the clients must be left, 0 to 1; else the call raises ClientError.
-        max_retries: how often a client that fails is tried again. Its data are read once where they can only be.
+        min_fraction: the fraction of clients, 0 to 1, that must be left; else the call raises ClientError.
+        max_retries: how often a client that fails is tried again. Data that can be read only once are not read again.
     Raises:
-        FedcoreError: a number that cannot be.
+        FedcoreError: a number is out of its range.
     Example:
         >>> fc.runtime.local(on_client_failure=fc.runtime.drop(min_fraction=0.8), client_timeout_s=60)
     """
@@ -164,7 +164,7 @@ class FaultPolicy:
         raise ClientError(message) from (None if isinstance(error, tf.errors.OpError) else error)
 
     def check_quorum(self, clients: int) -> None:
-        """Raises ClientError where too few are left of so many clients."""
+        """Raises ClientError if too few of the clients are left."""
         dropped = self._report.dropped
         if self._policy is None or clients - len(dropped) >= self._policy.min_fraction * clients:
             return

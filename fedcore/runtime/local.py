@@ -1,4 +1,4 @@
-"""The local runtime: a server device, client devices, and the executors over them."""
+"""The local runtime: a server device, and an executor of clients, by default over this machine's devices."""
 
 import functools
 import os
@@ -65,7 +65,7 @@ class LocalRuntime:
         return getattr(self._clients, "devices", [])
 
     def run(self, module: Module, arguments: list, report: Report):
-        """The result of a planned module as the user sees it."""
+        """The result of a planned module, in the containers that its type names."""
         if not tf.executing_eagerly():  # a signal handler that came while a graph was traced
             with tf.init_scope():
                 return self.run(module, arguments, report)
@@ -113,29 +113,30 @@ def local(
             first GPU, else the first CPU.
         client_devices: where clients run. Default: every logical device of the kind of which the first is the default.
         workers_per_device: calls in flight on each client device. Default: the machine's cores, shared out.
-        block_size: clients of a block, which are added in order: it fixes the bits. Default: 8 where clients are
-            stacked, else 1.
-        vectorize: how many clients stand side by side in one graph, 2 or more; False for none. Default: by shapes.
-        xla: True has XLA compile client stages without convolutions, loops and random numbers: again for every size of
-            a batch where clients are not stacked. Default: none, since it gains nothing on CPUs; `fedcore tune`
-            measures it.
+        block_size: clients of a block, which are folded in order: it fixes the bits. Default: 8 for vectorised stages,
+            else 1.
+        vectorize: the number of clients that one graph computes side by side, 2 or more; False for none. Default: by
+            shapes.
+        xla: True has XLA compile client stages without convolutions, loops and random numbers; without vectorisation,
+            again for every size of a batch. Default: none, since it gains nothing on CPUs; `fedcore tune` measures it.
         intra_op_threads: threads of one operation, in the whole process; they decide bits. Default:
-            FEDCORE_INTRA_OP_THREADS, else 1. What was set before fedcore was imported stands, and so does what
-            TensorFlow started with: the report says so.
+            FEDCORE_INTRA_OP_THREADS, else 1. A number that was set before fedcore was imported, or that TensorFlow has
+            started with, stays: the report says so.
         deterministic: asks TensorFlow for operations that give the same bits on a GPU in every run, slower ones; this
             holds for the whole process.
-        on_client_failure: `"raise"` raises ClientError, which names the client; values that are not finite are values
-            like others. `fc.runtime.drop()` leaves clients out that fail.
-        client_timeout_s: the seconds that a client may take to give its data, and again to run; several clients of
-            one graph call share theirs, then each has its own. Tracing and compiling a graph do not count. Graphs are
-            ended then; Python code that still waits for data cannot be, and its thread is named. Default: no end.
-        default_num_clients: how many clients take part where a computation has values at CLIENTS, but no argument is a
-            client value. Default: such a call is an error.
+        on_client_failure: `"raise"` raises ClientError, which names the client; floats that are not finite are no
+            failure. `fc.runtime.drop()` leaves clients out that fail.
+        client_timeout_s: the seconds that a client may take to give its data, and again to run. The clients of one
+            graph call share their seconds; if these are not enough, each client runs alone with its own. Tracing and
+            compiling a graph do not count. A graph that takes longer is cancelled; Python code that still waits for
+            data cannot be ended, and its thread is named. Default: no deadline.
+        default_num_clients: the number of clients of a computation that has values at CLIENTS, but no client value
+            among its arguments. Default: such a call is an error.
         clients_executor: runs the clients' stages, in place of devices of this process: `client_devices`,
             `workers_per_device`, `on_client_failure` and `client_timeout_s` are then the executor's. Closed with the
             runtime. Default: the devices of this process.
     Raises:
-        FedcoreError: a setting that cannot be; the message says what can.
+        FedcoreError: a setting is out of its range; the message gives the range.
         TypeMismatch: `clients_executor` is no `fc.runtime.ClientsExecutor`.
     Example:
         >>> with fc.use(fc.runtime.local(workers_per_device=4)): ...
@@ -181,7 +182,7 @@ def _check_left_to_executor(**settings) -> None:
 
 
 def default_workers(devices: int) -> int:
-    """The calls in flight on each of so many client devices: the machine's cores, shared out."""
+    """The workers of each of so many client devices: the machine's cores, shared out."""
     return max(1, (os.cpu_count() or 1) // devices)
 
 

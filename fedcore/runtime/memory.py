@@ -67,7 +67,7 @@ class DeviceMemory:
             self._free.notify()
 
     def halve(self, allowed: int) -> int:
-        """How many calls may run at once after one of so many ran out of memory; 0 where it was alone."""
+        """The new limit after one of so many allowed calls ran out of memory; 0 if it ran alone."""
         if allowed == 1:
             return 0
         with self._free:

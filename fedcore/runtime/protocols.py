@@ -30,7 +30,10 @@ class Runtime(Protocol):
     """
 
     compiles: bool
-    plan_options: Mapping[str, object] = MappingProxyType({})
+
+    @property
+    def plan_options(self) -> Mapping[str, object]:
+        return MappingProxyType({})
 
     def run(self, module: Module, arguments: list, report: Report):
         """The result of a module, in the Python containers that its type names.
@@ -127,7 +130,7 @@ def _check(needs: str, such_as: str, given, protocol: type, members: list[str], 
     if len(missing) == len(members):
         raise TypeMismatch(f"{needs}, such as {such_as}, not {brief(given)}{fix}")
     if missing:
-        listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+        listed = " and ".join([", ".join(missing[:-1])] * (len(missing) > 1) + missing[-1:])
         raise TypeMismatch(f"{needs}, but {type(given).__name__} lacks {listed}; see fc.runtime.{protocol.__name__}")
 
 

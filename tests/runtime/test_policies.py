@@ -122,13 +122,13 @@ def test_clients_without_a_batching_rule_run_one_by_one_and_are_tried_once(work)
 
     def vectorised(clients):
         tried.append(clients.first)
-        raise NoBatchingRule("there is no rule for Foo")
+        raise NoBatchingRule("Foo", "there is no rule")
 
     fallback = BatchingFallback(work, vectorised, add, notes.append)
     assert fallback(numbers(0, 8, [1, 2])).partial == [1, 2]
     assert fallback(numbers(8, 8, [3])).partial == [3]
     assert tried == [0]
-    assert notes == ["@clients runs client by client: there is no rule for Foo"]
+    assert notes == ["@clients runs client by client: Foo is not vectorised over clients: there is no rule"]
 
 
 def test_clients_whose_layouts_differ_run_one_by_one_and_others_still_vectorised(work):
@@ -171,9 +171,7 @@ def test_only_floats_that_are_not_finite_fail_the_check():
 def test_finite_clients_whose_sum_is_not_stay():
     report = Report()
     largest = float(np.finfo(np.float32).max)
-    result = FaultPolicy(fc.runtime.drop(), report).survivors(
-        checked_finite(summed), numbers(0, 2, [largest, largest])
-    )
+    result = FaultPolicy(fc.runtime.drop(), report).survivors(checked_finite(summed), numbers(0, 2, [largest, largest]))
     assert np.isinf(result.partial[0])
     assert report.dropped == {}
 
@@ -196,13 +194,18 @@ def test_the_client_that_fails_is_found_and_left_out():
 # The deadline.
 
 
-def test_a_deadline_is_told_apart_from_a_stopped_call():
-    with pytest.raises(TooLate, match=r"the graph did not end within 0\.01 s"), deadline(Stop(), 0.01) as stop:
-        while not stop.is_stopped:
+def stopped_within(stop, seconds, stops):
+    """A graph call that runs until it is stopped, by `stops` or by its deadline."""
+    with deadline(stop, seconds) as within:
+        stops()
+        while not within.is_stopped:
             pass
         raise Stopped("the call was stopped")
-    outer = Stop()
-    with pytest.raises(Stopped, match="the call was stopped"), deadline(outer, 60) as stop:
-        outer.cancel()
-        assert stop.is_stopped
-        raise Stopped("the call was stopped")
+
+
+def test_a_deadline_is_told_apart_from_a_stopped_call():
+    with pytest.raises(TooLate, match=r"the graph did not end within 0\.01 s"):
+        stopped_within(Stop(), 0.01, lambda: None)
+    stop = Stop()
+    with pytest.raises(Stopped, match="the call was stopped"):
+        stopped_within(stop, 60, stop.cancel)
