@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 
@@ -18,7 +17,7 @@ from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, parse_p
 from fedcore.compiler.pinned_plans import PinnedPlans
 from fedcore.compiler.pipeline import registrations
 from fedcore.compiler.stored_plans import stored_plans
-from fedcore.errors import FedcoreError, TypeMismatch, VerifyError, brief
+from fedcore.errors import FedcoreError, TypeMismatch, VerifyError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.first_use import in_a_thread
@@ -27,6 +26,7 @@ from fedcore.lru_cache import LruCache
 from fedcore.runtime.forked import check_not_forked
 from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # of learning, which sees no runtime
 from fedcore.runtime.non_finite import note_non_finite
+from fedcore.runtime.protocols import Runtime, check_runtime
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.report import Report
 from fedcore.scalars import seed_number
@@ -34,23 +34,6 @@ from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, StructType, Type, contains
 
 MAX_PLANS = 256
-
-
-class Runtime(Protocol):
-    """What runs modules: planned ones if it `compiles`, else traced ones.
-
-    One that has `default_num_clients` is given calls without client arguments only where that is not None.
-    """
-
-    compiles: bool
-
-    @property
-    def plan_options(self) -> Mapping[str, object]:
-        """Options of the pass `plan`, for the plans that it is given."""
-
-    def run(self, module: Module, arguments: list, report: Report): ...
-
-    def close(self) -> None: ...
 
 
 class PlanCache:
@@ -171,7 +154,7 @@ def set_runtime(runtime: Runtime | None) -> None:
     """
     global _default
     if runtime is not None:
-        _check_runtime("fc.set_runtime", runtime)
+        check_runtime("fc.set_runtime", runtime)
     with _default_lock:
         _default = runtime
 
@@ -189,21 +172,6 @@ def current_runtime() -> Runtime:
             made = in_a_thread(local)
             _default = _default or made
         return _default
-
-
-def _check_runtime(function: str, given) -> None:
-    """Refuses what is no runtime.
-
-    Raises:
-        TypeMismatch: with the call that is missing, where it is certain.
-    """
-    if callable(getattr(given, "run", None)) and not isinstance(given, type):
-        return
-    if callable(given):
-        name = getattr(given, "__qualname__", type(given).__name__)
-        raise TypeMismatch(f"{function} takes a runtime, but is given the function `{name}`: call it, {name}()")
-    fix = f"; write {function}(seed={given})" if isinstance(given, int) and function == "fc.use" else ""
-    raise TypeMismatch(f"{function} takes a runtime, such as fc.runtime.local(), not {brief(given)}{fix}")
 
 
 class _Use(contextlib.ContextDecorator):
@@ -269,7 +237,7 @@ def use(
         ...     state, metrics = process.next(state, clients)
     """
     if runtime is not None:
-        _check_runtime("fc.use", runtime)
+        check_runtime("fc.use", runtime)
     pins = None if plans is None else PinnedPlans.read(plans, trusted=trusted)
     if pipeline is not None:
         parse_pipeline(pipeline)
@@ -297,7 +265,7 @@ def plan_of(module: Module) -> Module:
     """The plan of a module for the runtime in use: a plan itself, the pinned one, or the compiler's."""
     used = _in_use.get()
     runtime = used.runtime if used is not None else _default
-    return _plan_for(module, runtime.plan_options if runtime else {})
+    return _plan_for(module, runtime.plan_options if runtime is not None and runtime.compiles else {})
 
 
 def _plan_for(

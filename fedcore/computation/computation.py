@@ -23,6 +23,8 @@ class Computation:
     Guarantees:
       - Immutable; called from Python it runs on the installed runtime, called while another computation is traced
         it becomes part of that one.
+      - Pickles, also to another process: the copy is equal and has the same digest.
+      - Equal if the programs are equal, locations aside.
     """
 
     def __init__(self, module: Module, python_name: str | None = None):
@@ -37,6 +39,15 @@ class Computation:
     def digest(self) -> str:
         """Names the computation: equal programs have equal digests, in every process."""
         return self.module.digest()
+
+    def __eq__(self, other):
+        return self.module == other.module if type(other) is type(self) else NotImplemented
+
+    def __hash__(self):
+        return hash(self.digest)
+
+    def __reduce__(self):
+        return type(self), (self.module, self.__name__)
 
     def __repr__(self):
         return f"<computation {self.__name__} : {self.type_signature}>"

@@ -175,6 +175,7 @@ class Module:
     Guarantees:
       - Immutable; equality ignores locations and compares graphs by digest.
       - `parse(str(module)) == module`.
+      - Pickles; the copy is equal, with the same digest.
     """
 
     stage: str = attrs.field(validator=attrs.validators.in_(STAGES))
@@ -189,6 +190,12 @@ class Module:
     _source_digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _symbols: Mapping[str, "Function | Graph"] | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _facts: dict[str, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
+
+    def __reduce__(self):
+        """Pickles as the bytes of a bundle."""
+        from fedcore.ir.bundle import from_bytes, to_bytes
+
+        return from_bytes, (to_bytes(self),)
 
     @property
     def main(self) -> Function:

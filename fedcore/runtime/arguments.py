@@ -1,4 +1,4 @@
-"""A user's arguments as nested tuples by type, checked before any work is done."""
+"""Converts a user's arguments to nested tuples by type, and results back; mismatches are found before any work."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -25,10 +25,10 @@ from fedcore.types import (
 
 @attrs.frozen
 class ClientValues:
-    """The values of the clients of one argument, as given; each is converted where its client's work is prepared.
+    """The clients' values of one argument, as given. A value is converted when its slice is read.
 
     Guarantees:
-      - A generator is read once, and only as far as blocks are taken.
+      - A generator is read once, and only as far as slices are taken.
     """
 
     given: Iterable
@@ -45,16 +45,16 @@ class ClientValues:
 
     @property
     def size(self) -> int | None:
-        """How many clients there are, where that is known before they are drawn."""
+        """The number of clients; None for an iterator, whose length is not known before it ends."""
         return len(self.given) if isinstance(self.given, Sized) else None
 
     @property
     def is_read_once(self) -> bool:
-        """Whether a second reading finds nothing: a generator or another iterator."""
+        """Whether the values are an iterator, such as a generator: a second reading finds nothing."""
         return isinstance(self.given, Iterator)
 
     def part(self, index: int) -> "ClientValues":
-        """One element of every client's value; None stays None: what a dropped client did not give."""
+        """One element of every client's value. None, of a dropped client, stays None."""
 
         def convert(value, path: str):
             whole = self.convert(value, path)
@@ -64,10 +64,10 @@ class ClientValues:
 
 
 def prepare(value, type_: Type, path: str, sequence: Callable):
-    """`value` as the runtime takes it: structs as tuples, client values as `ClientValues`.
+    """The value in the runtime's form: structs as tuples, client values as `ClientValues`.
 
     Args:
-        sequence: turns a value for a sequence type into what the runtime takes.
+        sequence: converts a value of a sequence type to `Columns`.
     Raises:
         TypeMismatch: the value does not fit; the message names the argument, the client and the element.
     """
@@ -107,9 +107,9 @@ def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientVa
 
 
 def leaf_numbers(main: Function) -> dict[str, int]:
-    """For each argument and part of one the number of its first leaf among those of all arguments; 0 for the rest.
+    """For each parameter, and each element of one, the number of its first leaf among all leaves; 0 for other bindings.
 
-    Sequences draw by these numbers.
+    A sequence's number is folded into the seed of its shuffles.
     """
     found: dict[str, int] = {}
     count = 0
@@ -117,7 +117,7 @@ def leaf_numbers(main: Function) -> dict[str, int]:
         found[parameter.name] = count
         count += len(leaves(strip_placement(parameter.type)))
     given, types = set(found), main.types()
-    starts: dict[str, list[int]] = {}  # of the elements of each struct that is taken apart
+    starts: dict[str, list[int]] = {}  # for each struct that `item` reads, the first leaves of its elements
     for op in main.operations:
         found[op.name] = 0
         if op.kind == "item" and op.operands[0].name in given:
@@ -132,7 +132,7 @@ def leaf_numbers(main: Function) -> dict[str, int]:
 
 
 def restore(value, type_: Type):
-    """A result as the user sees it: with the containers its type names; client values are lists, sequences datasets."""
+    """The result in the containers that its type names; client values become lists, sequences datasets."""
     if isinstance(type_, FederatedType):
         if type_.placement.name == "CLIENTS" and not type_.all_equal:
             return [None if v is None else restore(v, type_.member) for v in value]

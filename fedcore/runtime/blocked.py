@@ -1,4 +1,4 @@
-"""Threads that calls have left behind: Python code of the user's that blocks cannot be ended."""
+"""Threads that calls have left behind: blocked Python code of the user's cannot be ended."""
 
 import threading
 from collections.abc import Iterable
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from fedcore.errors import FedcoreError
 
 MAX_BLOCKED = 32
-"""Threads that are left behind, in the process; then no call reads with code that may block."""
+"""Blocked threads of the process from which on no call runs code that may block."""
 
 SHOWN = 3
-"""Names of threads in a message."""
+"""Names of threads that a message lists."""
 
 
 class BlockedThreads:
     """The threads of a process that still wait for clients' data, after the calls that asked for them have ended.
 
     Guarantees:
-      - A thread counts from when its call leaves it behind until its code returns.
+      - A thread counts from the moment when its call leaves it behind until its code returns.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class BlockedThreads:
         self._read: dict[threading.Thread, tuple[object, ...]] = {}
 
     def add(self, thread: threading.Thread, read: Iterable = ()) -> None:
-        """Counts a thread.
+        """Counts a thread as blocked.
 
         Args:
             read: the values that it reads.
@@ -33,7 +33,7 @@ class BlockedThreads:
             self._read[thread] = tuple(read)
 
     def discard(self, thread: threading.Thread) -> None:
-        """Its code has returned."""
+        """Counts a thread no longer: its code has returned."""
         with self._lock:
             self._read.pop(thread, None)
 
@@ -47,7 +47,7 @@ class BlockedThreads:
             ]
 
     def check(self) -> None:
-        """Raises FedcoreError where there are so many that no further code may be run that may block."""
+        """Raises FedcoreError if `MAX_BLOCKED` threads are blocked."""
         if len(self._read) >= MAX_BLOCKED:
             raise FedcoreError(
                 f"{self.described()}: from here on this process reads clients' data from arrays, numbers and "
@@ -55,7 +55,7 @@ class BlockedThreads:
             )
 
     def described(self) -> str:
-        """How many there are and their names; empty where there are none."""
+        """A sentence with their number and names; empty if there are none."""
         with self._lock:
             names = [thread.name for thread in self._read]
         if not names:
@@ -69,4 +69,4 @@ class BlockedThreads:
 
 
 blocked_threads = BlockedThreads()
-"""Those of this process."""
+"""The blocked threads of this process."""

@@ -1,4 +1,4 @@
-"""How many clients a call has: every client argument has one element for each."""
+"""The number of clients of a call: every client argument has one element for each client."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ class ClientCount:
 
     Guarantees:
       - Arguments of different lengths are refused as soon as the lengths are known: lists before any work, generators
-        when they end or have too many clients.
+        when they end or give more clients.
     """
 
     name: str = ""
@@ -23,7 +23,7 @@ class ClientCount:
 
     @classmethod
     def of(cls, values: list, types: list[Type]) -> "ClientCount":
-        """From the arguments of a call as `prepare` makes them.
+        """The count from the arguments of a call as `prepare` makes them.
 
         Raises:
             TypeMismatch: two have different lengths.
@@ -33,13 +33,13 @@ class ClientCount:
             raise TypeMismatch(_message([(v.path, str(v.size)) for v in sized]))
         return cls(sized[0].path, sized[0].size) if sized else cls()
 
-    def check_reading(self, name: str, drawn: int) -> None:
-        """Refuses an argument of which more clients have been drawn than there are."""
-        if self.number is not None and drawn > self.number:
+    def check_reading(self, name: str, taken: int) -> None:
+        """Refuses an argument that has given more clients than the call has."""
+        if self.number is not None and taken > self.number:
             raise TypeMismatch(_message([(self.name, str(self.number)), (name, "more")]))
 
     def check_ended(self, name: str, number: int) -> None:
-        """Refuses an argument that ended with fewer clients than there are."""
+        """Refuses an argument that has ended with another number of clients than the call has."""
         if self.number is None:
             self.name, self.number = name, number
         elif number != self.number:

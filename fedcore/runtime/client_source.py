@@ -1,4 +1,4 @@
-"""The clients of a stage, drawn some at a time."""
+"""The clients of a stage as the user gave them, taken from the cohorts a slice at a time."""
 
 import functools
 import itertools
@@ -11,17 +11,17 @@ import tensorflow as tf
 from fedcore.data import ClientDataset, Cohort
 from fedcore.errors import ClientError, brief
 from fedcore.runtime.arguments import ClientValues
-from fedcore.runtime.client_calls import ClientWork
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.reader import Reader, TooLate
 from fedcore.runtime.stopping import Stop, stops_from_elsewhere
 
 
 @attrs.frozen
-class Drawn:
-    """The clients of one call, as they were given.
+class UnreadSlice:
+    """The clients of one slice, as the user gave them.
 
     Args:
-        index: of the call among those of its stage.
+        index: of the slice among those of its stage.
         first: the index of its first client.
         clients: a tuple of values for each.
     """
@@ -33,7 +33,7 @@ class Drawn:
 
 @attrs.frozen
 class _Raised:
-    """In place of a value: what a cohort raised when it was asked for it."""
+    """Stands for a client's value where the cohort raised an error."""
 
     error: Exception
 
@@ -42,12 +42,12 @@ _ENDED = object()
 
 
 class ClientSource:
-    """Draws the clients of a stage for one call after the other; those of all arguments side by side.
+    """Cuts the cohorts of a stage into slices; a client has one value of each cohort.
 
     Guarantees:
-      - Clients are drawn in the thread that asks for a call. Only a generator or an `fc.Cohort` is read in a thread
+      - Clients are taken in the thread that asks for a slice. Only a generator or an `fc.Cohort` is read in a thread
         beside it, where the call has a deadline or may be stopped by another thread: it may block.
-      - What a generator raises is raised. With `drops`, what an `fc.Cohort` raises for a client is that client's fault.
+      - An error of a generator is raised. With `drops`, an error of an `fc.Cohort` is the fault of that client.
     """
 
     def __init__(self, work: ClientWork, size: int, *, drops: bool, timeout_s: float | None, stop: Stop):
@@ -60,36 +60,36 @@ class ClientSource:
         self._reader = Reader("fedcore-cohort")
 
     @property
-    def is_at_hand(self) -> bool:
-        """Whether all clients are there already, so that drawing some costs neither time nor memory."""
-        return all(map(_is_at_hand, self._work.cohorts))
+    def is_in_memory(self) -> bool:
+        """Whether all clients are in memory already, so that taking some costs neither time nor memory."""
+        return all(map(_is_in_memory, self._work.cohorts))
 
-    def __enter__(self) -> Iterator[Drawn]:
-        return self._calls()
+    def __enter__(self) -> Iterator[UnreadSlice]:
+        return self._slices()
 
     def __exit__(self, *error) -> None:
         self._reader.__exit__(*error)
 
-    def _calls(self) -> Iterator[Drawn]:
+    def _slices(self) -> Iterator[UnreadSlice]:
         clients = self._side_by_side() if self._work.cohorts else (() for _ in _counted(self._work.counted))
-        read = self._work.cohorts[0] if self._work.cohorts else self._work.counted
-        name = read.path if read is not None else ""
+        first = self._work.cohorts[0] if self._work.cohorts else self._work.counted
+        name = first.path if first is not None else ""
         for index in itertools.count():
-            drawn = Drawn(index, index * self._size, list(itertools.islice(clients, self._size)))
-            if not drawn.clients:
+            unread = UnreadSlice(index, index * self._size, list(itertools.islice(clients, self._size)))
+            if not unread.clients:
                 self._work.count.check_ended(name, self.clients)
                 return
-            self.clients += len(drawn.clients)
+            self.clients += len(unread.clients)
             self._work.count.check_reading(name, self.clients)
-            yield drawn
+            yield unread
 
     def _side_by_side(self) -> Iterator[tuple]:
         """One tuple a client."""
-        cohorts = [c.given if _is_at_hand(c) else self._read(c) for c in self._work.cohorts]
+        cohorts = [c.given if _is_in_memory(c) else self._read(c) for c in self._work.cohorts]
         return zip(*cohorts, strict=True) if len(cohorts) == 1 else self._equally_many(cohorts)
 
     def _equally_many(self, cohorts: list[Iterable]) -> Iterator[tuple]:
-        """One tuple a client; all end at once."""
+        """One tuple a client. Cohorts of different lengths are refused."""
         for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
             ended = [c.path for c, value in zip(self._work.cohorts, client, strict=True) if value is _ENDED]
             if ended:
@@ -99,7 +99,7 @@ class ClientSource:
             yield client
 
     def _read(self, values: ClientValues) -> Iterator:
-        """What may block or raise. After an error a generator has no more clients, where an `fc.Cohort` has."""
+        """The values of a cohort that may block or raise. After an error only an `fc.Cohort` has further clients."""
         iterator = iter(values.given)
         beside = self._timeout_s is not None or stops_from_elsewhere()
         read = functools.partial(next, iterator, _ENDED)
@@ -107,20 +107,20 @@ class ClientSource:
             try:
                 value = self._reader.call(read, self._timeout_s, self._stop, [values.given]) if beside else read()
             except Exception as error:
-                if isinstance(error, TooLate) and not self._goes_on(values):
+                if isinstance(error, TooLate) and not self._survives_errors(values):
                     raise ClientError(f"client {index} was not drawn from {brief(values.given)}: {error}") from None
-                if not self._goes_on(values):
+                if not self._survives_errors(values):
                     raise
                 value = _Raised(error)
             if value is _ENDED:
                 return
             yield value
 
-    def _goes_on(self, values: ClientValues) -> bool:
+    def _survives_errors(self, values: ClientValues) -> bool:
         return self._drops and isinstance(values.given, Cohort)
 
 
-def _is_at_hand(values: ClientValues) -> bool:
+def _is_in_memory(values: ClientValues) -> bool:
     return isinstance(values.given, Sequence | np.ndarray)
 
 
@@ -131,23 +131,23 @@ def converted(values: ClientValues, index: int, given: object) -> object:
     return values.converted(index, given)
 
 
-_AT_HAND = (int, float, complex, str, bytes, np.ndarray, np.generic, tf.Tensor, ClientDataset, type(None))
+_VALUES = (int, float, complex, str, bytes, np.ndarray, np.generic, tf.Tensor, ClientDataset, type(None))
 
 
 def may_block(values: Sequence) -> bool:
-    """Whether code of the user's may run when clients' values are read: that of a dataset, of `__array__`."""
-    if all(issubclass(kind, _AT_HAND) for kind in set(map(type, values))):
+    """Whether reading the values may run code of the user's, such as a dataset's or an `__array__` method."""
+    if all(issubclass(kind, _VALUES) for kind in set(map(type, values))):
         return False
-    return not all(isinstance(leaf, _AT_HAND) for leaf in tf.nest.flatten(values))
+    return not all(isinstance(leaf, _VALUES) for leaf in tf.nest.flatten(values))
 
 
 def is_read_once(client: tuple) -> bool:
-    """Whether a second reading of a client's values would not find what the first did."""
+    """Whether a client's values can be read only once."""
     return any(isinstance(leaf, Iterator | _Raised) for leaf in tf.nest.flatten(client))
 
 
 def _counted(values: ClientValues | None) -> Iterable:
-    """As many things as there are clients."""
+    """An iterable with one element for each client."""
     if values is None:
         return ()
     return values.given if values.size is None else range(values.size)

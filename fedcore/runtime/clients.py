@@ -1,58 +1,115 @@
-"""Blocks of clients over the devices, with a fixed number of workers."""
+"""Runs a client stage: a `ClientWork` goes in; the merged partial and the clients' kept values come out.
+
+The cohort is cut into slices of whole blocks. For each slice a worker thread reads the clients' values and has a
+`SliceExecutor` compute a partial; a binary tree over the slices' indices merges the partials.
+
+Example: a sum over 20 clients in slices of 8 on two devices. Device 0 computes the partials of the clients 0 to 7 and
+16 to 19, device 1 that of 8 to 15. The tree merges the first two, then the result with the third, which gives
+`(partial, [])`. A stage that returns a value per client gives those as the list, with None for a client that failed.
+
+Each policy is a class of its own, and each wraps a function from a `ClientSlice` to a `SliceResult`:
+
+| policy | class | in |
+|---|---|---|
+| faults: run again, raise or drop | `FaultPolicy` | faults.py |
+| floats that are not finite | `checked_finite` | finite_check.py |
+| no batching rule: client by client | `BatchingFallback` | batching_fallback.py |
+| memory: smaller slices, fewer calls at once | `FittingSlices`, `DeviceMemory` | memory.py |
+| deadline of a graph call | `deadline` | deadlines.py |
+
+The first two are here, for every kind of executor; `DeviceStage` has the others.
+"""
 
 import functools
-import itertools
-import math
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-import numpy as np
-import tensorflow as tf
-
-from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError
-from fedcore.graphs.batched.batched_value import NoBatchingRule
-from fedcore.graphs.stages.realize import Realized, realize_stage
 from fedcore.graphs.tensors.identity_cache import IdentityCache
-from fedcore.graphs.tensors.values import flatten
-from fedcore.runtime.blocked import blocked_threads
-from fedcore.runtime.client_calls import ClientSlice, ClientWork, looped, one_more, stacked
-from fedcore.runtime.client_source import ClientSource, Drawn, converted, is_read_once, may_block
+from fedcore.runtime.client_source import ClientSource, UnreadSlice
+from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.device import DeviceExecutor
-from fedcore.runtime.failures import failures_of
-from fedcore.runtime.faults import Drop, FaultPolicy, NotFinite, deadline
+from fedcore.runtime.device_stage import DeviceSliceExecutor
+from fedcore.runtime.faults import Drop, FaultPolicy
+from fedcore.runtime.finite_check import checked_finite
 from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
-from fedcore.runtime.reader import Reader
+from fedcore.runtime.protocols import SliceExecutor, check_slice_executor
 from fedcore.runtime.report import Report
-from fedcore.runtime.stopping import Stop, Stopped, stopped_by
-from fedcore.runtime.workers import Workers, dispatch, users_code
+from fedcore.runtime.slice_reader import SliceReader, slice_cache
+from fedcore.runtime.stopping import Stop
+from fedcore.runtime.workers import Workers, dispatch
 
-MAX_CALLS = 1024
-"""Calls of datasets that are kept as they were read, for cohorts that come again."""
-
-Outcome = tuple[object, Mapping[int, object]]
-"""The partial of a call's clients (None without a fold), and what is kept of each by its index."""
+RunSlice = Callable[[ClientSlice], SliceResult]
 
 
-class ClientsExecutor:
-    """Runs the blocks of a client stage.
+class SlicedClientsExecutor:
+    """An `fc.runtime.ClientsExecutor` over a pool of slice executors: devices, processes, other machines.
 
     Guarantees:
-      - Threads: `workers_per_device` for each device, made when first needed and never more, whatever the cohort. With
-        a deadline, beside them two for each call that runs, and one that draws clients. Where all workers of a device
-        read clients' data with code of the user's, one more for each further call that runs, such as those that this
-        code makes: reading never waits for a worker that it holds.
+      - Threads: `threads_each` for each slice executor, made when first needed and never more, whatever the cohort.
+        With a deadline, beside them two for each slice that runs, and one that reads the cohort. Where all threads of
+        an executor read clients' data with code of the user's, one more for each further call that runs, such as those
+        that this code makes: reading never waits for a worker that it holds.
       - Code of the user's that blocks is left behind with its thread when its call is stopped or its deadline passes,
         and another thread takes its place; the report names it. After `MAX_BLOCKED` no more such code is run.
-      - Memory: as many calls in flight as there are workers; clients are drawn in the calling thread, when one is free
-        (those of a list one call ahead: they are there already).
-      - Bits: a block folds its clients in order and partials merge in the tree of block indices, so neither the
-        number of workers, nor that of the devices, nor the order of completion shows in the result. Nor does what
-        failed before it went well, nor in which parts a call had to run to fit into a device's memory.
-      - Devices: call i goes to device i modulo their number, or if that is busy to the next one that is free; where the
-        size of the cohort is known, calls are small enough that every device gets one.
-      - A failure that is raised stops the drawing of clients and the calls in flight; it is the first one.
+      - Memory: as many slices in flight as there are threads. Clients are taken in the calling thread, when a thread is
+        free; clients of a list one slice ahead, since they are in memory anyway.
+      - Bits: a block folds its clients in order and partials merge in a tree over indices. So the result does not
+        depend on the number of executors and threads, on the order of completion, or on earlier failures.
+      - Slice i goes to executor i modulo their number, or if that is busy to the next one that is free. Where the size
+        of the cohort is known, slices are small enough that every executor gets one.
+      - A failure that is raised stops the reading of clients and the slices in flight; it is the first failure.
+
+    Args:
+        executors: run the slices.
+        threads_each: slices in flight on each executor.
+        merging: the device of this process that makes zeros and merges partials. Default: the first GPU, else the
+            first CPU.
+        on_client_failure: None raises; else what `fc.runtime.drop()` gives.
+        client_timeout_s: seconds that a client may take to give its data; None is no deadline. The executors keep the
+            deadline of the graphs.
+    """
+
+    def __init__(
+        self,
+        executors: Sequence[SliceExecutor],
+        threads_each: int = 1,
+        *,
+        merging: DeviceSliceExecutor | None = None,
+        on_client_failure: Drop | None = None,
+        client_timeout_s: float | None = None,
+    ):
+        if not executors:
+            raise FedcoreError("fc.runtime.SlicedClientsExecutor takes one slice executor or more")
+        for executor in executors:
+            check_slice_executor(executor)
+        self.executors = list(executors)
+        self.workers = Workers(len(self.executors), threads_each)
+        self.policy = on_client_failure
+        self.timeout_s = client_timeout_s
+        self.slices: IdentityCache[ClientSlice] = slice_cache()
+        self._merging = merging
+
+    def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
+        """The merged partial (None without a fold) and the kept values by client (empty without any)."""
+        return _Run(self, work, report, stop).result()
+
+    @functools.cached_property
+    def merging(self) -> DeviceSliceExecutor:
+        """Makes zeros and merges partials."""
+        return self._merging or DeviceSliceExecutor()
+
+    def close(self) -> None:
+        self.workers.close()
+        for executor in self.executors:
+            executor.close()
+
+
+class LocalClientsExecutor(SlicedClientsExecutor):
+    """The devices of this process. The first one makes zeros and merges partials, too.
+
+    Guarantees:
+      - Bits do not depend on the parts in which slices had to run to fit into a device's memory.
     """
 
     def __init__(
@@ -64,73 +121,46 @@ class ClientsExecutor:
     ):
         self.devices = list(devices)
         names = [device.device for device in self.devices]
-        self.memory = {name: DeviceMemory(workers_per_device * names.count(name)) for name in names}
-        self.workers = Workers(len(self.devices), workers_per_device)
-        self.timeout_s = timeout_s
-        self.calls: IdentityCache[ClientSlice] = IdentityCache(MAX_CALLS, _entries, remembered=MAX_CALLS)
-        self._policy = policy
-
-    def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple:
-        """The merged partial (None without a fold) and the kept values by client (empty without any)."""
-        return _Run(self, work, FaultPolicy(self._policy, report), report, stop).result()
-
-    def close(self) -> None:
-        self.workers.close()
-
-
-def _entries(call: ClientSlice) -> float:
-    """What a call counts among those that are kept; one that lacks a client would not tell why again."""
-    return math.inf if None in call.clients else 1
+        memory = {name: DeviceMemory(workers_per_device * names.count(name)) for name in names}
+        executors = [DeviceSliceExecutor(device, memory[device.device], timeout_s) for device in self.devices]
+        super().__init__(
+            executors,
+            workers_per_device,
+            merging=executors[0],
+            on_client_failure=policy,
+            client_timeout_s=timeout_s,
+        )
 
 
 class _Run:
     """One client stage in progress."""
 
-    def __init__(self, stack: ClientsExecutor, work: ClientWork, tolerance: FaultPolicy, report: Report, stop: Stop):
-        self.devices = stack.devices
-        self.workers = stack.workers
-        self.memory = stack.memory
-        self.timeout_s = stack.timeout_s
-        self.calls = stack.calls
+    def __init__(self, stack: SlicedClientsExecutor, work: ClientWork, report: Report, stop: Stop):
         self.work = work
-        self.tolerance = tolerance
         self.report = report
         self.stop = stop
-        self.tree = MergeTree(self._merge)
+        self.workers = stack.workers
+        self.executors = stack.executors
+        self.runs: list[RunSlice] = [executor.prepare(work, report, stop) for executor in stack.executors]
+        self.partials = stack.merging.prepare(work, report, stop)
+        self.tree = MergeTree(self.partials.merge)
         self.kept: dict[int, object] = {}
-        self.sizes: dict[int, np.ndarray] = {}  # bits that clients of calls in flight send
-        plan = work.module.function(work.stage).attributes
-        self.stacked = plan.get("strategy") == "vectorised"
-        self.block = int(plan.get("block", 1))
-        self.width = int(plan.get("width", 1))
-        self.size = self._call_size(int(plan.get("call", self.block)))
-        self.without_rule: set[tuple] = set()  # layouts of clients that cannot be stacked
-        self.shared: dict[str, list[tf.Tensor]] = {}
-        self.sharing = threading.Lock()
-        self.drawing = ClientSource(work, self.size, drops=tolerance.drops, timeout_s=self.timeout_s, stop=stop)
+        self.faults = FaultPolicy(stack.policy, report)
+        if self.faults.drops:
+            self.runs = list(map(checked_finite, self.runs))
+        size = work.slice_size(len(stack.executors))
+        timeout_s = stack.timeout_s
+        self.source = ClientSource(work, size, drops=self.faults.drops, timeout_s=timeout_s, stop=stop)
+        self.reader = SliceReader(work, size, self.faults, stack.slices, report, stop, timeout_s)
 
-    def _call_size(self, planned: int) -> int:
-        """The clients of a call: at most as planned, and few enough that every device gets a call."""
-        clients = next((s for c in (*self.work.cohorts, self.work.counted) if c and (s := c.size) is not None), None)
-        if len(self.devices) == 1 or clients is None:
-            return planned
-        blocks = -(-clients // self.block)
-        share = -(-blocks // len(self.devices))
-        return min(planned, self.block << max(0, share - 1).bit_length())
-
-    def result(self) -> tuple:
-        ahead = int(self.drawing.is_at_hand and len(self.devices) == 1)  # of several the first free one takes the next
-        with self.drawing as calls:
-            dispatch(
-                calls,
-                lambda lane, drawn: self._perform(self.devices[lane], drawn),
-                self.workers,
-                self.stop,
-                ahead=ahead,
-            )
-        clients = self.drawing.clients
+    def result(self) -> tuple[object, list]:
+        # Of several executors the first free one takes the next slice, so none is taken ahead.
+        ahead = int(self.source.is_in_memory and len(self.executors) == 1)
+        with self.source as slices:
+            dispatch(slices, self._run_slice, self.workers, self.stop, ahead=ahead)
+        clients = self.source.clients
         self.report.clients = max(self.report.clients, clients)
-        self.tolerance.check_quorum(clients)
+        self.faults.check_quorum(clients)
         partial = None
         if self.work.zero is not None:
             partial = self.workers.call(self._partial, self.stop)
@@ -139,205 +169,24 @@ class _Run:
         return partial, [self.kept.get(i) for i in range(clients)] if keeps else []
 
     def _partial(self) -> object:
-        partial = self.tree.result() if self.drawing.clients else ABSENT
-        return self._zero(self.devices[0]) if partial is ABSENT else partial
+        partial = self.tree.result() if self.source.clients else ABSENT
+        return self.partials.zero() if partial is ABSENT else partial
 
-    def _zero(self, device: DeviceExecutor) -> object:
-        """The partial of no clients."""
-        return self._clients(device, ClientSlice(0, 0, ()))[0]
-
-    def _perform(self, device: DeviceExecutor, drawn: Drawn) -> None:
-        last = drawn.first + len(drawn.clients) - 1
-        where = {"device": device.device, "block": drawn.index, "clients": [drawn.first, last]}
-        with self.report.span("block", self.work.stage, **where):
-            call = self._call(drawn)
-            partial, kept = self.tolerance.outcome(lambda some: self._checked(device, some), call) or (ABSENT, {})
+    def _run_slice(self, number: int, unread: UnreadSlice) -> None:
+        """Runs a slice on the executor of that number."""
+        name = self.executors[number].name
+        last = unread.first + len(unread.clients) - 1
+        with self.report.span("block", self.work.stage, device=name, block=unread.index, clients=[unread.first, last]):
+            result = self.faults.survivors(self.runs[number], self.reader.read(unread))
         if self.work.zero is not None:
-            self.tree.add(drawn.index, partial)
-        self.kept.update(kept)
+            self.tree.add(unread.index, ABSENT if result is None else result.partial)
+        if result is not None:
+            self.kept.update(result.kept)
+            self._measure(result)
+        self.report.ran(self.work.stage, name, unread.first, last)
+
+    def _measure(self, result: SliceResult) -> None:
+        """Tells the report what clients sent, where the plan's types leave its size open."""
         if self.work.merge is not None and self.work.measured:
-            sent = {i: self.sizes.pop(i, None) for i in range(drawn.first, last + 1)}
-            for index, bits in sent.items():
-                if bits is not None and index not in self.report.dropped:
-                    self.report.measure(self.work.merge, bits.tolist())
-        self.report.ran(self.work.stage, device.device, drawn.first, last)
-
-    def _call(self, drawn: Drawn) -> ClientSlice:
-        """A call of datasets, which do not change, is kept; others are read anew. What cannot be read is a fault."""
-
-        def read() -> ClientSlice:
-            with Reader(f"fedcore-data-{drawn.first}") as reader:
-                clients = [self._converted(i, c, reader) for i, c in enumerate(drawn.clients, drawn.first)]
-            return ClientSlice(drawn.first, self.size, tuple(clients))
-
-        def read_with_users_code() -> ClientSlice:
-            blocked_threads.check()
-            with stopped_by(self.stop), users_code():
-                return read()
-
-        given = list(itertools.chain.from_iterable(drawn.clients))
-        if may_block(given):
-            return read_with_users_code()
-        if self.report.dropped or not given or set(map(type, given)) != {ClientDataset}:
-            return read()
-        if any([dataset.columns.has_fixed_order for dataset in given]):
-            return read()  # those have seeds of the call
-        return self.calls.get((*self.work.key, drawn.first, self.size), given, read)
-
-    def _converted(self, index: int, client: tuple, reader: Reader) -> tuple | None:
-        """A client's values as the runtime takes them; None where it is left out."""
-        if index in self.report.dropped:
-            return None
-        for reads in itertools.count(1):
-            try:
-                if self.timeout_s is None:
-                    return self._convert(index, client)
-                return reader.call(functools.partial(self._convert, index, client), self.timeout_s, self.stop, client)
-            except Stopped:
-                raise
-            except Exception as error:
-                if self.tolerance.unreadable(index, error, reads=reads, once=is_read_once(client)):
-                    break
-        return None
-
-    def _convert(self, index: int, client: tuple) -> tuple:
-        return tuple(map(converted, self.work.cohorts, itertools.repeat(index), client))
-
-    def _checked(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
-        """As `_fitting`; where clients may be dropped, the floats of the outcome are finite."""
-        partial, kept = self._fitting(device, call)
-        if self.tolerance.drops and not _is_finite([*flatten(partial), *flatten(tuple(kept.values()))]):
-            raise NotFinite((partial, kept))
-        return partial, kept
-
-    def _fitting(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
-        """The outcome of a call's clients, in parts that fit into the device's memory: halves down to one block, then
-        the clients of a block one by one, which pass the partial on.
-
-        Clients that a plan stacks but whose data has no rule for it (layouts that differ, a graph whose rules ask for
-        more than is known before) go one by one, and their partials merge as a tree.
-        """
-        layouts = call.common_layouts if self.stacked else ()
-        if layouts is None or layouts in self.without_rule:
-            return self._unlike(device, call)
-        memory = self.memory[device.device]
-        if memory.clients(self.work.key, call.places) == call.places:
-            try:
-                return self._stacked(device, call) if self.stacked else self._clients(device, call)
-            except NoBatchingRule as error:
-                self.without_rule.add(layouts)
-                self.report.note(f"@{self.work.stage} runs client by client: {error}")
-                return self._unlike(device, call)
-            except tf.errors.ResourceExhaustedError:
-                if not self.stacked and len(call.present) == 1:
-                    raise
-                fits = call.places // 2 if call.places > self.block else 0
-                memory.holds(self.work.key, fits)
-                self.report.note(
-                    f"{device.device} ran out of memory: @{self.work.stage} runs there in calls of {fits or 1} "
-                    f"client{'s' * (fits > 1)}"
-                )
-        if call.places == self.block:
-            return self._one_by_one(device, call)
-        halves = [self._fitting(device, half)[0] for half in call.halves() if half.present]
-        return halves[0] if len(halves) == 1 else self._merge(*halves), {}
-
-    def _unlike(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
-        tree = MergeTree(self._merge)
-        for i, client in enumerate(call.clients):
-            alone = call.with_only([call.first + i])
-            tree.add(i, ABSENT if client is None else self._clients(device, alone)[0])
-        return tree.result(), {}
-
-    def _one_by_one(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
-        """One block, as `_stacked` or `_clients` would run it."""
-        partial = self._zero(device) if self.stacked else None
-        kept: dict[int, object] = {}
-        first, last = call.present[0], call.present[-1]
-        for index in call.present:
-            one = call.with_only([index])
-            if self.stacked:
-                function, tensors = one_more(self.work, device, one)
-                flags = device.put([np.bool_(index == first), np.bool_(index == last)])
-                tensors = [*flags, *self._shared(device), *tensors, *flatten(partial)]
-                partial = self._run(device, one, function, tensors)
-            else:
-                partial, of_client = self._clients(device, one, partial)
-                kept.update(of_client)
-        return partial, kept
-
-    def _clients(self, device: DeviceExecutor, call: ClientSlice, before: object = None) -> Outcome:
-        """One graph call in which clients follow one another, after those of a partial where it is given."""
-        work = self.work
-        function, seeds, tensors = looped(work, device, call, continues=before is not None)
-        carried = [] if before is None else flatten(before)
-        out = self._run(device, call, function, [seeds, *self._shared(device), *tensors, *carried])
-        if work.measured:
-            self.sizes.update(zip(call.present, out[-1].numpy(), strict=True))
-        kept = out[0] if work.zero is None else out[1] if work.keeps else ()
-        return None if work.zero is None else out[0], dict(zip(call.present, kept, strict=bool(kept)))
-
-    def _stacked(self, device: DeviceExecutor, call: ClientSlice) -> Outcome:
-        """One graph call in which clients stand side by side."""
-        function, tensors = stacked(self.work, device, call, self.width, self.block)
-        return self._run(device, call, function, [*self._shared(device), *tensors]), {}
-
-    def _run(self, device: DeviceExecutor, call: ClientSlice, function: Realized, tensors: list) -> tuple:
-        seconds = None if self.timeout_s is None else self.timeout_s * max(1, len(call.present))
-        if seconds is not None:
-            device.get_ready(function, tensors)
-        out = self._with_memory(device, function, tensors, seconds)
-        self.report.count("blocks")
-        return out
-
-    def _with_memory(self, device: DeviceExecutor, function: Realized, tensors: list, seconds: float | None) -> tuple:
-        """One graph call, and again with fewer others beside it when memory runs out.
-
-        Raises:
-            tf.errors.ResourceExhaustedError: no other ran beside it.
-        """
-        memory = self.memory[device.device]
-        while True:
-            allowed = memory.begin(self.stop)
-            try:
-                if seconds is None:
-                    return device.call(function, tensors, self.stop)
-                with deadline(self.stop, seconds) as stop:
-                    return device.call(function, tensors, stop)
-            except tf.errors.ResourceExhaustedError:
-                fewer = memory.halve(allowed)
-                if not fewer:
-                    raise
-            finally:
-                memory.end()
-            self.report.note(f"{device.device} ran out of memory: calls there at once: {fewer}")
-
-    def _shared(self, device: DeviceExecutor) -> list[tf.Tensor]:
-        """The broadcasts on a device: put there once a stage."""
-        with self.sharing:
-            if device.device not in self.shared:
-                self.shared[device.device] = device.put(flatten(self.work.broadcasts))
-            return self.shared[device.device]
-
-    def _merge(self, left, right):
-        work, device, join = self.work, self.devices[0], self.work.join
-        if join is None:
-            raise FedcoreError(f"@{work.stage} keeps client values only: it has no partials to merge")
-        layouts = tuple((None,) * len(flatten(side)) for side in (left, right))
-        function = device.functions.get(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
-        self.report.count("merges")
-        with self.report.span("merge", join, device=device.device), failures_of(work.module, join):
-            tensors = device.put([np.int64(work.seed), *flatten(left), *flatten(right)])
-            return self._with_memory(device, function, tensors, None)
-
-
-def _is_finite(tensors: Iterable) -> bool:
-    return all(_has_finite(t) for t in tensors if isinstance(t, tf.Tensor) and t.dtype.is_floating)
-
-
-def _has_finite(floats: tf.Tensor) -> bool:
-    try:
-        array = np.asarray(memoryview(floats))  # two calls of TensorFlow take ten times as long
-    except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not ours
-        return bool(tf.reduce_all(tf.math.is_finite(floats)))
-    return bool(np.isfinite(array).all())
+            for bits in result.sent_bits.values():
+                self.report.measure(self.work.merge, bits.tolist())

@@ -1,4 +1,4 @@
-"""One device: values put on it, and functions run there."""
+"""One device: tensors are put on it, and executables run there."""
 
 import functools
 import weakref
@@ -14,19 +14,18 @@ from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.stopping import Stop
 
 MAX_PACKED_BYTES = 512 << 20
-"""Packed client data that a device keeps for clients that come again."""
-
+"""Size of the cache of packed client data on a device, for clients that come again."""
 
 MAX_NUMBERS = 256
-"""Scalars that a device keeps."""
+"""Entries of the cache of scalars on a device."""
 
 
 class DeviceExecutor:
-    """Runs realized functions on one device.
+    """Runs executables on one device.
 
     Args:
-        device: as TensorFlow names it.
-        functions: those of the whole stack.
+        device: its name in TensorFlow.
+        functions: the executables of the whole stack.
     """
 
     def __init__(self, device: str, functions: ExecutableCache | None = None):
@@ -34,11 +33,11 @@ class DeviceExecutor:
         self.functions = functions or ExecutableCache()
         self.packed = packing_cache(MAX_PACKED_BYTES)
         self._suffix = device.removeprefix("/")
-        self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # a state holds some, most of which stay as they are
+        self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # a state has scalars, most of which do not change
         self._ready: weakref.WeakSet[Realized] = weakref.WeakSet()
 
     def put(self, tensors: Sequence) -> list[tf.Tensor]:
-        """The tensors on this device; those that are here already are not copied."""
+        """The tensors on this device. A tensor that is on it already is not copied."""
         with tf.device(self.device):
             return [self._here(t) for t in tensors]
 
@@ -50,14 +49,14 @@ class DeviceExecutor:
         return tf.convert_to_tensor(value)
 
     def get_ready(self, function: Realized, tensors: Sequence) -> None:
-        """Compiles the function for this device, if that was not done before: a call with a deadline only runs it."""
+        """Compiles the function for this device, once, so that a deadline does not count the compilation."""
         if function not in self._ready:
             with tf.device(self.device):
                 function.get_ready(tensors)
             self._ready.add(function)
 
     def call(self, function: Realized, tensors: Sequence, stop: Stop) -> tuple:
-        """The function's result; ended early when `stop` says so."""
+        """The function's result. The graph call is cancelled when `stop` is."""
         with tf.device(self.device), stop.running() as cancellation:
             return function(tensors, cancellation)
 
@@ -67,15 +66,15 @@ def _number(dtype: np.dtype, data: bytes) -> tf.Tensor:
 
 
 def default_devices() -> list[str]:
-    """All logical devices of the kind that clients run on by default: GPUs where there are any, else CPUs."""
+    """The logical devices that clients run on by default: all GPUs, or all CPUs if there is no GPU."""
     return [d.name for d in tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")]
 
 
 def device_name(asked, parameter: str) -> str:
-    """The whole name of a device that there is, such as `/device:CPU:0` for `CPU:0` and for a LogicalDevice.
+    """The full name of a logical device, such as `/device:CPU:0` for `CPU:0` and for a `LogicalDevice`.
 
     Raises:
-        FedcoreError: there is none of that name; the message lists those that there are.
+        FedcoreError: no device has the name; the message lists the devices.
     """
     there = [d.name for d in tf.config.list_logical_devices()]
     name = asked if isinstance(asked, str) else getattr(asked, "name", None)

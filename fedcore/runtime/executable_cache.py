@@ -1,4 +1,4 @@
-"""Cache of realized TensorFlow functions."""
+"""LRU cache of executables (realized functions)."""
 
 from collections.abc import Hashable
 
@@ -9,13 +9,12 @@ MAX_EXECUTABLES = 128
 
 
 class ExecutableCache(LruCache[Hashable, Realized]):
-    """The realized functions of a stack, for all its devices: TensorFlow places them where they are called.
+    """The executables of a stack, for all its devices: TensorFlow places a function where it is called.
 
     Guarantees, beside those of `LruCache`:
-      - One function for a stage, the properties that the data of a call's clients share (layout, whether all end
-        together, and after one step) and the size of the call. That size is a power of two of blocks and at most the
-        plan's. So a new cohort size, or another device, makes no new function once the few kinds and sizes of calls
-        have one.
+      - A client stage has one executable for each shape of a slice's data (layouts, whether all clients take equally
+        many steps, whether that is one step) and each slice size. Sizes are a power of two of blocks, at most the
+        plan's. So new cohort sizes soon need no new executable, and another device never does.
     """
 
     def __init__(self, max_functions: int = MAX_EXECUTABLES):

@@ -1,4 +1,4 @@
-"""What failed, in the user's words."""
+"""Texts of TensorFlow's errors for the user."""
 
 import contextlib
 import re
@@ -18,14 +18,14 @@ _LABEL = re.compile(r"Received a label value of (-?\d+) which is outside the val
 
 
 def reason(error: Exception) -> str:
-    """What failed, for the user."""
+    """The text of an error without TensorFlow's names of nodes."""
     if isinstance(error, tf.errors.OpError):
         return _LABEL.sub(_about_label, _NAMES_OF_TENSORFLOW.sub("", error.message))
     return str(error) if isinstance(error, FedcoreError) else f"{type(error).__name__}: {error}"
 
 
 def _about_label(found: re.Match) -> str:
-    """A sparse cross-entropy's error without the list of all labels, some of which are padding."""
+    """The error of a sparse cross-entropy without its list of labels, which includes padding."""
     label, units = map(int, found.groups())
     return (
         f"a label is {label}, but the predictions have {units} classes, for the labels 0 to {units - 1}; give the "
@@ -35,12 +35,12 @@ def _about_label(found: re.Match) -> str:
 
 @contextlib.contextmanager
 def failures_of(module: Module, stage: str) -> Iterator[None]:
-    """Around a stage that runs for no client: at the server, or in merging partials.
+    """Translates TensorFlow's errors of a stage at the server, or of a merge.
 
-    Running out of memory, and what is cancelled, is raised as it is.
+    ResourceExhaustedError and CancelledError pass through.
 
     Raises:
-        ExecutionError: TensorFlow's words, the stage, and the line with which it ends.
+        ExecutionError: TensorFlow's text, the stage, and the user's line of its last operation.
     """
     try:
         yield

@@ -1,27 +1,26 @@
-"""Clients that fail: what is done about them, and the deadline of their work."""
+"""Clients that fail: they are run again, and then raise or are dropped."""
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import attrs
 import tensorflow as tf
 
 from fedcore.errors import ClientError, FedcoreError, brief
-from fedcore.runtime.client_calls import ClientSlice
+from fedcore.runtime.client_work import ClientSlice, SliceResult
 from fedcore.runtime.failures import reason
+from fedcore.runtime.finite_check import NotFinite
 from fedcore.runtime.reader import TooLate
 from fedcore.runtime.report import Report
-from fedcore.runtime.stopping import Stop, Stopped
+from fedcore.runtime.stopping import Stopped
 from fedcore.scalars import python_scalar
 
 SHOWN = 3
-"""Reasons that the error of a missed quorum gives."""
+"""Reasons that the error of a missed quorum lists."""
 
 
 @attrs.frozen
 class Drop:
-    """The policy that `drop` makes."""
+    """The policy of `drop()`: clients that fail are left out."""
 
     min_fraction: float
     max_retries: int
@@ -30,18 +29,18 @@ class Drop:
 def drop(min_fraction: float = 0.5, max_retries: int = 1) -> Drop:
     """Leaves clients out that fail, for `fc.runtime.local(on_client_failure=...)`.
 
-    A client fails when its graph does, when its value does not convert, when it passes `client_timeout_s`, when it
-    alone does not fit into the device's memory, or when a float that it contributes or returns is not finite. What it
-    contributes is the partial result of a fold over this client alone, so a metric that is NaN for a client without
-    examples counts as a failure. Clients that are left out keep their index and contribute nothing, in any stage of
-    the call that comes after; a list with one value per client has None for them. `last_report().dropped` says who
-    was left out, and why.
+    A client fails when its graph fails, when its value does not convert, when it passes `client_timeout_s`, when it
+    alone does not fit into the device's memory, or when a float that it contributes or returns is not finite. Its
+    contribution is the partial of a fold over this client alone, so a metric that is NaN for a client without examples
+    counts as a failure. A client that is left out keeps its index and contributes nothing to this stage and to later
+    stages of the call; a list with one value per client has None for it. `last_report().dropped` has the reason for
+    each client that was left out.
 
     Args:
-        min_fraction: of the clients must be left, 0 to 1; else the call raises ClientError.
-        max_retries: how often a client that fails is tried again. Its data are read once where they can only be.
+        min_fraction: the fraction of clients, 0 to 1, that must be left; else the call raises ClientError.
+        max_retries: how often a client that fails is tried again. Data that can be read only once are not read again.
     Raises:
-        FedcoreError: a number that cannot be.
+        FedcoreError: a number is out of its range.
     Example:
         >>> fc.runtime.local(on_client_failure=fc.runtime.drop(min_fraction=0.8), client_timeout_s=60)
     """
@@ -63,24 +62,12 @@ class ClientOutOfMemory(ClientError, tf.errors.ResourceExhaustedError):
         return self.message
 
 
-class NotFinite(FedcoreError):
-    """Clients of one call contribute what is not finite.
-
-    Args:
-        outcome: of the call.
-    """
-
-    def __init__(self, outcome: tuple):
-        self.outcome = outcome
-        super().__init__("what it contributes is not finite")
-
-
 class FaultPolicy:
-    """What one client stage does about clients that fail.
+    """Runs slices of one client stage again where clients fail, and finds those clients.
 
     Guarantees:
-      - A call that fails runs again client by client, only then, and once more without those that fail alone.
-      - Every round of that either leaves a client out or uses one of the policy's retries, so it ends.
+      - A slice that fails runs again client by client, only then, and once more without the clients that fail alone.
+      - Every such attempt either leaves a client out or uses one of the policy's retries, so it ends.
 
     Args:
         policy: None raises ClientError, which names the client.
@@ -95,21 +82,21 @@ class FaultPolicy:
     def drops(self) -> bool:
         return self._policy is not None
 
-    def outcome(self, perform: Callable[[ClientSlice], tuple], call: ClientSlice) -> tuple | None:
-        """What `perform` gives for the clients that do not fail; None where all do."""
+    def survivors(self, run: Callable[[ClientSlice], SliceResult], clients: ClientSlice) -> SliceResult | None:
+        """The result of the clients that do not fail; None where all do."""
         tries = self._retries
-        while present := call.present:
+        while present := clients.present:
             try:
-                return perform(call)
+                return run(clients)
             except Stopped:
                 raise
             except Exception as error:
                 if len(present) > 1:
-                    failed = self._failing_alone(perform, call)
+                    failed = self._failing_alone(run, clients)
                 else:
                     failed = {} if tries else {present[0]: error}
                 if not failed and isinstance(error, NotFinite) and len(present) > 1:
-                    return error.outcome  # finite values whose sum is not
+                    return error.result  # finite values whose sum is not
                 if not failed and not tries:
                     raise ClientError(
                         f"the clients {present[0]} to {present[-1]} failed together, though none of them fails alone: "
@@ -118,25 +105,26 @@ class FaultPolicy:
                 tries -= not failed
                 for index, why in failed.items():
                     self._failed(index, why)
-                call = call.without(failed)
+                clients = clients.without(failed)
         return None
 
-    def _failing_alone(self, perform: Callable[[ClientSlice], object], call: ClientSlice) -> dict[int, Exception]:
-        """The clients of a call that fail without the others; the first of them, where it is raised."""
+    def _failing_alone(self, run: Callable[[ClientSlice], SliceResult], clients: ClientSlice) -> dict[int, Exception]:
+        """The clients of a slice that fail alone; only the first of them where the policy is to raise."""
         failed: dict[int, Exception] = {}
-        for index in call.present:
-            error = self._error_of(perform, call.with_only([index]))
+        for index in clients.present:
+            error = self._error_of(run, clients.with_only([index]))
             if error is not None:
                 failed[index] = error
                 if not self.drops:
                     break
         return failed
 
-    def _error_of(self, perform: Callable[[ClientSlice], object], call: ClientSlice) -> Exception | None:
+    def _error_of(self, run: Callable[[ClientSlice], SliceResult], client: ClientSlice) -> Exception | None:
+        """The error of the last try; None where a try succeeds."""
         found: Exception | None = None
         for _ in range(1 + self._retries):
             try:
-                perform(call)
+                run(client)
             except Stopped:
                 raise
             except Exception as error:
@@ -146,10 +134,11 @@ class FaultPolicy:
         return found
 
     def unreadable(self, index: int, error: Exception, *, reads: int, once: bool) -> bool:
-        """Whether a client is left out whose value could not be read, so many times; else it is to be read again.
+        """Whether a client is left out whose value could not be read; else it is to be read again.
 
         Args:
-            once: it can be read only once.
+            reads: how many times its value was read.
+            once: the value can be read only once.
         Raises:
             ClientError: the policy is to raise; a mismatch, which says where in the argument, is raised as it is.
         """
@@ -175,7 +164,7 @@ class FaultPolicy:
         raise ClientError(message) from (None if isinstance(error, tf.errors.OpError) else error)
 
     def check_quorum(self, clients: int) -> None:
-        """Raises ClientError where too few are left of so many clients."""
+        """Raises ClientError if too few of the clients are left."""
         dropped = self._report.dropped
         if self._policy is None or clients - len(dropped) >= self._policy.min_fraction * clients:
             return
@@ -186,25 +175,3 @@ class FaultPolicy:
             f"{len(dropped)} of {clients} clients failed, but min_fraction={self._policy.min_fraction:g} of them "
             f"must be left{reasons}{more}"
         )
-
-
-@contextlib.contextmanager
-def deadline(stop: Stop, seconds: float) -> Iterator[Stop]:
-    """The stop of a graph call that runs inside, which is ended after so many seconds.
-
-    Raises:
-        TooLate: it was.
-    """
-    with stop.inner() as within:
-        timer = threading.Timer(seconds, within.cancel)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield within
-        except Stopped:
-            if stop.is_stopped:
-                raise
-            raise TooLate(f"the graph did not end within {seconds:g} s") from None
-        finally:
-            timer.cancel()
-            timer.join()

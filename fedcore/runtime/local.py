@@ -1,4 +1,4 @@
-"""The local runtime: a server device, client devices, and the executors over them."""
+"""The local runtime: a server device, and an executor of clients, by default over this machine's devices."""
 
 import functools
 import os
@@ -14,12 +14,13 @@ from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.ir import Module
 from fedcore.runtime.arguments import ClientValues, prepare, restore
 from fedcore.runtime.blocked import blocked_threads
-from fedcore.runtime.clients import ClientsExecutor
+from fedcore.runtime.clients import LocalClientsExecutor
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.faults import Drop
 from fedcore.runtime.metering import meter
 from fedcore.runtime.plan_executor import PlanExecutor
+from fedcore.runtime.protocols import ClientsExecutor, check_clients_executor
 from fedcore.runtime.report import Report
 from fedcore.runtime.returned import returned
 from fedcore.runtime.stopping import current_stop
@@ -28,19 +29,17 @@ from fedcore.types import FederatedType, StructType, Type
 
 
 class LocalRuntime:
-    """Runs plans on the devices of this machine.
+    """Runs plans: the server's stages on a device of this process, the clients' stages by a `ClientsExecutor`.
 
     Guarantees:
       - Threads are fixed when the runtime is made: `workers_per_device` for each client device, one for the server.
       - Same plan, arguments and seed: same bits, for any number of workers and devices of one kind.
 
     Args:
-        server: the name of a device.
-        clients: the names of devices.
+        server: runs the server's stages.
+        clients: runs the clients' stages; closed with the runtime.
         plan_options: of the pass `plan`; they stand in the plans that are made for this runtime.
-        notes: what every report says.
-        on_client_failure: None raises.
-        client_timeout_s: None is no deadline.
+        notes: for every report.
         default_num_clients: of calls without client arguments; None is not known.
     """
 
@@ -48,30 +47,25 @@ class LocalRuntime:
 
     def __init__(
         self,
-        server: str,
-        clients: Sequence[str],
-        workers_per_device: int,
+        server: DeviceExecutor,
+        clients: ClientsExecutor,
         plan_options: Mapping[str, object],
         notes: Sequence[str] = (),
-        on_client_failure: Drop | None = None,
-        client_timeout_s: float | None = None,
         default_num_clients: int | None = None,
     ):
         self.default_num_clients = default_num_clients
         self.plan_options = dict(plan_options)
         self._notes = tuple(notes)
-        functions = ExecutableCache()
-        devices = [DeviceExecutor(device, functions) for device in clients]
-        self._clients = ClientsExecutor(devices, workers_per_device, on_client_failure, client_timeout_s)
-        self._plans = PlanExecutor(DeviceExecutor(server, functions), self._clients, default_num_clients)
+        self._clients = clients
+        self._plans = PlanExecutor(server, clients, default_num_clients)
 
     @property
     def client_devices(self) -> list[DeviceExecutor]:
-        """What runs the clients on each device."""
-        return self._clients.devices
+        """The devices of this process that run clients; none where another executor does."""
+        return getattr(self._clients, "devices", [])
 
     def run(self, module: Module, arguments: list, report: Report):
-        """The result of a planned module as the user sees it."""
+        """The result of a planned module, in the containers that its type names."""
         if not tf.executing_eagerly():  # a signal handler that came while a graph was traced
             with tf.init_scope():
                 return self.run(module, arguments, report)
@@ -110,6 +104,7 @@ def local(
     on_client_failure: str | Drop = "raise",
     client_timeout_s: float | None = None,
     default_num_clients: int | None = None,
+    clients_executor: ClientsExecutor | None = None,
 ) -> LocalRuntime:
     """The runtime over this machine's devices.
 
@@ -118,29 +113,42 @@ def local(
             first GPU, else the first CPU.
         client_devices: where clients run. Default: every logical device of the kind of which the first is the default.
         workers_per_device: calls in flight on each client device. Default: the machine's cores, shared out.
-        block_size: clients of a block, which are added in order: it fixes the bits. Default: 8 where clients are
-            stacked, else 1.
-        vectorize: how many clients stand side by side in one graph, 2 or more; False for none. Default: by shapes.
-        xla: True has XLA compile client stages without convolutions, loops and random numbers: again for every size of
-            a batch where clients are not stacked. Default: none, since it gains nothing on CPUs; `fedcore tune`
-            measures it.
+        block_size: clients of a block, which are folded in order: it fixes the bits. Default: 8 for vectorised stages,
+            else 1.
+        vectorize: the number of clients that one graph computes side by side, 2 or more; False for none. Default: by
+            shapes.
+        xla: True has XLA compile client stages without convolutions, loops and random numbers; without vectorisation,
+            again for every size of a batch. Default: none, since it gains nothing on CPUs; `fedcore tune` measures it.
         intra_op_threads: threads of one operation, in the whole process; they decide bits. Default:
-            FEDCORE_INTRA_OP_THREADS, else 1. What was set before fedcore was imported stands, and so does what
-            TensorFlow started with: the report says so.
+            FEDCORE_INTRA_OP_THREADS, else 1. A number that was set before fedcore was imported, or that TensorFlow has
+            started with, stays: the report says so.
         deterministic: asks TensorFlow for operations that give the same bits on a GPU in every run, slower ones; this
             holds for the whole process.
-        on_client_failure: `"raise"` raises ClientError, which names the client; values that are not finite are values
-            like others. `fc.runtime.drop()` leaves clients out that fail.
-        client_timeout_s: the seconds that a client may take to give its data, and again to run; several clients of
-            one graph call share theirs, then each has its own. Tracing and compiling a graph do not count. Graphs are
-            ended then; Python code that still waits for data cannot be, and its thread is named. Default: no end.
-        default_num_clients: how many clients take part where a computation has values at CLIENTS, but no argument is a
-            client value. Default: such a call is an error.
+        on_client_failure: `"raise"` raises ClientError, which names the client; floats that are not finite are no
+            failure. `fc.runtime.drop()` leaves clients out that fail.
+        client_timeout_s: the seconds that a client may take to give its data, and again to run. The clients of one
+            graph call share their seconds; if these are not enough, each client runs alone with its own. Tracing and
+            compiling a graph do not count. A graph that takes longer is cancelled; Python code that still waits for
+            data cannot be ended, and its thread is named. Default: no deadline.
+        default_num_clients: the number of clients of a computation that has values at CLIENTS, but no client value
+            among its arguments. Default: such a call is an error.
+        clients_executor: runs the clients' stages, in place of devices of this process: `client_devices`,
+            `workers_per_device`, `on_client_failure` and `client_timeout_s` are then the executor's. Closed with the
+            runtime. Default: the devices of this process.
     Raises:
-        FedcoreError: a setting that cannot be; the message says what can.
+        FedcoreError: a setting is out of its range; the message gives the range.
+        TypeMismatch: `clients_executor` is no `fc.runtime.ClientsExecutor`.
     Example:
         >>> with fc.use(fc.runtime.local(workers_per_device=4)): ...
     """
+    if clients_executor is not None:
+        check_clients_executor(clients_executor)
+        _check_left_to_executor(
+            client_devices=client_devices,
+            workers_per_device=workers_per_device,
+            on_client_failure=None if on_client_failure == "raise" else on_client_failure,
+            client_timeout_s=client_timeout_s,
+        )
     if workers_per_device is not None:
         workers_per_device = whole_number("workers_per_device", workers_per_device, at_least=1)
     if client_devices is not None and (isinstance(client_devices, str) or not list(client_devices)):
@@ -156,19 +164,30 @@ def local(
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     server = device_name(server_device, "server_device") if server_device is not None else default_devices()[0]
-    clients = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
-    workers = workers_per_device or default_workers(len(clients))
+    executables = ExecutableCache()
+    if clients_executor is None:
+        names = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
+        workers = workers_per_device or default_workers(len(names))
+        devices = [DeviceExecutor(name, executables) for name in names]
+        clients_executor = LocalClientsExecutor(devices, workers, policy, client_timeout_s)
     notes = [note] if note else []
-    return LocalRuntime(server, clients, workers, options, notes, policy, client_timeout_s, default_num_clients)
+    return LocalRuntime(DeviceExecutor(server, executables), clients_executor, options, notes, default_num_clients)
+
+
+def _check_left_to_executor(**settings) -> None:
+    """Refuses settings of clients where a clients executor is given."""
+    given = [name for name, value in settings.items() if value is not None]
+    if given:
+        raise FedcoreError(f"{' and '.join(given)}: clients_executor is given, so its own settings hold for clients")
 
 
 def default_workers(devices: int) -> int:
-    """The calls in flight on each of so many client devices: the machine's cores, shared out."""
+    """The workers of each of so many client devices: the machine's cores, shared out."""
     return max(1, (os.cpu_count() or 1) // devices)
 
 
 def _plan_options(block_size: Any, vectorize: Any, xla: Any) -> dict[str, object]:
-    """What the user asked of the plan; nothing where all is left to it."""
+    """Options of the pass `plan`, without those that are left to it."""
     block = _is_auto(block_size) or (_is_whole(block_size) and block_size >= 1)
     if not block:
         raise FedcoreError(f"block_size is 'auto' or a number of clients, 1 or more, not {brief(block_size)}")

@@ -1,20 +1,20 @@
-"""The binary tree in which the partials of blocks are merged."""
+"""The binary tree over block indices in which partials are merged."""
 
 import threading
 from collections.abc import Callable
 
 ABSENT = object()
-"""The partial of a block whose clients are all left out: it merges with nothing."""
+"""Stands for the partial of a block whose clients are all left out: merging it changes nothing."""
 
 
 class MergeTree:
-    """Merges partials by the index of their block, in whatever order they come.
+    """Merges partials by the index of their block or slice, in any order of arrival.
 
     Guarantees:
       - The shape of the tree depends on the number of blocks alone, so the result's bits do not depend on the
         order of completion.
-      - Siblings merge as soon as both exist; merging is done outside the lock, in the thread that brought the second.
-      - Where one of two is ABSENT, the other is passed on as it is.
+      - Siblings merge as soon as both exist, in the thread that adds the second, outside the lock.
+      - If one sibling is ABSENT, the other is the result of their merge.
       - Memory: holds O(log blocks) partials per block in flight.
     """
 

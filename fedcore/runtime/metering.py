@@ -1,4 +1,4 @@
-"""What crosses between server and clients, in bits, tensor by tensor."""
+"""Metering: the bits of every tensor that crosses between server and clients."""
 
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,8 @@ class Crossing:
     Args:
         op: the operation of the plan.
         tensor: its path in what is broadcast; for what is sent, the name and path that it has in the client stage.
-        clients: how many receive or send it; those that are dropped send nothing.
-        bits: of all of them; None in a plan whose types leave it open.
+        clients: how many receive or send it; dropped clients send nothing.
+        bits: of all clients together; None in a plan whose types leave the size open.
     """
 
     op: str
@@ -33,7 +33,7 @@ class Crossing:
 
 
 def crossings(plan: Module) -> list[Crossing]:
-    """What one client receives and sends."""
+    """The crossings of one client."""
     found = []
     by_name = {op.name: op for op in plan.main.operations}
     for op in plan.main.operations:
@@ -55,11 +55,11 @@ def crossings(plan: Module) -> list[Crossing]:
 
 
 _crossings: IdentityCache[list[Crossing]] = IdentityCache(64)
-"""Of the plans that ran last."""
+"""The crossings of the plans that ran last."""
 
 
 def meter(plan: Module, report: "Report") -> None:
-    """Tells the report what crossed: sizes that the types give, times the clients, and the others as measured."""
+    """Adds the crossings to the report: sizes known from types, times the clients; measured sizes for the others."""
     measured = {name: iter(sizes) for name, sizes in report.measured.items()}
     for one in _crossings.get("crossings", [plan], lambda: crossings(plan)):
         bits = next(measured[one.op], 0) if one.bits is None and one.op in measured else one.bits or 0

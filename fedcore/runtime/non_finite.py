@@ -1,4 +1,7 @@
-"""Clients whose work is not finite: algorithms leave it out and count it in a metric, which a call's report reads."""
+"""Clients whose work is not finite.
+
+Algorithms leave such work out and count its clients in a metric, which the report shows.
+"""
 
 import logging
 import threading
@@ -15,14 +18,14 @@ from fedcore.runtime.report import Report
 from fedcore.types import FederatedType, StructType, TensorType, Type
 
 NON_FINITE_CLIENTS = "num_non_finite_clients"
-"""The metric: an integer, or a row of them for a sample of clients, anywhere in a result."""
+"""Name of the metric: an integer, or a vector of integers, anywhere in a result."""
 
 _paths: IdentityCache[list[tuple]] = IdentityCache(256)
 _first_warning = threading.Lock()  # held from the first warning on
 
 
 def note_non_finite(module: Module, result, report: Report) -> None:
-    """Puts the clients that a result counts as not finite into the report; the first in a process are warned of too."""
+    """Copies the metric of a result into the report. The first such clients in a process give a warning too."""
     paths = _paths.get(NON_FINITE_CLIENTS, [module], lambda: _find(module.main.type.result))
     if not paths:
         return
@@ -48,7 +51,7 @@ def _warn(text: str) -> None:
 
 
 def _find(type_: Type, path: tuple = ()) -> list[tuple]:
-    """Where the metric stands in a result."""
+    """The paths of the metric in a result type."""
     if isinstance(type_, FederatedType):
         return _find(type_.member, path)
     if not isinstance(type_, StructType):

@@ -15,31 +15,31 @@ from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.runtime.arguments import ClientValues, leaf_numbers
-from fedcore.runtime.client_calls import ClientWork
 from fedcore.runtime.client_count import ClientCount
-from fedcore.runtime.clients import ClientsExecutor
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.failures import failures_of
+from fedcore.runtime.protocols import ClientsExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
 from fedcore.types import FederatedType, SequenceType, leaves, member_of
 
 MAX_PLANS = 64
-"""Plans of which is kept what is the same in every call, those used last."""
+"""Size of the LRU cache of the facts of a plan that are the same in every call."""
 
 MAX_RESULTS = 8
-"""Results of server stages that are kept, those used last; each goes with its arguments."""
+"""Size of the LRU cache of results of server stages; an entry goes with its arguments."""
 
 
 @attrs.frozen
 class _Facts:
-    """What of a plan is the same in every call.
+    """The facts of a plan that are the same in every call.
 
     Args:
-        numbers: as `leaf_numbers` gives them.
-        broadcasts: how many of its arguments, by the operation of each client stage.
-        works: what its `ClientWork` has beside the plan and the arguments.
+        numbers: from `leaf_numbers`.
+        broadcasts: for each client stage, by its operation, how many of its arguments are broadcasts.
+        works: for each client stage the fields of its `ClientWork` other than plan, arguments and seed.
     """
 
     numbers: dict[str, int]
@@ -56,16 +56,21 @@ class PlanExecutor:
     """Runs planned modules.
 
     Guarantees:
-      - Makes exactly the graph calls of the plan: one a server stage, one a block, one less than blocks a merge. A
-        server stage that only takes structs apart and puts them together needs none; one that is pure and is given the
-        very tensors of a call before, such as the model that is evaluated again, is not run again.
+      - Makes exactly the graph calls of the plan: one for each server stage, one for each slice, and one less than
+        slices for each merge. A server stage that only takes structs apart and builds structs needs no graph call. A
+        pure server stage that gets the same tensor objects as before, such as the model in a second evaluation, is not
+        run again.
       - Server values stay on the server's device between stages.
       - Where a call comes from the main thread, that thread runs no graph itself, so that Ctrl-C reaches it at once.
       - A generator that several stages would read is refused before any work.
     """
 
     def __init__(self, server: DeviceExecutor, clients: ClientsExecutor, default_num_clients: int | None = None):
-        """`default_num_clients`: of calls without client arguments; None is 0."""
+        """Joins the executors.
+
+        Args:
+            default_num_clients: of calls without client arguments; None is 0.
+        """
         self._default = ClientValues(range(default_num_clients or 0), lambda value, path: value, "default_num_clients")
         self._server = server
         self._clients = clients
@@ -74,7 +79,7 @@ class PlanExecutor:
         self._aside = Workers(1, 1, name="fedcore-server")
 
     def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):
-        """The nested tuple of the result; `arguments` as `prepare` makes them."""
+        """The result as a nested tuple; the arguments are those of `prepare`."""
         main = module.main
         count = ClientCount.of(arguments, [p.type for p in main.parameters])
         _check_readings(module, arguments)
@@ -83,7 +88,7 @@ class PlanExecutor:
         types = main.types()
         facts = self._facts.get(digest, [module], lambda: _facts(module))
         for op in main.operations:
-            seed = report.seed  # what draws tells itself apart by the salt of its operation
+            seed = report.seed  # an operation folds its salt in
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
@@ -103,7 +108,7 @@ class PlanExecutor:
         return known[main.result.name]
 
     def _placed(self, value):
-        """An argument with its arrays on the server's device: several stages may take them."""
+        """The argument with its arrays on the server's device, since several stages may take them."""
         if isinstance(value, tuple):
             return tuple(map(self._placed, value))
         return self._server.put([value])[0] if isinstance(value, np.ndarray | np.generic) else value
@@ -143,7 +148,7 @@ class PlanExecutor:
 
 
 def _only_moves(function: Function) -> bool:
-    """Whether a stage computes nothing: its result is parts of its arguments, and no sequence, which would be drawn."""
+    """Whether a stage computes nothing: its result is made of parts of its arguments, none of which is a sequence."""
     return all(op.kind in ("item", "struct") for op in function.operations) and not any(
         isinstance(leaf, SequenceType) for _, leaf in leaves(function.result_type)
     )
@@ -163,7 +168,7 @@ def _measure(op: Operation, value, report: Report) -> None:
 
 
 def _check_readings(module: Module, arguments: list) -> None:
-    """Refuses what can be read only once where several client stages read it."""
+    """Refuses an iterator, such as a generator, that several client stages read."""
     known: dict[str, object] = dict(zip((p.name for p in module.main.parameters), arguments, strict=True))
     readers: dict[int, list[str]] = {}
     values: dict[int, ClientValues] = {}
@@ -230,7 +235,7 @@ def _work(module: Module, op: Operation, merge: Operation | None, numbers: list[
 
 
 def _bookkeeping(op: Operation, operands: list, types):
-    """What costs nothing: parts of structs, and values that a stage has merged or will be given."""
+    """The result of an operation that needs no graph call: parts of structs, broadcasts, and merges."""
     if op.kind == "struct":
         return tuple(operands)
     if op.kind == "broadcast" or op.kind == "merge":

@@ -1,4 +1,4 @@
-"""Python code of the user's that may block: it is read in a thread that can be left behind."""
+"""Runs Python code of the user's that may block, in a thread that can be left behind."""
 
 import contextvars
 import queue
@@ -15,11 +15,11 @@ Result = TypeVar("Result")
 
 
 class TooLate(FedcoreError):
-    """A client passed its deadline."""
+    """A client has passed its deadline."""
 
 
 MAX_LEFT = 2
-"""Threads that are left behind with one client's value: its second reading may find what the first did not."""
+"""Threads that may be blocked on one client's value: a second reading may succeed where the first blocked."""
 
 
 class Reader:
@@ -28,8 +28,8 @@ class Reader:
     Guarantees:
       - The thread is made when first needed, and ends when the block of the reader does.
       - Code that blocks past its deadline, or past the end of its call, is left behind with its thread, a daemon; the
-        next piece gets a new one.
-      - A piece runs in the context of the caller, so `fc.use` holds in it.
+        next piece of code gets a new thread.
+      - Code runs in the context of the caller, so `fc.use` holds in it.
     """
 
     def __init__(self, name: str):
@@ -46,12 +46,12 @@ class Reader:
             self._tasks = None
 
     def call(self, task: Callable[[], Result], seconds: float | None, stop: Stop, read: Iterable = ()) -> Result:
-        """What the code returns or raises.
+        """Runs a piece of code, and returns or raises what it does.
 
         Args:
-            read: the values that it reads.
+            read: the values that the code reads.
         Raises:
-            TooLate, Stopped: it blocks; the message names its thread.
+            TooLate, Stopped: the code blocks; the message names its thread.
         """
         earlier = blocked_threads.reading(read)
         if len(earlier) >= MAX_LEFT:
@@ -85,7 +85,7 @@ class Reader:
     def _leave_behind(self, answer: queue.SimpleQueue, read: Iterable) -> None:
         assert self._thread is not None
         blocked_threads.add(self._thread, read)
-        if not answer.empty():  # it has come to its end meanwhile
+        if not answer.empty():  # the code has ended meanwhile
             blocked_threads.discard(self._thread)
         self.__exit__()
 

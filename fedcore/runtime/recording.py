@@ -1,4 +1,4 @@
-"""What `FEDCORE_TRACE=DIR` keeps of a program: for each call its modules, spans, crossings and samples, as files."""
+"""Recordings under `FEDCORE_TRACE=DIR`: files with the modules, spans, crossings and samples of each call."""
 
 import contextlib
 import itertools
@@ -19,13 +19,13 @@ from fedcore.runtime.report import Report
 from fedcore.whole_files import write_whole
 
 VERSION = 1
-_SAMPLES = 400  # a call; when they are full, every second one goes and the next come half as often
+_SAMPLES = 400  # for a call; at that number every second sample is deleted, and the rate halves
 _numbers = itertools.count(1)
 _writing = threading.Lock()
 
 
 def trace_directory() -> Path | None:
-    """Where `FEDCORE_TRACE` says that calls are recorded."""
+    """The directory in `FEDCORE_TRACE`; None if calls are not recorded."""
     name = os.environ.get("FEDCORE_TRACE")
     return Path(name) if name else None
 
@@ -37,7 +37,7 @@ class Recording:
     Guarantees:
       - Spans may come from any thread.
       - The files are complete or not there; the timeline ends with a complete event.
-      - What cannot be written costs the recording, not the call.
+      - An error in writing loses the recording, not the call's result.
     """
 
     directory: Path
@@ -51,7 +51,7 @@ class Recording:
 
     @contextlib.contextmanager
     def span(self, kind: str, name: str, **facts: Any) -> Iterator[None]:
-        """What runs inside is one span of this thread."""
+        """Records the block as one span of this thread."""
         start = time.perf_counter() - self._clock
         try:
             yield
@@ -82,7 +82,7 @@ class Recording:
                 return
 
     def write(self, report: Report, plan: Module | None, error: BaseException | None) -> None:
-        """Writes the call's file, and its spans into the process's timeline; what cannot be written is warned of."""
+        """Writes the call's file, and its spans into the process's timeline; an error gives a warning."""
         with _without_costing_the_call(self.directory):
             self._write(report, plan, error)
 
@@ -147,7 +147,7 @@ class Recording:
 
 
 def record_compilation(directory: Path, name: str, module: Module, passes: Iterator[tuple[str, Module]]) -> Module:
-    """Runs the passes and writes what each made of the module, or warns; returns the last."""
+    """Runs the passes and writes the module after each, or warns. Returns the last module."""
     stages, after = stages_of(module, passes)
     with _without_costing_the_call(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[lis
 
 
 def _append(path: Path, text: str, *, beginning: str) -> None:
-    """Appends to a file that starts with `beginning`; what does not fit wholly is not there."""
+    """Appends the whole text, or nothing, to a file that starts with `beginning`."""
     with _writing, path.open("ab", buffering=0) as file:
         size = file.tell()
         data = memoryview((text if size else beginning + text).encode())
@@ -194,7 +194,7 @@ _unwritten: set[Path] = set()
 
 @contextlib.contextmanager
 def _without_costing_the_call(directory: Path) -> Iterator[None]:
-    """What goes wrong inside is warned of, once for each directory."""
+    """Turns an error into a warning, once for each directory."""
     try:
         yield
     except Exception as error:  # the call's result is worth more than its recording

@@ -1,4 +1,4 @@
-"""The reference runtime: the meanings of the operations, run in numpy over the module as it stands."""
+"""The reference runtime: interprets a module by the meanings of its operations, in numpy."""
 
 import functools
 import itertools
@@ -26,7 +26,7 @@ from fedcore.types import FederatedType, StructType, Type, contains, leaves, str
 
 
 class ReferenceRuntime:
-    """Runs a module of any stage by the meanings of its operations: slow, simple, the specification.
+    """Interprets a module of any stage by the meanings of its operations. It is slow and simple: the specification.
 
     Guarantees:
       - Every client is computed alone and in order, in this thread.
@@ -59,11 +59,11 @@ class ReferenceRuntime:
         return _read_only(restore(_one_of_equal(result, main.result_type), main.result_type))
 
     def close(self) -> None:
-        """Nothing to end: it has no threads."""
+        """Ends nothing: the runtime has no threads."""
 
 
 def reference(default_num_clients: int | None = None) -> ReferenceRuntime:
-    """The runtime that runs the meanings, to test others against.
+    """The runtime that interprets the meanings, to test others against.
 
     Args:
         default_num_clients: as `fc.runtime.local`.
@@ -74,7 +74,7 @@ def reference(default_num_clients: int | None = None) -> ReferenceRuntime:
 
 
 def evaluator(clients: int) -> Callable:
-    """Evaluates operations by their meanings, for so many clients."""
+    """A function that evaluates an operation by its meaning, for so many clients."""
 
     def evaluate(op: Operation, types: list[Type], values: list, seed: Seed | None):
         if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
@@ -99,14 +99,14 @@ def evaluator(clients: int) -> Callable:
 
 
 def _element(value: list, index: int) -> list:
-    """An element of a client value; of one that is all equal, all equal too."""
+    """An element of a client value; that of an all-equal value is all equal."""
     if isinstance(value, AllEqual):
         return AllEqual(value.value[index], len(value))
     return [v[index] for v in value]
 
 
 def _per_member(op: Operation, types: list[Type], index: int, function: Callee) -> Callable:
-    """A function that draws, with the seed of the client or element that it is called for: they come in order."""
+    """The function with the seed of the client or element that it is called for; calls come in their order."""
     declared = lookup(op.kind)
     if index == declared.per_element:
         numbers = itertools.count()
@@ -122,7 +122,7 @@ def _of_clients(type_: Type) -> bool:
 
 
 def _materialized(value, type_: Type, seed: int, number: int, count: ClientCount):
-    """Client values as lists, tensors as arrays, and sequences as the elements that they draw by seed and number."""
+    """Client values as lists, tensors as arrays, and sequences as lists of elements in the order of seed and number."""
     if isinstance(type_, FederatedType):
         if isinstance(value, ClientValues):
             return _of_each_client(value, type_.member, seed, number, count)

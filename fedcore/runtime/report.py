@@ -1,7 +1,8 @@
-"""What one call of a computation did."""
+"""The report of one call of a computation."""
 
 import bisect
 import contextlib
+import copy
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,23 +22,23 @@ class Report:
     """Counts of one call; `fc.context.last_report()` gives the newest of this thread.
 
     Guarantees:
-      - Metering: every tensor that crossed between placements is listed with its exact bits. What clients fold on a
-        device counts as if each had sent it; seeds cross nowhere.
+      - Metering: every tensor that crossed between placements is listed with its exact bits. A contribution that is
+        folded on a device counts as if its client had sent it. Seeds do not cross.
 
     Args:
         seed: the call's seed, given or drawn.
         plan: the digest of the plan that ran; empty where the runtime runs programs as they are.
-        clients: how many clients took part in the largest stage.
-        graph_calls: by kind: server stages, blocks of clients, merges of partials.
+        clients: the clients of the largest stage.
+        graph_calls: by kind: server stages, slices of clients (`blocks`), merges of partials.
         crossings: the tensors that crossed from and to the server, with their bits over all clients.
-        measured: by operation of the plan the bits of tensors whose types leave them open: what one client received,
-            and what all clients sent.
+        measured: by operation of the plan the bits of tensors whose types leave the size open: received by one client,
+            or sent by all.
         recording: where spans go; None unless FEDCORE_TRACE is set.
         kept: client values that were held in memory, for a later stage or for the result.
         placements: for each client stage and device the clients that ran there, as ranges (first, last).
-        notes: what the user should know, such as a setting that came too late.
-        dropped: the index of each client that was left out, and why; see `fc.runtime.drop`.
-        non_finite_clients: how many clients an algorithm left out since their work is not finite; a metric of it.
+        notes: remarks for the user, such as that a setting came too late.
+        dropped: the reason for each client that was left out, by index; see `fc.runtime.drop`.
+        non_finite_clients: the clients that an algorithm left out since their work is not finite, from its metric.
     """
 
     seed: int = 0
@@ -55,28 +56,41 @@ class Report:
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
 
+    def __reduce__(self):
+        """Pickles without the recording, which is of this process."""
+        fields = [f.name for f in attrs.fields(Report) if f.init and f.name != "recording"]
+        with self._lock:
+            return _report, ({name: copy.copy(getattr(self, name)) for name in fields},)
+
+    def include(self, other: "Report") -> None:
+        """Adds the graph calls and notes of a report that another process made of a part of this call."""
+        for kind, number in other.graph_calls.items():
+            self.count(kind, number)
+        for text in other.notes:
+            self.note(text)
+
     def count(self, kind: str, number: int = 1) -> None:
         with self._lock:
             self.graph_calls[kind] += number
 
     def span(self, kind: str, name: str, **facts: Any) -> contextlib.AbstractContextManager[None]:
-        """Records what runs inside, where the call is recorded."""
+        """Records the block as a span, if the call is recorded."""
         return _NOT_RECORDED if self.recording is None else self.recording.span(kind, name, **facts)
 
     def measure(self, op: str, bits: Sequence[int]) -> None:
-        """Adds what was measured of a crossing's tensors."""
+        """Adds measured bits of a crossing's tensors."""
         with self._lock:
             before = self.measured.get(op, [0] * len(bits))
             self.measured[op] = [a + int(b) for a, b in zip(before, bits, strict=True)]
 
     def note(self, text: str) -> None:
-        """Tells the user something, once however often it is noted."""
+        """Adds a remark for the user, if it is new."""
         with self._lock:
             if text not in self.notes:
                 self.notes.append(text)
 
     def ran(self, stage: str, device: str, first: int, last: int) -> None:
-        """Notes where clients ran; ranges that touch become one."""
+        """Adds a range of clients to a device's placements; adjacent ranges become one."""
         with self._lock:
             ranges = self.placements.setdefault(stage, {}).setdefault(device, [])
             at = bisect.bisect(ranges, (first, last))
@@ -89,14 +103,18 @@ class Report:
 
     @property
     def broadcast_bits(self) -> int:
-        """What the server sent, to all clients together."""
+        """The bits that the server sent to all clients together."""
         return sum(c.bits or 0 for c in self.crossings if c.kind == "broadcast")
 
     @property
     def aggregate_bits(self) -> int:
-        """What all clients sent."""
+        """The bits that all clients sent."""
         return sum(c.bits or 0 for c in self.crossings if c.kind == "merge")
 
     @property
     def total_graph_calls(self) -> int:
         return sum(self.graph_calls.values())
+
+
+def _report(fields: dict[str, Any]) -> Report:
+    return Report(**fields)

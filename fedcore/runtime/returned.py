@@ -1,4 +1,4 @@
-"""Results as arrays that remember the tensors they show."""
+"""Results as numpy arrays, with a weak map from each array to its tensor."""
 
 import threading
 import weakref
@@ -11,8 +11,8 @@ class ReturnedArrays:
     """The read-only arrays that were returned, and the tensor behind each.
 
     Guarantees:
-      - An array shows the tensor's memory where the device's memory is the host's; nothing is copied.
-      - An array that is passed back is the tensor again, as long as somebody holds the array.
+      - An array is a view of the tensor's memory on a CPU; nothing is copied.
+      - An array that is passed back to a call becomes the same tensor, as long as the array lives.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class ReturnedArrays:
         self._lock = threading.Lock()
 
     def show(self, tensor: tf.Tensor):
-        """The tensor for the user: a number or bytes for a scalar, else a read-only array."""
+        """The tensor as the user gets it: a number or bytes for a scalar, else a read-only array."""
         if tensor.shape.rank == 0 or tensor.dtype == tf.string:
             array = tensor.numpy()
             if isinstance(array, np.ndarray):
@@ -34,7 +34,7 @@ class ReturnedArrays:
         return array
 
     def tensor(self, value):
-        """The tensor that the array shows; the value itself if it is none of ours."""
+        """The tensor of a returned array; any other value as it is."""
         if not isinstance(value, np.ndarray):
             return value
         with self._lock:
@@ -42,7 +42,7 @@ class ReturnedArrays:
         return known[1] if known is not None and known[0]() is value else value
 
     def _forget(self, key: int) -> None:
-        # Called by the collector, maybe inside our own lock: taking an entry out needs none.
+        # The garbage collector may call this while this thread holds the lock; `pop` alone is atomic.
         self._tensors.pop(key, None)
 
 

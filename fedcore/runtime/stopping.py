@@ -11,18 +11,18 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.cancellation import Cancellation
 
 GRACE_S = 1.5
-"""How long a call that is ended waits for its graph calls; a kernel that takes longer ends on its own."""
+"""Seconds that a stopped call waits for its graph calls. A kernel that takes longer ends on its own."""
 
 
 class Stopped(FedcoreError):
-    """The call was stopped before it was through."""
+    """The call was stopped before it ended."""
 
 
 class Stop:
-    """What ends one call of a computation.
+    """Ends one call of a computation early.
 
     Guarantees:
-      - Stopping: after `cancel`, from any thread, the graph calls that run are cancelled and no further one begins.
+      - Stopping: `cancel`, from any thread, cancels the graph calls that run, and no further graph call begins.
       - Other calls on the same runtime go on.
     """
 
@@ -44,7 +44,7 @@ class Stop:
 
     @contextlib.contextmanager
     def inner(self) -> Iterator["Stop"]:
-        """A call within this one: it can be stopped alone, and stops with this one."""
+        """The stop of a call within this one: it can be stopped alone, and stops with this one."""
         within = Stop()
         with self._lock:
             within._stopped = self._stopped
@@ -83,7 +83,7 @@ _of_task: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("fedcore_
 
 @contextlib.contextmanager
 def stopped_by(stop: Stop) -> Iterator[None]:
-    """The calls made inside, in this thread or task, end when `stop` says so."""
+    """Calls made inside, in this thread or task, stop with `stop`."""
     token = _of_task.set(stop)
     try:
         yield
@@ -92,10 +92,10 @@ def stopped_by(stop: Stop) -> Iterator[None]:
 
 
 def stops_from_elsewhere() -> bool:
-    """Whether another thread may stop a call that this thread or task makes."""
+    """Whether another thread may stop the calls of this thread or task."""
     return _of_task.get() is not None
 
 
 def current_stop() -> contextlib.AbstractContextManager[Stop]:
-    """The stop of a call that begins now."""
+    """The stop of a call that begins here."""
     return (_of_task.get() or Stop()).inner()

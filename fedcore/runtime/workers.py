@@ -1,4 +1,4 @@
-"""The threads of a stack, and jobs dealt out to them."""
+"""Pools of worker threads, and the dispatch of jobs to them."""
 
 import contextlib
 import queue
@@ -22,8 +22,8 @@ class _Task:
     """One task of a run.
 
     Args:
-        run: tells the tasks of one run from those of others.
-        in_users_code: it reads clients' data now, with code that may block, or may wait for a run of its own.
+        run: identifies the run that the task belongs to.
+        in_users_code: the task reads clients' data now, with code that may block, or may wait for a run of its own.
     """
 
     run: Hashable
@@ -31,8 +31,8 @@ class _Task:
     in_users_code: bool = False
 
 
-class _Lane:
-    """The threads of one device. They know the lane, and the lane knows nothing of its `Workers`."""
+class _Pool:
+    """The threads of one device. They refer to the pool, and the pool does not refer to its `Workers`."""
 
     def __init__(self, each: int, name: str, first: int):
         self._each = each
@@ -40,7 +40,7 @@ class _Lane:
         self._first = first
         self._started = 0
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._lock = threading.RLock()  # the collector may close the lane where this thread holds the lock
+        self._lock = threading.RLock()  # the collector may close the pool where this thread holds the lock
         self._threads: set[threading.Thread] = set()  # those that go on to the next task
         self._performing: dict[threading.Thread, _Task] = {}
         self._waiting = 0
@@ -67,7 +67,7 @@ class _Lane:
                 thread.join(max(0.0, until - time.monotonic()))
 
     def leave_behind(self, run: Hashable) -> list[str]:
-        """Has other threads take the place of those that still perform tasks of a run; gives the names of the old."""
+        """Replaces the threads that still perform tasks of a run; returns the names of the replaced threads."""
         with self._lock:
             left = [thread for thread, task in self._performing.items() if task.run is run]
             for thread in left:
@@ -78,15 +78,15 @@ class _Lane:
         return [thread.name for thread in left]
 
     def read(self, task: _Task, reads: bool) -> None:
-        """Notes that a task begins or ends to read clients' data."""
+        """Notes that a task begins or ends to read clients' data with code of the user's."""
         with self._lock:
             task.in_users_code = reads
             if reads:
                 self._find_threads()
 
     def _find_threads(self) -> None:
-        """Starts the threads that the waiting tasks need: `each` of them, and where all of those read clients' data,
-        one for each further run."""
+        """Starts the threads that the waiting tasks need: at most `each`, and where all of these run code of the
+        user's, one more for each further run."""
         idle = len(self._threads) - sum(thread in self._threads for thread in self._performing)
         while self._waiting > idle and len(self._threads) < self._each:
             self._threads.add(self._start(self._serve))
@@ -99,7 +99,7 @@ class _Lane:
                 self._performing[self._start(self._perform_one, task)] = task
 
     def _taken(self, served: set) -> list[_Task]:
-        """A waiting task of each run that is not served, out of the queue."""
+        """Takes a waiting task of each run that is not served out of the queue."""
         waiting: list[_Task | None] = []
         while True:
             try:
@@ -142,11 +142,11 @@ class _Lane:
             self._find_threads()
 
     def _perform(self, task: _Task) -> bool:
-        """Performs a task; whether the thread is still one of the lane's."""
+        """Performs a task. Returns whether the thread still belongs to the pool."""
         thread = threading.current_thread()
-        _here.lane, _here.task = self, task
+        _here.pool, _here.task = self, task
         task.perform()
-        _here.lane = _here.task = None
+        _here.pool = _here.task = None
         with self._lock:
             if self._performing.pop(thread, None) is None:
                 blocked_threads.discard(thread)
@@ -156,7 +156,7 @@ class _Lane:
 class _Here(threading.local):
     """The task that a thread performs."""
 
-    lane: _Lane | None = None
+    pool: _Pool | None = None
     task: _Task | None = None
 
 
@@ -165,55 +165,57 @@ _here = _Here()
 
 @contextlib.contextmanager
 def users_code() -> Iterator[None]:
-    """Inside, a task runs Python code of the user's: it may block, and may call computations of its own.
+    """Marks Python code of the user's inside a task: it may block, and may call computations of its own.
 
-    Those never wait for the worker of this task: where all workers run such code, each further run gets a thread.
+    Such a computation never waits for the worker of this task: where all workers run such code, each further run gets
+    a thread.
     """
-    lane, task = _here.lane, _here.task
-    if lane is None or task is None:
+    pool, task = _here.pool, _here.task
+    if pool is None or task is None:
         yield
         return
-    lane.read(task, True)
+    pool.read(task, True)
     try:
         yield
     finally:
-        lane.read(task, False)
+        pool.read(task, False)
 
 
 class Workers:
-    """Threads in lanes, one lane a device.
+    """Pools of threads, one pool a device.
 
     Guarantees:
-      - `each` threads a lane, made when first needed and never more, whatever is submitted; but where all of them are
+      - `each` threads a pool, made when first needed and never more, whatever is submitted; but where all of them are
         in `users_code`, one more for each further run that has work.
       - A thread whose task has not ended when its run was stopped is left behind, and another takes its place.
-      - They hold nothing of a task that has ended, and are daemons: a kernel that does not end keeps no process alive.
+      - Threads keep no reference to a task that has ended. They are daemons: a kernel that does not end keeps no
+        process alive.
       - `close`, or dropping the last reference, ends the threads that are idle; the others end after their task.
     """
 
-    def __init__(self, lanes: int, each: int, name: str = "fedcore-worker"):
+    def __init__(self, pools: int, each: int, name: str = "fedcore-worker"):
         self.each = each
-        self.lanes = lanes
-        self._lanes = [_Lane(each, name, lane * each) for lane in range(lanes)]
-        self._close = weakref.finalize(self, _close, self._lanes)
+        self.pools = pools
+        self._pools = [_Pool(each, name, pool * each) for pool in range(pools)]
+        self._close = weakref.finalize(self, _close, self._pools)
 
-    def submit(self, lane: int, task: Callable[[], None], run: Hashable = None) -> None:
-        """Runs `task`, which raises nothing, on the lane's first free thread.
+    def submit(self, pool: int, task: Callable[[], None], run: Hashable = None) -> None:
+        """Runs `task`, which raises nothing, on the pool's first free thread.
 
         Raises:
             FedcoreError: the workers are closed.
         """
-        self._lanes[lane].submit(_Task(run, task))
+        self._pools[pool].submit(_Task(run, task))
 
-    def call(self, function: Callable, stop: Stop, lane: int = 0):
-        """What the function returns or raises, on a thread of the lane; this one stays open to signals.
+    def call(self, function: Callable, stop: Stop, pool: int = 0):
+        """Runs a function on a thread of the pool, and returns or raises what the function does.
 
-        A Ctrl-C here ends the call.
+        The calling thread receives signals meanwhile: Ctrl-C ends the call.
         """
         answer: queue.SimpleQueue = queue.SimpleQueue()
         run = object()
         try:
-            self.submit(lane, lambda: answer.put(_outcome(function)), run)
+            self.submit(pool, lambda: answer.put(_outcome(function)), run)
             result, error = _next(answer, stop)
         except BaseException:
             stop.cancel()
@@ -225,20 +227,20 @@ class Workers:
         return result
 
     def leave_behind(self, run: Hashable) -> list[str]:
-        """Has other threads take the place of those that still perform tasks of a run; gives the names of the old."""
-        return [name for lane in self._lanes for name in lane.leave_behind(run)]
+        """Replaces the threads that still perform tasks of a run; returns the names of the replaced threads."""
+        return [name for pool in self._pools for name in pool.leave_behind(run)]
 
     def close(self) -> None:
         """Ends the threads, and waits for those that are idle or about to be."""
         self._close()
         until = time.monotonic() + GRACE_S
-        for lane in self._lanes:
-            lane.join(until)
+        for pool in self._pools:
+            pool.join(until)
 
 
-def _close(lanes: list[_Lane]) -> None:
-    for lane in lanes:
-        lane.close()
+def _close(pools: list[_Pool]) -> None:
+    for pool in pools:
+        pool.close()
 
 
 def _outcome(function: Callable) -> tuple:
@@ -251,26 +253,26 @@ def _outcome(function: Callable) -> tuple:
 def dispatch(
     jobs: Iterator[Job], perform: Callable[[int, Job], None], workers: Workers, stop: Stop, *, ahead: int = 0
 ) -> None:
-    """Performs all jobs, each on a lane of the workers.
+    """Performs all jobs, each on a pool of the workers.
 
     Args:
-        ahead: jobs of each lane that are drawn before a worker is free, so that it need not wait for this thread.
+        ahead: jobs of each pool that are taken before a worker is free, so that it need not wait for this thread.
     Guarantees:
-      - Jobs are drawn in the calling thread, and only when a worker is free.
-      - Job i goes to lane i modulo their number, or if that is busy to the next one that is free.
-      - When a job fails, or drawing does, or Ctrl-C comes: no more are drawn, those that run are stopped, and the first
-        failure is raised. Code of the user's that blocks is left behind with its thread.
+      - Jobs are taken from the iterator in the calling thread, and only when a worker is free.
+      - Job i goes to pool i modulo their number, or if that is busy to the next one that is free.
+      - When a job fails, the iterator raises, or Ctrl-C comes: no more jobs are taken, running jobs are stopped, and
+        the first failure is raised. Code of the user's that blocks is left behind with its thread.
     """
     done: queue.SimpleQueue = queue.SimpleQueue()
     run = object()
-    free = [workers.each + ahead] * workers.lanes
-    running = drawn = 0
+    free = [workers.each + ahead] * workers.pools
+    running = taken = 0
 
-    def start(lane: int, job: Job) -> None:
+    def start(pool: int, job: Job) -> None:
         def task() -> None:
-            done.put((lane, _outcome(lambda: perform(lane, job))[1]))
+            done.put((pool, _outcome(lambda: perform(pool, job))[1]))
 
-        workers.submit(lane, task, run)
+        workers.submit(pool, task, run)
 
     try:
         more = True
@@ -280,14 +282,14 @@ def dispatch(
                 if job is None:
                     more = False
                     break
-                lane = next(k % workers.lanes for k in range(drawn, drawn + workers.lanes) if free[k % workers.lanes])
-                start(lane, job)
-                free[lane] -= 1
-                drawn, running = drawn + 1, running + 1
+                pool = next(k % workers.pools for k in range(taken, taken + workers.pools) if free[k % workers.pools])
+                start(pool, job)
+                free[pool] -= 1
+                taken, running = taken + 1, running + 1
             if not running:
                 break
-            lane, error = _next(done, stop)
-            free[lane], running = free[lane] + 1, running - 1
+            pool, error = _next(done, stop)
+            free[pool], running = free[pool] + 1, running - 1
             if error is not None:
                 raise error
     except BaseException:
@@ -300,7 +302,7 @@ def dispatch(
 
 
 def _next(answers: queue.SimpleQueue, stop: Stop):
-    """The next answer; a signal that comes just before a wait begins, and does not end it, is seen at the next turn.
+    """The next answer. Waits in short pieces: a signal that comes just before a wait begins does not end that wait.
 
     Raises:
         Stopped: another thread stopped the call, and there is no answer.
@@ -314,7 +316,7 @@ def _next(answers: queue.SimpleQueue, stop: Stop):
 
 
 def _wait(done: queue.SimpleQueue, number: int) -> None:
-    """For so many that were stopped to end, but not for long."""
+    """Waits up to `GRACE_S` for so many stopped jobs to end."""
     until = time.monotonic() + GRACE_S
     for _ in range(number):
         try:

@@ -491,21 +491,17 @@ def test_a_client_of_the_wrong_type_is_a_mismatch_where_failures_are_raised():
 
 
 def test_a_call_that_fails_only_together_says_so():
-    from fedcore.runtime.client_calls import Call
-    from fedcore.runtime.faults import FaultPolicy
-    from fedcore.runtime.report import Report
-
     tried = []
 
-    def perform(call):
-        tried.append(len(call.present))
-        if len(call.present) > 1:
+    def run(clients):
+        tried.append(len(clients.present))
+        if len(clients.present) > 1:
             raise tf.errors.InternalError(None, None, "too many")
-        return None, {}
+        return fc.runtime.SliceResult(None)
 
-    tolerance = FaultPolicy(fc.runtime.drop(max_retries=1), Report())
+    policy = fc.runtime.FaultPolicy(fc.runtime.drop(max_retries=1), fc.runtime.Report())
     with pytest.raises(
         ClientError, match="the clients 4 to 6 failed together, though none of them fails alone: too many"
     ):
-        tolerance.outcome(perform, Call(4, 8, ((), (), ())))
+        policy.survivors(run, fc.runtime.ClientSlice(4, 8, ((), (), ())))
     assert tried == [3, 1, 1, 1, 3, 1, 1, 1]

@@ -13,7 +13,7 @@ from fedcore.data import columns_of
 from fedcore.errors import ClientError, FedcoreError, TypeMismatch
 from fedcore.runtime import Report
 from fedcore.runtime.arguments import prepare
-from fedcore.runtime.clients import ClientsExecutor
+from fedcore.runtime.clients import LocalClientsExecutor
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.stopping import Stop
@@ -125,7 +125,7 @@ def test_no_more_clients_are_drawn_than_the_workers_hold(workers):
             yield float(i % 7)
 
     device = HeldDevice()
-    clients = ClientsExecutor([device], workers)
+    clients = LocalClientsExecutor([device], workers)
     arguments = [prepare(cohort(), FLOATS, "xs", columns_of)]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(

@@ -84,7 +84,7 @@ def test_the_first_failure_is_raised_and_no_more_is_drawn(workers):
 
     with pytest.raises(KeyError):
         dispatch(jobs(), fail, workers, Stop())
-    assert len(drawn) <= 2 * workers.lanes
+    assert len(drawn) <= 2 * workers.pools
 
 
 def test_a_stop_from_elsewhere_ends_the_dispatch(workers):

@@ -228,9 +228,9 @@ class _Validator:
         """Checks the operands of a node against the signatures of the functions that it calls."""
         attr = node.attr
         if node.op in _DATASET_RESULTS:
-            gives = [t for name in _DATASET_RESULTS[node.op] for t in attr[name].list.type]
+            results = [t for name in _DATASET_RESULTS[node.op] for t in attr[name].list.type]
             name = attr["f"].func.name
-            if self.signatures[name].outputs != tuple(gives):
+            if self.signatures[name].outputs != tuple(results):
                 raise _Malformed(f"{at}: the function {name!r} returns something else")
         if node.op == "ReduceDataset" and attr["Tstate"].list.type != attr["output_types"].list.type:
             raise _Malformed(f"{at}: it returns something else than its state")

@@ -86,6 +86,9 @@ class Columns:
         self.fixed_seeds: Mapping[Hashable, int] = _NO_SEEDS
         self._rows: Rows | None = None
 
+    def __reduce__(self):
+        return _columns, (self.element, self.arrays, self.groups, self.steps, dict(self.fixed_seeds))
+
     def then(self, step: Step) -> "Columns":
         """The sequence with one more step."""
         return Columns(self.element, self.arrays, groups=self.groups, steps=(*self.steps, step))
@@ -161,6 +164,13 @@ class Columns:
 
 
 _NO_SEEDS: Mapping[Hashable, int] = MappingProxyType({})
+
+
+def _columns(element: Type, arrays: tuple, groups: np.ndarray | None, steps: tuple[Step, ...], seeds: dict) -> Columns:
+    columns = Columns(element, arrays, groups=groups, steps=steps)
+    return columns.with_fixed_seeds(seeds) if seeds else columns
+
+
 _ANY_MAP = Step("map")
 
 

@@ -1,0 +1,34 @@
+"""The fallback of a vectorised stage for clients that have no batching rules."""
+
+from collections.abc import Callable
+
+from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+
+Run = Callable[[ClientSlice], SliceResult]
+
+
+class BatchingFallback:
+    """Runs slices vectorised where possible, else client by client.
+
+    Guarantees:
+      - A slice runs client by client if its clients' layouts differ, or if the vectorised run raises NoBatchingRule.
+      - Layouts without batching rules are tried once in a stage, and the report says why.
+    """
+
+    def __init__(self, work: ClientWork, vectorised: Run, client_by_client: Run, note: Callable[[str], None]):
+        self._work = work
+        self._vectorised = vectorised
+        self._client_by_client = client_by_client
+        self._note = note
+
+    def __call__(self, clients: ClientSlice) -> SliceResult:
+        layouts = clients.common_layouts
+        if layouts is None or layouts in self._work.without_rules:
+            return self._client_by_client(clients)
+        try:
+            return self._vectorised(clients)
+        except NoBatchingRule as error:
+            self._work.without_rules.add(layouts)
+            self._note(f"@{self._work.stage} runs client by client: {error}")
+            return self._client_by_client(clients)

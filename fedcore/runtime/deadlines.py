@@ -1,0 +1,30 @@
+"""The deadline of clients' graph calls."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from fedcore.runtime.reader import TooLate
+from fedcore.runtime.stopping import Stop, Stopped
+
+
+@contextlib.contextmanager
+def deadline(stop: Stop, seconds: float) -> Iterator[Stop]:
+    """The stop of a graph call that runs inside, which is cancelled after so many seconds.
+
+    Raises:
+        TooLate: the graph call was cancelled for its deadline.
+    """
+    with stop.inner() as within:
+        timer = threading.Timer(seconds, within.cancel)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield within
+        except Stopped:
+            if stop.is_stopped:
+                raise
+            raise TooLate(f"the graph did not end within {seconds:g} s") from None
+        finally:
+            timer.cancel()
+            timer.join()

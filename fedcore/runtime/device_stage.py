@@ -1,0 +1,191 @@
+"""One client stage on one device: slices, and the zero and the merge of partials."""
+
+import functools
+import os
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.stages.realize import Realized, realize_stage
+from fedcore.graphs.tensors.values import flatten
+from fedcore.runtime.batching_fallback import BatchingFallback
+from fedcore.runtime.client_calls import loop_call, single_vectorised_call, vectorised_call
+from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.deadlines import deadline
+from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
+from fedcore.runtime.failures import failures_of
+from fedcore.runtime.memory import DeviceMemory, FittingSlices, Run, in_halves
+from fedcore.runtime.merge_tree import ABSENT, MergeTree
+from fedcore.runtime.report import Report
+from fedcore.runtime.stopping import Stop
+
+
+class DeviceStage:
+    """Runs slices of one client stage on one device.
+
+    Slices go through the policies of the device: `BatchingFallback` where the stage is vectorised, then
+    `FittingSlices`, then for each graph call `DeviceMemory.run` and the deadline.
+
+    Guarantees:
+      - Bits: the same for a slice that runs whole, in halves, or client by client because of memory.
+      - The broadcasts are put on the device once.
+
+    Args:
+        timeout_s: seconds that a client's graph may take; None is no deadline.
+    """
+
+    def __init__(
+        self,
+        work: ClientWork,
+        device: DeviceExecutor,
+        memory: DeviceMemory,
+        report: Report,
+        stop: Stop,
+        timeout_s: float | None = None,
+    ):
+        self._work = work
+        self._device = device
+        self._memory = memory
+        self._report = report
+        self._stop = stop
+        self._timeout_s = timeout_s
+        self._broadcasts: list[tf.Tensor] | None = None
+        self._putting = threading.Lock()
+        if work.is_vectorised:
+            fitting = self._fitting(self._vectorised, self._vectorised_one_by_one)
+            self._run: Run = BatchingFallback(work, fitting, self._client_by_client, report.note)
+        else:
+            self._run = self._fitting(self._loop, self._loop_one_by_one)
+
+    def _fitting(self, whole: Run, one_by_one: Run) -> FittingSlices:
+        name = self._device.device
+        return FittingSlices(self._work, self._memory, whole, one_by_one, self._join, name, self._report.note)
+
+    def __call__(self, clients: ClientSlice) -> SliceResult:
+        """The result of a slice with one client or more present."""
+        return self._run(clients)
+
+    def zero(self) -> object:
+        """The partial of no clients."""
+        return self._loop(ClientSlice(0, 0, ())).partial
+
+    def merge(self, left: object, right: object) -> object:
+        """The partial of the clients of two partials, of which the left has the lower indices."""
+        work, device, join = self._work, self._device, self._work.join
+        if join is None:
+            raise FedcoreError(f"@{work.stage} keeps client values only: it has no partials to merge")
+        layouts = tuple((None,) * len(flatten(side)) for side in (left, right))
+        function = device.functions.get(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
+        self._report.count("merges")
+        with self._report.span("merge", join, device=device.device), failures_of(work.module, join):
+            tensors = device.put([np.int64(work.seed), *flatten(left), *flatten(right)])
+            call = functools.partial(device.call, function, tensors, self._stop)
+            return self._memory.run(call, self._stop, self._note_fewer)
+
+    def _join(self, left: SliceResult, right: SliceResult) -> SliceResult:
+        partial = None if self._work.zero is None else self.merge(left.partial, right.partial)
+        return SliceResult(partial, {**left.kept, **right.kept}, {**left.sent_bits, **right.sent_bits})
+
+    def _vectorised(self, clients: ClientSlice) -> SliceResult:
+        """One graph call that computes the clients side by side."""
+        function, tensors = vectorised_call(self._work, self._device, clients)
+        return SliceResult(self._call(clients, function, [*self._on_device(), *tensors]))
+
+    def _vectorised_one_by_one(self, clients: ClientSlice) -> SliceResult:
+        """The result of `_vectorised` for one block, a graph call for each client."""
+        partial = self.zero()
+        first, last = clients.present[0], clients.present[-1]
+        for index in clients.present:
+            alone = clients.with_only([index])
+            function, tensors = single_vectorised_call(self._work, self._device, alone)
+            flags = self._device.put([np.bool_(index == first), np.bool_(index == last)])
+            partial = self._call(alone, function, [*flags, *self._on_device(), *tensors, *flatten(partial)])
+        return SliceResult(partial)
+
+    def _loop(self, clients: ClientSlice, before: object = None) -> SliceResult:
+        """One graph call that folds the clients one after another, onto a partial where there is one."""
+        work = self._work
+        function, seeds, tensors = loop_call(work, self._device, clients, continues=before is not None)
+        carried = [] if before is None else flatten(before)
+        out = self._call(clients, function, [seeds, *self._on_device(), *tensors, *carried])
+        sent = dict(zip(clients.present, out[-1].numpy(), strict=True)) if work.measured else {}
+        if work.zero is None:
+            return SliceResult(None, dict(zip(clients.present, out[0], strict=bool(out[0]))), sent)
+        kept = dict(zip(clients.present, out[1], strict=bool(out[1]))) if work.keeps else {}
+        return SliceResult(out[0], kept, sent)
+
+    def _loop_one_by_one(self, clients: ClientSlice) -> SliceResult:
+        """The result of `_loop` for one block, a graph call for each client."""
+        whole = SliceResult(None)
+        for index in clients.present:
+            one = self._loop(clients.with_only([index]), whole.partial)
+            whole = SliceResult(one.partial, {**whole.kept, **one.kept}, {**whole.sent_bits, **one.sent_bits})
+        return whole
+
+    def _client_by_client(self, clients: ClientSlice) -> SliceResult:
+        """Loops of one client each; their partials merge as a tree, first those of a block."""
+        if clients.places > self._work.block:
+            return in_halves(clients, self._client_by_client, self._join)
+        tree = MergeTree(self.merge)
+        for place, client in enumerate(clients.clients):
+            alone = clients.with_only([clients.first + place])
+            tree.add(place, ABSENT if client is None else self._loop(alone).partial)
+        return SliceResult(tree.result())
+
+    def _call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
+        """One graph call, within the deadline of its clients."""
+        if self._timeout_s is None:
+            call = functools.partial(self._device.call, function, tensors, self._stop)
+        else:
+            self._device.get_ready(function, tensors)
+            seconds = self._timeout_s * max(1, len(clients.present))
+            call = functools.partial(self._call_until, seconds, function, tensors)
+        out = self._memory.run(call, self._stop, self._note_fewer)
+        self._report.count("blocks")
+        return out
+
+    def _call_until(self, seconds: float, function: Realized, tensors: list) -> tuple:
+        with deadline(self._stop, seconds) as stop:
+            return self._device.call(function, tensors, stop)
+
+    def _note_fewer(self, fewer: int) -> None:
+        self._report.note(f"{self._device.device} ran out of memory: calls there at once: {fewer}")
+
+    def _on_device(self) -> list[tf.Tensor]:
+        """The broadcasts on the device."""
+        with self._putting:
+            if self._broadcasts is None:
+                self._broadcasts = self._device.put(flatten(self._work.broadcasts))
+            return self._broadcasts
+
+
+class DeviceSliceExecutor:
+    """An `fc.runtime.SliceExecutor`: runs slices on a device of this process.
+
+    Args:
+        device: its name, such as `CPU:0`, or an executor for it. Default: the first GPU, else the first CPU.
+        memory: limits, where several executors share a device.
+        timeout_s: seconds that a client's graph may take; None is no deadline.
+    """
+
+    def __init__(
+        self,
+        device: DeviceExecutor | str | None = None,
+        memory: DeviceMemory | None = None,
+        timeout_s: float | None = None,
+    ):
+        if not isinstance(device, DeviceExecutor):
+            device = DeviceExecutor(default_devices()[0] if device is None else device_name(device, "device"))
+        self.device = device
+        self.name = device.device
+        self._memory = memory or DeviceMemory(os.cpu_count() or 1)
+        self._timeout_s = timeout_s
+
+    def prepare(self, work: ClientWork, report: Report, stop: Stop) -> DeviceStage:
+        """Runs slices of one client stage."""
+        return DeviceStage(work, self.device, self._memory, report, stop, self._timeout_s)
+
+    def close(self) -> None:
+        """Ends nothing: the executor has no threads."""

@@ -1,0 +1,94 @@
+"""Reads the clients' values of a slice: conversion, its deadline, and the cache of slices that come again."""
+
+import functools
+import itertools
+import math
+
+from fedcore.data import ClientDataset
+from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.runtime.blocked import blocked_threads
+from fedcore.runtime.client_source import UnreadSlice, converted, is_read_once, may_block
+from fedcore.runtime.client_work import ClientSlice, ClientWork
+from fedcore.runtime.faults import FaultPolicy
+from fedcore.runtime.reader import Reader
+from fedcore.runtime.report import Report
+from fedcore.runtime.stopping import Stop, Stopped, stopped_by
+from fedcore.runtime.workers import users_code
+
+MAX_SLICES = 1024
+"""Slices of datasets that an executor caches, for cohorts that come again."""
+
+
+def slice_cache() -> IdentityCache[ClientSlice]:
+    """Slices by the datasets of their clients."""
+    return IdentityCache(MAX_SLICES, _size, remembered=MAX_SLICES)
+
+
+def _size(clients: ClientSlice) -> float:
+    """A slice that lacks a client is too large for the cache: its reading would not report the fault again."""
+    return math.inf if None in clients.clients else 1
+
+
+class SliceReader:
+    """Reads slices of one client stage.
+
+    Guarantees:
+      - Slices of datasets, which do not change, are cached; others are read anew.
+      - Code of the user's runs within the deadline. A client whose value cannot be read follows the fault policy.
+    """
+
+    def __init__(
+        self,
+        work: ClientWork,
+        size: int,
+        faults: FaultPolicy,
+        cache: IdentityCache[ClientSlice],
+        report: Report,
+        stop: Stop,
+        timeout_s: float | None,
+    ):
+        self._work = work
+        self._size = size
+        self._faults = faults
+        self._cache = cache
+        self._report = report
+        self._stop = stop
+        self._timeout_s = timeout_s
+
+    def read(self, unread: UnreadSlice) -> ClientSlice:
+        """The slice with converted values; None for a client that is left out."""
+        given = list(itertools.chain.from_iterable(unread.clients))
+        if may_block(given):
+            blocked_threads.check()
+            with stopped_by(self._stop), users_code():
+                return self._read(unread)
+        if self._report.dropped or not given or set(map(type, given)) != {ClientDataset}:
+            return self._read(unread)
+        if any([dataset.columns.has_fixed_order for dataset in given]):
+            return self._read(unread)  # those have seeds of the call
+        return self._cache.get((*self._work.key, unread.first, self._size), given, lambda: self._read(unread))
+
+    def _read(self, unread: UnreadSlice) -> ClientSlice:
+        with Reader(f"fedcore-data-{unread.first}") as reader:
+            clients = [self._converted(i, c, reader) for i, c in enumerate(unread.clients, unread.first)]
+        return ClientSlice(unread.first, self._size, tuple(clients))
+
+    def _converted(self, index: int, client: tuple, reader: Reader) -> tuple | None:
+        """A client's values as the runtime takes them; None where it is left out."""
+        if index in self._report.dropped:
+            return None
+        for reads in itertools.count(1):
+            try:
+                if self._timeout_s is None:
+                    return self._convert(index, client)
+                convert = functools.partial(self._convert, index, client)
+                return reader.call(convert, self._timeout_s, self._stop, client)
+            except Stopped:
+                raise
+            except Exception as error:
+                if self._faults.unreadable(index, error, reads=reads, once=is_read_once(client)):
+                    break
+        return None
+
+    def _convert(self, index: int, client: tuple) -> tuple:
+        return tuple(map(converted, self._work.cohorts, itertools.repeat(index), client))

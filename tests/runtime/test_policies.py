@@ -1,0 +1,211 @@
+"""Each policy of client stages alone: on a stage that adds clients' numbers in Python."""
+
+import attrs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.errors import ClientError
+from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.runtime import ClientSlice, FaultPolicy, Report, SliceResult, Stop
+from fedcore.runtime.batching_fallback import BatchingFallback
+from fedcore.runtime.client_work import ClientWork
+from fedcore.runtime.deadlines import deadline
+from fedcore.runtime.finite_check import NotFinite, checked_finite
+from fedcore.runtime.memory import DeviceMemory, FittingSlices
+from fedcore.runtime.reader import TooLate
+from fedcore.runtime.stopping import Stopped
+
+NO_MEMORY = tf.errors.ResourceExhaustedError(None, None, "full")
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+def total(xs):
+    return fc.federated_sum(xs)
+
+
+@pytest.fixture(scope="module")
+def work():
+    """A vectorised stage with block=8."""
+    plan = total.to_module("planned")
+    return ClientWork(plan, plan.digest(), "zero", "clients", "join", (), (), (range(1),), keeps=False, seed=0)
+
+
+def numbers(first, places, values):
+    return ClientSlice(first, places, tuple(None if v is None else (v,) for v in values))
+
+
+def add(clients):
+    """The fold; what it is given stands in the partial, in order."""
+    return SliceResult([value for (value,) in clients.values], {i: i for i in clients.present})
+
+
+def join(left, right):
+    return SliceResult(left.partial + right.partial, {**left.kept, **right.kept})
+
+
+def fitting(work, memory, run, one_by_one=add, notes=None):
+    note = (lambda text: None) if notes is None else notes.append
+    return FittingSlices(work, memory, run, one_by_one, join, "CPU:0", note)
+
+
+# Memory.
+
+
+def test_a_slice_that_does_not_fit_runs_in_halves_and_later_ones_begin_so(work):
+    asked, notes, memory = [], [], DeviceMemory(1)
+
+    def run(clients):
+        asked.append(clients.places)
+        if clients.places > 16:
+            raise NO_MEMORY
+        return add(clients)
+
+    slices = fitting(work, memory, run, notes=notes)
+    assert slices(numbers(0, 64, range(64))) == SliceResult(list(range(64)), {i: i for i in range(64)})
+    assert asked == [64, 32, 16, 16, 16, 16]
+    asked.clear()
+    assert slices(numbers(64, 64, range(40))).partial == list(range(40))
+    assert asked == [16, 16, 16]  # a half without clients does not run
+    assert notes == [
+        "CPU:0 ran out of memory: @clients runs there in calls of 32 clients",
+        "CPU:0 ran out of memory: @clients runs there in calls of 16 clients",
+    ]
+
+
+def test_a_block_that_does_not_fit_runs_client_by_client(work):
+    def full(clients):
+        raise NO_MEMORY
+
+    ran, memory = [], DeviceMemory(1)
+
+    def one_by_one(clients):
+        ran.append(clients.places)
+        return add(clients)
+
+    assert fitting(work, memory, full, one_by_one)(numbers(0, 16, range(12))).partial == list(range(12))
+    assert ran == [8, 8]
+    assert memory.clients(work.key, 8) == 0
+
+
+def test_a_client_of_a_loop_that_does_not_fit_alone_fails(work):
+    plan = work.module
+    stage = plan.function("clients")
+    loop = attrs.evolve(stage, attributes={"strategy": "loop", "block": 1})
+    module = attrs.evolve(plan, functions=tuple(loop if f is stage else f for f in plan.functions))
+
+    def full(clients):
+        raise NO_MEMORY
+
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        fitting(attrs.evolve(work, module=module), DeviceMemory(1), full)(numbers(0, 1, [5]))
+
+
+def test_a_graph_call_runs_again_with_fewer_beside_it_until_it_is_alone():
+    memory, limits = DeviceMemory(4), []
+
+    def full():
+        raise NO_MEMORY
+
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        memory.run(full, Stop(), limits.append)
+    assert limits == [2, 1]
+    assert memory.run(lambda: 7, Stop(), limits.append) == 7
+
+
+# No batching rule.
+
+
+def test_clients_without_a_batching_rule_run_one_by_one_and_are_tried_once(work):
+    work, tried, notes = attrs.evolve(work), [], []
+
+    def vectorised(clients):
+        tried.append(clients.first)
+        raise NoBatchingRule("Foo", "there is no rule")
+
+    fallback = BatchingFallback(work, vectorised, add, notes.append)
+    assert fallback(numbers(0, 8, [1, 2])).partial == [1, 2]
+    assert fallback(numbers(8, 8, [3])).partial == [3]
+    assert tried == [0]
+    assert notes == ["@clients runs client by client: Foo is not vectorised over clients: there is no rule"]
+
+
+def test_clients_whose_layouts_differ_run_one_by_one_and_others_still_vectorised(work):
+    from fedcore.data import columns_of
+
+    def column(*shape):
+        return columns_of(np.ones(shape, np.float32), fc.SequenceType(fc.TensorType("float32", shape[1:])))
+
+    def vectorised(clients):
+        return SliceResult("vectorised")
+
+    def one_by_one(clients):
+        return SliceResult("one by one")
+
+    fallback = BatchingFallback(attrs.evolve(work), vectorised, one_by_one, lambda text: None)
+    assert fallback(numbers(0, 8, [column(2, 3), column(5, 4)])).partial == "one by one"
+    assert fallback(numbers(0, 8, [column(2, 3), column(5, 3)])).partial == "vectorised"
+
+
+# The finite check.
+
+
+def summed(clients):
+    return SliceResult((tf.add_n([tf.constant(v, tf.float32) for (v,) in clients.values]),))
+
+
+def test_only_floats_that_are_not_finite_fail_the_check():
+    assert checked_finite(summed)(numbers(0, 2, [1.0, 2.0])).partial[0] == 3
+    with pytest.raises(NotFinite):
+        checked_finite(summed)(numbers(0, 2, [1.0, float("nan")]))
+    with pytest.raises(NotFinite):
+        checked_finite(lambda clients: SliceResult(None, {0: tf.constant([float("inf")])}))(numbers(0, 1, [1.0]))
+    whole = SliceResult((tf.constant(2**31 - 1), b"nan", tf.constant("nan")))
+    assert checked_finite(lambda clients: whole)(numbers(0, 1, [1.0])) is whole
+
+
+# Faults.
+
+
+def test_finite_clients_whose_sum_is_not_stay():
+    report = Report()
+    largest = float(np.finfo(np.float32).max)
+    result = FaultPolicy(fc.runtime.drop(), report).survivors(checked_finite(summed), numbers(0, 2, [largest, largest]))
+    assert np.isinf(result.partial[0])
+    assert report.dropped == {}
+
+
+def test_the_client_that_fails_is_found_and_left_out():
+    def run(clients):
+        if 13 in [value for (value,) in clients.values]:
+            raise ValueError("thirteen")
+        return add(clients)
+
+    report = Report()
+    policy = FaultPolicy(fc.runtime.drop(), report)
+    assert policy.survivors(run, numbers(8, 4, [11, 12, 13, 14])).partial == [11, 12, 14]
+    assert report.dropped == {10: "ValueError: thirteen"}
+    assert policy.survivors(run, numbers(12, 4, [13])) is None
+    with pytest.raises(ClientError, match="client 10 failed: ValueError: thirteen"):
+        FaultPolicy(None, Report()).survivors(run, numbers(8, 4, [11, 12, 13, 14]))
+
+
+# The deadline.
+
+
+def stopped_within(stop, seconds, stops):
+    """A graph call that runs until it is stopped, by `stops` or by its deadline."""
+    with deadline(stop, seconds) as within:
+        stops()
+        while not within.is_stopped:
+            pass
+        raise Stopped("the call was stopped")
+
+
+def test_a_deadline_is_told_apart_from_a_stopped_call():
+    with pytest.raises(TooLate, match=r"the graph did not end within 0\.01 s"):
+        stopped_within(Stop(), 0.01, lambda: None)
+    stop = Stop()
+    with pytest.raises(Stopped, match="the call was stopped"):
+        stopped_within(stop, 60, stop.cancel)

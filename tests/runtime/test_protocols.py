@@ -1,0 +1,144 @@
+"""Runtimes and executors of one's own, on public names."""
+
+import pytest
+
+import fedcore as fc
+from fedcore.errors import FedcoreError, TypeMismatch
+
+
+@fc.tf_computation("float32")
+def doubled(x):
+    return 2 * x
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+def total(xs):
+    return fc.federated_sum(xs)
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+def total_and_each(xs):
+    return fc.federated_sum(xs), fc.federated_map(doubled, xs)
+
+
+class OneByOne:
+    """A clients executor in a few lines: a slice of one block at a time, in the calling thread."""
+
+    def __init__(self, policy=None):
+        self.device = fc.runtime.DeviceSliceExecutor("CPU:0")
+        self.policy = policy
+        self.closed = False
+
+    def run(self, work, report, stop):
+        stage = self.device.prepare(work, report, stop)
+        faults = fc.runtime.FaultPolicy(self.policy, report)
+        tree, kept, clients = fc.runtime.MergeTree(stage.merge), {}, []
+        for cohort in work.cohorts:
+            clients = [(value,) for value in cohort]
+        for index, first in enumerate(range(0, len(clients), work.block)):
+            of_block = tuple(clients[first : first + work.block])
+            result = faults.survivors(stage, fc.runtime.ClientSlice(first, work.block, of_block))
+            tree.add(index, result.partial)
+            kept.update(result.kept)
+        report.clients = max(report.clients, len(clients))
+        partial = None if work.zero is None else tree.result() if clients else stage.zero()
+        keeps = work.keeps or work.zero is None
+        return partial, [kept[i] for i in range(len(clients))] if keeps else []
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_clients_executor_of_ones_own_gives_the_local_bits():
+    executor = OneByOne()
+    values = [1 / (i + 3) for i in range(37)]
+    runtime = fc.runtime.local(clients_executor=executor)
+    with fc.use(runtime):
+        own = total(values), total([]), total_and_each(values)
+        report = fc.context.last_report()
+    assert own == (total(values), total([]), total_and_each(values))
+    assert report.crossings == fc.context.last_report().crossings
+    assert runtime.client_devices == []
+    runtime.close()
+    assert executor.closed
+
+
+def test_settings_of_clients_are_the_executors():
+    with pytest.raises(FedcoreError) as raised:
+        fc.runtime.local(clients_executor=OneByOne(), workers_per_device=2, on_client_failure=fc.runtime.drop())
+    assert str(raised.value) == (
+        "workers_per_device and on_client_failure: clients_executor is given, so its own settings hold for clients"
+    )
+
+
+class WithoutRun:
+    compiles = True
+
+    def close(self): ...
+
+
+class Derived(fc.runtime.Runtime):
+    compiles = False
+
+
+class WithoutClose:
+    name = "nowhere"
+
+    def run(self, work, report, stop): ...
+
+
+@pytest.mark.parametrize(
+    ("install", "given", "message"),
+    [
+        (
+            fc.use,
+            WithoutRun(),
+            "fc.use takes a runtime, but WithoutRun lacks run() and plan_options; see fc.runtime.Runtime",
+        ),
+        (fc.set_runtime, Derived(), "fc.set_runtime takes a runtime, but Derived lacks run(); see fc.runtime.Runtime"),
+        (
+            lambda given: fc.runtime.local(clients_executor=given),
+            WithoutClose(),
+            "fc.runtime.local: clients_executor takes a clients executor, but WithoutClose lacks close(); see "
+            "fc.runtime.ClientsExecutor",
+        ),
+        (
+            lambda given: fc.runtime.local(clients_executor=given),
+            OneByOne,
+            "fc.runtime.local: clients_executor takes a clients executor, but is given the function `OneByOne`: call "
+            "it, OneByOne()",
+        ),
+        (
+            lambda given: fc.runtime.SlicedClientsExecutor([given]),
+            "CPU:0",
+            "fc.runtime.SlicedClientsExecutor takes slice executors, such as fc.runtime.DeviceSliceExecutor(), not "
+            "'CPU:0'",
+        ),
+        (
+            lambda given: fc.runtime.SlicedClientsExecutor([given]),
+            WithoutClose(),
+            "fc.runtime.SlicedClientsExecutor takes slice executors, but WithoutClose lacks prepare() and close(); "
+            "see fc.runtime.SliceExecutor",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(install, given, message):
+    with pytest.raises(TypeMismatch) as raised:
+        install(given)
+    assert str(raised.value) == message
+
+
+def test_no_slice_executors_are_refused():
+    with pytest.raises(FedcoreError, match=r"fc\.runtime\.SlicedClientsExecutor takes one slice executor or more"):
+        fc.runtime.SlicedClientsExecutor([])
+
+
+def test_a_runtime_that_derives_from_the_protocol_needs_run_and_compiles_only():
+    class Mine(fc.runtime.Runtime):
+        compiles = True
+
+        def run(self, module, arguments, report):
+            return module.stage, arguments
+
+    with fc.use(Mine()):
+        assert total([1.0, 2.0]) == ("planned", [[1.0, 2.0]])
