@@ -30,7 +30,7 @@ class Value:
     type: Type
 
     def __repr__(self):
-        return f"<value {self.operand} : {shortened(str(self.type))}>"
+        return f"Value({self.operand}: {shortened(str(self.type))})"
 
     @property
     def type_signature(self) -> Type:

@@ -185,7 +185,7 @@ def message(call, error=FedcoreError) -> str:
 def test_a_traced_value_is_told_by_its_name_and_type():
     seen = []
     fc.federated_computation(lambda x: seen.append(repr(x)) or x, fc.FederatedType("float32", fc.CLIENTS))
-    assert seen == ["<value %x : {float32}@CLIENTS>"]
+    assert seen == ["Value(%x: {float32}@CLIENTS)"]
     fc.federated_computation(lambda x: seen.append(repr(x)) or x, WIDE)
     assert len(seen[1]) < 250
 
