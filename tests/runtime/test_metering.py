@@ -110,7 +110,7 @@ def test_the_names_say_which_tensor_it_is():
     @fc.federated_computation(FLAGS, fc.FederatedType({"a": "int32", "b": ("int8", (2,))}, fc.SERVER))
     def on(flags, limits):
         pick = fc.tf_computation(
-            lambda f, x: {"n": tf.cast(f["on"], tf.int32) + x["a"], "b": x["b"]},
+            lambda f, x: {"n": tf.cast(f["on"], tf.int32) + x["a"], "b": x["b"] * tf.cast(f["on"], tf.int8)},
             {"on": "bool", "levels": ("float16", (3,))},
             {"a": "int32", "b": ("int8", (2,))},
         )

@@ -3,6 +3,14 @@ import graphlib
 
 import attrs
 
+from fedcore.compiler.distinct_results import (
+    assembled,
+    distinct_results,
+    is_distinct,
+    leaf_operations,
+    leaf_paths,
+    leaf_value,
+)
 from fedcore.compiler.passes.cse import cse
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.passes.grappler import grappler as optimised
@@ -30,13 +38,10 @@ def fuse(module: Module, *, grappler: bool = False) -> Module:
     if module.stage != "planned":
         return module
     fused = dce(cse(module))
-    if any(_fusible(f) for f in fused.functions[:-1]):
-        fused = dce(_Fusion(fused).run())
+    fusion = _Fusion(fused)
+    if any(map(fusion.changes, fused.functions[:-1])):
+        fused = dce(fusion.run())
     return optimised(fused) if grappler else fused
-
-
-def _fusible(function: Function) -> bool:
-    return any(len(run) > 1 or run[0].kind != "call" for run in _runs(function, _levels(function)))
 
 
 def _runs(function: Function, levels: Levels) -> list[list[Operation]]:
@@ -139,12 +144,16 @@ def _leaves(function: Function, op: Operation, inside: set[str], users: dict) ->
     return function.result == Ref(op.name) or any(user.name not in inside for user in users.get(op.name, []))
 
 
+def _is_fold_stage(function: Function) -> bool:
+    return function.placement == CLIENTS and bool(function.parameters) and function.parameters[0].name == "partial"
+
+
 def _opened(function: Function, run: list[Operation], wanted: set[str]) -> list[Operation]:
     """The structs that a client hands to the fold: put together outside of the graph, so that each part shows.
 
     Their parts are added to the wanted operations.
     """
-    if function.placement != CLIENTS or not function.parameters or function.parameters[0].name != "partial":
+    if not _is_fold_stage(function):
         return []
     inside = {op.name for op in run}
     found = []
@@ -161,6 +170,13 @@ class _Fusion:
         self.target = ModuleBuilder(module.stage)
         self.target.blobs.update(module.blobs)
         self.names: dict[str, str] = {}
+
+    def changes(self, function: Function) -> bool:
+        levels = _levels(function)
+        return not all(
+            self._stays(run, contributes=not levels[run[0].name][0] and _is_fold_stage(function))
+            for run in _runs(function, levels)
+        )
 
     def run(self) -> Module:
         main = self.module.main
@@ -215,7 +231,8 @@ class _Fusion:
         inputs = list(
             dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside)
         )
-        if len(run) == 1 and run[0].kind == "call" and isinstance(self.module[run[0].operands[0].name], Graph):
+        contributes = not dependent and _is_fold_stage(function)
+        if self._stays(run, contributes=contributes):
             op = run[0]
             operands = [self._symbol(builder, op.operands[0].name), *(known[o.name] for o in op.operands[1:])]
             with builder.at(op.location):
@@ -225,17 +242,57 @@ class _Fusion:
         name = f"{function.name}_{'fold' if dependent else 'work'}"
         if len(work) == 1 and work[0].kind == "call":
             name = work[0].operands[0].name  # that graph, without what is not needed of it
-        graph, used = self._graph(name, function, run, inputs, outputs, {n: known[n].type for n in inputs})
-        with builder.at(next((op.location for op in reversed(run) if op.location), None)):
-            callee = builder.symbol(self.target.add(graph))
-            out = call.emit([callee, *(known[n] for n in used)], builder=builder)
-            for i, op in enumerate(outputs):
-                known[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
+        types = {n: known[n].type for n in inputs}
+        traced, used = self._trace(function, run, inputs, outputs, types)
+        distinct = None
+        if contributes and "effects" not in traced.traits:
+            distinct = distinct_results(traced.data, [(n, types[n]) for n in used], [op.type for op in outputs])
+        if distinct is None:
+            self._call(builder, name, run, (traced, used), outputs, known)
+        else:
+            self._call_distinct(builder, name, function, run, inputs, outputs, known, distinct)
         for op in opened:
             with builder.at(op.location):
                 known[op.name] = builder.append("struct", [known[o.name] for o in op.operands], op.type, op.attributes)
 
-    def _graph(self, name, function, run, inputs, outputs, types) -> tuple[Graph, list[str]]:
+    def _stays(self, run: list[Operation], *, contributes: bool) -> bool:
+        """Whether a run is one call of a graph that need not be made smaller."""
+        if len(run) > 1 or run[0].kind != "call":
+            return False
+        graph = self.module[run[0].operands[0].name]
+        if not isinstance(graph, Graph):
+            return False
+        return not contributes or is_distinct(graph, self.module.blob(graph.digest))
+
+    def _call(
+        self, builder: Builder, name: str, run: list[Operation], traced: tuple, outputs: list[Operation], known: dict
+    ) -> None:
+        """Calls the graph of a run; binds the results of the output operations."""
+        graph, used = traced
+        self.target.blobs[graph.digest] = graph.data
+        with builder.at(next((op.location for op in reversed(run) if op.location), None)):
+            callee = builder.symbol(self.target.add(graph.named(name)))
+            out = call.emit([callee, *(known[n] for n in used)], builder=builder)
+            for i, op in enumerate(outputs):
+                known[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
+
+    def _call_distinct(
+        self, builder: Builder, name: str, function: Function, run: list[Operation], inputs, outputs, known, distinct
+    ) -> None:
+        """Calls a graph of the leaves that have to be computed; puts the outputs together outside of it."""
+        added, computed = leaf_operations(outputs, distinct.computed)
+        if computed:
+            run = [*run, *added]
+            traced = self._trace(function, run, inputs, computed, {n: known[n].type for n in inputs})
+            self._call(builder, name, run, traced, computed, known)
+        sources, results = iter(distinct.sources), [known[op.name] for op in computed]
+        for op in outputs:
+            with builder.at(op.location):
+                values = [leaf_value(builder, next(sources), leaf, known, results) for _, leaf in leaf_paths(op.type)]
+                known[op.name] = assembled(builder, op.type, values)
+
+    def _trace(self, function, run, inputs, outputs, types) -> tuple:
+        """The graph of a run, and the inputs that it needs."""
         from fedcore.graphs.stages.fusing import trace_operations
 
         local = attrs.evolve(
@@ -244,6 +301,4 @@ class _Fusion:
             operations=tuple(run),
             placement=None,
         )
-        traced, used = trace_operations(self.module, local, inputs, [op.name for op in outputs])
-        self.target.blobs[traced.digest] = traced.data
-        return traced.named(name), used
+        return trace_operations(self.module, local, inputs, [op.name for op in outputs])
