@@ -5,13 +5,14 @@ that a smaller graph computes. For `(x) -> <x, x * x, x * x, 1.0>` the smaller g
 become `<%x, %0, %0, literal 1.0>`.
 """
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Sequence, Set
 
 import attrs
 import numpy as np
 
 from fedcore.compiler.leaf_sets import elements_of
-from fedcore.ir import Builder, Graph, Operation, Ref, Value
+from fedcore.ir import Builder, Function, Operation, Ref, Value
 from fedcore.ir.structural import item
 from fedcore.types import SequenceType, StructType, TensorType, Type
 
@@ -48,103 +49,152 @@ class InputLeaf:
 
 @attrs.frozen
 class Result:
-    """A leaf that the smaller graph returns at this position."""
+    """A part that the smaller graph returns at this position."""
 
     position: int
 
 
-Source = Literal | InputLeaf | Result
+Source = Literal | InputLeaf | Result | tuple
+"""Where a part of a result comes from; a tuple has the sources of a struct's elements."""
 
 
 @attrs.frozen
 class Distinct:
     """Args:
-    sources: for each leaf of the results, in order, where it comes from.
-    computed: the leaves that the smaller graph returns, by their positions among all.
+    sources: for each result.
+    computed: the parts that the smaller graph returns: the index of the result, and the path inside of it.
     """
 
     sources: list[Source]
-    computed: list[int]
+    computed: list[tuple[int, Path]]
 
 
-def distinct_results(data: bytes, inputs: Sequence[tuple[str, Type]], results: Sequence[Type]) -> Distinct | None:
-    """The sources of a graph's result leaves; None where every leaf has to be computed.
+@attrs.frozen
+class Contributions:
+    """Args:
+    sent: the values of a client stage that meet the partial, and the elements and structs that they are made of.
+    at_hand: values that the server has, or that the client sends anyway.
+    structs: the operations of the stage that put structs together, by name.
+    """
+
+    sent: frozenset[str] = frozenset()
+    at_hand: frozenset[str] = frozenset()
+    structs: dict[str, Operation] = attrs.field(factory=dict)
+
+    def element(self, leaf: InputLeaf) -> InputLeaf:
+        """The same leaf without the structs of the stage around it."""
+        name, path = leaf.name, leaf.path
+        while path and name in self.structs:
+            name, path = self.structs[name].operands[path[0]].name, path[1:]
+        return InputLeaf(name, path)
+
+
+def contributions(function: Function, dependent: Set[str], broadcasts: int) -> Contributions:
+    """What the clients of a fold's stage contribute.
+
+    Args:
+        dependent: the values that depend on the partial.
+        broadcasts: how many of the parameters, after the partial, are broadcasts.
+    """
+    shared = {p.name for p in function.parameters[1 : 1 + broadcasts]}
+    for op in function.operations:
+        if op.kind in ("item", "struct") and op.operands and all(o.name in shared for o in op.operands):
+            shared.add(op.name)
+    sent = set() if function.result.name in dependent else {function.result.name}
+    for op in reversed(function.operations):
+        if op.name in dependent or (op.name in sent and op.kind in ("item", "struct")):
+            sent.update(o.name for o in op.operands if isinstance(o, Ref) and o.name not in dependent)
+    structs = {op.name: op for op in function.operations if op.kind == "struct"}
+    return Contributions(frozenset(sent), frozenset(shared | sent), structs)
+
+
+def distinct_results(
+    data: bytes, inputs: Sequence[tuple[str, Type]], results: Sequence[tuple[str, Type]], given: Contributions
+) -> Distinct | None:
+    """The sources of a graph's results; None where all of them have to be computed.
 
     Args:
         data: the bytes of the canonical graph.
         inputs: the names and types of its arguments, in order.
-        results: the types that it returns, in order.
+        results: the names and types of its results, in order. Those that are not sent are computed as they are.
     """
     from fedcore.graphs.graphdef.result_origins import Argument, Constant, result_origins
 
     arguments: list[tuple[InputLeaf, Type]] = []
     for name, type_ in inputs:
         for path, leaf in leaf_paths(type_):  # main takes two tensors for a sequence
-            arguments += [(InputLeaf(name, path), leaf)] * (2 if isinstance(leaf, SequenceType) else 1)
-    wanted = [leaf for type_ in results for _, leaf in leaf_paths(type_)]
-    computed: list[int] = []
-    positions: dict[tuple, int] = {}
-    sources: list[Source] = []
-    for i, (origin, leaf) in enumerate(zip(result_origins(data), wanted, strict=True)):
-        if isinstance(origin, Constant) and isinstance(leaf, TensorType) and leaf.shape == origin.value.shape:
+            arguments += [(given.element(InputLeaf(name, path)), leaf)] * (2 if isinstance(leaf, SequenceType) else 1)
+    leaves = [(leaf, name in given.sent) for name, type_ in results for _, leaf in leaf_paths(type_)]
+    sources: list[Literal | InputLeaf | int] = []  # an int: the leaf that is computed for it
+    first: dict[tuple, int] = {}
+    for i, (origin, (leaf, is_sent)) in enumerate(zip(result_origins(data), leaves, strict=True)):
+        argument = arguments[origin.position] if isinstance(origin, Argument) else None
+        if not is_sent:
+            sources.append(i)
+        elif isinstance(origin, Constant) and isinstance(leaf, TensorType) and leaf.shape == origin.value.shape:
             sources.append(Literal(origin.value))
-            continue
-        if isinstance(origin, Argument) and arguments[origin.position][1] == leaf:
-            sources.append(arguments[origin.position][0])
-            continue
-        key = (i,) if isinstance(origin, Constant) else (origin, leaf)
-        if key not in positions:
-            positions[key] = len(computed)
-            computed.append(i)
-        sources.append(Result(positions[key]))
-    return None if len(computed) == len(wanted) else Distinct(sources, computed)
+        elif argument is not None and argument[0].name in given.at_hand and argument[1] == leaf:
+            sources.append(argument[0])
+        else:
+            sources.append(i if isinstance(origin, Constant) else first.setdefault((origin, leaf), i))
+    if sources == list(range(len(leaves))):
+        return None
+    return _parts(sources, [type_ for _, type_ in results])
 
 
-def is_distinct(graph: Graph, data: bytes) -> bool:
-    """Whether every leaf of a graph's result has to be computed, and differs from all others."""
-    parameter = graph.type.parameter
-    inputs = [] if parameter is None else [("", parameter)]
-    return bool(graph.attributes.get("effects")) or distinct_results(data, inputs, [graph.type.result]) is None
+def _parts(sources: list[Literal | InputLeaf | int], results: Sequence[Type]) -> Distinct:
+    """Structs of leaves of which each is computed, and for itself only, stay together."""
+    uses = collections.Counter(s for s in sources if isinstance(s, int))
+    computed: list[tuple[int, Path]] = []
+    at: dict[int, Result] = {}  # the leaves that are computed alone
+
+    def part(result: int, path: Path, type_: Type, start: int) -> Source:
+        mine = range(start, start + len(leaf_paths(type_)))
+        is_leaf = not isinstance(type_, StructType)
+        source = sources[start] if is_leaf else None
+        if is_leaf and source != start:
+            return at[source] if isinstance(source, int) else source
+        if mine and all(sources[i] == i and (is_leaf or uses[i] == 1) for i in mine):
+            computed.append((result, path))
+            at[start] = Result(len(computed) - 1)
+            return at[start]
+        elements: list[Source] = []
+        for i, element in enumerate(type_.types):
+            elements.append(part(result, (*path, i), element, start))
+            start += len(leaf_paths(element))
+        return tuple(elements)
+
+    found, start = [], 0
+    for i, type_ in enumerate(results):
+        found.append(part(i, (), type_, start))
+        start += len(leaf_paths(type_))
+    return Distinct(found, computed)
 
 
-def leaf_operations(
-    operations: Sequence[Operation], positions: Sequence[int]
-) -> tuple[list[Operation], list[Operation]]:
-    """Operations that take leaves out of the results of others.
-
-    Args:
-        operations: their results' leaves are counted together.
-        positions: of the wanted leaves.
-    Returns:
-        The operations to add, and for each position the one whose result is the leaf.
-    """
-    leaves = [(op, path) for op in operations for path, _ in leaf_paths(op.type)]
-    added: list[Operation] = []
+def part_operations(operations: Sequence[Operation], parts: Sequence[tuple[int, Path]]) -> list[list[Operation]]:
+    """For each part of the operations' results the operation itself and the items that lead to the part."""
     found = []
-    for position in positions:
-        op, path = leaves[position]
-        for index in path:
-            name, type_ = f"{op.name}.{index}", elements_of(op.type)[index]
-            op = Operation(name, "item", (Ref(op.name),), type_, {"index": index}, op.location)
-            added.append(op)
-        found.append(op)
-    return list({op.name: op for op in added}.values()), found
+    for index, path in parts:
+        steps = [operations[index]]
+        for i in path:
+            op = steps[-1]
+            type_ = elements_of(op.type)[i]
+            steps.append(Operation(f"{op.name}.{i}", "item", (Ref(op.name),), type_, {"index": i}, op.location))
+        found.append(steps)
+    return found
 
 
-def assembled(builder: Builder, type_: Type, sources: list[Value]) -> Value:
-    """A value of the type; takes its leaves from the front of the list."""
-    if not isinstance(type_, StructType):
-        return sources.pop(0)
-    return builder.append("struct", [assembled(builder, t, sources) for t in type_.types], type_)
-
-
-def leaf_value(builder: Builder, source: Source, type_: Type, known: dict[str, Value], computed: list[Value]) -> Value:
+def assembled(builder: Builder, source: Source, type_: Type, known: dict[str, Value], computed: list[Value]) -> Value:
+    """A result, put together of its sources."""
     if isinstance(source, Result):
         return computed[source.position]
     if isinstance(source, Literal):
         assert isinstance(type_, TensorType)
         return builder.literal(source.value, type_)
-    value = known[source.name]
-    for index in source.path:
-        value = item.emit([value], builder=builder, index=index)
-    return value
+    if isinstance(source, InputLeaf):
+        value = known[source.name]
+        for index in source.path:
+            value = item.emit([value], builder=builder, index=index)
+        return value
+    parts = zip(source, elements_of(type_), strict=True)
+    return builder.append("struct", [assembled(builder, s, t, known, computed) for s, t in parts], type_)

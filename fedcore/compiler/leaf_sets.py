@@ -13,13 +13,12 @@ Leaves = frozenset[int]
 NOTHING: Leaves = frozenset()
 
 
-@functools.lru_cache(maxsize=4096)
 def count(type_: Type) -> int:
     """How many leaves a type has."""
     member = member_of(type_)
     if not isinstance(member, StructType) or not member.types:
         return 1
-    return sum(map(count, member.types))
+    return _starts(member)[-1]
 
 
 def everything(type_: Type) -> Leaves:
@@ -28,12 +27,27 @@ def everything(type_: Type) -> Leaves:
 
 def start_of(type_: Type, index: int) -> int:
     """The position of the first leaf of a struct's element."""
-    return _starts(type_)[index]
+    member = member_of(type_)
+    assert isinstance(member, StructType)
+    return _starts(member)[index]
 
 
-@functools.lru_cache(maxsize=1024)
-def _starts(type_: Type) -> tuple[int, ...]:
-    return tuple(itertools.accumulate(map(count, elements_of(type_)), initial=0))
+_known_starts: dict[int, tuple[StructType, tuple[int, ...]]] = {}
+MOST_KNOWN = 4096
+
+
+def _starts(struct: StructType) -> tuple[int, ...]:
+    """The positions of the elements' first leaves, and after them the number of leaves.
+
+    Known by the identity of the type: comparing two equal types takes as long as they are wide, at every operation.
+    """
+    known = _known_starts.get(id(struct))
+    if known is None or known[0] is not struct:
+        if len(_known_starts) >= MOST_KNOWN:
+            _known_starts.clear()
+        known = struct, tuple(itertools.accumulate(map(count, struct.types), initial=0))
+        _known_starts[id(struct)] = known
+    return known[1]
 
 
 def within(wanted: Set[int], start: int, type_: Type) -> Leaves:

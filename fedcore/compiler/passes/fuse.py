@@ -4,17 +4,17 @@ import graphlib
 import attrs
 
 from fedcore.compiler.distinct_results import (
+    Contributions,
     assembled,
+    contributions,
     distinct_results,
-    is_distinct,
-    leaf_operations,
-    leaf_paths,
-    leaf_value,
+    part_operations,
 )
 from fedcore.compiler.passes.cse import cse
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.passes.grappler import grappler as optimised
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Parameter, Ref, Value
 from fedcore.ir.module import Graph
 from fedcore.ir.module_builder import rename_symbols
@@ -170,13 +170,18 @@ class _Fusion:
         self.target = ModuleBuilder(module.stage)
         self.target.blobs.update(module.blobs)
         self.names: dict[str, str] = {}
+        types = module.main.types()
+        self.broadcasts: dict[str, int] = {}  # of each fold's stage
+        for op in module.main.operations:
+            if op.kind == "fold":
+                operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
+                self.broadcasts[op.operands[1].name] = split_operands(operands)
 
     def changes(self, function: Function) -> bool:
+        """Whether a run of the function is not one call of a graph as it should be."""
         levels = _levels(function)
-        return not all(
-            self._stays(run, contributes=not levels[run[0].name][0] and _is_fold_stage(function))
-            for run in _runs(function, levels)
-        )
+        given = self._contributions(function, levels)
+        return not all(self._stays(run, given) for run in _runs(function, levels))
 
     def run(self) -> Module:
         main = self.module.main
@@ -194,12 +199,13 @@ class _Fusion:
         builder = Builder(self.target, locate=lambda: None)
         known = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
         levels, users = _levels(function), _users(function)
+        given = self._contributions(function, levels)
         runs = _runs(function, levels)
         of_runs = {id(run) for run in runs}
         for unit in _units(function, runs):
             if id(unit) in of_runs:
                 dependent, _ = levels[unit[0].name]
-                self._fuse(builder, function, unit, known, users, dependent=dependent)
+                self._fuse(builder, function, unit, known, users, given, dependent=dependent)
                 continue
             (op,) = unit
             operands = [known[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands]
@@ -214,7 +220,15 @@ class _Fusion:
         )
 
     def _fuse(
-        self, builder: Builder, function: Function, run: list[Operation], known: dict, users: dict, *, dependent: bool
+        self,
+        builder: Builder,
+        function: Function,
+        run: list[Operation],
+        known: dict,
+        users: dict,
+        given: Contributions,
+        *,
+        dependent: bool,
     ) -> None:
         """Replaces a run by one call; binds what others need of it."""
         inside = {op.name for op in run}
@@ -231,8 +245,7 @@ class _Fusion:
         inputs = list(
             dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside)
         )
-        contributes = not dependent and _is_fold_stage(function)
-        if self._stays(run, contributes=contributes):
+        if self._stays(run, given):
             op = run[0]
             operands = [self._symbol(builder, op.operands[0].name), *(known[o.name] for o in op.operands[1:])]
             with builder.at(op.location):
@@ -245,8 +258,9 @@ class _Fusion:
         types = {n: known[n].type for n in inputs}
         traced, used = self._trace(function, run, inputs, outputs, types)
         distinct = None
-        if contributes and "effects" not in traced.traits:
-            distinct = distinct_results(traced.data, [(n, types[n]) for n in used], [op.type for op in outputs])
+        if "effects" not in traced.traits and any(op.name in given.sent for op in outputs):
+            of_run = [(op.name, op.type) for op in outputs]
+            distinct = distinct_results(traced.data, [(n, types[n]) for n in used], of_run, given)
         if distinct is None:
             self._call(builder, name, run, (traced, used), outputs, known)
         else:
@@ -255,14 +269,26 @@ class _Fusion:
             with builder.at(op.location):
                 known[op.name] = builder.append("struct", [known[o.name] for o in op.operands], op.type, op.attributes)
 
-    def _stays(self, run: list[Operation], *, contributes: bool) -> bool:
+    def _stays(self, run: list[Operation], given: Contributions) -> bool:
         """Whether a run is one call of a graph that need not be made smaller."""
         if len(run) > 1 or run[0].kind != "call":
             return False
-        graph = self.module[run[0].operands[0].name]
+        op, graph = run[0], self.module[run[0].operands[0].name]
         if not isinstance(graph, Graph):
             return False
-        return not contributes or is_distinct(graph, self.module.blob(graph.digest))
+        if op.name not in given.sent or graph.attributes.get("effects"):
+            return True
+        types = [] if graph.type.parameter is None else [graph.type.parameter]
+        if len(op.operands) > 2 and isinstance(graph.type.parameter, StructType):
+            types = list(graph.type.parameter.types)
+        inputs = [(o.name, t) for o, t in zip(op.operands[1:], types, strict=True)]
+        return distinct_results(self.module.blob(graph.digest), inputs, [(op.name, op.type)], given) is None
+
+    def _contributions(self, function: Function, levels: Levels) -> Contributions:
+        if function.name not in self.broadcasts:
+            return Contributions()
+        dependent = {name for name, (depends, _) in levels.items() if depends}
+        return contributions(function, dependent, self.broadcasts[function.name])
 
     def _call(
         self, builder: Builder, name: str, run: list[Operation], traced: tuple, outputs: list[Operation], known: dict
@@ -280,16 +306,16 @@ class _Fusion:
         self, builder: Builder, name: str, function: Function, run: list[Operation], inputs, outputs, known, distinct
     ) -> None:
         """Calls a graph of the leaves that have to be computed; puts the outputs together outside of it."""
-        added, computed = leaf_operations(outputs, distinct.computed)
+        steps = part_operations(outputs, distinct.computed)
+        computed = [part[-1] for part in steps]
         if computed:
-            run = [*run, *added]
+            run = [*run, *{op.name: op for part in steps for op in part[1:]}.values()]
             traced = self._trace(function, run, inputs, computed, {n: known[n].type for n in inputs})
             self._call(builder, name, run, traced, computed, known)
-        sources, results = iter(distinct.sources), [known[op.name] for op in computed]
-        for op in outputs:
+        results = [known[op.name] for op in computed]
+        for op, source in zip(outputs, distinct.sources, strict=True):
             with builder.at(op.location):
-                values = [leaf_value(builder, next(sources), leaf, known, results) for _, leaf in leaf_paths(op.type)]
-                known[op.name] = assembled(builder, op.type, values)
+                known[op.name] = assembled(builder, source, op.type, known, results)
 
     def _trace(self, function, run, inputs, outputs, types) -> tuple:
         """The graph of a run, and the inputs that it needs."""
