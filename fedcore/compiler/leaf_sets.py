@@ -5,6 +5,8 @@ import itertools
 import math
 from collections.abc import Set
 
+import attrs
+
 from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, member_of
 
 Leaves = frozenset[int]
@@ -18,7 +20,7 @@ def count(type_: Type) -> int:
     member = member_of(type_)
     if not isinstance(member, StructType) or not member.types:
         return 1
-    return _starts(member)[-1]
+    return _facts(member).starts[-1]
 
 
 def everything(type_: Type) -> Leaves:
@@ -29,25 +31,36 @@ def start_of(type_: Type, index: int) -> int:
     """The position of the first leaf of a struct's element."""
     member = member_of(type_)
     assert isinstance(member, StructType)
-    return _starts(member)[index]
+    return _facts(member).starts[index]
 
 
-_known_starts: dict[int, tuple[StructType, tuple[int, ...]]] = {}
+@attrs.frozen
+class _Facts:
+    """Args:
+    struct: the type that the facts are about.
+    starts: the positions of the elements' first leaves, and after them the number of leaves.
+    has_empty: whether a struct without elements stands in the type.
+    """
+
+    struct: StructType
+    starts: tuple[int, ...]
+    has_empty: bool
+
+
+_known: dict[int, _Facts] = {}
 MOST_KNOWN = 4096
 
 
-def _starts(struct: StructType) -> tuple[int, ...]:
-    """The positions of the elements' first leaves, and after them the number of leaves.
-
-    Known by the identity of the type: comparing two equal types takes as long as they are wide, at every operation.
-    """
-    known = _known_starts.get(id(struct))
-    if known is None or known[0] is not struct:
-        if len(_known_starts) >= MOST_KNOWN:
-            _known_starts.clear()
-        known = struct, tuple(itertools.accumulate(map(count, struct.types), initial=0))
-        _known_starts[id(struct)] = known
-    return known[1]
+def _facts(struct: StructType) -> _Facts:
+    """Facts by the identity of the type: comparing two equal types takes as long as they are wide."""
+    known = _known.get(id(struct))
+    if known is None or known.struct is not struct:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        starts = tuple(itertools.accumulate(map(count, struct.types), initial=0))
+        known = _Facts(struct, starts, not struct.types or any(map(has_empty, struct.types)))
+        _known[id(struct)] = known
+    return known
 
 
 def within(wanted: Set[int], start: int, type_: Type) -> Leaves:
@@ -71,12 +84,10 @@ def flat(type_: Type) -> list[Type]:
     return [leaf for element in member.types for leaf in flat(element)]
 
 
-@functools.lru_cache(maxsize=4096)
 def has_empty(type_: Type) -> bool:
     """Whether a struct without elements stands in the type."""
-    return isinstance(member_of(type_), StructType) and (
-        not elements_of(type_) or any(map(has_empty, elements_of(type_)))
-    )
+    member = member_of(type_)
+    return isinstance(member, StructType) and _facts(member).has_empty
 
 
 @functools.lru_cache(maxsize=4096)
