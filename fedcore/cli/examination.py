@@ -7,7 +7,7 @@ import platform
 
 from fedcore import __version__
 
-_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "attrs", "lark", "networkx", "click", "rich")
+_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "attrs", "lark", "click", "rich")
 _EXTRAS = {
     "data": ("sklearn", "matplotlib", "h5py"),
     "ray": ("ray",),

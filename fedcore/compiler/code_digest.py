@@ -20,7 +20,7 @@ import fedcore
 from fedcore.compiler.pipeline import registered_passes
 from fedcore.ir.operations import Intrinsic, registered
 
-_MADE_WITH = ("tensorflow", "keras", "numpy", "networkx", "ml_dtypes")
+_MADE_WITH = ("tensorflow", "keras", "numpy", "ml_dtypes")
 _STARTED = time.time()
 
 

@@ -5,6 +5,8 @@ import itertools
 import math
 from collections.abc import Set
 
+import attrs
+
 from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, member_of
 
 Leaves = frozenset[int]
@@ -13,13 +15,12 @@ Leaves = frozenset[int]
 NOTHING: Leaves = frozenset()
 
 
-@functools.lru_cache(maxsize=4096)
 def count(type_: Type) -> int:
     """How many leaves a type has."""
     member = member_of(type_)
     if not isinstance(member, StructType) or not member.types:
         return 1
-    return sum(map(count, member.types))
+    return _facts(member).starts[-1]
 
 
 def everything(type_: Type) -> Leaves:
@@ -28,12 +29,38 @@ def everything(type_: Type) -> Leaves:
 
 def start_of(type_: Type, index: int) -> int:
     """The position of the first leaf of a struct's element."""
-    return _starts(type_)[index]
+    member = member_of(type_)
+    assert isinstance(member, StructType)
+    return _facts(member).starts[index]
 
 
-@functools.lru_cache(maxsize=1024)
-def _starts(type_: Type) -> tuple[int, ...]:
-    return tuple(itertools.accumulate(map(count, elements_of(type_)), initial=0))
+@attrs.frozen
+class _Facts:
+    """Args:
+    struct: the type that the facts are about.
+    starts: the positions of the elements' first leaves, and after them the number of leaves.
+    has_empty: whether a struct without elements stands in the type.
+    """
+
+    struct: StructType
+    starts: tuple[int, ...]
+    has_empty: bool
+
+
+_known: dict[int, _Facts] = {}
+MOST_KNOWN = 4096
+
+
+def _facts(struct: StructType) -> _Facts:
+    """Facts by the identity of the type: comparing two equal types takes as long as they are wide."""
+    known = _known.get(id(struct))
+    if known is None or known.struct is not struct:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        starts = tuple(itertools.accumulate(map(count, struct.types), initial=0))
+        known = _Facts(struct, starts, not struct.types or any(map(has_empty, struct.types)))
+        _known[id(struct)] = known
+    return known
 
 
 def within(wanted: Set[int], start: int, type_: Type) -> Leaves:
@@ -57,12 +84,10 @@ def flat(type_: Type) -> list[Type]:
     return [leaf for element in member.types for leaf in flat(element)]
 
 
-@functools.lru_cache(maxsize=4096)
 def has_empty(type_: Type) -> bool:
     """Whether a struct without elements stands in the type."""
-    return isinstance(member_of(type_), StructType) and (
-        not elements_of(type_) or any(map(has_empty, elements_of(type_)))
-    )
+    member = member_of(type_)
+    return isinstance(member, StructType) and _facts(member).has_empty
 
 
 @functools.lru_cache(maxsize=4096)

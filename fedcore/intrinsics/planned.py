@@ -1,7 +1,9 @@
 """The operations of a plan: what crosses between placements, and the stages that run in between."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+import attrs
 
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics.all_equal import AllEqual
@@ -121,11 +123,23 @@ def fold_of(merge: Operation, by_name: Mapping[str, Operation]) -> Operation:
     return by_name[source.operands[0].name] if source.kind == "item" else source
 
 
-def sent_by(stage: Function, *, keeps: bool = False) -> dict[str, Type]:
-    """What one client hands to the fold: values of its own that meet the partial, by their names in the stage.
-
-    With `keeps`, the stage's result pairs the partial with what stays at the client.
+@attrs.frozen
+class Sent:
+    """Args:
+    label: its path in the named struct that holds it, such as `3.loss`; else its name in the stage.
     """
+
+    label: str
+    type: Type
+
+
+def sent_by(fold: Operation, stage: Function, types_of_main: Mapping[str, Type]) -> dict[str, Sent]:
+    """Values that one client of a fold hands to its accumulation, by their names in the stage.
+
+    Constants cross nothing, and neither does a broadcast that comes back unchanged: the server has it.
+    """
+    keeps = bool(fold.attributes.get("keeps"))  # the stage's result pairs the partial with what stays at the client
+    broadcasts = split_operands([types_of_main[o.name] for o in fold.operands if isinstance(o, Ref)])
     dependent = {stage.parameters[0].name}
     types = stage.types()
     sent: dict[str, None] = {}
@@ -139,36 +153,53 @@ def sent_by(stage: Function, *, keeps: bool = False) -> dict[str, Type]:
             sent.update(dict.fromkeys(n for n in names if n not in dependent))
     if result not in dependent:
         sent[result] = None  # the client's value takes the partial's place
-    return {name: types[name] for name in _distinct(stage, list(sent))}
+    shared = {p.name for p in stage.parameters[1 : 1 + broadcasts]}
+    return {name: Sent(label, types[name]) for name, label in _distinct(stage, list(sent), shared).items()}
 
 
-def _distinct(stage: Function, names: list[str]) -> list[str]:
-    """The values that the named ones are put together of, each once: structs opened, constants left out."""
+def _distinct(stage: Function, names: list[str], shared: set[str]) -> dict[str, str]:
+    """The values that the named ones are put together of, each once: structs opened, constants left out.
+
+    Args:
+        shared: parameters that are broadcasts. They and their elements are left out.
+    Returns:
+        By the name of each value its label.
+    """
     made = {op.name: op for op in stage.operations}
     constant: set[str] = set()
     for op in stage.operations:
         if all(isinstance(o, Symbol) or o.name in constant for o in op.operands) and "salt" not in op.attributes:
             constant.add(op.name)
     found: dict[str, tuple] = {}  # by name the path from the value that no `item` takes apart
-    stack = list(reversed(names))
+    stack = [(name, name) for name in reversed(names)]
+    labels: dict[str, str] = {}
     while stack:
-        name = stack.pop()
+        name, label = stack.pop()
         if name in constant or name in found:
             continue
         if name in made and made[name].kind == "struct":
-            stack.extend(o.name for o in reversed(made[name].operands) if isinstance(o, Ref))
+            stack.extend(reversed(list(_elements(made[name], label))))
             continue
         path = _path(name, made)
+        if path[0] in shared:
+            continue
         if len(path) == 1 and path[0] != name:  # an element of a struct that is put together here
-            stack.append(path[0])
+            stack.append((path[0], path[0] if label == name else label))
         else:
-            found[name] = path
+            found[name], labels[name] = path, label
     paths = set(found.values())
     kept: dict[tuple, str] = {}
     for name, path in found.items():  # what stands in another value that is sent is not sent again
         if not any(path[:n] in paths for n in range(1, len(path))):
             kept.setdefault(path, name)
-    return list(kept.values())
+    return {name: labels[name] for name in kept.values()}
+
+
+def _elements(struct: Operation, label: str) -> Iterator[tuple[str, str]]:
+    """The operands of a struct with their labels: an element without a name is called as its value is."""
+    assert isinstance(struct.type, StructType)
+    for operand, name in zip(struct.operands, struct.type.names, strict=True):
+        yield operand.name, operand.name if name is None else f"{label}.{name}"
 
 
 def _path(name: str, made: Mapping[str, Operation]) -> tuple:

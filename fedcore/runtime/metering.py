@@ -35,19 +35,19 @@ class Crossing:
 def crossings(plan: Module) -> list[Crossing]:
     """The crossings of one client."""
     found = []
-    by_name = {op.name: op for op in plan.main.operations}
+    by_name, types = {op.name: op for op in plan.main.operations}, plan.main.types()
     for op in plan.main.operations:
         if op.attributes.get("bits") == 0:  # nothing crosses
             continue
         if op.kind == "broadcast":
-            values = {"": member_of(op.type)}
+            values = [("", member_of(op.type))]
         elif op.kind == "merge":
             fold = fold_of(op, by_name)
-            stage = plan.function(fold.operands[1].name)
-            values = sent_by(stage, keeps=bool(fold.attributes.get("keeps")))
+            sent = sent_by(fold, plan.function(fold.operands[1].name), types)
+            values = [(one.label, one.type) for one in sent.values()]
         else:
             continue
-        for name, type_ in values.items():
+        for name, type_ in values:
             for path, leaf in leaves(type_):
                 tensor = f"{name}.{path}" if name and path and path[0] != "[" else name + path
                 found.append(Crossing(op.name, op.kind, tensor or "value", leaf, 1, getattr(leaf, "size_bits", None)))

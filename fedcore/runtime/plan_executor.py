@@ -23,7 +23,7 @@ from fedcore.runtime.protocols import ClientsExecutor
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
-from fedcore.types import FederatedType, SequenceType, leaves, member_of
+from fedcore.types import FederatedType, SequenceType, Type, leaves, member_of
 
 MAX_PLANS = 64
 """Size of the LRU cache of the facts of a plan that are the same in every call."""
@@ -215,14 +215,16 @@ def _facts(module: Module) -> _Facts:
             broadcasts[op.name] = split_operands([types[name] for name in given])
             cohorts = given[broadcasts[op.name] :]
             leaf_numbers_of = [range(n := numbers[c], n + len(leaves(member_of(types[c])))) for c in cohorts]
-            works[op.name] = _work(module, op, merges.get(op.name), leaf_numbers_of)
+            works[op.name] = _work(module, op, merges.get(op.name), leaf_numbers_of, types)
     return _Facts(numbers, broadcasts, works)
 
 
-def _work(module: Module, op: Operation, merge: Operation | None, numbers: list[range]) -> dict[str, Any]:
+def _work(
+    module: Module, op: Operation, merge: Operation | None, numbers: list[range], types: dict[str, Type]
+) -> dict[str, Any]:
     stages = [o.name for o in op.operands if not isinstance(o, Ref)]
     keeps = bool(op.attributes.get("keeps"))
-    sent = {} if merge is None else sent_by(module.function(stages[-1]), keeps=keeps)
+    sent = {} if merge is None else sent_by(op, module.function(stages[-1]), types)
     return {
         "zero": stages[0] if op.kind == "fold" else None,
         "stage": stages[-1],
@@ -230,7 +232,7 @@ def _work(module: Module, op: Operation, merge: Operation | None, numbers: list[
         "numbers": tuple(numbers),
         "keeps": keeps,
         "merge": None if merge is None else merge.name,
-        "measured": tuple(name for name, type_ in sent.items() if unsized(type_)),
+        "measured": tuple(name for name, one in sent.items() if unsized(one.type)),
     }
 
 

@@ -119,7 +119,77 @@ def test_a_program_that_is_too_large_without_calls_is_refused_by_size(runtime):
     )
 
 
+def of_main(signature: str, lines: list[str], result: str, function: str = "") -> Computation:
+    body = "\n".join(f"  {line}" for line in lines)
+    text = f"fedcore 1 traced\n\n{function}fn @main{signature} {{\n{body}\n  return %{result}\n}}\n"
+    return Computation(verify(parse_module(text)))
+
+
+def struct_of(names: list[str], kind: str) -> tuple[str, str]:
+    """The type of a struct of values of one kind, and the operation that makes it."""
+    type_ = f"<{','.join([kind] * len(names))}>"
+    return type_, f"%all = struct({', '.join('%' + n for n in names)}) : {type_}"
+
+
+TWICE = "fn @twice(%a: int32) -> int32 {\n  %0 = generic_plus(%a, %a) : int32\n  return %0\n}\n\n"
+SUM = "fn @sum(%a: int32, %b: int32) -> int32 {\n  %0 = generic_plus(%a, %b) : int32\n  return %0\n}\n\n"
+
+
+def many_sums(n: int) -> Computation:
+    """n sums of different client values, returned in one struct."""
+    lines = []
+    for i in range(n):
+        lines.append(f"%m{i} = federated_map(@twice, %{f'm{i - 1}' if i else 'x'}) : {{int32}}@CLIENTS")
+        lines.append(f"%s{i} = federated_sum(%m{i}) : int32@SERVER")
+    type_, packed = struct_of([f"s{i}" for i in range(n)], "int32@SERVER")
+    return of_main(f"(%x: {{int32}}@CLIENTS) -> {type_}", [*lines, packed], "all", TWICE)
+
+
+def equal_sums(n: int) -> Computation:
+    """One client value, summed n times."""
+    type_, packed = struct_of([f"s{i}" for i in range(n)], "int32@SERVER")
+    lines = [f"%s{i} = federated_sum(%x) : int32@SERVER" for i in range(n)]
+    return of_main(f"(%x: {{int32}}@CLIENTS) -> {type_}", [*lines, packed], "all")
+
+
+def wide_struct(n: int) -> Computation:
+    """A struct of n elements, taken apart and put together again."""
+    type_, packed = struct_of([f"s{i}" for i in range(n)], "int32")
+    lines = [f"%s{i} = generic_plus(%x, %x) : int32" for i in range(n)]
+    lines += [packed, *(f"%i{i} = item(%all) : int32 {{index={i}}}" for i in range(n))]
+    lines.append(struct_of([f"i{i}" for i in range(n)], "int32")[1].replace("%all", "%again"))
+    return of_main(f"(%x: int32) -> {type_}", lines, "again")
+
+
+def parameters(n: int) -> Computation:
+    """n client values, each summed."""
+    type_, packed = struct_of([f"s{i}" for i in range(n)], "int32@SERVER")
+    taken = ", ".join(f"%p{i}: {{int32}}@CLIENTS" for i in range(n))
+    lines = [f"%s{i} = federated_sum(%p{i}) : int32@SERVER" for i in range(n)]
+    return of_main(f"({taken}) -> {type_}", [*lines, packed], "all")
+
+
+def rounds(n: int) -> Computation:
+    """n times a broadcast, a client stage and a sum."""
+    lines, last = [], "s"
+    for i in range(n):
+        lines += [
+            f"%b{i} = federated_broadcast(%{last}) : int32@CLIENTS",
+            f"%z{i} = struct(%x, %b{i}) : <{{int32}}@CLIENTS,int32@CLIENTS>",
+            f"%y{i} = federated_zip(%z{i}) : {{<int32,int32>}}@CLIENTS",
+            f"%m{i} = federated_map(@sum, %y{i}) : {{int32}}@CLIENTS",
+            f"%t{i} = federated_sum(%m{i}) : int32@SERVER",
+        ]
+        last = f"t{i}"
+    return of_main("(%x: {int32}@CLIENTS, %s: int32@SERVER) -> int32@SERVER", lines, last, SUM)
+
+
 PROGRAMS = {
+    "many sums": many_sums,
+    "equal sums": equal_sums,
+    "wide struct": wide_struct,
+    "parameters": parameters,
+    "rounds": rounds,
     "server": lambda n: placed(n, "SERVER"),
     "clients": lambda n: placed(n, "CLIENTS"),
     "chain": lambda n: chain(n, "generic_plus(%{0}, %x)"),

@@ -110,7 +110,7 @@ def test_the_names_say_which_tensor_it_is():
     @fc.federated_computation(FLAGS, fc.FederatedType({"a": "int32", "b": ("int8", (2,))}, fc.SERVER))
     def on(flags, limits):
         pick = fc.tf_computation(
-            lambda f, x: {"n": tf.cast(f["on"], tf.int32) + x["a"], "b": x["b"]},
+            lambda f, x: {"n": tf.cast(f["on"], tf.int32) + x["a"], "b": x["b"] * tf.cast(f["on"], tf.int8)},
             {"on": "bool", "levels": ("float16", (3,))},
             {"a": "int32", "b": ("int8", (2,))},
         )
@@ -238,3 +238,144 @@ def test_a_constant_that_is_returned_too_is_computed_at_the_clients_again():
     zeros, total = constant_used_and_returned([1.0, 2.0])
     assert (list(zeros), list(total)) == ([0.0] * 4, [3.0] * 4)
     assert crossed() == [("merge", "float32[4]", 2, 256)]
+
+
+# Constants and copies inside a result, and tensors that several broadcasts hold.
+
+
+@fc.tf_computation("float32")
+def with_a_constant(x):
+    return x * x, tf.constant(1.0)
+
+
+@fc.tf_computation("float32")
+def pair(x):
+    square = x * x
+    return square, square
+
+
+@fc.tf_computation("float32")
+def computed_twice(x):
+    return {"a": x * x, "b": (x * x, tf.ones([2]))}
+
+
+@fc.tf_computation("float32")
+def itself(x):
+    return x, x * x
+
+
+@fc.federated_computation(FLOATS)
+def sum_with_a_constant(xs):
+    return fc.federated_sum(fc.federated_map(with_a_constant, xs))
+
+
+@fc.federated_computation(FLOATS)
+def sum_of_a_pair(xs):
+    return fc.federated_sum(fc.federated_map(pair, xs))
+
+
+@fc.federated_computation(FLOATS)
+def sum_computed_twice(xs):
+    return fc.federated_sum(fc.federated_map(computed_twice, xs))
+
+
+@fc.federated_computation(FLOATS)
+def sum_of_itself(xs):
+    return fc.federated_sum(fc.federated_map(itself, xs)), fc.federated_sum(xs)
+
+
+SERVER_FLOAT = fc.FederatedType("float32", fc.SERVER)
+
+
+@fc.tf_computation("float32", ("float32", "float32"))
+def scaled(x, pair_):
+    return x * pair_[0] + pair_[1]
+
+
+@fc.federated_computation(FLOATS, SERVER_FLOAT)
+def zipped_with_itself(xs, s):
+    return fc.federated_sum(fc.federated_map(scaled, (xs, fc.federated_broadcast(fc.federated_zip((s, s))))))
+
+
+@fc.federated_computation(FLOATS, SERVER_FLOAT)
+def beside_a_zip(xs, s):
+    both = fc.federated_broadcast(fc.federated_zip((s, fc.federated_map(lambda x: x + 1.0, s))))
+    alone = fc.federated_broadcast(s)
+    sums = fc.federated_map(fc.tf_computation(lambda x, y: x + y, "float32", "float32"), (xs, alone))
+    return fc.federated_sum(fc.federated_map(scaled, (sums, both)))
+
+
+@fc.federated_computation(FLOATS, SERVER_FLOAT)
+def pair_from_a_graph(xs, s):
+    return fc.federated_sum(fc.federated_map(scaled, (xs, fc.federated_broadcast(fc.federated_map(pair, s)))))
+
+
+@fc.federated_computation(FLOATS, SERVER_FLOAT)
+def constant_from_a_graph(xs, s):
+    sent = fc.federated_broadcast(fc.federated_map(with_a_constant, s))
+    return fc.federated_sum(fc.federated_map(scaled, (xs, sent)))
+
+
+@fc.federated_computation(FLOATS, fc.FederatedType({"a": "float32", "b": "float32"}, fc.SERVER))
+def element_beside_its_struct(xs, s):
+    ab = fc.tf_computation(lambda x, s, a: x * s["b"] + a, "float32", {"a": "float32", "b": "float32"}, "float32")
+    sent = (fc.federated_broadcast(s), fc.federated_broadcast(s["a"]))
+    first = fc.federated_map(lambda x, s: x * s["a"], (xs, sent[0]))
+    return fc.federated_sum(fc.federated_map(ab, (first, *sent)))
+
+
+@fc.federated_computation(FLOATS, SERVER_FLOAT)
+def echo(xs, s):
+    return fc.federated_sum(fc.federated_map(lambda x, s: s, (xs, fc.federated_broadcast(s)))), fc.federated_sum(xs)
+
+
+@fc.federated_computation(FLOATS, SERVER_FLOAT)
+def only_an_echo(xs, s):
+    back = fc.federated_map(
+        fc.tf_computation(lambda x, s: (x, s), "float32", "float32"), (xs, fc.federated_broadcast(s))
+    )
+    return fc.federated_sum(back)
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "down", "up"),
+    [
+        (sum_with_a_constant, (), 0, 32),
+        (sum_of_a_pair, (), 0, 32),
+        (sum_computed_twice, (), 0, 32),
+        (sum_of_itself, (), 0, 64),
+        (zipped_with_itself, (3.0,), 32, 32),
+        (beside_a_zip, (3.0,), 64, 32),
+        (pair_from_a_graph, (3.0,), 32, 32),
+        (constant_from_a_graph, (3.0,), 32, 32),
+        (element_beside_its_struct, ({"a": 3.0, "b": 4.0},), 64, 32),
+        (echo, (3.0,), 32, 32),
+        (only_an_echo, (3.0,), 32, 32),
+    ],
+)
+@pytest.mark.parametrize("vectorize", ["auto", False])
+def test_each_tensor_crosses_once_and_constants_do_not(program, arguments, down, up, vectorize):
+    given = ([1.0, 2.0, 5.0], *arguments)
+    with fc.use(fc.runtime.reference()):
+        meant = program(*given)
+    runtime = fc.runtime.local(vectorize=vectorize)
+    with fc.use(runtime):
+        sizes = fc.framework.sizing_executor_factory()
+        with fc.use(sizes):
+            plan = program.to_module("planned")
+            tf.nest.map_structure(np.testing.assert_array_equal, program(*given), meant)
+    runtime.close()
+    bits = {"broadcast": 0, "merge": 0}
+    for op in plan.main.operations:
+        if op.kind in bits:
+            bits[op.kind] += op.attributes["bits"]
+    assert bits == {"broadcast": down, "merge": up}
+    report = context.last_report()
+    assert (report.broadcast_bits, report.aggregate_bits) == (3 * down, 3 * up)
+    info = sizes.get_size_info()
+    assert (sum(info.broadcast_bits), sum(info.aggregate_bits)) == (3 * down, 3 * up)
+
+
+def test_what_is_sent_keeps_the_names_of_the_results():
+    sum_computed_twice([1.0, 2.0])
+    assert [(c.tensor.split(".")[-1], c.bits) for c in context.last_report().crossings] == [("a", 64)]

@@ -4,12 +4,14 @@ import functools
 import attrs
 import numpy as np
 
+from fedcore.compiler.leaf_origins import LeafOrigins, Numbers
 from fedcore.compiler.leaf_sets import (
     NOTHING,
     Leaves,
     count,
     elements_of,
     everything,
+    flat,
     has_zero,
     part_of,
     split,
@@ -24,7 +26,7 @@ from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref,
 from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import item
-from fedcore.types import FederatedType, StructType, TensorType, Type, is_static
+from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, member_of
 
 _FREE = ("struct", "item")
 
@@ -38,7 +40,10 @@ def dead_leaf_elimination(module: Module) -> Module:
     """
     if module.stage != "planned":
         return module
-    pruned = dce(_DeadLeafElimination(module).run())
+    elimination = _DeadLeafElimination(module)
+    pruned = dce(elimination.run())
+    if elimination.sent_once:  # the server need not return what stands in another broadcast
+        pruned = dce(_DeadLeafElimination(pruned).run())
     return module if _forms(pruned) == _forms(module) else pruned
 
 
@@ -82,6 +87,7 @@ class _Body:
 
     def __init__(self, builder: Builder):
         self.builder = builder
+        self.declared: dict[int, _Held] = {}  # the parameter of each broadcast, by the latter's id
 
     def held(self, value: Value, type_: Type, kept: Leaves | None = None) -> _Held:
         return _Held(value, type_, everything(type_) if kept is None else kept)
@@ -128,6 +134,18 @@ class _Body:
         return self.builder.literal(np.full(type_.shape, b"" if type_.dtype.name == "str" else False), type_)
 
 
+def _is_empty(leaf: Type) -> bool:
+    return isinstance(member_of(leaf), StructType)
+
+
+def _paths(type_: Type) -> list[tuple[int, ...]]:
+    """For each leaf, structs without elements among them, the indices that lead to it."""
+    elements = elements_of(type_)
+    if not elements:
+        return [()]
+    return [(i, *path) for i, element in enumerate(elements) for path in _paths(element)]
+
+
 def _element_type(type_: Type, index: int) -> Type:
     element = elements_of(type_)[index]
     return attrs.evolve(type_, member=element) if isinstance(type_, FederatedType) else element
@@ -156,6 +174,9 @@ class _DeadLeafElimination:
         self.names: dict[str, str] = {}
         self.main = _Body(Builder(self.target, locate=lambda: None))
         self.known: dict[str, _Tree] = {}
+        self.crossed: dict[int, tuple[_Held, tuple[int, ...]]] = {}  # the leaves that were broadcast, by their numbers
+        self.sent_once = False
+        """Whether a leaf that several broadcasts hold, or one holds twice, is sent once now."""
 
     def run(self) -> Module:
         main, builder = self.module.main, self.main.builder
@@ -180,7 +201,7 @@ class _DeadLeafElimination:
         if op.kind == "item":
             return self.main.element(trees[0], op.attributes["index"])
         if op.kind == "broadcast":
-            return self._broadcast(op, trees[0], op.type, wanted)
+            return self._broadcast(op, trees[0], op.type, wanted, self._origins.of[op.name])
         if op.kind == "merge":
             return self._merge(op, stages[0], trees[0], wanted)
         if op.kind == "fold":
@@ -199,16 +220,55 @@ class _DeadLeafElimination:
         parameters = stage.parameters[skip:]
         return [(tree, live.get(p.name, NOTHING)) for tree, p in zip(trees, parameters, strict=True)]
 
-    def _broadcast(self, op: Operation, tree: _Tree, type_: Type, wanted: Leaves) -> _Tree:
-        """One broadcast of what is wanted where that stands together at the server, else one for each part."""
-        if isinstance(tree, _Held) and tree.kept == wanted:
-            value = lookup("broadcast").emit([tree.value], builder=self.main.builder, **_without_bits(op))
-            return self.main.held(value, type_, wanted)
-        elements = enumerate(elements_of(type_))
-        wanted_of = [(i, within(wanted, start_of(type_, i), t)) for i, t in elements]
-        return tuple(
-            self._broadcast(op, self.main.element(tree, i), _element_type(type_, i), mine) if mine else None
-            for i, mine in wanted_of
+    @functools.cached_property
+    def _origins(self) -> LeafOrigins:
+        return LeafOrigins(self.module)
+
+    def _broadcast(self, op: Operation, tree: _Tree, type_: Type, wanted: Leaves, numbers: Numbers) -> _Tree:
+        """One broadcast of the wanted leaves where they stand together at the server, else one for each part.
+
+        A leaf that was broadcast before is taken from there. A constant crosses nothing.
+        """
+        elements = elements_of(type_)
+        alone = not elements and not _is_empty(type_)
+        if alone and numbers[0] in self.crossed and op.name not in self._returned:
+            self.sent_once = True
+            found: _Tree
+            found, path = self.crossed[numbers[0]]
+            for index in path:
+                found = self.main.element(found, index)
+            return found
+        together = not elements or op.name in self._returned or self._is_new(type_, wanted, numbers)
+        if together and isinstance(tree, _Held) and tree.kept == wanted:
+            attributes = _without_bits(op)
+            if alone and numbers[0] in self._origins.constants:
+                attributes["bits"] = 0
+            value = lookup("broadcast").emit([tree.value], builder=self.main.builder, **attributes)
+            held = self.main.held(value, type_, wanted)
+            self.crossed.update((numbers[i], (held, path)) for i, path in enumerate(_paths(type_)) if i in wanted)
+            return held
+        parts: list[_Tree] = []
+        for i, element in enumerate(elements):
+            start = start_of(type_, i)
+            mine, part_type = within(wanted, start, element), _element_type(type_, i)
+            of_part = numbers[start : start + count(element)]
+            parts.append(self._broadcast(op, self.main.element(tree, i), part_type, mine, of_part) if mine else None)
+        return tuple(parts)
+
+    @functools.cached_property
+    def _returned(self) -> set[str]:
+        """The values that the plan returns, alone or in structs: one for all clients has to stay one value."""
+        found = {self.module.main.result.name}
+        for op in reversed(self.module.main.operations):
+            if op.name in found and op.kind in ("struct", "item"):
+                found.update(o.name for o in op.operands)
+        return found
+
+    def _is_new(self, type_: Type, wanted: Leaves, numbers: Numbers) -> bool:
+        """Whether the wanted leaves differ from each other and from those broadcast before, and none is a constant."""
+        mine = [numbers[i] for i, leaf in enumerate(flat(type_)) if i in wanted and not _is_empty(leaf)]
+        return len(set(mine)) == len(mine) and not (
+            self.crossed.keys() & set(mine) or self._origins.constants.intersection(mine)
         )
 
     def _merge(self, op: Operation, join: Function, tree: _Tree, wanted: Leaves) -> _Tree:
@@ -251,6 +311,8 @@ class _DeadLeafElimination:
 
     def _declared(self, body: _Body, name: str, tree: _Tree, type_: Type, need: Leaves, arguments: list) -> _Tree:
         """Parameters for what a tree holds of the needed leaves; their arguments are added."""
+        if isinstance(tree, _Held) and id(tree.value) in body.declared:
+            return body.declared[id(tree.value)]
         holding = _holding(tree, need, type_)
         if isinstance(tree, tuple):
             elements = enumerate(elements_of(type_))
@@ -264,7 +326,10 @@ class _DeadLeafElimination:
             return None
         (held,) = holding
         arguments.append(held.value)
-        return self._parameter(body, name, type_, held.kept)
+        parameter = self._parameter(body, name, type_, held.kept)
+        if getattr(held.value.type, "all_equal", False):
+            body.declared[id(held.value)] = parameter
+        return parameter
 
     def _parameter(self, body: _Body, name: str, type_: Type, kept: Leaves) -> _Held:
         while name in body.builder.parameter_types:

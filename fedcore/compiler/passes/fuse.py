@@ -3,10 +3,18 @@ import graphlib
 
 import attrs
 
+from fedcore.compiler.distinct_results import (
+    Contributions,
+    assembled,
+    contributions,
+    distinct_results,
+    part_operations,
+)
 from fedcore.compiler.passes.cse import cse
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.passes.grappler import grappler as optimised
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Parameter, Ref, Value
 from fedcore.ir.module import Graph
 from fedcore.ir.module_builder import rename_symbols
@@ -30,13 +38,10 @@ def fuse(module: Module, *, grappler: bool = False) -> Module:
     if module.stage != "planned":
         return module
     fused = dce(cse(module))
-    if any(_fusible(f) for f in fused.functions[:-1]):
-        fused = dce(_Fusion(fused).run())
+    fusion = _Fusion(fused)
+    if any(map(fusion.changes, fused.functions[:-1])):
+        fused = dce(fusion.run())
     return optimised(fused) if grappler else fused
-
-
-def _fusible(function: Function) -> bool:
-    return any(len(run) > 1 or run[0].kind != "call" for run in _runs(function, _levels(function)))
 
 
 def _runs(function: Function, levels: Levels) -> list[list[Operation]]:
@@ -143,12 +148,16 @@ def _leaves(function: Function, op: Operation, inside: set[str], users: dict) ->
     return function.result == Ref(op.name) or any(user.name not in inside for user in users.get(op.name, []))
 
 
+def _is_fold_stage(function: Function) -> bool:
+    return function.placement == CLIENTS and bool(function.parameters) and function.parameters[0].name == "partial"
+
+
 def _opened(function: Function, run: list[Operation], wanted: set[str]) -> list[Operation]:
     """The structs that a client hands to the fold: put together outside of the graph, so that each part shows.
 
     Their parts are added to the wanted operations.
     """
-    if function.placement != CLIENTS or not function.parameters or function.parameters[0].name != "partial":
+    if not _is_fold_stage(function):
         return []
     inside = {op.name for op in run}
     found = []
@@ -165,6 +174,18 @@ class _Fusion:
         self.target = ModuleBuilder(module.stage)
         self.target.blobs.update(module.blobs)
         self.names: dict[str, str] = {}
+        types = module.main.types()
+        self.broadcasts: dict[str, int] = {}  # of each fold's stage
+        for op in module.main.operations:
+            if op.kind == "fold":
+                operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
+                self.broadcasts[op.operands[1].name] = split_operands(operands)
+
+    def changes(self, function: Function) -> bool:
+        """Whether a run of the function is not one call of a graph as it should be."""
+        levels = _levels(function)
+        given = self._contributions(function, levels)
+        return not all(self._stays(run, given) for run in _runs(function, levels))
 
     def run(self) -> Module:
         main = self.module.main
@@ -182,12 +203,13 @@ class _Fusion:
         builder = Builder(self.target, locate=lambda: None)
         known = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
         levels, users = _levels(function), _users(function)
+        given = self._contributions(function, levels)
         runs = _runs(function, levels)
         of_runs = {id(run) for run in runs}
         for unit in _units(function, runs):
             if id(unit) in of_runs:
                 dependent, _ = levels[unit[0].name]
-                self._fuse(builder, function, unit, known, users, dependent=dependent)
+                self._fuse(builder, function, unit, known, users, given, dependent=dependent)
                 continue
             (op,) = unit
             operands = [known[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands]
@@ -202,7 +224,15 @@ class _Fusion:
         )
 
     def _fuse(
-        self, builder: Builder, function: Function, run: list[Operation], known: dict, users: dict, *, dependent: bool
+        self,
+        builder: Builder,
+        function: Function,
+        run: list[Operation],
+        known: dict,
+        users: dict,
+        given: Contributions,
+        *,
+        dependent: bool,
     ) -> None:
         """Replaces a run by one call; binds what others need of it."""
         inside = {op.name for op in run}
@@ -219,7 +249,7 @@ class _Fusion:
         inputs = list(
             dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside)
         )
-        if len(run) == 1 and run[0].kind == "call" and isinstance(self.module[run[0].operands[0].name], Graph):
+        if self._stays(run, given):
             op = run[0]
             operands = [self._symbol(builder, op.operands[0].name), *(known[o.name] for o in op.operands[1:])]
             with builder.at(op.location):
@@ -229,17 +259,70 @@ class _Fusion:
         name = f"{function.name}_{'fold' if dependent else 'work'}"
         if len(work) == 1 and work[0].kind == "call":
             name = work[0].operands[0].name  # that graph, without what is not needed of it
-        graph, used = self._graph(name, function, run, inputs, outputs, {n: known[n].type for n in inputs})
-        with builder.at(next((op.location for op in reversed(run) if op.location), None)):
-            callee = builder.symbol(self.target.add(graph))
-            out = call.emit([callee, *(known[n] for n in used)], builder=builder)
-            for i, op in enumerate(outputs):
-                known[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
+        types = {n: known[n].type for n in inputs}
+        traced, used = self._trace(function, run, inputs, outputs, types)
+        distinct = None
+        if "effects" not in traced.traits and any(op.name in given.sent for op in outputs):
+            of_run = [(op.name, op.type) for op in outputs]
+            distinct = distinct_results(traced.data, [(n, types[n]) for n in used], of_run, given)
+        if distinct is None:
+            self._call(builder, name, run, (traced, used), outputs, known)
+        else:
+            self._call_distinct(builder, name, function, run, inputs, outputs, known, distinct)
         for op in opened:
             with builder.at(op.location):
                 known[op.name] = builder.append("struct", [known[o.name] for o in op.operands], op.type, op.attributes)
 
-    def _graph(self, name, function, run, inputs, outputs, types) -> tuple[Graph, list[str]]:
+    def _stays(self, run: list[Operation], given: Contributions) -> bool:
+        """Whether a run is one call of a graph that need not be made smaller."""
+        if len(run) > 1 or run[0].kind != "call":
+            return False
+        op, graph = run[0], self.module[run[0].operands[0].name]
+        if not isinstance(graph, Graph):
+            return False
+        if op.name not in given.sent or graph.attributes.get("effects"):
+            return True
+        types = [] if graph.type.parameter is None else [graph.type.parameter]
+        if len(op.operands) > 2 and isinstance(graph.type.parameter, StructType):
+            types = list(graph.type.parameter.types)
+        inputs = [(o.name, t) for o, t in zip(op.operands[1:], types, strict=True)]
+        return distinct_results(self.module.blob(graph.digest), inputs, [(op.name, op.type)], given) is None
+
+    def _contributions(self, function: Function, levels: Levels) -> Contributions:
+        if function.name not in self.broadcasts:
+            return Contributions()
+        dependent = {name for name, (depends, _) in levels.items() if depends}
+        return contributions(function, dependent, self.broadcasts[function.name])
+
+    def _call(
+        self, builder: Builder, name: str, run: list[Operation], traced: tuple, outputs: list[Operation], known: dict
+    ) -> None:
+        """Calls the graph of a run; binds the results of the output operations."""
+        graph, used = traced
+        self.target.blobs[graph.digest] = graph.data
+        with builder.at(next((op.location for op in reversed(run) if op.location), None)):
+            callee = builder.symbol(self.target.add(graph.named(name)))
+            out = call.emit([callee, *(known[n] for n in used)], builder=builder)
+            for i, op in enumerate(outputs):
+                known[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
+
+    def _call_distinct(
+        self, builder: Builder, name: str, function: Function, run: list[Operation], inputs, outputs, known, distinct
+    ) -> None:
+        """Calls a graph of the leaves that have to be computed; puts the outputs together outside of it."""
+        steps = part_operations(outputs, distinct.computed)
+        computed = [part[-1] for part in steps]
+        if computed:
+            run = [*run, *{op.name: op for part in steps for op in part[1:]}.values()]
+            traced = self._trace(function, run, inputs, computed, {n: known[n].type for n in inputs})
+            self._call(builder, name, run, traced, computed, known)
+        results = [known[op.name] for op in computed]
+        for op, source in zip(outputs, distinct.sources, strict=True):
+            with builder.at(op.location):
+                known[op.name] = assembled(builder, source, op.type, known, results)
+
+    def _trace(self, function, run, inputs, outputs, types) -> tuple:
+        """The graph of a run, and the inputs that it needs."""
         from fedcore.graphs.stages.fusing import trace_operations
 
         local = attrs.evolve(
@@ -248,6 +331,4 @@ class _Fusion:
             operations=tuple(run),
             placement=None,
         )
-        traced, used = trace_operations(self.module, local, inputs, [op.name for op in outputs])
-        self.target.blobs[traced.digest] = traced.data
-        return traced.named(name), used
+        return trace_operations(self.module, local, inputs, [op.name for op in outputs])

@@ -48,7 +48,8 @@ def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto", x
     ]
     stages = {f.name: f for f in functions}
     by_name = {op.name: op for op in main.operations}
-    operations = tuple(_with_bits(op, by_name, stages) for op in main.operations)
+    types = module.fact("types of main", _types_of_main)
+    operations = tuple(_with_bits(op, by_name, stages, types) for op in main.operations)
     planned = attrs.evolve(module, functions=(*functions, attrs.evolve(main, operations=operations)))
     return module if planned == module else planned
 
@@ -120,14 +121,16 @@ def _types_of_main(module: Module) -> dict[str, Type]:
     return module.main.types()
 
 
-def _with_bits(op: Operation, by_name: dict[str, Operation], stages: dict[str, Function]) -> Operation:
+def _with_bits(
+    op: Operation, by_name: dict[str, Operation], stages: dict[str, Function], types: dict[str, Type]
+) -> Operation:
     if op.kind == "broadcast" and op.attributes.get("bits") == 0:
         return op  # a constant
     if op.kind == "broadcast":
         bits = size_bits([member_of(op.type)])
     elif op.kind == "merge":
         fold = fold_of(op, by_name)
-        bits = size_bits(sent_by(stages[fold.operands[1].name], keeps=bool(fold.attributes.get("keeps"))).values())
+        bits = size_bits(s.type for s in sent_by(fold, stages[fold.operands[1].name], types).values())
     else:
         return op
     return op if bits is None else attrs.evolve(op, attributes={**op.attributes, "bits": bits})

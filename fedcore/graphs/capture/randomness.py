@@ -28,7 +28,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, typ
 
 from fedcore.errors import TracingError
 from fedcore.graphs.capture.keras_seeds import is_default_seed
-from fedcore.graphs.graphdef.side_effects import STATELESS_CALL, callees, stateful_functions
+from fedcore.graphs.graphdef.side_effects import STATELESS_CALL, callees, stateful_functions, with_callers
 from fedcore.graphs.tensors.tensor_seeds import fold_in
 
 _INT64 = types_pb2.DT_INT64
@@ -100,16 +100,8 @@ class _Seeding:
 
     def _random_functions(self) -> set[str]:
         """The names of the functions that contain a random operation or call such a function."""
-        found = {f for f, body in self.functions.items() if any(map(self.is_random, body.node_def))}
-        while True:
-            more = {
-                f
-                for f, body in self.functions.items()
-                if f not in found and any(found.intersection(callees(n)) for n in body.node_def)
-            }
-            if not more:
-                return found
-            found |= more
+        bodies = {name: function.node_def for name, function in self.functions.items()}
+        return with_callers(bodies, [name for name, nodes in bodies.items() if any(map(self.is_random, nodes))])
 
     def is_random(self, node: node_def_pb2.NodeDef) -> bool:
         if node.op in _REFUSED:

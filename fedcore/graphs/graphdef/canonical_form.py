@@ -177,13 +177,34 @@ class _Library:
         return sorted(self.canonical)
 
     def name(self, original: str) -> str:
-        if original not in self._names:
-            function = self._canonical(self.functions[original])
-            content = function.SerializeToString(deterministic=True)
-            function.signature.name = "f_" + hashlib.sha256(content).hexdigest()[: self._digest_digits]
-            self._names[original] = function.signature.name
-            self.canonical[function.signature.name] = function
+        """The canonical name of a function; the functions that it calls are named first, on a stack of their own."""
+        stack = [] if original in self._names else [(original, False)]
+        seen: set[str] = set()
+        while stack:
+            name, ready = stack.pop()
+            if ready:
+                self._add(name)
+            elif name not in seen and name not in self._names:
+                seen.add(name)
+                stack.append((name, True))
+                stack.extend((callee, False) for callee in self._callees(self.functions[name]))
         return self._names[original]
+
+    def _add(self, original: str) -> None:
+        function = self._canonical(self.functions[original])
+        content = function.SerializeToString(deterministic=True)
+        function.signature.name = "f_" + hashlib.sha256(content).hexdigest()[: self._digest_digits]
+        self._names[original] = function.signature.name
+        self.canonical[function.signature.name] = function
+
+    def _callees(self, function: function_pb2.FunctionDef) -> list[str]:
+        """The functions that the nodes name, as far as they need a name of their own yet."""
+        found = []
+        for node in function.node_def:
+            found.append(node.op)
+            for value in (value for key, value in node.attr.items() if _is_canonical(key)):
+                found += [func.name for func in ([value.func] if value.HasField("func") else value.list.func)]
+        return [name for name in dict.fromkeys(found) if name in self.functions and name not in self._names]
 
     def rename(self, value) -> None:
         for func in [value.func] if value.HasField("func") else value.list.func:

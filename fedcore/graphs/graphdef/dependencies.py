@@ -1,6 +1,6 @@
 """Data dependencies of a graph: for each result, the arguments that it depends on."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
@@ -8,6 +8,9 @@ from fedcore.graphs.graphdef.canonical_form import inputs_first
 
 Dependencies = frozenset[int]
 """Positions of the arguments that a tensor depends on."""
+
+Ports = Dependencies | list[Dependencies]
+"""Dependencies of a node: a list by result, or one set for all its results."""
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _NONE: Dependencies = frozenset()
@@ -21,6 +24,7 @@ def dependencies_of(data: bytes) -> list[Dependencies]:
     graph_def = graph_pb2.GraphDef.FromString(data)
     functions = {f.signature.name: f for f in graph_def.library.function}
     walk = _Walk(functions)
+    walk.follow(graph_def.node)
     ports = walk.ports(graph_def.node, {n.name: _argument(n.name) for n in graph_def.node if n.name.startswith("arg")})
     results = sorted((n.name for n in graph_def.node if n.name.startswith("ret")), key=lambda name: int(name[3:]))
     return [_of(ports, name) for name in results]
@@ -38,37 +42,53 @@ class _Walk:
         self._of_functions: dict[str, list[Dependencies]] = {}
 
     def ports(
-        self, nodes: Iterable[node_def_pb2.NodeDef], arguments: dict[str, Dependencies]
+        self, nodes: Iterable[node_def_pb2.NodeDef], given: Mapping[str, Ports]
     ) -> dict[str, Dependencies | list[Dependencies]]:
         """The dependencies of each node: of a call one set for each result, of another node one set for all results."""
-        found: dict[str, Dependencies | list[Dependencies]] = dict(arguments)
+        found = dict(given)
         by_name = {n.name: n for n in nodes}
         for name in inputs_first(by_name, list(by_name), set(found)):
             node = by_name[name]
             operands = [_of(found, i) for i in node.input if not i.startswith("^")]
             controls = _NONE.union(*(_of(found, i) for i in node.input if i.startswith("^")))
-            called = node.attr["f"].func.name if node.op in _CALLS else node.op
-            if called not in self.functions:
+            called = _callee(node)
+            if called not in self._of_functions:  # no function, or one that calls itself
                 found[name] = controls.union(*operands)
                 continue
-            found[name] = [
-                controls.union(*(operands[i] for i in dependencies)) for dependencies in self._function(called)
-            ]
+            found[name] = [controls.union(*(operands[i] for i in reads)) for reads in self._of_functions[called]]
         return found
 
-    def _function(self, name: str) -> Sequence[Dependencies]:
-        if name not in self._of_functions:
-            function = self.functions[name]
-            arguments = {arg.name: frozenset([i]) for i, arg in enumerate(function.signature.input_arg)}
-            ports = self.ports(function.node_def, dict(arguments))
-            controls = _NONE.union(*(_of(ports, node) for node in function.control_ret.values()))
-            self._of_functions[name] = [
-                controls | _of(ports, function.ret[result.name]) for result in function.signature.output_arg
-            ]
-        return self._of_functions[name]
+    def follow(self, nodes: Iterable[node_def_pb2.NodeDef]) -> None:
+        """Analyses the functions that the nodes call, each after the functions that it calls itself."""
+        stack = [(name, False) for name in self._called(nodes)]
+        seen: set[str] = set()
+        while stack:
+            name, ready = stack.pop()
+            if ready:
+                self._of_functions[name] = self._of_function(self.functions[name])
+                continue
+            if name in seen:
+                continue
+            seen.add(name)
+            stack.append((name, True))
+            stack.extend((callee, False) for callee in self._called(self.functions[name].node_def))
+
+    def _called(self, nodes: Iterable[node_def_pb2.NodeDef]) -> set[str]:
+        names = {_callee(node) for node in nodes}
+        return {name for name in names if name in self.functions and name not in self._of_functions}
+
+    def _of_function(self, function: function_pb2.FunctionDef) -> list[Dependencies]:
+        given = {arg.name: frozenset([i]) for i, arg in enumerate(function.signature.input_arg)}
+        ports = self.ports(function.node_def, given)
+        controls = _NONE.union(*(_of(ports, node) for node in function.control_ret.values()))
+        return [controls | _of(ports, function.ret[result.name]) for result in function.signature.output_arg]
 
 
-def _of(ports: Mapping[str, Dependencies | list[Dependencies]], tensor: str) -> Dependencies:
+def _callee(node: node_def_pb2.NodeDef) -> str:
+    return node.attr["f"].func.name if node.op in _CALLS else node.op
+
+
+def _of(ports: Mapping[str, Ports], tensor: str) -> Dependencies:
     """The dependencies of a tensor: `node`, `node:1`, or in a function `node:output:1`."""
     node, _, port = tensor.removeprefix("^").partition(":")
     found = ports[node]

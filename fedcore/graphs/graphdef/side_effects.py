@@ -1,6 +1,7 @@
 """Side effects of graphs: operations tied to this process, random numbers, state, prints and assertions."""
 
-from collections.abc import Iterable, Iterator
+import collections
+from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework import graph_pb2
 
@@ -94,14 +95,26 @@ def is_stateful(op: str) -> bool:
 def stateful_functions(functions: Iterable) -> set[str]:
     """The names of the functions that contain a stateful operation or call such a function."""
     bodies = {f.signature.name: f.node_def for f in functions}
-    found = {name for name, nodes in bodies.items() if any(is_stateful(n.op) for n in nodes)}
-    while True:
-        more = {
-            f for f, nodes in bodies.items() if f not in found and any(found.intersection(callees(n)) for n in nodes)
-        }
-        if not more:
-            return found
-        found |= more
+    return with_callers(bodies, {name for name, nodes in bodies.items() if any(is_stateful(n.op) for n in nodes)})
+
+
+def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[str]:
+    """Some functions of a library, and those that call one of them, directly or not. Each call is looked at once.
+
+    Args:
+        bodies: the nodes of each function.
+    """
+    callers: dict[str, list[str]] = collections.defaultdict(list)
+    for name, nodes in bodies.items():
+        for callee in {c for node in nodes for c in callees(node)}:
+            callers[callee].append(name)
+    found = set(roots)
+    stack = list(found)
+    while stack:
+        more = [caller for caller in callers.get(stack.pop(), ()) if caller not in found]
+        found.update(more)
+        stack += more
+    return found
 
 
 def callees(node) -> Iterator[str]:

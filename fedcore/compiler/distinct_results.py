@@ -1,0 +1,200 @@
+"""Results of a client's graph without constants and copies, so that a client sends each tensor once.
+
+In: a graph's result leaves with their origins. Out: a source for each leaf: a literal, a leaf of an input, or a leaf
+that a smaller graph computes. For `(x) -> <x, x * x, x * x, 1.0>` the smaller graph returns `x * x`, and the leaves
+become `<%x, %0, %0, literal 1.0>`.
+"""
+
+import collections
+from collections.abc import Sequence, Set
+
+import attrs
+import numpy as np
+
+from fedcore.compiler.leaf_sets import elements_of
+from fedcore.ir import Builder, Function, Operation, Ref, Value
+from fedcore.ir.structural import item
+from fedcore.types import SequenceType, StructType, TensorType, Type
+
+Path = tuple[int, ...]
+
+
+def leaf_paths(type_: Type) -> list[tuple[Path, Type]]:
+    """The tensors and sequences of a type, with the indices that lead to them."""
+    found: list[tuple[Path, Type]] = []
+    stack: list[tuple[Path, Type]] = [((), type_)]
+    while stack:
+        path, one = stack.pop()
+        if isinstance(one, StructType):
+            stack.extend(((*path, i), t) for i, t in reversed(list(enumerate(one.types))))
+        else:
+            found.append((path, one))
+    return found
+
+
+@attrs.frozen
+class Literal:
+    """A leaf that is the same for all clients."""
+
+    value: np.ndarray
+
+
+@attrs.frozen
+class InputLeaf:
+    """A leaf that an input holds already."""
+
+    name: str
+    path: Path
+
+
+@attrs.frozen
+class Result:
+    """A part that the smaller graph returns at this position."""
+
+    position: int
+
+
+Source = Literal | InputLeaf | Result | tuple
+"""Where a part of a result comes from; a tuple has the sources of a struct's elements."""
+
+
+@attrs.frozen
+class Distinct:
+    """Args:
+    sources: for each result.
+    computed: the parts that the smaller graph returns: the index of the result, and the path inside of it.
+    """
+
+    sources: list[Source]
+    computed: list[tuple[int, Path]]
+
+
+@attrs.frozen
+class Contributions:
+    """Args:
+    sent: the values of a client stage that meet the partial, and the elements and structs that they are made of.
+    at_hand: values that the server has, or that the client sends anyway.
+    structs: the operations of the stage that put structs together, by name.
+    """
+
+    sent: frozenset[str] = frozenset()
+    at_hand: frozenset[str] = frozenset()
+    structs: dict[str, Operation] = attrs.field(factory=dict)
+
+    def element(self, leaf: InputLeaf) -> InputLeaf:
+        """The same leaf without the structs of the stage around it."""
+        name, path = leaf.name, leaf.path
+        while path and name in self.structs:
+            name, path = self.structs[name].operands[path[0]].name, path[1:]
+        return InputLeaf(name, path)
+
+
+def contributions(function: Function, dependent: Set[str], broadcasts: int) -> Contributions:
+    """What the clients of a fold's stage contribute.
+
+    Args:
+        dependent: the values that depend on the partial.
+        broadcasts: how many of the parameters, after the partial, are broadcasts.
+    """
+    shared = {p.name for p in function.parameters[1 : 1 + broadcasts]}
+    for op in function.operations:
+        if op.kind in ("item", "struct") and op.operands and all(o.name in shared for o in op.operands):
+            shared.add(op.name)
+    sent = set() if function.result.name in dependent else {function.result.name}
+    for op in reversed(function.operations):
+        if op.name in dependent or (op.name in sent and op.kind in ("item", "struct")):
+            sent.update(o.name for o in op.operands if isinstance(o, Ref) and o.name not in dependent)
+    structs = {op.name: op for op in function.operations if op.kind == "struct"}
+    return Contributions(frozenset(sent), frozenset(shared | sent), structs)
+
+
+def distinct_results(
+    data: bytes, inputs: Sequence[tuple[str, Type]], results: Sequence[tuple[str, Type]], given: Contributions
+) -> Distinct | None:
+    """The sources of a graph's results; None where all of them have to be computed.
+
+    Args:
+        data: the bytes of the canonical graph.
+        inputs: the names and types of its arguments, in order.
+        results: the names and types of its results, in order. Those that are not sent are computed as they are.
+    """
+    from fedcore.graphs.graphdef.result_origins import Argument, Constant, result_origins
+
+    arguments: list[tuple[InputLeaf, Type]] = []
+    for name, type_ in inputs:
+        for path, leaf in leaf_paths(type_):  # main takes two tensors for a sequence
+            arguments += [(given.element(InputLeaf(name, path)), leaf)] * (2 if isinstance(leaf, SequenceType) else 1)
+    leaves = [(leaf, name in given.sent) for name, type_ in results for _, leaf in leaf_paths(type_)]
+    sources: list[Literal | InputLeaf | int] = []  # an int: the leaf that is computed for it
+    first: dict[tuple, int] = {}
+    for i, (origin, (leaf, is_sent)) in enumerate(zip(result_origins(data), leaves, strict=True)):
+        argument = arguments[origin.position] if isinstance(origin, Argument) else None
+        if not is_sent:
+            sources.append(i)
+        elif isinstance(origin, Constant) and isinstance(leaf, TensorType) and leaf.shape == origin.value.shape:
+            sources.append(Literal(origin.value))
+        elif argument is not None and argument[0].name in given.at_hand and argument[1] == leaf:
+            sources.append(argument[0])
+        else:
+            sources.append(i if isinstance(origin, Constant) else first.setdefault((origin, leaf), i))
+    if sources == list(range(len(leaves))):
+        return None
+    return _parts(sources, [type_ for _, type_ in results])
+
+
+def _parts(sources: list[Literal | InputLeaf | int], results: Sequence[Type]) -> Distinct:
+    """Structs of leaves of which each is computed, and for itself only, stay together."""
+    uses = collections.Counter(s for s in sources if isinstance(s, int))
+    computed: list[tuple[int, Path]] = []
+    at: dict[int, Result] = {}  # the leaves that are computed alone
+
+    def part(result: int, path: Path, type_: Type, start: int) -> Source:
+        mine = range(start, start + len(leaf_paths(type_)))
+        struct = type_ if isinstance(type_, StructType) else None
+        if struct is None and sources[start] != start:
+            source = sources[start]
+            return at[source] if isinstance(source, int) else source
+        if mine and all(sources[i] == i and (struct is None or uses[i] == 1) for i in mine):
+            computed.append((result, path))
+            at[start] = Result(len(computed) - 1)
+            return at[start]
+        elements: list[Source] = []
+        for i, element in enumerate(struct.types if struct is not None else ()):
+            elements.append(part(result, (*path, i), element, start))
+            start += len(leaf_paths(element))
+        return tuple(elements)
+
+    found, start = [], 0
+    for i, type_ in enumerate(results):
+        found.append(part(i, (), type_, start))
+        start += len(leaf_paths(type_))
+    return Distinct(found, computed)
+
+
+def part_operations(operations: Sequence[Operation], parts: Sequence[tuple[int, Path]]) -> list[list[Operation]]:
+    """For each part of the operations' results the operation itself and the items that lead to the part."""
+    found = []
+    for index, path in parts:
+        steps = [operations[index]]
+        for i in path:
+            op = steps[-1]
+            type_ = elements_of(op.type)[i]
+            steps.append(Operation(f"{op.name}.{i}", "item", (Ref(op.name),), type_, {"index": i}, op.location))
+        found.append(steps)
+    return found
+
+
+def assembled(builder: Builder, source: Source, type_: Type, known: dict[str, Value], computed: list[Value]) -> Value:
+    """A result, put together of its sources."""
+    if isinstance(source, Result):
+        return computed[source.position]
+    if isinstance(source, Literal):
+        assert isinstance(type_, TensorType)
+        return builder.literal(source.value, type_)
+    if isinstance(source, InputLeaf):
+        value = known[source.name]
+        for index in source.path:
+            value = item.emit([value], builder=builder, index=index)
+        return value
+    parts = zip(source, elements_of(type_), strict=True)
+    return builder.append("struct", [assembled(builder, s, t, known, computed) for s, t in parts], type_)

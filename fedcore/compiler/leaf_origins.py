@@ -1,0 +1,97 @@
+"""Value numbering of a plan's leaves: equal numbers are equal tensors.
+
+In: a plan. Out: for each value at its top level one number for each leaf; for `run(@server, %s)`, whose stage returns
+`struct(%s, call(@next, %s))`, the numbers of `%s` and of the call's result. Structs, items, stages at the server and
+the results of graphs are seen through; the result of any other operation has new numbers.
+"""
+
+from collections.abc import Hashable
+
+from fedcore.compiler.leaf_sets import count, flat, start_of
+from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.types import SequenceType, StructType, Type, contains
+
+Numbers = list[int]
+
+
+class LeafOrigins:
+    """Guarantees: each operation of the plan is looked at once for every stage call."""
+
+    def __init__(self, module: Module):
+        self.constants: set[int] = set()
+        self._module = module
+        self._numbers: dict[Hashable, int] = {}
+        self._results: dict[str, list | None] = {}
+        main = module.main
+        given = [[self._number(p.name, i) for i in range(count(p.type))] for p in main.parameters]
+        self.of = self._bindings(main, given, "")
+
+    def _number(self, *key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _bindings(self, function: Function, given: list[Numbers], prefix: str) -> dict[str, Numbers]:
+        types = function.types()
+        found = dict(zip((p.name for p in function.parameters), given, strict=True))
+        for op in function.operations:
+            operands = [o.name for o in op.operands if isinstance(o, Ref)]
+            numbers = [found[name] for name in operands]
+            found[op.name] = self._operation(op, numbers, [types[n] for n in operands], prefix + op.name)
+        return found
+
+    def _operation(self, op: Operation, given: list[Numbers], types: list[Type], name: str) -> Numbers:
+        if op.kind == "struct" and op.operands:
+            return [n for numbers in given for n in numbers]
+        if op.kind == "item":
+            start = start_of(types[0], op.attributes["index"])
+            return given[0][start : start + count(op.type)]
+        if op.kind == "broadcast":
+            return given[0]
+        own = [self._number(name, i) for i in range(count(op.type))]
+        if op.kind in ("literal", "generic_zero"):
+            self.constants.update(own)
+        callee = next((self._module[o.name] for o in op.operands if isinstance(o, Symbol)), None)
+        if op.kind == "run" and isinstance(callee, Function):
+            return self._bindings(callee, given, f"{name}.")[callee.result.name]
+        if op.kind == "call" and isinstance(callee, Graph):
+            return self._call(callee, [n for numbers in given for n in numbers], types, own, name)
+        return own
+
+    def _call(self, graph: Graph, given: Numbers, types: list[Type], own: Numbers, name: str) -> Numbers:
+        from fedcore.graphs.graphdef.result_origins import Argument, Constant
+
+        origins = self._of_graph(graph)
+        if origins is None:
+            return own
+        arguments = [
+            (n, leaf)
+            for n, leaf in zip(given, (leaf for t in types for leaf in flat(t)), strict=True)
+            if _is_tensor(leaf)
+        ]
+        rest = iter(origins)
+        found = []
+        for number, leaf in zip(own, flat(graph.type.result), strict=True):
+            origin = next(rest) if _is_tensor(leaf) else None
+            if isinstance(origin, Argument) and arguments[origin.position][1] == leaf:
+                found.append(arguments[origin.position][0])
+            elif isinstance(origin, Constant):
+                self.constants.add(number)
+                found.append(number)
+            else:
+                found.append(number if origin is None else self._number(name, origin, leaf))
+        return found
+
+    def _of_graph(self, graph: Graph) -> list | None:
+        from fedcore.graphs.graphdef.result_origins import result_origins
+
+        if graph.name not in self._results:
+            known = graph.digest in self._module.blobs and not contains(graph.type, _is_sequence)
+            self._results[graph.name] = result_origins(self._module.blobs[graph.digest]) if known else None
+        return self._results[graph.name]
+
+
+def _is_tensor(leaf: Type) -> bool:
+    return not isinstance(leaf, StructType)
+
+
+def _is_sequence(type_: Type) -> bool:
+    return isinstance(type_, SequenceType)

@@ -1,0 +1,75 @@
+"""Library functions of graphs nest on no stack of Python's, and each call is looked at once."""
+
+from tensorflow.core.framework import graph_pb2, types_pb2
+
+from fedcore.graphs.graphdef.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.dependencies import dependencies_of
+from fedcore.graphs.graphdef.result_origins import Argument, Computed, Constant, result_origins
+from fedcore.graphs.graphdef.side_effects import stateful_functions
+
+DEEP = 3000  # functions, each of which calls the next: deeper than Python's stack
+
+
+def call(nodes, name: str, function: str, operands: list[str], results: int) -> None:
+    node = nodes.add(name=name, op="StatefulPartitionedCall", input=operands)
+    node.attr["f"].func.name = function
+    node.attr["Tin"].list.type.extend([types_pb2.DT_FLOAT] * len(operands))
+    node.attr["Tout"].list.type.extend([types_pb2.DT_FLOAT] * results)
+
+
+def nested(depth: int, *, last: str = "Identity") -> graph_pb2.GraphDef:
+    """`main` calls f0, which calls f1 and so on; each swaps its two arguments."""
+    graph = graph_pb2.GraphDef()
+    graph.versions.producer = 1882
+    for i in range(2):
+        graph.node.add(name=f"x{i}", op="Placeholder").attr["dtype"].type = types_pb2.DT_FLOAT
+    call(graph.node, "main", "f0", ["x0", "x1"], 2)
+    for i in range(depth):
+        function = graph.library.function.add()
+        function.signature.name = f"f{i}"
+        for k in range(2):
+            function.signature.input_arg.add(name=f"a{k}", type=types_pb2.DT_FLOAT)
+            function.signature.output_arg.add(name=f"r{k}", type=types_pb2.DT_FLOAT)
+        if i + 1 < depth:
+            call(function.node_def, "next", f"f{i + 1}", ["a1", "a0"], 2)
+            function.ret.update({"r0": "next:output:0", "r1": "next:output:1"})
+        else:
+            for k in range(2):
+                function.node_def.add(name=f"n{k}", op=last, input=[f"a{k}"]).attr["T"].type = types_pb2.DT_FLOAT
+            function.ret.update({"r0": "n0:output:0", "r1": "n1:output:0"})
+    return graph
+
+
+def canonical(graph: graph_pb2.GraphDef) -> bytes:
+    return canonical_graph(graph, ["x0", "x1"], [("main:0", types_pb2.DT_FLOAT), ("main:1", types_pb2.DT_FLOAT)], [])
+
+
+def test_deep_functions_have_a_canonical_form_and_dependencies():
+    data = canonical(nested(DEEP))
+    assert len(graph_pb2.GraphDef.FromString(data).library.function) == DEEP
+    assert dependencies_of(data) == [{1}, {0}]  # swapped DEEP - 1 times
+    assert dependencies_of(canonical(nested(DEEP - 1))) == [{0}, {1}]
+
+
+def test_each_function_that_leads_to_a_stateful_one_is_found():
+    functions = nested(DEEP, last="Print").library.function
+    assert stateful_functions(functions) == {f"f{i}" for i in range(DEEP)}
+    assert stateful_functions(nested(DEEP).library.function) == set()
+
+
+def test_equal_results_have_one_origin():
+    graph = graph_pb2.GraphDef()
+    graph.node.add(name="x", op="Placeholder").attr["dtype"].type = types_pb2.DT_FLOAT
+    for name, operands in (("a", ["x", "x"]), ("b", ["x", "x"]), ("c", ["a", "x"])):
+        graph.node.add(name=name, op="Mul", input=operands).attr["T"].type = types_pb2.DT_FLOAT
+    one = graph.node.add(name="one", op="Const")
+    one.attr["dtype"].type = types_pb2.DT_FLOAT
+    one.attr["value"].tensor.dtype = types_pb2.DT_FLOAT
+    one.attr["value"].tensor.float_val.append(1.0)
+    results = [(f"{name}:0", types_pb2.DT_FLOAT) for name in ("x", "a", "b", "c", "one")]
+    x, a, b, c, constant = result_origins(canonical_graph(graph, ["x"], results, []))
+    assert x == Argument(0)
+    assert isinstance(a, Computed)
+    assert a == b != c
+    assert isinstance(constant, Constant)
+    assert constant.value == 1.0
