@@ -148,6 +148,30 @@ def test_clients_whose_layouts_differ_run_one_by_one_and_others_still_vectorised
     assert fallback(numbers(0, 8, [column(2, 3), column(5, 3)])).partial == "vectorised"
 
 
+def test_the_bits_without_batching_rules_do_not_depend_on_the_size_of_slices():
+    """Also where a block is no power of two: partials merge by client in a block, then by block."""
+    with fc.use(fc.runtime.local(block_size=3, vectorize=2)):
+        plan = total.to_module("planned")
+    assert plan.function("clients").attributes["block"] == 3
+    (fold,) = [op for op in plan.main.operations if op.kind == "fold"]
+    zero, clients = [operand.name for operand in fold.operands if operand.name in plan.symbols()]
+    (merge,) = [op for op in plan.main.operations if op.kind == "merge"]
+    join = merge.operands[0].name
+    work = ClientWork(plan, plan.digest(), zero, clients, join, (), (), (range(1),), keeps=False, seed=0)
+    work.without_rules.add(())
+    report = Report()
+    stage = fc.runtime.DeviceSliceExecutor("CPU:0").prepare(work, report, Stop())
+    values = np.random.default_rng(0).normal(size=12) * 10.0 ** np.arange(-6, 6)
+    values = [np.float32(v) for v in values]
+    halves = [stage(numbers(first, 6, values[first : first + 6])).partial for first in (0, 6)]
+    merged = stage.merge(*halves)
+    whole = stage(numbers(0, 12, values)).partial
+    assert tf.nest.map_structure(lambda t: t.numpy().tobytes(), whole) == tf.nest.map_structure(
+        lambda t: t.numpy().tobytes(), merged
+    )
+    assert report.graph_calls["blocks"] == 24  # a call for each client
+
+
 # The finite check.
 
 
