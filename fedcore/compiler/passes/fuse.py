@@ -262,7 +262,7 @@ class _Fusion:
         types = {n: known[n].type for n in inputs}
         traced, used = self._trace(function, run, inputs, outputs, types)
         distinct = None
-        if "effects" not in traced.traits and any(op.name in given.sent for op in outputs):
+        if "effects" not in traced.side_effects and any(op.name in given.sent for op in outputs):
             of_run = [(op.name, op.type) for op in outputs]
             distinct = distinct_results(traced.data, [(n, types[n]) for n in used], of_run, given)
         if distinct is None:
