@@ -72,7 +72,13 @@ def guarded_operands(op: str, tensors: Sequence) -> list:
 
 
 def _checked_sizes(sizes, rank: int):
-    return tf.raw_ops.ClipByValue(t=tf.ensure_shape(sizes, [rank]), clip_value_min=0, clip_value_max=_MAX_SIZE)
+    sizes = tf.ensure_shape(sizes, [rank])
+    return _if_fits(tf.reduce_all(tf.equal(sizes, tf.clip_by_value(sizes, 0, _MAX_SIZE))), sizes)
+
+
+def _if_fits(fits, vector):
+    """The vector; TensorFlow raises where it does not fit, for it is asked for more numbers than there are."""
+    return tf.raw_ops.Slice(input=vector, begin=[0], size=tf.where(fits, [-1], [_TOO_LONG]))
 
 
 def _bounded_dims(dims):
@@ -80,8 +86,7 @@ def _bounded_dims(dims):
     known = tf.get_static_value(dims)
     if known is not None and float(np.prod([float(n) for n in known.flat])) <= _MAX_FILLED:
         return dims
-    fits = tf.reduce_prod(tf.cast(dims, tf.float64)) <= _MAX_FILLED
-    return tf.raw_ops.Slice(input=dims, begin=[0], size=tf.where(fits, [-1], [_TOO_LONG]))
+    return _if_fits(tf.reduce_prod(tf.cast(dims, tf.float64)) <= _MAX_FILLED, dims)
 
 
 _TOO_LONG = 2**30  # a vector of dims has fewer
@@ -176,9 +181,21 @@ class _Added:
         return self._first(made, "output")
 
     def _sizes(self, source: str, dtype: int, rank: int) -> str:
+        sizes = self.ensured(source, dtype, [rank])
         bounds = [self._constant(n, dtype) for n in (0, _MAX_SIZE)]
-        made = self._node("ClipByValue", [self.ensured(source, dtype, [rank]), *bounds], T=dtype)
-        return self._first(made, "output")
+        inside = self._first(self._node("ClipByValue", [sizes, *bounds], T=dtype), "output")
+        same = self._first(self._node("Equal", [sizes, inside], T=dtype), "z")
+        axis = self._constant([0], types_pb2.DT_INT32)
+        fits = self._first(self._node("All", [same, axis], Tidx=types_pb2.DT_INT32), "output")
+        return self._if_fits(fits, sizes, dtype)
+
+    def _if_fits(self, fits: str, vector: str, dtype: int) -> str:
+        """As the function `_if_fits`."""
+        integer = types_pb2.DT_INT32
+        choices = [self._constant([n], integer) for n in (-1, _TOO_LONG)]
+        size = self._first(self._node("SelectV2", [fits, *choices], T=integer), "output")
+        begin = self._constant([0], integer)
+        return self._first(self._node("Slice", [vector, begin, size], T=dtype, Index=integer), "output")
 
     def _bounded(self, dims: str, dtype: int) -> str:
         """As `_bounded_dims`."""
@@ -188,10 +205,7 @@ class _Added:
             self._node("Prod", [floats, self._constant([0], integer)], T=double, Tidx=integer), "output"
         )
         fits = self._first(self._node("LessEqual", [product, self._constant(_MAX_FILLED, double)], T=double), "z")
-        choices = [self._constant([n], integer) for n in (-1, _TOO_LONG)]
-        size = self._first(self._node("SelectV2", [fits, *choices], T=integer), "output")
-        begin = self._constant([0], integer)
-        return self._first(self._node("Slice", [dims, begin, size], T=dtype, Index=integer), "output")
+        return self._if_fits(fits, dims, dtype)
 
     def _rows(self, indices: str, updates: str, index_dtype: int, dtype: int) -> str:
         """As `_with_rank_of_rows`."""
