@@ -4,6 +4,8 @@ A shape that inference claims may be false, so the checks run with the graph: th
 keep every value, and a GraphDef's bytes and digest stay as they are: checks are put in when TensorFlow gets the graph.
 """
 
+import contextlib
+import contextvars
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -35,6 +37,24 @@ _MAX_SELECTIONS = 32  # operations between a Fill and the shapes that it is made
 _SMALL = 2**16
 
 
+_tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", default=False)
+
+
+@contextlib.contextmanager
+def without_checks() -> Iterator[None]:
+    """While a graph is traced: its bytes hold no checks, which are put in when it runs."""
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
+def checks_operands() -> bool:
+    """Whether a graph that is imported now gets checks."""
+    return not _tracing.get()
+
+
 def guarded(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     """The graph with checks in front of the operations of `GUARDED`; the same object where it has none."""
     bodies = [graph_def.node, *(f.node_def for f in graph_def.library.function)]
@@ -46,13 +66,6 @@ def guarded(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     for function in out.library.function:
         _guard_function(function)
     return out
-
-
-def guarded_functions(functions) -> list[function_pb2.FunctionDef]:
-    """The functions with the checks that `guarded` puts into them, under the same names."""
-    library = graph_pb2.GraphDef()
-    library.library.function.extend(functions)
-    return list(guarded(library).library.function)
 
 
 def guarded_operands(op: str, tensors: Sequence) -> list:
