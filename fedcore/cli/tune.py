@@ -64,6 +64,8 @@ def tune(
     for name in extensions:
         import_extension(name)
     parsed_pipeline(pipeline)
+    _check_sizes("--width", widths)
+    _check_sizes("--block", blocks)
     module = read_target(target, work, trusted=trusted)
     if module.stage != "traced":
         raise click.BadParameter(f"{target} is {module.stage}; a traced program is tuned")
@@ -92,6 +94,13 @@ def tune(
         plan = pinned(tuned.plan, module.digest())
     _write(plan, output)
     (_print_json if format_ == "json" else _print)(tuned, plan, output)
+
+
+def _check_sizes(option: str, numbers) -> None:
+    from fedcore.ir.limits import MAX_CLIENTS_AT_ONCE
+
+    if max(numbers, default=0) > MAX_CLIENTS_AT_ONCE:
+        raise click.BadParameter(f"at most {MAX_CLIENTS_AT_ONCE} clients go together", param_hint=option)
 
 
 def _by_client(type_) -> bool:

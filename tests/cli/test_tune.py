@@ -77,6 +77,8 @@ def test_tune_prints_a_table_of_plain_text_in_a_pipe(fedcore):
         (("sensors:no_clients",), 1, "@no_clients has no client stage: there is nothing to tune"),
         (("sensors:mean", "--arg", "[1.0]", "-o", "no/such/place.fed", "--rounds", "1", "--width", "2"), 2, "cannot"),
         (("sensors:mean", "--width", "1"), 2, "is not in the range"),
+        (("sensors:mean", "--width", "65537"), 2, "Invalid value for --width: at most 65536 clients go together"),
+        (("sensors:mean", "--block", "1000000000"), 2, "Invalid value for --block: at most 65536 clients go together"),
     ],
 )
 def test_what_cannot_be_tuned_says_why(fedcore, arguments, code, says):

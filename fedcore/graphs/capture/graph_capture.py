@@ -13,6 +13,7 @@ from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
 from fedcore.graphs.graphdef.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.operand_guards import without_checks
 from fedcore.graphs.graphdef.sequence_operands import ElementAccess, SequenceOperand, operand_specs, sequence_specs
 from fedcore.graphs.graphdef.side_effects import refuse, side_effects_of, stateful_nodes
 from fedcore.graphs.tensors.specs import spec
@@ -93,7 +94,7 @@ def trace_leaves(
         result.append(type_)
         return [tf.identity(t) for t in out]
 
-    with no_builder(), own_variables() as own, default_seeds(), constant_tables():
+    with no_builder(), own_variables() as own, default_seeds(), constant_tables(), without_checks():
         concrete = tf.function(main, autograph=False).get_concrete_function(*specs)
     graph = concrete.graph
     graph_def = graph.as_graph_def()

@@ -10,7 +10,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.canonical_form import with_content_names
-from fedcore.graphs.graphdef.operand_guards import guarded
+from fedcore.graphs.graphdef.operand_guards import checks_operands, guarded
 from fedcore.graphs.graphdef.parsed_graph import operations_in
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.graphs.graphdef.sequence_operands import (
@@ -46,15 +46,16 @@ class _Importable:
     inlined: bool
 
 
-_importable: LruCache[str, _Importable] = LruCache(256)
-"""Parsed graphs by digest."""
+_importable: LruCache[tuple[str, bool], _Importable] = LruCache(256)
+"""Parsed graphs by digest, and by whether their operands are checked."""
 
 _NOT_INLINED = "MaxPoolGrad"
 """Prefix of operations that get their fast kernel only after their MaxPool in a graph without cycles."""
 
 
 def _parsed(data: bytes) -> _Importable:
-    graph_def = guarded(with_content_names(graph_pb2.GraphDef.FromString(data)))
+    given = graph_pb2.GraphDef.FromString(data)
+    graph_def = with_content_names(guarded(given) if checks_operands() else given)
     used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
     inlined = not any(op.startswith(_NOT_INLINED) for op in operations_in(graph_def))
     rest = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
@@ -73,7 +74,7 @@ def call_leaves(
         seed: int64, for a seeded graph.
         xla: XLA compiles the graph, once for every shape of its arguments.
     """
-    importable = _importable.get(graph.digest, lambda: _parsed(data))
+    importable = _importable.get((graph.digest, checks_operands()), lambda: _parsed(data))
     graph_def, used = importable.graph_def, importable.used
     current = tf.compat.v1.get_default_graph()
     tensors: list = []

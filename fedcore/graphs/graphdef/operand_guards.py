@@ -4,6 +4,8 @@ A shape that inference claims may be false, so the checks run with the graph: th
 keep every value, and a GraphDef's bytes and digest stay as they are: checks are put in when TensorFlow gets the graph.
 """
 
+import contextlib
+import contextvars
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -35,6 +37,24 @@ _MAX_SELECTIONS = 32  # operations between a Fill and the shapes that it is made
 _SMALL = 2**16
 
 
+_tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", default=False)
+
+
+@contextlib.contextmanager
+def without_checks() -> Iterator[None]:
+    """While a graph is traced: its bytes hold no checks, which are put in when it runs."""
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
+def checks_operands() -> bool:
+    """Whether a graph that is imported now gets checks."""
+    return not _tracing.get()
+
+
 def guarded(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     """The graph with checks in front of the operations of `GUARDED`; the same object where it has none."""
     bodies = [graph_def.node, *(f.node_def for f in graph_def.library.function)]
@@ -46,13 +66,6 @@ def guarded(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     for function in out.library.function:
         _guard_function(function)
     return out
-
-
-def guarded_functions(functions) -> list[function_pb2.FunctionDef]:
-    """The functions with the checks that `guarded` puts into them, under the same names."""
-    library = graph_pb2.GraphDef()
-    library.library.function.extend(functions)
-    return list(guarded(library).library.function)
 
 
 def guarded_operands(op: str, tensors: Sequence) -> list:
@@ -72,7 +85,13 @@ def guarded_operands(op: str, tensors: Sequence) -> list:
 
 
 def _checked_sizes(sizes, rank: int):
-    return tf.raw_ops.ClipByValue(t=tf.ensure_shape(sizes, [rank]), clip_value_min=0, clip_value_max=_MAX_SIZE)
+    sizes = tf.ensure_shape(sizes, [rank])
+    return _if_fits(tf.reduce_all(tf.equal(sizes, tf.clip_by_value(sizes, 0, _MAX_SIZE))), sizes)
+
+
+def _if_fits(fits, vector):
+    """The vector; TensorFlow raises where it does not fit, for it is asked for more numbers than there are."""
+    return tf.raw_ops.Slice(input=vector, begin=[0], size=tf.where(fits, [-1], [_TOO_LONG]))
 
 
 def _bounded_dims(dims):
@@ -80,8 +99,7 @@ def _bounded_dims(dims):
     known = tf.get_static_value(dims)
     if known is not None and float(np.prod([float(n) for n in known.flat])) <= _MAX_FILLED:
         return dims
-    fits = tf.reduce_prod(tf.cast(dims, tf.float64)) <= _MAX_FILLED
-    return tf.raw_ops.Slice(input=dims, begin=[0], size=tf.where(fits, [-1], [_TOO_LONG]))
+    return _if_fits(tf.reduce_prod(tf.cast(dims, tf.float64)) <= _MAX_FILLED, dims)
 
 
 _TOO_LONG = 2**30  # a vector of dims has fewer
@@ -176,9 +194,21 @@ class _Added:
         return self._first(made, "output")
 
     def _sizes(self, source: str, dtype: int, rank: int) -> str:
+        sizes = self.ensured(source, dtype, [rank])
         bounds = [self._constant(n, dtype) for n in (0, _MAX_SIZE)]
-        made = self._node("ClipByValue", [self.ensured(source, dtype, [rank]), *bounds], T=dtype)
-        return self._first(made, "output")
+        inside = self._first(self._node("ClipByValue", [sizes, *bounds], T=dtype), "output")
+        same = self._first(self._node("Equal", [sizes, inside], T=dtype), "z")
+        axis = self._constant([0], types_pb2.DT_INT32)
+        fits = self._first(self._node("All", [same, axis], Tidx=types_pb2.DT_INT32), "output")
+        return self._if_fits(fits, sizes, dtype)
+
+    def _if_fits(self, fits: str, vector: str, dtype: int) -> str:
+        """As the function `_if_fits`."""
+        integer = types_pb2.DT_INT32
+        choices = [self._constant([n], integer) for n in (-1, _TOO_LONG)]
+        size = self._first(self._node("SelectV2", [fits, *choices], T=integer), "output")
+        begin = self._constant([0], integer)
+        return self._first(self._node("Slice", [vector, begin, size], T=dtype, Index=integer), "output")
 
     def _bounded(self, dims: str, dtype: int) -> str:
         """As `_bounded_dims`."""
@@ -188,10 +218,7 @@ class _Added:
             self._node("Prod", [floats, self._constant([0], integer)], T=double, Tidx=integer), "output"
         )
         fits = self._first(self._node("LessEqual", [product, self._constant(_MAX_FILLED, double)], T=double), "z")
-        choices = [self._constant([n], integer) for n in (-1, _TOO_LONG)]
-        size = self._first(self._node("SelectV2", [fits, *choices], T=integer), "output")
-        begin = self._constant([0], integer)
-        return self._first(self._node("Slice", [dims, begin, size], T=dtype, Index=integer), "output")
+        return self._if_fits(fits, dims, dtype)
 
     def _rows(self, indices: str, updates: str, index_dtype: int, dtype: int) -> str:
         """As `_with_rank_of_rows`."""

@@ -10,7 +10,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import with_content_names
-from fedcore.graphs.graphdef.operand_guards import GUARDED, guarded_functions, guarded_operands
+from fedcore.graphs.graphdef.operand_guards import GUARDED, guarded_operands
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.lru_cache import LruCache
 
@@ -91,7 +91,7 @@ def operations_in(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
 
 def _parsed(data: bytes) -> Body:
     graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
-    define(guarded_functions(graph_def.library.function))  # `Body.called` asks TensorFlow for them
+    define(graph_def.library.function)  # `Body.called` asks TensorFlow for them
     arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
     returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
     seed = tuple(n.name for n in graph_def.node if n.op == "Placeholder" and n.name == "seed")
