@@ -1,11 +1,11 @@
 """Two modules, symbol by symbol, without the names that do not matter."""
 
 import difflib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import attrs
 
-from fedcore.ir import Function, Module, Ref
+from fedcore.ir import Function, Module, Ref, Symbol
 from fedcore.ir.printer import print_value
 from fedcore.ir.renaming import form_of
 
@@ -45,8 +45,8 @@ class Comparison:
 def comparison(left: Module, right: Module) -> Comparison:
     forms = [_forms(m) for m in (left, right)]
     equal = left.stage == right.stage and forms[0][left.main.name] == forms[1][right.main.name]
-    lines = [_lines(m) for m in (left, right)]
-    return Comparison(equal, left == right, [] if equal else _changes(left, right, forms), *lines)
+    changes = [] if equal else _changes(left, right, forms)
+    return Comparison(equal, left == right, changes, *_aligned_lines(left, right, forms))
 
 
 def _forms(module: Module) -> dict[str, Hashable]:
@@ -76,19 +76,100 @@ def _changes(left: Module, right: Module, forms) -> list[str]:
     return found or ["the main functions differ"]
 
 
-def _lines(module: Module) -> list[str]:
-    """The module with bindings named by position and symbols by what they are."""
-    names = {g.name: f"@graph:{g.digest[:12]}" for g in module.graphs}
-    lines = [f"fedcore {module.stage}"]
-    for number, function in enumerate(module.functions):
-        names[function.name] = "@main" if function is module.main else f"@{number}"
-        lines += _function(function, names)
-    return lines
+def _aligned_lines(left: Module, right: Module, forms) -> tuple[list[str], list[str]]:
+    """The lines of both modules, in which functions and bindings that stand for each other have one name.
+
+    Names are those of the left module by position. Operations that the right module has alone are named after the
+    operation before them, so that no other line changes.
+    """
+    names = [{g.name: f"@graph:{g.digest[:12]}" for g in m.graphs} for m in (left, right)]
+    pairs = _pairs_of_functions(left, right, forms)
+    for number, function in enumerate(left.functions):
+        names[0][function.name] = "@main" if function is left.main else f"@{number}"
+    for number, function in enumerate(right.functions):
+        pair = pairs.get(function.name)
+        names[1][function.name] = f"@+{number}" if pair is None else names[0][pair.name]
+    lines = [[f"fedcore {m.stage}"] for m in (left, right)]
+    bound = {f.name: _bindings_by_position(f) for f in left.functions}
+    for function in left.functions:
+        lines[0] += _function(function, names[0], bound[function.name])
+    for function in right.functions:
+        pair = pairs.get(function.name)
+        mine = (
+            _bindings_by_position(function)
+            if pair is None
+            else _bindings_as_in(function, pair, bound[pair.name], names[1], names[0])
+        )
+        lines[1] += _function(function, names[1], mine)
+    return lines[0], lines[1]
 
 
-def _function(function: Function, names: dict[str, str]) -> list[str]:
-    bound = {p.name: f"%{i}" for i, p in enumerate(function.parameters)}
+def _pairs_of_functions(left: Module, right: Module, forms) -> dict[str, Function]:
+    """For functions of the right module the function of the left one: the main ones, then equal ones, then those that
+    have the same name, then those of one type, in order."""
+    pairs = {right.main.name: left.main}
+    rest = list(left.functions[:-1])
+    keys: list[Callable[[Function, int], Hashable]] = [
+        lambda f, side: forms[side][f.name],
+        lambda f, side: f.name,
+        lambda f, side: (f.type, f.placement),
+    ]
+    for key in keys:
+        for function in right.functions[:-1]:
+            if function.name in pairs:
+                continue
+            found = next((f for f in rest if key(f, 0) == key(function, 1)), None)
+            if found is not None:
+                pairs[function.name] = found
+                rest.remove(found)
+    return pairs
 
+
+def _bindings_by_position(function: Function) -> dict[str, str]:
+    nodes = [*function.parameters, *function.operations]
+    return {node.name: f"%{i}" for i, node in enumerate(nodes)}
+
+
+def _bindings_as_in(
+    function: Function, other: Function, others: dict[str, str], names: dict[str, str], other_names: dict[str, str]
+) -> dict[str, str]:
+    """Names for the bindings of a function: of a binding that stands for one of the other function, the name there."""
+    bound: dict[str, str] = {}
+    for nodes, other_nodes in (
+        ([(p.name, p.type) for p in function.parameters], [(p.name, p.type) for p in other.parameters]),
+        (_operation_keys(function, names), _operation_keys(other, other_names)),
+    ):
+        matcher = difflib.SequenceMatcher(None, [k for _, k in other_nodes], [k for _, k in nodes], autojunk=False)
+        last = "%"
+        for tag, a, b, c, d in matcher.get_opcodes():
+            for i in range(d - c):
+                name = nodes[c + i][0]
+                if a + i < b:  # equal, or a replacement of one by one
+                    bound[name] = last = others[other_nodes[a + i][0]]
+                else:
+                    bound[name] = f"{last}+{i - (b - a) + 1}"
+            if tag == "delete":
+                last = others[other_nodes[b - 1][0]]
+    return bound
+
+
+def _operation_keys(function: Function, names: dict[str, str]) -> list[tuple[str, Hashable]]:
+    """Each binding with what its operation does, the bindings that it takes aside."""
+    return [
+        (
+            op.name,
+            (
+                op.kind,
+                op.type,
+                _attributes(op),
+                tuple(names.get(o.name) if isinstance(o, Symbol) else None for o in op.operands),
+            ),
+        )
+        for op in function.operations
+    ]
+
+
+def _function(function: Function, names: dict[str, str], bound: dict[str, str]) -> list[str]:
     def operand(o) -> str:
         return bound[o.name] if isinstance(o, Ref) else names[o.name]
 
@@ -97,7 +178,6 @@ def _function(function: Function, names: dict[str, str]) -> list[str]:
     lines = ["", f"{names[function.name]}({parameters}) -> {function.result_type}{where}{_attributes(function)}"]
     for op in function.operations:
         text = f"{op.kind}({', '.join(map(operand, op.operands))}) : {op.type}{_attributes(op)}"
-        bound[op.name] = f"%{len(bound)}"
         lines.append(f"  {bound[op.name]} = {text}")
     return [*lines, f"  return {operand(function.result)}"]
 

@@ -69,3 +69,53 @@ def test_graphs_are_compared_by_digest():
 def test_a_type_that_differs_is_told_with_both_sides():
     found = comparison(parse_module(DOUBLED), parse_module(DOUBLED.replace("float32", "int32")))
     assert "the type is ({float32}@CLIENTS -> float32@SERVER) in the first, " in found.changes[0]
+
+
+LONG = """\
+fedcore 1 traced
+
+fn @main(%x: {float32}@CLIENTS, %y: float32@SERVER) -> float32@SERVER {
+  %0 = federated_sum(%x) : float32@SERVER
+  %1 = federated_mean(%x) : float32@SERVER
+  %2 = struct(%0, %1) : <float32@SERVER,float32@SERVER>
+  %3 = federated_zip(%2) : <float32,float32>@SERVER
+  %4 = item(%3) : float32@SERVER {index=0}
+  return %4
+}
+"""
+
+
+def test_an_operation_that_is_added_marks_its_line_alone():
+    longer = LONG.replace("  %0 = ", "  %a = federated_max(%x) : float32@SERVER\n  %0 = ")
+    for one, other, sign in ((LONG, longer, "+"), (longer, LONG, "-")):
+        found = comparison(parse_module(one), parse_module(other))
+        marked = [line for line in found.unified() if line[0] in "+-"]
+        assert len(marked) == 1, marked
+        assert marked[0].startswith(f"{sign}  %")
+        assert "federated_max(%0)" in marked[0]
+
+
+def test_a_function_that_is_added_marks_itself_and_its_use_alone():
+    another = DOUBLED.replace("@double", "@square").replace("generic_plus", "generic_multiply")
+    square = another[another.index("fn @square") : another.index("fn @main")]
+    used = "  %0 = federated_map(@double, %x) : {float32}@CLIENTS\n"
+    both = DOUBLED.replace("fn @double", square + "fn @double", 1).replace(
+        used, used + "  %s = federated_map(@square, %0) : {float32}@CLIENTS\n"
+    )
+    found = comparison(parse_module(DOUBLED), parse_module(both))
+    marked = [line for line in found.unified() if line[0] in "+-"]
+    assert all(line[0] == "+" for line in marked), marked
+    assert sum("federated_map" in line for line in marked) == 1
+    assert sum("generic_multiply" in line for line in marked) == 1
+
+
+def test_computations_of_modules_are_compared(fedcore, tmp_path):
+    (tmp_path / "sums.py").write_text(
+        "import fedcore as fc\n"
+        "X = fc.FederatedType('float32', fc.CLIENTS)\n"
+        "total = fc.federated_computation(lambda x: fc.federated_sum(x), X)\n"
+        "mean = fc.federated_computation(lambda x: fc.federated_mean(x), X)\n"
+    )
+    ran = fedcore("diff", "sums:total", "sums:mean")
+    assert ran.code == 1
+    assert "-  %1 = federated_sum(%0) : float32@SERVER\n+  %1 = federated_mean(%0) : float32@SERVER\n" in ran.out
