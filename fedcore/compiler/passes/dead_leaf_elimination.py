@@ -1,3 +1,11 @@
+"""Dead-leaf elimination, and one broadcast for each leaf.
+
+In: a plan after `partition`. Out: the plan with stages that take and return the live leaves only. If clients read only
+`a` of a broadcast `<a=float32,b=float32>`, the stage that makes it returns `a` alone, and 32 bits cross in place of 64.
+`liveness` says which leaves are needed; this pass rebuilds each function, with values held as trees: some leaves
+together in one value (`_Held`), or a tuple with a tree for each element.
+"""
+
 import collections
 import functools
 
