@@ -151,15 +151,16 @@ def _parts(sources: list[Literal | InputLeaf | int], results: Sequence[Type]) ->
     def part(result: int, path: Path, type_: Type, start: int) -> Source:
         mine = range(start, start + len(leaf_paths(type_)))
         is_leaf = not isinstance(type_, StructType)
-        source = sources[start] if is_leaf else None
-        if is_leaf and source != start:
-            return at[source] if isinstance(source, int) else source
+        if is_leaf:
+            source = sources[start]
+            if source != start:
+                return at[source] if isinstance(source, int) else source
         if mine and all(sources[i] == i and (is_leaf or uses[i] == 1) for i in mine):
             computed.append((result, path))
             at[start] = Result(len(computed) - 1)
             return at[start]
         elements: list[Source] = []
-        for i, element in enumerate(type_.types):
+        for i, element in enumerate(elements_of(type_)):
             elements.append(part(result, (*path, i), element, start))
             start += len(leaf_paths(element))
         return tuple(elements)

@@ -242,7 +242,10 @@ class _DeadLeafElimination:
         if alone and numbers[0] in self.crossed and op.name not in self._returned:
             self.sent_once = True
             held, path = self.crossed[numbers[0]]
-            return functools.reduce(self.main.element, path, held)
+            crossed: _Tree = held
+            for index in path:
+                crossed = self.main.element(crossed, index)
+            return crossed
         together = not elements or op.name in self._returned or self._is_new(type_, wanted, numbers)
         if together and isinstance(tree, _Held) and tree.kept == wanted:
             attributes = _without_bits(op)
