@@ -150,16 +150,17 @@ def _parts(sources: list[Literal | InputLeaf | int], results: Sequence[Type]) ->
 
     def part(result: int, path: Path, type_: Type, start: int) -> Source:
         mine = range(start, start + len(leaf_paths(type_)))
-        struct = type_ if isinstance(type_, StructType) else None
-        if struct is None and sources[start] != start:
+        is_leaf = not isinstance(type_, StructType)
+        if is_leaf:
             source = sources[start]
-            return at[source] if isinstance(source, int) else source
-        if mine and all(sources[i] == i and (struct is None or uses[i] == 1) for i in mine):
+            if source != start:
+                return at[source] if isinstance(source, int) else source
+        if mine and all(sources[i] == i and (is_leaf or uses[i] == 1) for i in mine):
             computed.append((result, path))
             at[start] = Result(len(computed) - 1)
             return at[start]
         elements: list[Source] = []
-        for i, element in enumerate(struct.types if struct is not None else ()):
+        for i, element in enumerate(elements_of(type_)):
             elements.append(part(result, (*path, i), element, start))
             start += len(leaf_paths(element))
         return tuple(elements)

@@ -1,4 +1,8 @@
-"""Parts of types: some of a type's leaves, and the type that holds no others."""
+"""Sets of a type's leaves, and the type that holds just those leaves.
+
+Leaves are numbered in the order of the type: in `<x=<int32,bool>,y=str>` the leaves of `x` are 0 and 1, and `y` is 2.
+The part `{1, 2}` of that type is `<x=bool,y=str>`.
+"""
 
 import functools
 import itertools

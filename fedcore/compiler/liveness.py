@@ -1,4 +1,10 @@
-"""Which leaves of each value of a plan are needed for what the program returns."""
+"""Liveness analysis of a plan, leaf by leaf.
+
+In: a plan after `partition`, in which values cross as parameters and results of stages. Out: for each value at the top
+level, and inside of a stage for some leaves of its result, the set of leaves on which the program's result depends. If
+clients read only `a` of a broadcast `<a=float32,b=float32>`, its live leaves are `{0}`. The analysis walks the
+operations backwards; around a fold and its merge it repeats until no leaf is added.
+"""
 
 import functools
 from collections.abc import Mapping

@@ -1,3 +1,11 @@
+"""Dead-leaf elimination, and one broadcast for each leaf.
+
+In: a plan after `partition`. Out: the plan with stages that take and return the live leaves only. If clients read only
+`a` of a broadcast `<a=float32,b=float32>`, the stage that makes it returns `a` alone, and 32 bits cross in place of 64.
+`liveness` says which leaves are needed; this pass rebuilds each function, with values held as trees: some leaves
+together in one value (`_Held`), or a tuple with a tree for each element.
+"""
+
 import collections
 import functools
 
@@ -233,11 +241,11 @@ class _DeadLeafElimination:
         alone = not elements and not _is_empty(type_)
         if alone and numbers[0] in self.crossed and op.name not in self._returned:
             self.sent_once = True
-            found: _Tree
-            found, path = self.crossed[numbers[0]]
+            held, path = self.crossed[numbers[0]]
+            crossed: _Tree = held
             for index in path:
-                found = self.main.element(found, index)
-            return found
+                crossed = self.main.element(crossed, index)
+            return crossed
         together = not elements or op.name in self._returned or self._is_new(type_, wanted, numbers)
         if together and isinstance(tree, _Held) and tree.kept == wanted:
             attributes = _without_bits(op)

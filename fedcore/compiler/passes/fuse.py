@@ -40,7 +40,7 @@ def fuse(module: Module, *, grappler: bool = False) -> Module:
     fused = dce(cse(module))
     fusion = _Fusion(fused)
     if any(map(fusion.changes, fused.functions[:-1])):
-        fused = dce(fusion.run())
+        fused = dce(cse(fusion.run()))  # equal literals and items beside the graphs
     return optimised(fused) if grappler else fused
 
 
