@@ -8,7 +8,7 @@ export TF_CPP_MIN_LOG_LEVEL := 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint soak bench size format constraints clean
+.PHONY: help demo test test-oldest check lint soak bench size format constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -24,6 +24,14 @@ QUICK := tests/types tests/ir tests/intrinsics tests/golden tests/templates test
 
 check: lint ## linters, types, layers, quick tests
 	@$(BIN)/python -m pytest -m "not slow and not soak" $(QUICK)
+
+# The oldest versions that pyproject.toml allows; they bring an older numpy and protobuf.
+OLDEST := .venv-oldest/bin
+
+test-oldest: ## quick tests with the oldest supported TensorFlow and Keras
+	@test -x $(OLDEST)/python || $(PYTHON) -m venv .venv-oldest
+	@$(OLDEST)/python -m pip install -qq --disable-pip-version-check -e '.[test,data]' 'tensorflow==2.18.*' 'keras==3.8.*'
+	@$(OLDEST)/python -m pytest -n auto -m "not slow and not soak" $(QUICK)
 
 lint: $(READY) ## linters, types and layers only
 	@$(BIN)/ruff check --quiet
@@ -53,7 +61,7 @@ constraints: ## pin what fedcore[test,data] needs, from a fresh environment
 	cp $$tmp/pins constraints.txt
 
 clean: ## remove the environment, caches and outputs
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist demo-out bench-out
+	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist demo-out bench-out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Without an interpreter, be it missing or dangling, .venv is made again from nothing.
