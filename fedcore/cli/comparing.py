@@ -126,8 +126,8 @@ def _pairs_of_functions(left: Module, right: Module, forms) -> dict[str, Functio
 
 
 def _bindings_by_position(function: Function) -> dict[str, str]:
-    nodes = [*function.parameters, *function.operations]
-    return {node.name: f"%{i}" for i, node in enumerate(nodes)}
+    names = [*(p.name for p in function.parameters), *(op.name for op in function.operations)]
+    return {name: f"%{i}" for i, name in enumerate(names)}
 
 
 def _bindings_as_in(
