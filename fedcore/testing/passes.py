@@ -156,7 +156,7 @@ def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> bool:
         twice = one.run(after)
         if twice != after:
             raise broken("run twice changes nothing more", f"{after}\nbecame\n{twice}")
-    return after != module
+    return after is not module
 
 
 def _text(module: Module) -> str:

@@ -26,14 +26,16 @@ def tell(value):
 """
 
 
-def in_process(body: str, *, cpus: int = 1, timeout_s: float = 300, env: dict[str, str] | None = None) -> list:
+def in_process(
+    body: str, *, cpus: int = 1, timeout_s: float = 300, env: dict[str, str] | None = None, cold: bool = False
+) -> list:
     """Runs Python in a new process with so many logical CPUs; gives what it told by `tell(value)`, in order.
 
-    The body fails the test when it raises: what it printed is shown.
+    The body fails the test when it raises: what it printed is shown. With `cold` it does its imports itself.
     """
     code, given = command(body, cpus=cpus)[-1], environment(env)
     done: warm_processes.Ended | subprocess.CompletedProcess
-    if any(name.startswith(warm_processes.READ_BY_IMPORTS) for name in env or {}):
+    if cold or any(name.startswith(warm_processes.READ_BY_IMPORTS) for name in env or {}):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=timeout_s, env=given)
     else:
         done = warm_processes.run({"code": code}, cwd=Path.cwd(), env=given, timeout_s=timeout_s)

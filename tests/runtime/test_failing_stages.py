@@ -114,7 +114,7 @@ def test_running_out_of_memory_at_the_server_is_tensorflows_own_error():
         return tf.reduce_sum(tf.fill([count, 1 << 20, 1 << 10], 1.0))
 
     with pytest.raises(tf.errors.ResourceExhaustedError):
-        huge(1 << 16)
+        huge(1 << 9)
 
 
 def test_no_threads_are_too_few():

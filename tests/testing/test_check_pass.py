@@ -14,9 +14,23 @@ def broken(fn, **options) -> str:
     return str(raised.value)
 
 
+CALLS = """fedcore 1 traced
+
+fn @same(%x: float32) -> float32 {
+  return %x
+}
+
+fn @main(%x: float32) -> float32 {   loc("a.py":1)
+  %0 = generic_plus(%x, %x) : float32   loc("a.py":2)
+  %1 = call(@same, %x) : float32   loc("a.py":3)
+  return %1
+}
+"""
+
+
 @pytest.mark.parametrize("name", ["inline", "dce", "strip-locations"])
 def test_a_pass_of_ours_keeps_the_laws(name):
-    fc.testing.check_pass(name, programs=10)
+    assert fc.testing.check_pass(name, programs=10, cases=[CALLS]).changed >= 1
 
 
 def test_a_pass_is_prepared_by_a_pipeline():
