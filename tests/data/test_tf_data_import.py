@@ -113,6 +113,7 @@ def test_the_source_is_iterated_once():
 
 
 def test_imported_columns_end_with_their_dataset():
+    gc.collect()  # datasets of other tests
     before = tf_data_import._imported.size_bytes
     dataset = source().repeat(2).batch(3)
     folded(dataset)
