@@ -1,5 +1,6 @@
 """The operations of a plan: what crosses between placements, and the stages that run in between."""
 
+import collections
 import functools
 from collections.abc import Iterator, Mapping
 
@@ -10,6 +11,7 @@ from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir.module import Function, Operation, Ref, Symbol
 from fedcore.ir.operations import PLAN, operation
 from fedcore.ir.structural import application_type
+from fedcore.ir.value_names import ValueNames
 from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type, explain, fits
 
 
@@ -126,7 +128,7 @@ def fold_of(merge: Operation, by_name: Mapping[str, Operation]) -> Operation:
 @attrs.frozen
 class Sent:
     """Args:
-    label: its path in the named struct that holds it, such as `3.loss`; else its name in the stage.
+    label: its path in the struct that holds it, such as `metrics.loss`; else the name of the value, see `ValueNames`.
     """
 
     label: str
@@ -163,15 +165,15 @@ def _distinct(stage: Function, names: list[str], shared: set[str]) -> dict[str, 
     Args:
         shared: parameters that are broadcasts. They and their elements are left out.
     Returns:
-        By the name of each value its label.
+        By the name of each value its label. No two labels are equal.
     """
-    made = {op.name: op for op in stage.operations}
+    names_of, made = ValueNames(stage), {op.name: op for op in stage.operations}
     constant: set[str] = set()
     for op in stage.operations:
         if all(isinstance(o, Symbol) or o.name in constant for o in op.operands) and "salt" not in op.attributes:
             constant.add(op.name)
     found: dict[str, tuple] = {}  # by name the path from the value that no `item` takes apart
-    stack = [(name, name) for name in reversed(names)]
+    stack: list[tuple[str, str | None]] = [(name, None) for name in reversed(names)]
     labels: dict[str, str] = {}
     while stack:
         name, label = stack.pop()
@@ -184,22 +186,26 @@ def _distinct(stage: Function, names: list[str], shared: set[str]) -> dict[str, 
         if path[0] in shared:
             continue
         if len(path) == 1 and path[0] != name:  # an element of a struct that is put together here
-            stack.append((path[0], path[0] if label == name else label))
+            stack.append((path[0], label))
         else:
-            found[name], labels[name] = path, label
+            found[name], labels[name] = path, label or names_of.of(name) or name
     paths = set(found.values())
     kept: dict[tuple, str] = {}
     for name, path in found.items():  # what stands in another value that is sent is not sent again
         if not any(path[:n] in paths for n in range(1, len(path))):
             kept.setdefault(path, name)
-    return {name: labels[name] for name in kept.values()}
+    uses = collections.Counter(labels[name] for name in kept.values())
+    return {name: f"{labels[name]} (%{name})" if uses[labels[name]] > 1 else labels[name] for name in kept.values()}
 
 
-def _elements(struct: Operation, label: str) -> Iterator[tuple[str, str]]:
-    """The operands of a struct with their labels: an element without a name is called as its value is."""
+def _elements(struct: Operation, label: str | None) -> Iterator[tuple[str, str | None]]:
+    """The operands of a struct with their labels; None for an operand that has no name in an unlabelled struct."""
     assert isinstance(struct.type, StructType)
-    for operand, name in zip(struct.operands, struct.type.names, strict=True):
-        yield operand.name, operand.name if name is None else f"{label}.{name}"
+    for i, (operand, name) in enumerate(zip(struct.operands, struct.type.names, strict=True)):
+        if label is None:
+            yield operand.name, name
+        else:
+            yield operand.name, f"{label}[{i}]" if name is None else f"{label}.{name}"
 
 
 def _path(name: str, made: Mapping[str, Operation]) -> tuple:

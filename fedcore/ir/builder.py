@@ -39,6 +39,7 @@ class Builder:
         salted: str | None = None,
     ):
         self.salted = salted
+        self.lowered: Operation | None = None
         self.module = module
         self.outer = outer
         self.locate = locate
@@ -55,6 +56,15 @@ class Builder:
 
     def __exit__(self, *exc):
         active.reset(self._tokens.pop())
+
+    @contextlib.contextmanager
+    def lowering(self, op: Operation) -> Iterator[None]:
+        """Functions that are traced inside are named after the derived operation and have its location."""
+        before, self.lowered = self.lowered, op
+        try:
+            yield
+        finally:
+            self.lowered = before
 
     @contextlib.contextmanager
     def at(self, location: Location | None) -> Iterator[None]:
@@ -222,13 +232,17 @@ class Builder:
     def _trace(self, fn, parameter_type: Type | None, name: str) -> Value:
         from fedcore.ir.structural import bind
 
+        location, lowered = function_location(fn), self.lowered
+        if lowered is not None:
+            name = lowered.kind if name == "<lambda>" else f"{lowered.kind}_{name}"
+            location = lowered.location
         inner = Builder(self.module, outer=self, locate=self.locate, salted=self.salted)
         with inner:
             args = declare_parameters(inner, fn, parameter_type)
             result = fn(*args)
             if result is None:
                 raise TracingError(f"{describe(fn)} returns None; a function of a computation returns a value")
-            symbol = inner.finish(name, inner.value(result), location=function_location(fn))
+            symbol = inner.finish(name, inner.value(result), location=location)
         function = Value(self, Symbol(symbol), self.module.type_of(symbol))
         if not inner.captures:
             return function

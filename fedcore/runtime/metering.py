@@ -7,7 +7,8 @@ import attrs
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.intrinsics.planned import fold_of, sent_by
 from fedcore.ir import Module
-from fedcore.types import Type, leaves, member_of
+from fedcore.ir.value_names import ValueNames
+from fedcore.types import StructType, Type, leaves, member_of
 
 if TYPE_CHECKING:
     from fedcore.runtime.report import Report
@@ -19,7 +20,8 @@ class Crossing:
 
     Args:
         op: the operation of the plan.
-        tensor: its path in what is broadcast; for what is sent, the name and path that it has in the client stage.
+        tensor: its path in the struct that is broadcast, or the name of its value in the stage that makes it; see
+            `fedcore.ir.value_names`. A value that a client computes from others may have the name of the first one.
         clients: how many receive or send it; dropped clients send nothing.
         bits: of all clients together; None in a plan whose types leave the size open.
     """
@@ -40,7 +42,7 @@ def crossings(plan: Module) -> list[Crossing]:
         if op.attributes.get("bits") == 0:  # nothing crosses
             continue
         if op.kind == "broadcast":
-            values = [("", member_of(op.type))]
+            values = [(label, member_of(type_)) for label, type_ in _broadcast_parts(plan, op.operands[0].name)]
         elif op.kind == "merge":
             fold = fold_of(op, by_name)
             sent = sent_by(fold, plan.function(fold.operands[1].name), types)
@@ -49,9 +51,27 @@ def crossings(plan: Module) -> list[Crossing]:
             continue
         for name, type_ in values:
             for path, leaf in leaves(type_):
-                tensor = f"{name}.{path}" if name and path and path[0] != "[" else name + path
-                found.append(Crossing(op.name, op.kind, tensor or "value", leaf, 1, getattr(leaf, "size_bits", None)))
+                tensor = f"{name}.{path}" if path and path[0] != "[" else name + path
+                found.append(Crossing(op.name, op.kind, tensor, leaf, 1, getattr(leaf, "size_bits", None)))
     return found
+
+
+def _broadcast_parts(plan: Module, name: str) -> list[tuple[str, Type]]:
+    """The elements of a broadcast struct with their names, or the broadcast value with its own.
+
+    An element without a name is called as the value that the server puts there.
+    """
+    function = plan.main
+    made = {op.name: op for op in function.operations}
+    if name in made and made[name].kind == "run":
+        function = plan.function(made[name].operands[0].name)
+        name, made = function.result.name, {op.name: op for op in function.operations}
+    names, whole = ValueNames(function), member_of(function.types()[name])
+    if not isinstance(whole, StructType):
+        return [(names.of(name) or "value", whole)]
+    struct = name in made and made[name].kind == "struct"
+    own = [names.of(o.name) for o in made[name].operands] if struct else [None] * len(whole)
+    return [(element or own[i] or f"[{i}]", type_) for i, (element, type_) in enumerate(whole.items())]
 
 
 _crossings: IdentityCache[list[Crossing]] = IdentityCache(64)

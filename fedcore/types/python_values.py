@@ -9,6 +9,11 @@ import numpy as np
 from fedcore.errors import InvalidValue, brief
 from fedcore.types.dtypes import DType
 
+_NUMBERS = {int, float, complex}
+_RANKS = {"b": 0, "i": 1, "u": 1, "O": 1, "f": 2, "c": 3}
+_SMALL = 60000.0  # every float dtype reaches beyond
+_EXACT = 1 << 53  # float64 holds every integer up to here
+
 
 def as_array(value) -> np.ndarray:
     """Nested lists of Python's values as an array; text becomes bytes in an object array.
@@ -56,10 +61,22 @@ def _texts(array: np.ndarray) -> np.ndarray:
     return out.reshape(array.shape)
 
 
-def _has_bool(value) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_has_bool, value))
-    return isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) == np.bool_
+def _has_bool(values: list | tuple) -> bool:
+    if set(map(type, values)) <= _NUMBERS:
+        return False
+    return any(
+        _has_bool(x) if isinstance(x, list | tuple) else isinstance(x, bool) or getattr(x, "dtype", None) == np.bool_
+        for x in values
+    )
+
+
+def small_number(value, dtype: DType) -> np.ndarray | None:
+    """A Python number in a dtype that surely holds it; None where `in_dtype` and `first_not_held` have to tell."""
+    if type(value) is float and dtype.is_float and -_SMALL < value < _SMALL:
+        return np.array(value, dtype.numpy)
+    if type(value) is int and 0 <= value <= 127 and (dtype.is_integer or dtype.is_float):
+        return np.array(value, dtype.numpy)
+    return None
 
 
 def in_dtype(array: np.ndarray, dtype: DType) -> np.ndarray | None:
@@ -67,9 +84,8 @@ def in_dtype(array: np.ndarray, dtype: DType) -> np.ndarray | None:
 
     Integers go into floats and floats into complex numbers. What the dtype does not hold is told by `first_not_held`.
     """
-    ranks = {"b": 0, "i": 1, "u": 1, "O": 1, "f": 2, "c": 3}
     want = 0 if dtype.name == "bool" else 1 if dtype.is_integer else 2 if dtype.is_float else 3
-    have = ranks.get(array.dtype.kind, 4)
+    have = _RANKS.get(array.dtype.kind, 4)
     if not array.size and dtype.name != "str":
         return array.astype(dtype.numpy)
     if dtype.name == "str" or have > want or (have == 0) != (want == 0):
@@ -87,13 +103,12 @@ def first_not_held(array: np.ndarray, cast: np.ndarray) -> tuple[tuple[int, ...]
 
     Floats may be rounded; a finite one that became infinite, and an integer that changed, are not held.
     """
-    if array.dtype == cast.dtype:
+    if array.dtype == cast.dtype or (array.dtype.kind == "f" and np.isfinite(cast).all()):
         return None
     wrong = _changed(array, cast) if array.dtype.kind in "iuO" else _overflowed(array, cast)
-    places = np.argwhere(wrong)
-    if not len(places):
+    if not wrong.any():
         return None
-    place = tuple(int(i) for i in places[0])
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
     return place, brief(array[place].item() if array.dtype.kind != "O" else array[place])
 
 
@@ -106,6 +121,10 @@ def holds(dtype: DType, number) -> bool:
 
 def _changed(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
     """Where integers are others after the cast."""
+    if array.dtype.kind != "O" and cast.dtype.kind in "iu":
+        return (cast.astype(array.dtype) != array) | ((cast < 0) != (array < 0))
+    if array.dtype.kind != "O" and ((array >= -_EXACT) & (array <= _EXACT)).all():
+        return cast.real.astype(np.float64) != array
     pairs = zip(array.ravel().tolist(), cast.ravel(), strict=True)
     return np.array([_integer(after) != before for before, after in pairs], bool).reshape(array.shape)
 

@@ -30,7 +30,7 @@ class _Lowering(Inliner):
             return super()._operation(builder, op, values)
         attributes = dict(op.attributes)
         salt = attributes.pop("salt", None)
-        with builder:
+        with builder, builder.lowering(op):
             values = [self.materialized(builder, value) for value in values]
             builder.salted = None if salt is None else f"{salt}."
             result = builder.value(declared.lowered_by(*values, **attributes))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from fedcore.errors import TypeMismatch, brief
-from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class, not_dense
-from fedcore.types.python_values import as_array, first_not_held, in_dtype
+from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class, explain, fits, not_dense
+from fedcore.types.python_values import as_array, first_not_held, in_dtype, small_number
 
 
 def flatten(value) -> list:
@@ -104,8 +104,6 @@ def tensor_leaf(value, type_: TensorType, path: str = "value"):
     else:
         array, note = _array(value, type_, path)
         have = _tensor_type(array.dtype if array.dtype != object else "str", array.shape)
-    from fedcore.types import explain, fits
-
     if note or not fits(have, type_):
         raise TypeMismatch(explain(f"{path} does not fit", have, type_) + note)
     return array
@@ -116,12 +114,15 @@ _tensor_type = functools.lru_cache(256)(TensorType)  # a state has many leaves o
 
 def _array(value, type_: TensorType, path: str) -> tuple[np.ndarray, str]:
     """The array, and a note where the dtype does not hold its numbers."""
-    problem = not_dense(value)
-    if problem is not None:
-        raise TypeMismatch(f"{path}: {problem}")
+    number = small_number(value, type_.dtype)
+    if number is not None:
+        return number, ""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcV":
         array = np.asarray(value)
         return (array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))), ""
+    problem = not_dense(value)
+    if problem is not None:
+        raise TypeMismatch(f"{path}: {problem}")
     try:
         array = as_array(value)
     except ValueError as error:
