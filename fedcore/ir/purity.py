@@ -3,7 +3,7 @@
 import re
 
 from fedcore.ir.module import Function, Graph, Module, Symbol
-from fedcore.ir.operations import lookup
+from fedcore.ir.registry import lookup
 
 _IMPURE = ("effects", "seeded", "stateful")
 # What draws numbers, keeps state or speaks, by the names of TensorFlow's operations; better one too many than one

@@ -7,6 +7,7 @@ import attrs
 from fedcore.errors import TracingError, shortened
 from fedcore.ir.active import active_builder
 from fedcore.ir.module import Operand
+from fedcore.ir.registry import lookup
 from fedcore.types import FederatedType, FunctionType, StructType, TensorType, Type, contains, member_of
 
 if TYPE_CHECKING:
@@ -120,8 +121,6 @@ class Value:
 
 def _arithmetic(kind: str, left, right) -> Value:
     """`left op right`, one of which may be a Python constant."""
-    from fedcore.ir.operations import lookup
-
     op = lookup(kind)
     if isinstance(left, Value):
         return op(left, right)
@@ -134,8 +133,6 @@ def _arithmetic(kind: str, left, right) -> Value:
 
 def _filled(constant, type_: Type):
     """The constant in every element of a value of the type: the left side says what comes out."""
-    from fedcore.ir.operations import lookup
-
     if isinstance(type_, TensorType) and type_.shape == ():
         return constant
     builder = active_builder()
