@@ -1,8 +1,8 @@
-"""Text to module: the inverse of `printer.py`. Checks the words; what they mean is `verify`'s to check.
+"""Parser: text to module, the inverse of `printer.py`. Checks the syntax; `verify` checks the semantics.
 
-`_RULES` is the notation. Nearly all text is operations as the printer writes them, and word by word they take five
-times as long to read: so `_LINES` makes one token of each. Where the type in such a line is wrong, the text is read
-once more by the rules alone, which tell the place.
+`_RULES` is the grammar. `_LINES` adds a token that matches a whole operation as the printer writes it. This makes
+parsing five times as fast as a token for each word. If the type in such a line is malformed, the text is parsed again
+by `_RULES` alone, which give the position of the error.
 """
 
 import contextvars
@@ -98,7 +98,7 @@ _is_integer = re.compile(r"-?[0-9]+").fullmatch
 
 @attrs.define
 class _Reading:
-    """What one text has said so far; equal pieces are made once."""
+    """State of one parse: the named types, and caches that make equal pieces of text one object."""
 
     type_names: dict[str, Type] = attrs.field(factory=dict)
     types: dict[str, Type] = attrs.field(factory=dict)
@@ -111,7 +111,7 @@ _reading: contextvars.ContextVar[_Reading] = contextvars.ContextVar("fedcore_rea
 
 
 class _Number(str):
-    """A number as written; what it is depends on the type of the literal."""
+    """Text of a number; the type of its literal decides the dtype."""
 
 
 @lark.v_args(inline=True)
@@ -238,7 +238,7 @@ class _ModuleBuilder(TypeBuilder):
 
 def _pieces(pattern: re.Pattern, token: str) -> tuple[str, ...]:
     match = pattern.match(token)
-    assert match is not None  # the token is one because the pattern matched
+    assert match is not None  # the lexer made the token by this pattern
     return match.groups()
 
 
@@ -247,7 +247,7 @@ def _operand(token: lark.Token) -> Operand:
 
 
 def _operand_of(token: lark.Token, text: str) -> Operand:
-    """The operand that `text` writes; `token` says where it stands."""
+    """Parses an operand; `token` gives the position for errors."""
     known = _reading.get().names
     if text not in known:
         name = _unquoted(token, text[1:]) if text[1] == '"' else text[1:]
@@ -277,7 +277,7 @@ def _plain_values(token, attributes: dict) -> dict:
 
 
 def _plain(token, value):
-    """Numbers outside literals are ints, or floats where they are written so."""
+    """The value of an attribute: a number is a float if it has a point or an exponent, else an int."""
     if isinstance(value, tuple):
         return tuple([_plain(token, v) for v in value])
     if not isinstance(value, _Number):
@@ -349,7 +349,7 @@ def _parser(*, lines: bool) -> lark.Lark:
 
 
 def parse_module(text: str) -> Module:
-    """The module that the text writes. Its graphs are named by digest; their bytes are not in the text.
+    """Parses a module. The text names graphs by digest; the module lacks their bytes.
 
     Raises:
         ParseError: with the line, the column, a caret and what was expected.
@@ -363,7 +363,7 @@ def parse_module(text: str) -> Module:
 
 
 class _WrongLine(Exception):
-    """A `LINE` holds what is no type."""
+    """The type in a `LINE` is malformed."""
 
 
 def _type_in_line(text: str) -> Any:
