@@ -12,9 +12,9 @@ from fedcore.ir.renaming import form_of, operation_form
 
 @compiler_pass("cse")
 def cse(module: Module) -> Module:
-    """Computes once what is computed twice: equal operations of a function, and equal functions and graphs.
+    """Common subexpression elimination: merges equal operations of a function, and equal functions and graphs.
 
-    Calls of what draws numbers, keeps state or has effects are never merged, nor are operations of a plan.
+    Calls of symbols that draw random numbers, keep state or have effects are never merged, nor are operations of plans.
     """
     merging = _Merging(module)
     functions = tuple(merging.function(f) for f in module.functions)
@@ -24,7 +24,7 @@ def cse(module: Module) -> Module:
 class _Merging:
     def __init__(self, module: Module):
         self.pure = pure_symbols(module)
-        self.same: dict[str, str] = {}  # a symbol, and the first that is equal to it
+        self.same: dict[str, str] = {}  # by symbol, the first symbol that is equal to it
         self._first: dict[Hashable, str] = {}
         for graph in module.graphs:
             self._found(graph.name, (graph.digest, graph.type, tuple(sorted(graph.attributes.items()))))
@@ -33,7 +33,7 @@ class _Merging:
         self.same[name] = self._first.setdefault(form, name) if name in self.pure else name
 
     def function(self, function: Function) -> Function:
-        known = {p.name: p.name for p in function.parameters}  # what stands for each binding
+        known = {p.name: p.name for p in function.parameters}  # by binding, the first binding that is equal to it
         first: dict[Hashable, str] = {}
         kept = []
         for op in function.operations:
