@@ -42,9 +42,9 @@ def code_digest() -> str | None:
         return None
     walk = _Walk()
     try:
-        for one in sorted(registered_passes().values(), key=lambda p: p.name):
-            if _is_foreign(one.run):
-                walk.add(one.name, one.run)
+        for pass_ in sorted(registered_passes().values(), key=lambda p: p.name):
+            if _is_foreign(pass_.run):
+                walk.add(pass_.name, pass_.run)
         for op in sorted(registered().values(), key=lambda o: o.name):
             if any(map(_is_foreign, op.functions())):
                 walk.add(op.name, *op.facts(), *op.functions())

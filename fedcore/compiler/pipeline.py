@@ -122,7 +122,7 @@ def parse_pipeline(text: str) -> list[tuple[Pass, dict[str, object]]]:
     Raises:
         FedcoreError: a pass or an option is unknown; the message lists the known ones.
     """
-    return [(one := get_pass(name), _options(one, options)) for name, options in _items(text)]
+    return [(pass_ := get_pass(name), _options(pass_, options)) for name, options in _items(text)]
 
 
 def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -154,23 +154,23 @@ def _pairs(name: str, text: str) -> dict[str, str]:
     return given
 
 
-def _options(one: Pass, given: dict[str, str]) -> dict[str, object]:
-    known = one.options()
+def _options(pass_: Pass, given: dict[str, str]) -> dict[str, object]:
+    known = pass_.options()
     for key, value in given.items():
         if key not in known:
             text = f"{key}={value}"
-            raise FedcoreError(f"the pass {one.name} has no option {text!r}; it has {', '.join(known) or 'none'}")
-    return {key: _option_value(one, key, value, known[key]) for key, value in given.items()}
+            raise FedcoreError(f"the pass {pass_.name} has no option {text!r}; it has {', '.join(known) or 'none'}")
+    return {key: _option_value(pass_, key, value, known[key]) for key, value in given.items()}
 
 
-def _option_value(one: Pass, key: str, value: str, default):
+def _option_value(pass_: Pass, key: str, value: str, default):
     if isinstance(default, bool):
         if value not in ("true", "false"):
-            raise FedcoreError(f"the option {key} of {one.name} is true or false, not {value!r}")
+            raise FedcoreError(f"the option {key} of {pass_.name} is true or false, not {value!r}")
         return value == "true"
     if isinstance(default, int):
         if not re.fullmatch(r"-?[0-9]+", value):
-            raise FedcoreError(f"the option {key} of {one.name} is a whole number, not {value!r}")
+            raise FedcoreError(f"the option {key} of {pass_.name} is a whole number, not {value!r}")
         return int(value)
     return value
 
@@ -179,14 +179,14 @@ def run_passes(
     module: Module, pipeline: str = DEFAULT_PIPELINE, *, verify_each: bool = False
 ) -> Iterator[tuple[Pass, Module]]:
     """Yields each pass with the module after it; a pass that changed nothing yields the same object."""
-    for one, options in parse_pipeline(pipeline):
-        module = one.run(module, **options)
+    for pass_, options in parse_pipeline(pipeline):
+        module = pass_.run(module, **options)
         if verify_each:
             try:
                 verify(module)
             except FedcoreError as error:
-                raise FedcoreError(f"after the pass {one.name}: {error}") from None
-        yield one, module
+                raise FedcoreError(f"after the pass {pass_.name}: {error}") from None
+        yield pass_, module
 
 
 def compile_module(module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module:

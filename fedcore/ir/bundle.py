@@ -47,7 +47,7 @@ def to_bytes(module: Module) -> bytes:
     Raises:
         FedcoreError: the module lacks the bytes of a graph.
     """
-    module, arrays = with_arrays_apart(module)
+    module, arrays = with_external_arrays(module)
     blobs = {graph.digest: module.blob(graph.digest) for graph in module.graphs} | arrays
     text = print_module(module).encode()
     if not blobs:
@@ -66,7 +66,7 @@ def _write(file: zipfile.ZipFile, name: str, data: bytes) -> None:
     file.writestr(info, data)
 
 
-def with_arrays_apart(module: Module) -> tuple[Module, dict[str, bytes]]:
+def with_external_arrays(module: Module) -> tuple[Module, dict[str, bytes]]:
     """The module with a `Blob` in place of each large literal, and the bytes by digest."""
     blobs: dict[str, bytes] = {}
 
@@ -82,7 +82,7 @@ def with_arrays_apart(module: Module) -> tuple[Module, dict[str, bytes]]:
 
 
 def _with_arrays(module: Module, blobs: Mapping[str, bytes]) -> Module:
-    """The inverse of `with_arrays_apart`."""
+    """The inverse of `with_external_arrays`."""
 
     def joined(op: Operation) -> Operation:
         value = op.attributes.get("value")

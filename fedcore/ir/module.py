@@ -258,10 +258,10 @@ class Module:
         """SHA-256 of the text without locations, with large literals written as digests."""
         if self._digest is not None:
             return self._digest
-        from fedcore.ir.bundle import with_arrays_apart
+        from fedcore.ir.bundle import with_external_arrays
         from fedcore.ir.printer import print_module
 
-        digest = digest_of(print_module(with_arrays_apart(self)[0], locations=False).encode())
+        digest = digest_of(print_module(with_external_arrays(self)[0], locations=False).encode())
         object.__setattr__(self, "_digest", digest)
         return digest
 

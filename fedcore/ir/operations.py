@@ -266,7 +266,7 @@ def intrinsic(
 
     Args:
         signature: parameters, result and kinds, as in `({T}@CLIENTS -> T@SERVER) where T: numeric`.
-        level: "placed" for operations between placements, "local" for those inside one.
+        level: "placed" for operations on placed values, "local" for operations inside one placement.
         attributes: the parameters that are attributes, not operands; `placement` selects the alternative.
         rule: `rule(name, operand_types, attributes)` raises `TypeMismatch` for conditions that the signature cannot
             express.

@@ -97,7 +97,7 @@ _is_integer = re.compile(r"-?[0-9]+").fullmatch
 
 
 @attrs.define
-class _Reading:
+class _ParseState:
     """State of one parse: the named types, and caches that make equal pieces of text one object."""
 
     type_names: dict[str, Type] = attrs.field(factory=dict)
@@ -107,7 +107,7 @@ class _Reading:
     locations: dict[str, Location] = attrs.field(factory=dict)
 
 
-_reading: contextvars.ContextVar[_Reading] = contextvars.ContextVar("fedcore_reading")
+_state: contextvars.ContextVar[_ParseState] = contextvars.ContextVar("fedcore_parse_state")
 
 
 class _Number(str):
@@ -127,10 +127,10 @@ class _ModuleBuilder(TypeBuilder):
     def type_name(self, name, type_):
         if not name[0].isupper():
             raise Refused(name, "the name of a type starts with a capital letter")
-        _reading.get().type_names[str(name)] = type_
+        _state.get().type_names[str(name)] = type_
 
     def named(self, name):
-        known = _reading.get().type_names
+        known = _state.get().type_names
         return known[name] if name in known else super().named(name)
 
     def graph(self, name, type_, digest, attributes=None):
@@ -177,13 +177,13 @@ class _ModuleBuilder(TypeBuilder):
 
     def line(self, token, *rest):
         name, kind, operands, type_ = _pieces(_line, token)
-        reading = _reading.get()
-        if type_ not in reading.types:
-            reading.types[type_] = _type_in_line(type_)
-        if operands not in reading.operands:
-            reading.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
+        state = _state.get()
+        if type_ not in state.types:
+            state.types[type_] = _type_in_line(type_)
+        if operands not in state.operands:
+            state.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
         first = lark.Token.new_borrow_pos("REF", name, token) if rest or name[1] == '"' else name
-        return self.operation(first, kind, reading.operands[operands], reading.types[type_], *rest)
+        return self.operation(first, kind, state.operands[operands], state.types[type_], *rest)
 
     def operands(self, opening, *operands):
         return tuple(map(_operand, operands))
@@ -229,7 +229,7 @@ class _ModuleBuilder(TypeBuilder):
         return Location(_unquoted(file, file), int(line))
 
     def place(self, token):
-        known = _reading.get().locations
+        known = _state.get().locations
         if token not in known:
             file, line = _pieces(_place, token)
             known[token] = Location(file, int(line))
@@ -248,7 +248,7 @@ def _operand(token: lark.Token) -> Operand:
 
 def _operand_of(token: lark.Token, text: str) -> Operand:
     """Parses an operand; `token` gives the position for errors."""
-    known = _reading.get().names
+    known = _state.get().names
     if text not in known:
         name = _unquoted(token, text[1:]) if text[1] == '"' else text[1:]
         known[text] = Ref(name) if text[0] == "%" else Symbol(name)
@@ -374,8 +374,8 @@ def _type_in_line(text: str) -> Any:
 
 
 def _read(text: str, *, lines: bool) -> Any:
-    token = _reading.set(_Reading())
+    token = _state.set(_ParseState())
     try:
         return parse_with(_parser(lines=lines), text, start="module", words=_WORDS)
     finally:
-        _reading.reset(token)
+        _state.reset(token)

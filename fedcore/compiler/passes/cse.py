@@ -27,9 +27,9 @@ class _Merging:
         self.same: dict[str, str] = {}  # by symbol, the first symbol that is equal to it
         self._first: dict[Hashable, str] = {}
         for graph in module.graphs:
-            self._found(graph.name, (graph.digest, graph.type, tuple(sorted(graph.attributes.items()))))
+            self._add_symbol(graph.name, (graph.digest, graph.type, tuple(sorted(graph.attributes.items()))))
 
-    def _found(self, name: str, form: Hashable) -> None:
+    def _add_symbol(self, name: str, form: Hashable) -> None:
         self.same[name] = self._first.setdefault(form, name) if name in self.pure else name
 
     def function(self, function: Function) -> Function:
@@ -45,7 +45,7 @@ class _Merging:
         if merged == function:
             merged = function
         if function.placement is None:
-            self._found(function.name, form_of(merged, self.same))
+            self._add_symbol(function.name, form_of(merged, self.same))
         else:
             self.same[function.name] = function.name
         return merged

@@ -36,7 +36,7 @@ from fedcore.ir.operations import lookup
 from fedcore.ir.structural import item
 from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, member_of
 
-_FREE = ("struct", "item")
+_STRUCTURAL = ("struct", "item")
 
 
 @compiler_pass("dead-leaf-elimination")
@@ -65,7 +65,7 @@ def _form(function: Function) -> tuple:
     work = tuple(
         (op.kind, op.type, *(types[o.name] for o in op.operands if isinstance(o, Ref)))
         for op in function.operations
-        if op.kind not in _FREE
+        if op.kind not in _STRUCTURAL
     )
     return tuple(p.type for p in function.parameters), work, function.result_type
 
@@ -80,7 +80,7 @@ class _Held:
     parts: dict[int, "_Tree"] = attrs.field(factory=dict)
 
     @functools.cached_property
-    def left(self) -> dict[int, int]:
+    def positions(self) -> dict[int, int]:
         """Positions in `value` of the elements of `type` that have kept leaves."""
         kept = [bool(mine) for _, _, mine in split(StructType(elements_of(self.type)), self.kept)]
         return {i: position for position, i in enumerate(i for i, mine in enumerate(kept) if mine)}
@@ -111,9 +111,9 @@ class _Body:
         kept = within(tree.kept, start_of(tree.type, index), elements_of(tree.type)[index])
         if not kept:
             return None
-        position, value = tree.left, tree.value
-        if len(position) > 1 or len(tree.kept) == count(tree.type):  # else the value is the only kept element
-            value = item.emit([value], builder=self.builder, index=position[index])
+        positions, value = tree.positions, tree.value
+        if len(positions) > 1 or len(tree.kept) == count(tree.type):  # else the value is the only kept element
+            value = item.emit([value], builder=self.builder, index=positions[index])
         return _Held(value, _element_type(tree.type, index), kept)
 
     def value(self, tree: _Tree, type_: Type, wanted: Leaves) -> Value:

@@ -7,7 +7,7 @@ from fedcore.ir import Constant, Function, Module, Operation, Ref
 from fedcore.ir.operations import LOCAL, lookup
 from fedcore.types import TensorType
 
-_KEPT = ("literal", "struct", "item", "call", "bind")
+_NOT_FOLDED = ("literal", "struct", "item", "call", "bind")
 _KINDS = "biuf"
 _DTYPES = ("float32", "float64")
 
@@ -32,7 +32,7 @@ def _folded(function: Function, max_elements: int) -> Function:
     for op in function.operations:
         made = op
         operands = [known[o.name] for o in op.operands if isinstance(o, Ref) and o.name in known]
-        foldable = op.operands and len(operands) == len(op.operands) and op.kind not in _KEPT
+        foldable = op.operands and len(operands) == len(op.operands) and op.kind not in _NOT_FOLDED
         if foldable and lookup(op.kind).level == LOCAL:
             value = _value(op, operands, [types[o.name] for o in operands], max_elements)
             if value is not None:
