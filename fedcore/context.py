@@ -21,7 +21,7 @@ from fedcore.errors import FedcoreError, TypeMismatch, VerifyError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.first_use import in_a_thread
-from fedcore.ir.operations import declarations
+from fedcore.ir.registry import declarations
 from fedcore.lru_cache import LruCache
 from fedcore.runtime.forked import check_not_forked
 from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # of learning, which sees no runtime

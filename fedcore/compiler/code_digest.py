@@ -24,39 +24,39 @@ _MADE_WITH = ("tensorflow", "keras", "numpy", "ml_dtypes")
 _STARTED = time.time()
 
 
-class Unknown(Exception):
-    """Code that cannot be told from other code by its content."""
+class NoDigest(Exception):
+    """An object whose content cannot be digested."""
 
 
 def code_digest() -> str | None:
-    """Names the code that decides plans; None where it cannot be told from other code.
+    """Digest of all code that determines plans; None if some of this code cannot be digested.
 
     Guarantees:
       - Changes with each source file of fedcore and with the versions of the packages that it uses.
-      - Changes with each pass and operation of a third party: its code, and the functions, modules and constants that
-        it refers to, and these in turn.
-      - Lines, comments and names of files of third parties do not show in it.
+      - Changes with each pass, operation, kernel and batching rule of a third party: with its code, and recursively
+        with the functions, modules and constants that it refers to.
+      - Does not change with line numbers, comments and file names of third parties.
     """
     own = _own_sources()
     if own is None:
         return None
     walk = _Walk()
     try:
-        for one in sorted(registered_passes().values(), key=lambda p: p.name):
-            if _is_foreign(one.run):
-                walk.add(one.name, one.run)
+        for pass_ in sorted(registered_passes().values(), key=lambda p: p.name):
+            if _is_foreign(pass_.run):
+                walk.add(pass_.name, pass_.run)
         for op in sorted(registered().values(), key=lambda o: o.name):
             if any(map(_is_foreign, op.functions())):
                 walk.add(op.name, *op.facts(), *op.functions())
         for name, fn in _rules():
             walk.add(name, fn)
-    except Unknown:
+    except NoDigest:
         return None
     return hashlib.sha256("\n".join([own, *versions(), *walk.found]).encode(errors="replace")).hexdigest()
 
 
 def _rules() -> list[tuple[str, Callable]]:
-    """Kernels and batching rules of third parties; none where that part of fedcore has not been imported."""
+    """Kernels and batching rules of third parties; a table whose module is not imported has none."""
     tables = (("graphs.stages.kernels", "kernels"), ("graphs.batched.batched_value", "batching_rules"))
     found: list[tuple[str, Callable]] = []
     for module, table in tables:
@@ -67,7 +67,7 @@ def _rules() -> list[tuple[str, Callable]]:
 
 @functools.cache
 def _own_sources() -> str | None:
-    """Of all source files; None where one has changed since this process began, and may have been read before."""
+    """Digest of the source files; None if a file changed since this process began, so the imported code may differ."""
     digest = hashlib.sha256()
     root = Path(fedcore.__file__).parent
     for file in sorted(root.rglob("*.py")):
@@ -79,7 +79,7 @@ def _own_sources() -> str | None:
 
 @functools.cache
 def versions() -> tuple[str, ...]:
-    """What decides plans beside fedcore's own code."""
+    """Versions of fedcore, Python and the packages that determine plans."""
     own = (f"fedcore {fedcore.__version__}", f"python {sys.version_info[:2]}")
     return (*own, *(f"{name} {_version(name)}" for name in _MADE_WITH))
 
@@ -93,19 +93,19 @@ def _version(name: str) -> str:
 
 
 class _Walk:
-    """The content of functions and of what they refer to, as lines of text."""
+    """Content of functions and of the objects that they refer to, as lines of text."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
         self._numbers: dict[int, int] = {}
-        self._alive: list[object] = []  # so that no number is given to two objects
+        self._alive: list[object] = []  # keeps the ids in use
 
     def add(self, *values) -> None:
         for value in values:
             self._add(value)
 
     def _add(self, value) -> None:
-        """Each object once; where it comes again, its number stands."""
+        """Adds an object; a repeated object adds only its number."""
         if isinstance(value, str | bytes | int | float | complex | None | types.EllipsisType):
             self.found.append(f"{type(value).__name__} {value!r}")
             return
@@ -159,7 +159,7 @@ class _Walk:
         elif attrs.has(type(value)) and type(value).__module__.partition(".")[0] == "fedcore":
             yield repr(value)  # types, placements
         else:
-            raise Unknown
+            raise NoDigest
 
 
 def _is_foreign(fn) -> bool:
@@ -171,7 +171,10 @@ def _top(name: str | None) -> str:
 
 
 def _installed(value) -> str | None:
-    """The name of what fedcore, Python or an installed package defines, with the package's version and the source."""
+    """Identity of an object that fedcore, Python or an installed package defines; None for every other object.
+
+    It is the qualified name; for an installed package also its version and the digest of the source file.
+    """
     if isinstance(value, types.ModuleType):
         of = value.__name__
     elif isinstance(value, type) or hasattr(value, "__qualname__"):
@@ -227,7 +230,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _module_parts(module: types.ModuleType) -> Iterator:
-    """Its public and private functions, classes, modules and constants; Python's own entries are left out."""
+    """The module's globals except dunder names: functions, classes, modules and constants."""
     for name, value in sorted(vars(module).items()):
         if not (name.startswith("__") and name.endswith("__")):
             yield from (name, value)

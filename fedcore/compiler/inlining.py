@@ -1,4 +1,4 @@
-"""Copies functions into a new module while calls among them are replaced by what they call."""
+"""Inliner: copies functions into a new module, with each call of a function replaced by its body."""
 
 import inspect
 from typing import Any
@@ -21,7 +21,7 @@ _PLACES = {"federated_map": None, "federated_apply": "SERVER"}
 
 @attrs.frozen
 class Bound:
-    """A function with its leading arguments, not yet appended: a lambda with what it captured."""
+    """Partial application whose `bind` is not emitted: a lambda and its captured values."""
 
     function: Value
     captured: tuple[Value, ...]
@@ -31,13 +31,13 @@ class Inliner:
     """Rebuilds functions of `module` in `target`.
 
     Guarantees:
-      - Graphs stay calls; functions that are called are replaced by their operations.
-      - Every operation keeps the location it had.
-      - Equal calls of one function body are written out once.
-      - Functions nest on a stack of their own, not on Python's.
+      - Calls of functions are replaced by the operations of the callee; calls of graphs stay.
+      - Every operation keeps its location.
+      - Duplicate calls in a function are inlined once.
+      - Calls nest on an explicit stack, not on Python's.
 
     Raises:
-        FedcoreError: the program is too large without calls.
+        FedcoreError: the program is too large after inlining.
     """
 
     def __init__(self, module: Module, target: ModuleBuilder):
@@ -46,7 +46,7 @@ class Inliner:
         self.target = target
         self._module = module
         self._names: dict[str, str] = {}
-        self._sources: dict[str, Function | Graph] = {}  # by the names that they have in the target
+        self._sources: dict[str, Function | Graph] = {}  # by name in the target
         self._equal: dict[str, dict[str, str]] = {}
         target.blobs.update(module.blobs)
 
@@ -55,7 +55,7 @@ class Inliner:
         return run_steps(self._function(module.main))
 
     def symbol(self, builder: Builder, name: str) -> Value:
-        """The symbol in the target module, added there when first asked for."""
+        """The symbol in the target module; added there on first use."""
         return run_steps(self._symbol(builder, name))
 
     def _symbol(self, builder: Builder, name: str) -> Steps:
@@ -79,10 +79,10 @@ class Inliner:
         )
 
     def body(self, builder: Builder, function: Function, arguments: list, salt: str = ""):
-        """Appends the function's operations on `arguments`; returns what stands for its result.
+        """Appends the function's operations on `arguments`; returns its result, a Value or a `Bound`.
 
         Args:
-            salt: of the call that is replaced; those of the operations are joined to it.
+            salt: salt of the inlined call, which is joined in front of the salts of the operations.
         """
         return run_steps(self._body(builder, function, arguments, salt))
 
@@ -90,7 +90,7 @@ class Inliner:
         if len(arguments) < len(function.parameters):
             *first, last = arguments
             arguments = [*first, *(element(builder, last, i) for i in range(len(last)))]
-        if len(arguments) > len(function.parameters):  # the last parameter is a struct of what comes last
+        if len(arguments) > len(function.parameters):  # the last parameter is a struct of the surplus arguments
             alone, packed = len(function.parameters) - 1, member_of(function.parameters[-1].type)
             assert isinstance(packed, StructType)
             parts = [self.materialized(builder, a) for a in arguments[alone:]]
@@ -117,8 +117,10 @@ class Inliner:
         return (yield self._symbol(builder, result.name)) if isinstance(result, Symbol) else known[result.name]
 
     def _conformed(self, builder: Builder, value, wanted: Type):
-        """An argument with the parameter's names and containers, and as a value of each client where the parameter is
-        one: what the function returns keeps its type. Shapes may be narrower."""
+        """Converts an argument to its parameter's type, up to shapes, so that the function's result keeps its type.
+
+        Changes names and containers, and maps an all-equal value to a value of each client.
+        """
         if not isinstance(value, Value) or value.type == wanted:
             return value
         type_ = _named_as(value.type, wanted)
@@ -142,7 +144,7 @@ class Inliner:
                 return self._placed_with_captures(builder, op, values)
             values = [self.materialized(builder, v) for v in values]
         type_ = op.type
-        if op.kind == "struct" and isinstance(type_, StructType):  # its parts may have become of narrower types
+        if op.kind == "struct" and isinstance(type_, StructType):  # the elements may have narrower types now
             type_ = type_.with_types([v.type for v in values])
         return builder.append(op.kind, values, type_, op.attributes)
 
@@ -175,16 +177,17 @@ class Inliner:
         return call.emit([callee, *values], builder=builder, **op.attributes)
 
     def target_function(self, name: str) -> Function | Graph:
-        """A symbol of the target as it stands in the source module."""
+        """The function or graph of the source module whose copy has the name in the target."""
         return self._sources[name]
 
     def materialized(self, builder: Builder, value) -> Value:
+        """The value; emits the `bind` of a `Bound`."""
         if not isinstance(value, Bound):
             return value
         return bind.emit([value.function, *value.captured], builder=builder)
 
     def _placed_with_captures(self, builder: Builder, op: Operation, values: list) -> Value:
-        """What a mapped lambda captured becomes part of the value it is mapped over."""
+        """Maps a lambda with captures, by a zip of the captured values and the argument."""
         if op.kind not in _PLACES:
             raise FedcoreError(
                 f"{op.kind} ({op.location}): its functions may capture constants only; put what they need into the "
@@ -208,7 +211,7 @@ class Inliner:
 
 
 def _named_as(have: Type, want: Type) -> Type:
-    """`have` with the names and containers of `want`, which it fits; all equal only where `want` is."""
+    """`have`, which fits `want`, with its names, containers and all-equal bits."""
     if isinstance(have, StructType) and isinstance(want, StructType):
         return want.with_types([_named_as(h, w) for h, w in zip(have.types, want.types, strict=True)])
     if isinstance(have, FederatedType) and isinstance(want, FederatedType) and (_is_server(want) or not want.all_equal):
@@ -227,7 +230,7 @@ def _salted(op: Operation, salt: str) -> Operation:
 
 
 def element(builder: Builder, value: Value, index: int) -> Value:
-    """Element `index` of a struct: what the struct was made of, where that is known here."""
+    """Element `index` of a struct: the operand of the `struct` in this function that made it, else a new `item`."""
     made = builder.operation(value)
     operand = made.operands[index] if made is not None and made.kind == "struct" else None
     if isinstance(operand, Ref):
@@ -236,7 +239,7 @@ def element(builder: Builder, value: Value, index: int) -> Value:
 
 
 def with_parameters(fn, count: int):
-    """`fn` under a signature of `count` parameters, as tracing reads it."""
+    """`fn` with a `__signature__` of `count` parameters, which tracing inspects."""
 
     def traced(*arguments):
         return fn(*arguments)

@@ -1,8 +1,8 @@
 """Value numbering of a plan's leaves: equal numbers are equal tensors.
 
-In: a plan. Out: for each value at its top level one number for each leaf; for `run(@server, %s)`, whose stage returns
-`struct(%s, call(@next, %s))`, the numbers of `%s` and of the call's result. Structs, items, stages at the server and
-the results of graphs are seen through; the result of any other operation has new numbers.
+In: a plan. Out: for each value of its main function one number for each leaf; for `run(@server, %s)`, whose stage
+returns `struct(%s, call(@next, %s))`, the numbers of `%s` and of the call's result. Structs, items, broadcasts, server
+stages and graphs pass numbers on; the result of any other operation has new numbers.
 """
 
 from collections.abc import Hashable
@@ -15,7 +15,11 @@ Numbers = list[int]
 
 
 class LeafOrigins:
-    """Guarantees: each operation of the plan is looked at once for every stage call."""
+    """Value numbers of a plan: `of` by binding of main, and the set `constants` of the numbers of constants.
+
+    Guarantees:
+      - Visits the operations of a stage once for each run of it.
+    """
 
     def __init__(self, module: Module):
         self.constants: set[int] = set()

@@ -11,36 +11,37 @@ from fedcore.ir import Module, bundle, verify
 from fedcore.types import explain, fits
 
 PROGRAM = "program"
-"""The attribute of a plan's main function that names the traced program by its digest."""
+"""Attribute of a plan's main function: the digest of the traced program."""
 
 
 def pinned(plan: Module, program: str) -> Module:
-    """The plan with the digest of the traced program that it is for."""
+    """The plan with the digest of its traced program as an attribute."""
     main = attrs.evolve(plan.main, attributes={**plan.main.attributes, PROGRAM: program})
     return attrs.evolve(plan, functions=(*plan.functions[:-1], main))
 
 
 class PinnedPlans:
-    """Plans by the programs that they are for.
+    """Pinned plans by program.
 
     Guarantees:
-      - A program runs by its pinned plan or by the compiler's, never by one that was made for another program.
+      - A program never gets a plan that was made for another program.
     """
 
     def __init__(self, plans: Iterable[tuple[str, Module]]):
-        """`plans`: each with the name of where it comes from, for messages."""
+        """`plans`: pairs of a source, for messages, and a plan."""
         self._plans: dict[str, tuple[str, Module]] = {}
         for source, plan in plans:
             self._plans[_program_of(source, plan)] = (source, plan)
 
     @classmethod
     def read(cls, path: str | os.PathLike, *, trusted: bool = False) -> "PinnedPlans":
-        """The plans of a `.fed` file, or of all that a directory holds.
+        """The plans of a `.fed` file, or of all `.fed` files in a directory.
 
         Args:
-            trusted: their graphs may hold any operation.
+            trusted: the graphs may hold any operation.
         Raises:
-            FedcoreError: there is none, or a file is no pinned plan, or its graphs hold what a file may not.
+            FedcoreError: there is no file, a file is not a pinned plan, or its graphs hold operations that are not
+                allowed.
         """
         path = Path(path)
         files = sorted(path.glob("*.fed")) if path.is_dir() else [path]
@@ -52,7 +53,7 @@ class PinnedPlans:
         """The plan for a traced module.
 
         Raises:
-            TypeMismatch: the plan says that it is for the module, but has another type.
+            TypeMismatch: the plan names the module's digest, but has another type.
         """
         found = self._plans.get(module.digest())
         if found is None:
@@ -64,7 +65,7 @@ class PinnedPlans:
         return plan
 
     def note(self, module: Module) -> str | None:
-        """What to tell a user who pinned a plan for what the module was before."""
+        """Warning about a plan that is pinned for an earlier version of the module, by the name of main; else None."""
         if module.digest() in self._plans:
             return None
         name = module.main.name

@@ -1,4 +1,4 @@
-"""Passes by name, and pipelines of them as one line of text."""
+"""Registry of passes, and pipelines written as one line of text."""
 
 import functools
 import inspect
@@ -16,11 +16,11 @@ PLANNING = "partition,dead-leaf-elimination,fuse,plan"
 DEFAULT_PIPELINE = f"{LOWERING},{PLANNING}"
 
 NAMED = {"default": DEFAULT_PIPELINE, "lowering": LOWERING, "planning": PLANNING}
-"""Pipelines that have a name: `default,mine` and `lowering,mine,planning` put a pass into the default one."""
+"""Named pipelines: `default,mine` and `lowering,mine,planning` add a pass to the default pipeline."""
 
 
 def pipeline_with(plan_options: Mapping[str, object], pipeline: str = "default") -> str:
-    """The pipeline, names of pipelines written out, with options of its pass `plan` where it has none of its own."""
+    """The pipeline with named pipelines expanded, and with these options of `plan` unless it sets them itself."""
     return _expanded(pipeline, tuple(sorted((key, str(value).lower()) for key, value in plan_options.items())))
 
 
@@ -37,7 +37,7 @@ def _written(name: str, options: Mapping[str, str]) -> str:
     return f"{name}{{{','.join(f'{key}={value}' for key, value in options.items())}}}" if options else name
 
 
-# Our own passes are imported when named; passes from elsewhere register when their module is imported.
+# Built-in passes are imported when they are named; a third party's pass registers when its module is imported.
 BUILT_IN = (
     "inline",
     "lower-intrinsics",
@@ -59,7 +59,7 @@ _registrations = 0
 
 
 def registrations() -> int:
-    """How many passes have been registered, again or from elsewhere: compiled plans may be out of date."""
+    """Number of registrations of third parties' passes and of replacements. Compiled plans are stale when it grows."""
     return _registrations
 
 
@@ -97,7 +97,7 @@ def compiler_pass(name: str, *, idempotent: bool = True):
 
 
 def get_pass(name: str) -> Pass:
-    if name in BUILT_IN:  # one that is registered may lack the rest of its module yet
+    if name in BUILT_IN:  # also when it is registered: the import of the rest of its module may not have ended
         imported(f"fedcore.compiler.passes.{name.replace('-', '_')}")
     if name not in _registry:
         raise FedcoreError(f"no pass is called {name!r}; there are {', '.join(sorted({*BUILT_IN, *_registry}))}")
@@ -105,7 +105,7 @@ def get_pass(name: str) -> Pass:
 
 
 def registered_passes() -> dict[str, Pass]:
-    """Those whose module has been imported, by name."""
+    """The passes whose modules are imported, by name."""
     return dict(_registry)
 
 
@@ -117,16 +117,16 @@ _ITEM = re.compile(r"\s*([A-Za-z0-9_\-]+)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
 
 
 def parse_pipeline(text: str) -> list[tuple[Pass, dict[str, object]]]:
-    """`a,b{option=1}` as passes with their options. `default` stands for the passes of the default pipeline.
+    """Parses `a,b{option=1}` to passes with their options; named pipelines such as `default` are expanded.
 
     Raises:
         FedcoreError: a pass or an option is unknown; the message lists the known ones.
     """
-    return [(one := get_pass(name), _options(one, options)) for name, options in _items(text)]
+    return [(pass_ := get_pass(name), _options(pass_, options)) for name, options in _items(text)]
 
 
 def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """The names of a pipeline with their options as written; names of pipelines are written out."""
+    """The pass names of a pipeline with their unparsed options; named pipelines are expanded."""
     position = 0
     while position < len(text):
         match = _ITEM.match(text, position)
@@ -154,23 +154,23 @@ def _pairs(name: str, text: str) -> dict[str, str]:
     return given
 
 
-def _options(one: Pass, given: dict[str, str]) -> dict[str, object]:
-    known = one.options()
+def _options(pass_: Pass, given: dict[str, str]) -> dict[str, object]:
+    known = pass_.options()
     for key, value in given.items():
         if key not in known:
             text = f"{key}={value}"
-            raise FedcoreError(f"the pass {one.name} has no option {text!r}; it has {', '.join(known) or 'none'}")
-    return {key: _option_value(one, key, value, known[key]) for key, value in given.items()}
+            raise FedcoreError(f"the pass {pass_.name} has no option {text!r}; it has {', '.join(known) or 'none'}")
+    return {key: _option_value(pass_, key, value, known[key]) for key, value in given.items()}
 
 
-def _option_value(one: Pass, key: str, value: str, default):
+def _option_value(pass_: Pass, key: str, value: str, default):
     if isinstance(default, bool):
         if value not in ("true", "false"):
-            raise FedcoreError(f"the option {key} of {one.name} is true or false, not {value!r}")
+            raise FedcoreError(f"the option {key} of {pass_.name} is true or false, not {value!r}")
         return value == "true"
     if isinstance(default, int):
         if not re.fullmatch(r"-?[0-9]+", value):
-            raise FedcoreError(f"the option {key} of {one.name} is a whole number, not {value!r}")
+            raise FedcoreError(f"the option {key} of {pass_.name} is a whole number, not {value!r}")
         return int(value)
     return value
 
@@ -179,14 +179,14 @@ def run_passes(
     module: Module, pipeline: str = DEFAULT_PIPELINE, *, verify_each: bool = False
 ) -> Iterator[tuple[Pass, Module]]:
     """Yields each pass with the module after it; a pass that changed nothing yields the same object."""
-    for one, options in parse_pipeline(pipeline):
-        module = one.run(module, **options)
+    for pass_, options in parse_pipeline(pipeline):
+        module = pass_.run(module, **options)
         if verify_each:
             try:
                 verify(module)
             except FedcoreError as error:
-                raise FedcoreError(f"after the pass {one.name}: {error}") from None
-        yield one, module
+                raise FedcoreError(f"after the pass {pass_.name}: {error}") from None
+        yield pass_, module
 
 
 def compile_module(module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module:

@@ -1,4 +1,4 @@
-"""The symbols that a module's main function needs."""
+"""Reachability of symbols."""
 
 from collections.abc import Container
 
@@ -9,7 +9,7 @@ from fedcore.ir.purity import symbols_of
 
 
 def named_by(module: Module, name: str, *, known: Container[str] = ()) -> list[str]:
-    """The symbol and those that it names, directly or not: each after the ones that it names, `known` ones left out."""
+    """Symbols reachable from `name`, callees before callers, without the `known` symbols."""
     order: list[str] = []
     seen: set[str] = set()
     stack = [(name, False)]
@@ -28,7 +28,7 @@ def named_by(module: Module, name: str, *, known: Container[str] = ()) -> list[s
 
 
 def reachable(module: Module, functions: tuple[Function, ...] | None = None) -> Module:
-    """The module with `functions` in place of its own, and without the symbols that nobody names."""
+    """The module with these functions (default: its own), without the symbols that its main does not reach."""
     functions = module.functions if functions is None else functions
     named = {functions[-1].name}
     for function in reversed(functions):

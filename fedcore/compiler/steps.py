@@ -1,14 +1,14 @@
-"""Nested work on a stack of its own: programs nest deeper than Python's calls do."""
+"""Trampoline: recursive functions on an explicit stack, since programs nest deeper than Python's stack."""
 
 from collections.abc import Generator
 from typing import Any
 
 Steps = Generator["Steps", Any, Any]
-"""Work in progress: it yields the work that it waits for, and is sent the result."""
+"""A recursive function, written as a generator: it yields its recursive calls and is sent their results."""
 
 
 def run_steps(steps: Steps) -> Any:
-    """The result of the work; everything that it waits for is done first."""
+    """Runs the generator and the calls that it yields; returns its result."""
     stack, result = [steps], None
     while stack:
         try:

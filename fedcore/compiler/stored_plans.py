@@ -1,4 +1,4 @@
-"""Compiled plans on disk, off unless `FEDCORE_CACHE` names a directory."""
+"""On-disk cache of compiled plans; off unless `FEDCORE_CACHE` names a directory."""
 
 import hashlib
 import os
@@ -15,17 +15,15 @@ from fedcore.types import fits
 
 
 class StoredPlans:
-    """The plans of traced modules, a bundle each.
+    """Plans by traced module, pipeline and code of the compiler; each is one bundle.
 
     Guarantees:
-      - A plan is found again only for the same module and pipeline, and the same code of the compiler: fedcore's, that
-        of the passes and operations of third parties, and the versions of the packages that these use. Where a third
-        party's code cannot be told by its content, no plan is kept.
-      - A plan names its program and compiler, so one that stands under another program's name is not used.
-      - A file that is damaged, is no plan, or holds operations that `fc.load` refuses, is as if it were not there; the
-        next plan is written over it. So programs that print are compiled in every process.
-      - A crash, or another thread or process that writes the same plan, leaves a whole file.
-      - A directory that cannot be written costs the cache, not the call.
+      - The key includes `code_digest`: a plan of other code is not found. Without a code digest, nothing is stored.
+      - A plan holds its key, so a plan under the file name of another key is not used.
+      - A file that is damaged, is not a plan, or holds operations that `fc.load` refuses, counts as missing and is
+        overwritten. So programs that print are compiled in every process.
+      - Writes are atomic: a crash or a concurrent writer of the same plan leaves a complete file.
+      - Without write access to the directory, nothing is stored and no call fails.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -59,7 +57,7 @@ class StoredPlans:
 
 
 def _key(module: Module, pipeline: str) -> str | None:
-    """Names everything that decides the plan."""
+    """Digest of everything that determines the plan; None without a code digest."""
     code = code_digest()
     if code is None:
         return None
@@ -67,7 +65,7 @@ def _key(module: Module, pipeline: str) -> str | None:
 
 
 def _plan_of(stored: Module, key: str, module: Module) -> Module | None:
-    """The stored plan as the compiler gave it; None where it is of another program."""
+    """The plan as compiled, without its key; None if its key or its type is another program's."""
     attributes = dict(stored.main.attributes)
     if stored.stage != "planned" or attributes.pop(PROGRAM, None) != key:
         return None
@@ -81,6 +79,6 @@ def _with_main(plan: Module, attributes: dict) -> Module:
 
 
 def stored_plans() -> StoredPlans | None:
-    """The cache that `FEDCORE_CACHE` names."""
+    """The cache in the directory that `FEDCORE_CACHE` names; None if it names none."""
     directory = os.environ.get("FEDCORE_CACHE")
     return StoredPlans(directory) if directory else None

@@ -1,6 +1,6 @@
 """The intrinsics of the language, one file each: signature, meaning, documentation, lowering.
 
-The import of one is the one line that makes it part of `fc`.
+An import here adds the intrinsic to `fc`.
 """
 
 from fedcore.intrinsics import planned  # the operations of a plan
@@ -41,4 +41,4 @@ from fedcore.intrinsics.sequence_sum import sequence_sum
 from fedcore.intrinsics.where import where
 
 NAMES = tuple(sorted(name for name, value in globals().items() if callable(value) and not name.startswith("_")))
-"""The language: what stands in `fc` under these names."""
+"""The names that `fc` takes from here."""

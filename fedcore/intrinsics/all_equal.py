@@ -1,8 +1,8 @@
-"""The meaning of a client value that is the same for all clients."""
+"""All-equal client values in the meanings of operations."""
 
 
 class AllEqual(list):
-    """One value for each client, all the same, and `value` itself: it is there without clients too."""
+    """The list of equal values, one for each client, and the `value`, which exists without clients too."""
 
     def __init__(self, value, clients: int):
         super().__init__([value] * clients)

@@ -17,11 +17,11 @@ def _typing(types, attributes) -> Type:
 
 @operation(_typing, attributes=("dtype",))
 def cast(value, dtype):
-    """Every leaf in another dtype.
+    """Casts every leaf to a dtype.
 
-    Floats lose what stands after their point when they become integers; outside of the integer dtype's limits they
-    become the nearer limit, and NaN becomes 0. Integers wrap. Complex numbers lose their imaginary part, unless they
-    become bools. Bools become 0 and 1; what is not 0 becomes true.
+    A cast from float to integer truncates; floats beyond the limits of the integer dtype become the nearest limit, and
+    NaN becomes 0. Integers wrap. Complex numbers lose their imaginary part, except in a cast to bool. Bools become 0
+    and 1; numbers other than 0 become true.
 
     Example:
         >>> weight = fc.cast(num_examples, 'float32')

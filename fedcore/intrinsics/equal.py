@@ -15,9 +15,9 @@ def _typing(types, attributes) -> Type:
 
 @operation(_typing, constants={"left": "right", "right": "left"})
 def equal(left, right):
-    """Whether `left` and `right` are the same, element by element: bools in the shape of `left`.
+    """Compares for equality, element by element; gives bools in the shape of `left`.
 
-    A scalar `right` meets every element. NaN equals nothing. Strings are compared by their bytes.
+    A scalar `right` is compared with every element. NaN equals nothing. Strings are compared by their bytes.
 
     Example:
         >>> is_seven = fc.equal(label, 7)

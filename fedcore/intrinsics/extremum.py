@@ -1,4 +1,4 @@
-"""How the largest and the smallest client value are found."""
+"""Lowering of `federated_max` and `federated_min`."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,9 @@ from fedcore.types import member_of
 
 
 def extremum(value: Value, pick: Callable, *, lowest: bool) -> Value:
-    """Folds `pick` over the clients; without any, the dtype's limits.
+    """Folds `pick` over the clients; no clients give the finite limits of the dtype.
 
-    A flag tells the limit from a value: the limits are finite, and an infinity among the values is kept.
+    A flag in the accumulator is true after the first value, since values may be infinite and the limits are finite.
     """
     member = member_of(value.type)
     limits = numerics.limits(member, lowest=lowest)

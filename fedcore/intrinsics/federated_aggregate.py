@@ -10,14 +10,14 @@ from fedcore.ir.operations import TO_SERVER, intrinsic
     per_client="accumulate",
 )
 def federated_aggregate(value, zero, accumulate, merge, report):
-    """Folds client values into one at the server, by blocks of clients and a tree of merges.
+    """Folds client values into a server value, by blocks of clients and a tree of merges.
 
-    Each block of clients starts from `zero` and accumulates its clients in order; `merge` joins two such
-    partials; `report` turns the last one into the result. No clients: `report(zero)`.
+    Each block starts from `zero` and accumulates its clients in order. `merge` joins the partials of two blocks, and
+    `report` converts the last partial to the result. No clients: `report(zero)`.
 
-    `zero` may be narrower than the accumulator, as float32[0] is than float32[?]. Blocks end where the plan says, so
-    `merge` has to give what accumulating on would have: `fc.testing.check_aggregation` finds one that does not. The
-    functions capture constants only.
+    The type of `zero` may be narrower than the accumulator: float32[0] for float32[?]. The plan decides where blocks
+    end, so merging two partials must equal accumulating all their clients in one block;
+    `fc.testing.check_aggregation` tests this. The functions capture constants only.
 
     Example:
         >>> count = fc.federated_aggregate(values, 0, lambda n, _: n + 1, lambda m, n: m + n, lambda n: n)

@@ -6,7 +6,7 @@ from fedcore.ir.operations import TO_CLIENTS, intrinsic
 def federated_broadcast(value, *, clients):
     """Sends the server's value to every client.
 
-    No clients: the value is still one value, and a computation that returns it gives it.
+    A computation that returns the result gives the value, even without clients.
 
     Example:
         >>> weights_at_clients = fc.federated_broadcast(weights)

@@ -25,8 +25,8 @@ def _bounded(name: str, types, attributes) -> None:
 def federated_collect(value, max_clients):
     """The values of the first `max_clients` clients as a sequence at the server, in client order.
 
-    It keeps what clients hold apart, where an aggregation would hide it: the server sees each value. Memory is
-    bounded by `max_clients`; further clients contribute nothing. No clients: an empty sequence.
+    The server sees each client's value, which an aggregation would hide. `max_clients` bounds the memory; further
+    clients contribute nothing. No clients: an empty sequence.
 
     Example:
         >>> spread = fc.sequence_reduce(fc.federated_collect(readings, 100), 0.0, lambda m, x: fc.maximum(m, x))

@@ -7,7 +7,7 @@ from fedcore.ir.operations import intrinsic
 
 @intrinsic("(value: {T}@CLIENTS -> int32@SERVER)")
 def federated_count(value):
-    """How many clients hold the value, whatever it is; 0 where there are none.
+    """Counts the clients; the value itself is ignored. No clients give 0.
 
     Example:
         >>> clients = fc.federated_count(readings)

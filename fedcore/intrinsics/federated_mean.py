@@ -23,7 +23,7 @@ def _scalar_weight(name: str, types, attributes) -> None:
     rule=_scalar_weight,
 )
 def federated_mean(value, weight=None, *, T):
-    """The mean of a client value, weighted by the scalar `weight` where it is given.
+    """The mean of a client value, weighted by the scalar `weight` if it is given.
 
     Each leaf is computed in its own dtype. No clients, or weights that add to zero, give NaN.
 

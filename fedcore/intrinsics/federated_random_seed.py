@@ -6,10 +6,10 @@ from fedcore.types import TensorType
 
 @intrinsic("(-> int64@SERVER) | (-> {int64}@CLIENTS)", attributes=("placement",), draws=True)
 def federated_random_seed(placement, *, clients, seed):
-    """A fresh seed at `placement`, folded from the seed of the call: one at the server, or one for each client.
+    """A new seed, derived from the seed of the call: a single seed at the server, or one for each client.
 
-    The same call seed gives the same value on every runtime; every use in a program gives another one. Broadcast a
-    server's to have clients draw alike. `tf.random.stateless_*` take two numbers: stack it with a 0.
+    A call seed gives equal seeds on every runtime. Each use in a program gives a different seed. If clients shall draw
+    equal numbers, broadcast a server's seed. `tf.random.stateless_*` take two numbers: stack the seed with a 0.
 
     Example:
         >>> shared = fc.federated_broadcast(fc.federated_random_seed(fc.SERVER))
@@ -21,7 +21,7 @@ def federated_random_seed(placement, *, clients, seed):
 
 @operation(lambda types, attributes: TensorType("int64"), draws=True)
 def random_seed(*, seed):
-    """What `federated_random_seed` does at one placement."""
+    """The seed of `federated_random_seed` inside a stage."""
     number = seed.number()
     return np.int64(number) if isinstance(number, int) else number
 

@@ -29,10 +29,10 @@ def _modulus(name: str, types, attributes) -> None:
     rule=_modulus,
 )
 def federated_secure_modular_sum(value, modulus, *, T):
-    """The sum of client integers modulo `modulus`, 0 to `modulus - 1`, by a protocol that can hide each one.
+    """The sum of client integers modulo `modulus`, 0 to `modulus - 1`, for a protocol that hides each client's value.
 
-    Simulated in the clear: the result is that of the protocol, and nothing is hidden. It is exact: no sum on the way
-    overflows, and negative values count by their remainder. No clients give zeros.
+    Simulated in the clear: gives the protocol's result, but hides nothing. The sum is exact: no intermediate sum
+    overflows, and a negative value counts by its remainder. No clients give zeros.
 
     Example:
         >>> total = fc.federated_secure_modular_sum(masked, 2**16)

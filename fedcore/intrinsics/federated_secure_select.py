@@ -4,10 +4,9 @@ from fedcore.ir.operations import intrinsic
 
 @intrinsic(SIGNATURE)
 def federated_secure_select(client_keys, max_key, server_val, select_fn):
-    """As `federated_select`, for keys that the server must not learn.
+    """As `federated_select`, with keys that the server must not learn.
 
-    Simulated: the slices are those of `federated_select`. No key leaves its client, since the whole of `server_val` is
-    sent to every client.
+    The lowering is that of `federated_select`: every client receives all of `server_val`, so no key leaves its client.
 
     Example:
         >>> rows = fc.federated_secure_select(keys, fc.federated_value(99, fc.SERVER), table, take_row)

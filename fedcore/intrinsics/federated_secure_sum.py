@@ -15,11 +15,11 @@ from fedcore.ir.operations import intrinsic
     constants={"max_input": "value"},
 )
 def federated_secure_sum(value, max_input, *, T):
-    """Adds client integers of 0 to `max_input` so that a protocol can hide each one.
+    """Adds client integers of 0 to `max_input`, for a protocol that hides each client's value.
 
-    Simulated in the clear: the result is that of the protocol, and nothing is hidden. What a client holds is brought
-    to the nearer end of 0 to `max_input` first, leaf by leaf; `max_input` is one number for all, or one for each leaf.
-    The sum wraps, as that of `federated_sum`. No clients give zeros.
+    Simulated in the clear: gives the protocol's result, but hides nothing. Values are clipped to 0 … `max_input` first.
+    `max_input` is a number for all leaves, or a struct with a number for each leaf. The sum wraps, as in
+    `federated_sum`. No clients give zeros.
 
     Example:
         >>> total = fc.federated_secure_sum(counts, 1000)

@@ -23,11 +23,11 @@ def selected(client_keys, max_key, server_val, select_fn):
 
 @intrinsic(SIGNATURE)
 def federated_select(client_keys, max_key, server_val, select_fn):
-    """Gives each client the slices of the server's value that its keys name, as a sequence in the order of the keys.
+    """Gives each client the slices of the server's value for its keys, as a sequence in the order of the keys.
 
-    Keys are 0 to `max_key`; others are brought to the nearer end. A client without keys gets an empty sequence.
-    `select_fn(server_val, key)` computes one slice, when the slice is drawn. It is derived from a broadcast: every
-    client is sent the whole of `server_val`, and metering says so.
+    Keys are clipped to 0 … `max_key`. A client without keys gets an empty sequence. `select_fn(server_val, key)`
+    computes a slice when it is drawn from the sequence. The lowering broadcasts all of `server_val` to every client,
+    and metering counts this.
 
     Example:
         >>> rows = fc.federated_select(keys, fc.federated_value(99, fc.SERVER), table, take_row)

@@ -6,7 +6,7 @@ from fedcore.types import FederatedType, StructType
 
 @intrinsic("(value: {S}@CLIENTS -> {S}@CLIENTS) | (value: S@SERVER -> S@SERVER) where S: struct")
 def federated_zip(value, *, operand_types, clients):
-    """Makes one placed struct of a struct of values that are all at the same placement.
+    """Converts a struct of values at one placement to a placed struct.
 
     Structs may nest; the result keeps names and containers.
 
@@ -26,7 +26,7 @@ def federated_zip(value, *, operand_types, clients):
 
 @federated_zip.in_stage
 def _named(value, *, result_type):
-    """The tuple of members as a struct, with the names and containers of the result."""
+    """The tuple of members as a struct with the names and containers of the result."""
     if isinstance(value, Value):
         return value
     builder = active_builder()

@@ -10,9 +10,9 @@ from fedcore.ir.operations import LOCAL, intrinsic
     constants={"left": "right", "right": "left"},
 )
 def generic_divide(left, right):
-    """Divides leaf by leaf; where `right` is a scalar, every leaf by it.
+    """Divides leaf by leaf; a scalar `right` divides every leaf.
 
-    `right` is cast to the dtype of the leaf it meets; a real one divides both parts of a complex leaf. Division by zero
+    `right` is cast to the dtype of the left leaf. A real `right` divides both parts of a complex leaf. Division by zero
     gives infinities and NaN, as in numpy.
 
     Example:

@@ -10,7 +10,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
     constants={"left": "right", "right": "left"},
 )
 def generic_minus(left, right):
-    """Subtracts leaf by leaf; a scalar `right`, of the leaf's dtype, is taken from every element.
+    """Subtracts leaf by leaf; a scalar `right`, of the leaf's dtype, is subtracted from every element.
 
     Integer overflow wraps, as in numpy.
 

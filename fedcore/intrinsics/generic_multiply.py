@@ -10,9 +10,9 @@ from fedcore.ir.operations import LOCAL, intrinsic
     constants={"left": "right", "right": "left"},
 )
 def generic_multiply(left, right):
-    """Multiplies leaf by leaf; where `right` is a scalar, every leaf by it.
+    """Multiplies leaf by leaf; a scalar `right` multiplies every leaf.
 
-    `right` is cast to the dtype of the leaf it meets; a real one scales both parts of a complex leaf. Integer overflow
+    `right` is cast to the dtype of the left leaf. A real `right` scales both parts of a complex leaf. Integer overflow
     wraps, as in numpy.
 
     Example:

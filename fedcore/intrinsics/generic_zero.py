@@ -7,7 +7,7 @@ from fedcore.types import TensorType, contains, is_static, leaves, to_type
 
 
 def _typing(types, attributes):
-    return None  # the operation's own type says which zeros it makes
+    return None  # the declared type of the operation determines the zeros
 
 
 @operation(_typing, name="generic_zero")
@@ -21,10 +21,10 @@ def _operation(*, result_type):
 
 
 def generic_zero(type_) -> Value:
-    """Zeros of `type_`, whose shapes must all be known and whose leaves must be numbers.
+    """Zeros of `type_`, a type of numbers with known shapes.
 
     Raises:
-        TypeMismatch: a dimension is unknown, or a leaf is no number.
+        TypeMismatch: a dimension is unknown, or a leaf is not a number.
     Example:
         >>> zero = fc.generic_zero({'sum': 'float32[10]', 'count': 'int32'})
     """

@@ -15,9 +15,9 @@ def _typing(types, attributes) -> Type:
 
 @operation(_typing, constants={"left": "right", "right": "left"})
 def less(left, right):
-    """Whether `left` is smaller than `right`, element by element: bools in the shape of `left`.
+    """Compares `left < right`, element by element; gives bools in the shape of `left`.
 
-    A scalar `right` meets every element. What is compared with NaN is not smaller.
+    A scalar `right` is compared with every element. A comparison with NaN gives false.
 
     Example:
         >>> below = fc.less(x, 0.5)

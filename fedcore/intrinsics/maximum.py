@@ -10,7 +10,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
     constants={"right": "left"},
 )
 def maximum(left, right):
-    """The larger of two, element by element; where `right` is a scalar, it meets every element.
+    """The larger of two values, element by element; a scalar `right` is compared with every element.
 
     NaN on either side gives NaN.
 

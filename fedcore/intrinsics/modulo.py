@@ -10,7 +10,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
     constants={"right": "left"},
 )
 def modulo(left, right):
-    """The remainder of `left / right` that has the sign of `right`, element by element.
+    """The remainder of `left / right`, element by element, with the sign of `right`.
 
     Modulo 0 is 0, as in numpy.
 

@@ -16,7 +16,7 @@ def leafwise(fn, *values):
 
 
 def _elementwise(fn):
-    """Leaf by leaf in the dtype of the left leaf; a scalar on the right meets every leaf."""
+    """Applies `fn` leaf by leaf, in the dtype of the left leaf; a scalar on the right is applied to every leaf."""
 
     def leaf(a, b):
         return fn(a, b if a.dtype == object else b.astype(a.dtype)).astype(a.dtype)
@@ -30,9 +30,9 @@ def _elementwise(fn):
 
 
 def _scaling(fn):
-    """As `_elementwise`; a real number on the right scales both parts of a complex one.
+    """As `_elementwise`, but a real number on the right scales both parts of a complex number.
 
-    As a complex number, with 0 for an imaginary part, it would turn infinities into NaN.
+    Cast to a complex number with imaginary part 0, it would turn infinities into NaN.
     """
 
     def leaf(a, b):
@@ -76,7 +76,7 @@ equal = _comparison(np.equal)
 
 
 def where(condition, then, otherwise):
-    """A scalar condition, or scalar otherwise, meets every leaf."""
+    """Selects leaf by leaf; a scalar `condition` or `otherwise` is used for every leaf."""
     if not isinstance(then, tuple):
         then = np.asarray(then)
         return np.where(condition, then, otherwise).astype(then.dtype)

@@ -1,4 +1,4 @@
-"""The operations of a plan: what crosses between placements, and the stages that run in between."""
+"""The operations of a plan: runs of stages, and crossings between placements."""
 
 import collections
 import functools
@@ -16,7 +16,7 @@ from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type, expl
 
 
 def _at(type_: Type, where) -> Type:
-    """The member of a value at `where`; unplaced values are the server's."""
+    """The member of a value at `where`; an unplaced value counts as a server value."""
     if isinstance(type_, FederatedType):
         if type_.placement != where:
             raise TypeMismatch(f"a value at {where} is wanted, not {type_}")
@@ -42,17 +42,17 @@ def _broadcast_typing(types, attributes):
 
 @operation(_broadcast_typing, level=PLAN)
 def broadcast(value, *, clients):
-    """Sends a value of the server's to every client; `bits` is what one client receives, 0 for a constant."""
+    """Sends a server value to every client; `bits` is the size that one client receives, 0 for a constant."""
     return AllEqual(value, clients)
 
 
 def split_operands(types) -> int:
-    """How many of a client stage's operands are broadcasts; those come first."""
+    """Number of broadcasts among the operands of a client stage; they come first."""
     return next((i for i, t in enumerate(types) if not t.all_equal), len(types))
 
 
 def _check_partial(name: str, result: Type, partial: Type) -> None:
-    # What a block starts from may be of a narrower type than what it becomes, such as no rows of any number.
+    # The zero may have a narrower type than the partial: 0 rows for an unknown number of rows.
     if not fits(result, partial) and not fits(partial, result):
         raise TypeMismatch(explain(f"{name}: what the stage returns is not the partial that it takes", result, partial))
 
@@ -76,9 +76,9 @@ def _fold_typing(types, attributes):
 
 @operation(_fold_typing, level=PLAN, per_client="stage")
 def fold(zero, stage, *arguments, operand_types, clients, keeps=False):
-    """Folds blocks of clients, each from `zero` in client order; one partial per block.
+    """Folds each block of clients in order, starting from `zero`; gives one partial for each block.
 
-    With `keeps`, also a value per client. The meaning takes all clients as one block.
+    With `keeps`, it also gives a value of each client. The meaning folds all clients as one block.
     """
     broadcasts = split_operands(operand_types[2:])
     first = [a[0] if clients else None for a in arguments[:broadcasts]]
@@ -100,7 +100,7 @@ def _merge_typing(types, attributes):
 
 @operation(_merge_typing, level=PLAN)
 def merge(join, partials):
-    """Joins the partials of the blocks in a binary tree over their indices; `bits` is what one client sends."""
+    """Joins the partials of blocks in a binary tree over block indices; `bits` is the size that one client sends."""
     return functools.reduce(join, partials)
 
 
@@ -111,12 +111,12 @@ def _collect_typing(types, attributes):
 
 @operation(_collect_typing, level=PLAN, per_client="stage")
 def collect(stage, *arguments, clients):
-    """Runs a stage at every client and keeps what each returns."""
+    """Runs a stage at every client and gives the client value of the results."""
     return [stage(*(a[k] for a in arguments)) for k in range(clients)]
 
 
 def fold_of(merge: Operation, by_name: Mapping[str, Operation]) -> Operation:
-    """The fold whose partials are merged.
+    """The fold whose partials a `merge` joins.
 
     Args:
         by_name: the operations of the plan.
@@ -136,11 +136,11 @@ class Sent:
 
 
 def sent_by(fold: Operation, stage: Function, types_of_main: Mapping[str, Type]) -> dict[str, Sent]:
-    """Values that one client of a fold hands to its accumulation, by their names in the stage.
+    """The values that a client of a fold sends: the operands of its accumulation, by their names in the stage.
 
-    Constants cross nothing, and neither does a broadcast that comes back unchanged: the server has it.
+    Constants are not sent, and neither are broadcasts, which the server has.
     """
-    keeps = bool(fold.attributes.get("keeps"))  # the stage's result pairs the partial with what stays at the client
+    keeps = bool(fold.attributes.get("keeps"))  # the stage returns the partial and the kept value
     broadcasts = split_operands([types_of_main[o.name] for o in fold.operands if isinstance(o, Ref)])
     dependent = {stage.parameters[0].name}
     types = stage.types()
@@ -154,7 +154,7 @@ def sent_by(fold: Operation, stage: Function, types_of_main: Mapping[str, Type])
             dependent.add(op.name)
             sent.update(dict.fromkeys(n for n in names if n not in dependent))
     if result not in dependent:
-        sent[result] = None  # the client's value takes the partial's place
+        sent[result] = None  # the client's value replaces the partial
     shared = {p.name for p in stage.parameters[1 : 1 + broadcasts]}
     return {name: Sent(label, types[name]) for name, label in _distinct(stage, list(sent), shared).items()}
 
@@ -209,7 +209,7 @@ def _elements(struct: Operation, label: str | None) -> Iterator[tuple[str, str |
 
 
 def _path(name: str, made: Mapping[str, Operation]) -> tuple:
-    """The value that a value is an element of, and the indices that lead from there to the element."""
+    """The outermost value of which a value is an element, and the indices that lead to the element."""
     path: list[int] = []
     while name in made:
         op = made[name]

@@ -1,4 +1,4 @@
-"""The local operations on tensors whose first axis counts rows: what is collected, and sequences made of it."""
+"""Local operations on tensors of rows (first axis): collected client values, and conversion to sequences."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from fedcore.types import SequenceType, StructType, TensorType, Type, leaves, ma
 
 
 def _rows_of(type_: Type, name: str) -> int | None:
-    """How many rows the leaves of a type have; None where that is not known."""
+    """Number of rows of the leaves of a type; None if it is unknown."""
     sizes = set()
     for path, leaf in leaves(type_):
         if not isinstance(leaf, TensorType) or not leaf.shape:
@@ -40,7 +40,7 @@ def _append_rows_typing(types, attributes) -> Type:
 
 @operation(_append_rows_typing)
 def append_rows(left, right, *, at_most):
-    """The rows of `left`, then those of `right`, of which `at_most` in all are kept."""
+    """The first `at_most` rows of `left` followed by `right`."""
     return leafwise(lambda a, b: np.concatenate([a, b])[:at_most], left, right)
 
 
@@ -79,9 +79,9 @@ def _groups_typing(types, attributes) -> Type:
 
 @operation(_groups_typing)
 def sequence_from_groups(value, splits):
-    """Groups of rows as the elements of a sequence: group i is what lies between `splits[i]` and `splits[i + 1]`.
+    """Groups of rows as the elements of a sequence: element i has the rows `splits[i]` to `splits[i + 1] - 1`.
 
-    `splits` begins with 0, never falls, and ends with the number of rows.
+    `splits` starts with 0, does not decrease, and ends with the number of rows.
 
     Example:
         >>> batches = fc.sequence_from_groups(matrix, np.array([0, 2]))
@@ -90,7 +90,7 @@ def sequence_from_groups(value, splits):
 
 
 def no_rows(type_: Type) -> StructType | Type:
-    """The type of the leaves with a first axis of no rows."""
+    """The type with 0 rows: each leaf gets a first axis of size 0."""
     return map_tensors(lambda t: TensorType(t.dtype, (0, *t.sizes)), type_)
 
 
@@ -98,7 +98,7 @@ def no_rows(type_: Type) -> StructType | Type:
 
 
 def why_no_columns(element: Type) -> str | None:
-    """Why elements of the type do not lie in columns; None where they do."""
+    """Why columns cannot hold elements of the type; None if they can."""
     found = [leaf for _, leaf in leaves(element)]
     if not found or not all(isinstance(t, TensorType) for t in found):
         return f"an element of type {element} holds no tensors, or more than tensors"
@@ -111,7 +111,7 @@ def why_no_columns(element: Type) -> str | None:
 
 
 def in_columns(type_: Type) -> Type:
-    """The type with the columns' for each sequence in it."""
+    """The type with each sequence replaced by the type of its columns."""
     if isinstance(type_, SequenceType):
         return columns_type(type_.element)
     return type_.map_children(in_columns) if isinstance(type_, StructType) else type_
@@ -122,7 +122,7 @@ def is_grouped(element: Type) -> bool:
 
 
 def columns_type(element: Type) -> Type:
-    """The type of the columns, and of `<columns,splits>` for groups."""
+    """The type of the columns of a sequence; for elements that are groups of rows, `<columns,splits>`."""
     if not is_grouped(element):
         return map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes)), element)
     return StructType([(None, element), (None, TensorType("int64", (None,)))])

@@ -1,4 +1,4 @@
-"""What signatures cannot say of two operands that meet leaf by leaf."""
+"""Rules for operands of one leafwise operation, which signatures cannot express."""
 
 from collections.abc import Callable
 
@@ -17,10 +17,11 @@ from fedcore.types import (
 
 
 def meets(right: str, *, left_index: int = 0, index: int = 1, casts: bool = False) -> Callable:
-    """The rule that operand `index`, called `right`, fits the left one leaf by leaf; scalars meet every element.
+    """The rule that the leaves of operand `index`, named `right`, are scalars or fit the left operand's leaves.
 
     Args:
-        casts: the right leaf takes the left one's dtype; only a dtype that this would cut is refused.
+        casts: right leaves are cast to the dtype of left leaves. A cast from complex to real or from float to integer
+            is refused.
     """
 
     def rule(name: str, types, attributes) -> None:
@@ -50,12 +51,12 @@ def _leaf_meets(have: TensorType, want: TensorType, casts: bool) -> bool:
 
 
 def _rank(type_: TensorType) -> int:
-    """Integers go into floats and floats into complex numbers, not back."""
+    """Order of dtypes for casts: integer < float < complex."""
     return 2 if type_.dtype.is_complex else int(type_.dtype.is_float)
 
 
 def _shown(wanted: Type, have: Type, casts: bool) -> Type:
-    """The wanted type, with the shapes of scalars, which fit, taken from what is there."""
+    """The wanted type for the message; with scalar leaves if the given type is a scalar."""
     if isinstance(have, TensorType) and have.shape == ():
         return map_leaves(lambda t: TensorType(t.dtype, ()) if isinstance(t, TensorType) else t, wanted)
     return wanted
@@ -66,7 +67,7 @@ def _only_dtypes_differ(have: Type, want: Type) -> bool:
 
 
 def all_of(*rules: Callable) -> Callable:
-    """Rules one after the other."""
+    """The rule that applies rules in order."""
 
     def rule(name: str, types, attributes) -> None:
         for one in rules:
@@ -76,7 +77,7 @@ def all_of(*rules: Callable) -> Callable:
 
 
 def zero_fits(function: str) -> Callable:
-    """The rule that operand 1, `zero`, fits the accumulator that the function after it takes first."""
+    """The rule that operand 1, `zero`, fits the first parameter of operand 2, a function."""
 
     def rule(name: str, types, attributes) -> None:
         zero, accumulator = types[1], types[2].parameter.types[0]

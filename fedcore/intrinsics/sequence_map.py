@@ -3,7 +3,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
 
 @intrinsic("(fn: (T -> U), arg: T* -> U*)", level=LOCAL, per_element="fn")
 def sequence_map(fn, arg):
-    """Applies `fn` to every element of a sequence, when the element is drawn.
+    """Applies `fn` to every element of a sequence, lazily, when the element is drawn.
 
     Example:
         >>> scaled = fc.sequence_map(lambda x: x * 2.0, sequence)

@@ -12,7 +12,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
 def sequence_reduce(value, zero, op):
     """Folds the elements of a sequence in order; an empty sequence gives `zero`.
 
-    `zero` may be narrower than what `op` returns, as float32[0] is than float32[?].
+    The type of `zero` may be narrower than the result of `op`: float32[0] for float32[?].
 
     Example:
         >>> total = fc.sequence_reduce(sequence, 0.0, lambda total, x: total + x)

@@ -9,7 +9,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
 
 @intrinsic("(value: T* -> T) where T: numeric", level=LOCAL)
 def sequence_sum(value, *, T):
-    """Adds the elements of a sequence leaf by leaf; an empty one gives zeros of T.
+    """Adds the elements of a sequence leaf by leaf; an empty sequence gives zeros of T.
 
     Example:
         >>> total = fc.sequence_sum(sequence)

@@ -32,7 +32,7 @@ def _chooses(condition: Type, then: Type) -> bool:
 def where(condition, then, otherwise):
     """`then` where the condition holds, else `otherwise`, element by element.
 
-    The condition is one bool for all, or bools in the shape of `then`. Both sides are computed.
+    The condition is a single bool, or bools in the shape of `then`. Both sides are computed.
 
     Example:
         >>> clipped = fc.where(fc.less(x, 1.0), x, 1.0)

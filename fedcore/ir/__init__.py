@@ -1,4 +1,4 @@
-"""The IR: modules, their text, their rules, and the builder that tracing and lowering append with."""
+"""The IR: modules, their text, the verifier, and the builder that tracing and lowering append to."""
 
 from fedcore.ir.builder import Builder
 from fedcore.ir.module import (

@@ -1,4 +1,4 @@
-"""Which function is being traced in this thread or task."""
+"""The builder that traced calls append to, for each thread or task."""
 
 import contextlib
 import contextvars
@@ -12,13 +12,13 @@ active: contextvars.ContextVar["Builder | None"] = contextvars.ContextVar("fedco
 
 
 def active_builder() -> "Builder | None":
-    """The builder of the function that is being traced in this context, if any."""
+    """The builder of the function that this thread or task traces; None outside of tracing."""
     return active.get()
 
 
 @contextlib.contextmanager
 def no_builder() -> Iterator[None]:
-    """Inside, no function is being traced: the body of a graph takes part in nothing around it."""
+    """Suspends tracing, for Python code that is not part of the traced function, such as the body of a graph."""
     token = active.set(None)
     try:
         yield

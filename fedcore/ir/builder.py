@@ -17,17 +17,19 @@ from fedcore.ir.values import Value, is_placed
 from fedcore.types import DType, FunctionType, StructType, TensorType, Type, as_dtype
 from fedcore.types.python_values import as_array, holds
 
-# Turns callables that carry no protocol of ours (a tf.function, say) into function values:
-# each takes (builder, callable, parameter type, name) and returns a Value, or None if it is not its kind.
+# Converters of callables without `__fedcore_function__`, such as a tf.function, to function values:
+# (builder, callable, parameter type, name) -> Value, or None for a callable of another kind.
 function_converters: list[Callable] = []
 
 
 class Builder:
-    """Builds one function. Use as a context manager to make it the one that traced calls append to.
+    """Builds one function. As a context manager, it is the builder that traced calls append to.
 
     Args:
-        salted: what the salts of new operations start with, which draw random numbers or have a function that does;
-            None gives no salts: a pass keeps those that are there.
+        outer: builder of the enclosing function, whose values may be captured.
+        locate: gives the location of a new operation.
+        salted: prefix of the salts of new operations that draw random numbers or take a function that draws. None:
+            new operations get no salt, as in a pass, which copies the salts of the program.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Builder:
 
     @contextlib.contextmanager
     def at(self, location: Location | None) -> Iterator[None]:
-        """Every operation appended inside gets that location: what passes rewrite keeps the user's line."""
+        """Sets the location of the operations that are appended inside, so that rewrites keep the user's lines."""
         before, self.locate = self.locate, lambda: location
         try:
             yield
@@ -84,9 +86,9 @@ class Builder:
         """Appends an operation whose result type is already known.
 
         Args:
-            draws: the operation draws random numbers, whatever its operands are.
+            draws: the operation itself draws random numbers, not only a function that it takes.
         """
-        own = tuple(self.own(v).operand for v in operands)  # may append literals, so it comes before the name
+        own = tuple(self.own(v).operand for v in operands)  # may append literals, which take names
         name = str(len(self.operations))
         attributes = dict(attributes or {})
         salted = self.salted is not None and "salt" not in attributes
@@ -96,7 +98,7 @@ class Builder:
         return Value(self, Ref(name), type_)
 
     def _may_draw(self, value: Value) -> bool:
-        """Whether an operand is a function that draws random numbers, or one that is not known yet."""
+        """Whether an operand is a function that draws random numbers, or a function value of unknown origin."""
         if not isinstance(value.type, FunctionType):
             return False
         if isinstance(value.operand, Symbol):
@@ -105,7 +107,7 @@ class Builder:
         return made is None or "salt" in made.attributes
 
     def operation(self, value: Value) -> Operation | None:
-        """The operation of this function that made the value; None for parameters and symbols."""
+        """The operation of this function whose result the value is; None for parameters and symbols."""
         if value.builder is not self or not isinstance(value.operand, Ref):
             return None
         return self._operation(value.operand)
@@ -123,7 +125,7 @@ class Builder:
         return Value(self, Symbol(name), self.module.type_of(name))
 
     def own(self, value: Value) -> Value:
-        """`value` as seen in this function: values of an enclosing one are captured."""
+        """The value for use in this function; a value of an enclosing function is captured as a parameter."""
         if value.builder is self or isinstance(value.operand, Symbol):
             return value
         known = self._captured.get((id(value.builder), value.operand))
@@ -136,7 +138,7 @@ class Builder:
             )
         if self.outer is None:
             raise TracingError(f"a value of type {value.type} belongs to another computation; pass it as an argument")
-        constant = self._constant_again(value)
+        constant = self._copied_constant(value)
         if constant is not None:
             return constant
         parameter = Parameter(f"capture_{len(self.captures)}", value.type)
@@ -144,15 +146,15 @@ class Builder:
         self._captured[id(value.builder), value.operand] = parameter
         return Value(self, Ref(parameter.name), parameter.type)
 
-    def _constant_again(self, value: Value) -> Value | None:
-        """A literal of an enclosing function is written again rather than captured."""
+    def _copied_constant(self, value: Value) -> Value | None:
+        """A copy of a literal or zero of an enclosing function; None for other values, which are captured."""
         op = value.builder.operation(value)
         if op is None or op.operands or op.kind not in ("literal", "generic_zero"):
             return None
         return self.append(op.kind, [], op.type, op.attributes)
 
     def finish(self, name: str, result: Value, *, placement=None, attributes=None, location=None) -> str:
-        """Adds the function to the module; returns the name it got."""
+        """Adds the function to the module, with the captures as its first parameters; returns its unique name."""
         result = self.own(result)
         parameters = (*(p for _, p in self.captures), *self.parameters)
         function = Function(
@@ -168,10 +170,10 @@ class Builder:
         return self.module.add(function)
 
     def value(self, x, like: Type | None = None) -> Value:
-        """A Value for a Value, a container of values, or a Python constant.
+        """Converts a container of values or a Python constant to a Value; Values are unchanged.
 
         Args:
-            like: the type whose dtypes Python's numbers take, where those hold them.
+            like: type whose dtypes Python numbers take, if these dtypes hold them.
         """
         if isinstance(x, Value):
             return x
@@ -200,7 +202,8 @@ class Builder:
     def constant(self, x, like: TensorType | None = None) -> Value:
         """A literal for a number, a string, or an array.
 
-        Numbers of Python take the dtype of `like` if it holds them; else ints are int32, or int64 where they need it.
+        A Python number takes the dtype of `like` if that holds it. Otherwise a float is a float32, and an int has the
+        first of int32, int64 and uint64 that holds it.
         """
         if callable(x):
             raise TracingError(f"a function ({brief(x)}) stands where a value of the computation is wanted")
@@ -250,7 +253,7 @@ class Builder:
 
 
 def _dtype_of_number(x, like: TensorType | None) -> DType:
-    """The dtype of a literal: that of `like` if it holds the number, else the one of Python's numbers."""
+    """Dtype of a literal: the dtype of `like` if that holds the number, else the default for its Python type."""
     if like is not None and holds(like.dtype, x):
         return like.dtype
     whole = isinstance(x, int) and not isinstance(x, bool)
@@ -268,7 +271,7 @@ def _dtype_of_number(x, like: TensorType | None) -> DType:
 
 
 def declare_parameters(builder: Builder, fn, parameter_type: Type | None) -> list[Value]:
-    """Declares the parameters of `fn` in `builder`: a struct is spread over several."""
+    """Declares the parameters of `fn` in `builder`; several parameters take the elements of a struct."""
     if parameter_type is None:
         return []
     names = [

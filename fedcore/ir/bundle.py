@@ -1,7 +1,7 @@
 """`.fed` files: the text of a module, or a zip of the text and the blobs that it names.
 
-Blobs are graphs, and literal arrays of more than `INLINE_BYTES`: in the file their bytes stand beside the text, in a
-module they are constants as all others.
+Blobs are graphs and literal arrays of more than `INLINE_BYTES`. In a `Module` such an array is a `Constant`, as every
+other literal is.
 """
 
 import io
@@ -28,8 +28,8 @@ INLINE_BYTES = 4096
 _TIME = (1980, 1, 1, 0, 0, 0)
 _TEXT = "module.fed"
 _BLOB = re.compile(r"sha256/([0-9a-f]{64})")
-# What zipfile raises for bytes that are no zip file, or one that it cannot read.
-_NO_ZIP = (
+# Exceptions of zipfile for bytes that it cannot read as a zip file.
+_ZIP_ERRORS = (
     zipfile.BadZipFile,
     NotImplementedError,
     RuntimeError,
@@ -42,12 +42,12 @@ _NO_ZIP = (
 
 
 def to_bytes(module: Module) -> bytes:
-    """The file's content: equal modules give equal bytes.
+    """The content of the file; equal modules give equal bytes.
 
     Raises:
-        FedcoreError: the bytes of a graph are not there.
+        FedcoreError: the module lacks the bytes of a graph.
     """
-    module, arrays = with_arrays_apart(module)
+    module, arrays = with_external_arrays(module)
     blobs = {graph.digest: module.blob(graph.digest) for graph in module.graphs} | arrays
     text = print_module(module).encode()
     if not blobs:
@@ -66,8 +66,8 @@ def _write(file: zipfile.ZipFile, name: str, data: bytes) -> None:
     file.writestr(info, data)
 
 
-def with_arrays_apart(module: Module) -> tuple[Module, dict[str, bytes]]:
-    """The module with a blob's name for each large literal, and the blobs."""
+def with_external_arrays(module: Module) -> tuple[Module, dict[str, bytes]]:
+    """The module with a `Blob` in place of each large literal, and the bytes by digest."""
     blobs: dict[str, bytes] = {}
 
     def apart(op: Operation) -> Operation:
@@ -82,7 +82,7 @@ def with_arrays_apart(module: Module) -> tuple[Module, dict[str, bytes]]:
 
 
 def _with_arrays(module: Module, blobs: Mapping[str, bytes]) -> Module:
-    """The inverse of `with_arrays_apart`."""
+    """The inverse of `with_external_arrays`."""
 
     def joined(op: Operation) -> Operation:
         value = op.attributes.get("value")
@@ -114,12 +114,12 @@ def _with_literals(module: Module, change) -> Module:
 
 
 def from_bytes(data: bytes) -> Module:
-    """The module of a file's content, told apart by what it starts with.
+    """The module in a file's content: a zip if it starts with `PK`, else text.
 
-    Names, sizes and digests are checked before anything is parsed.
+    Names, sizes and digests are checked before the text is parsed.
 
     Raises:
-        FedcoreError: the file is no bundle, a blob is missing or is not what its digest says.
+        FedcoreError: the file is not a bundle, a blob is missing, or its bytes do not have its digest.
         ParseError: the text is not in the notation.
     """
     if not data.startswith(b"PK"):
@@ -128,7 +128,7 @@ def from_bytes(data: bytes) -> Module:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             _check_members(file.infolist(), len(data))
             content = {info.filename: file.read(info) for info in file.infolist()}
-    except _NO_ZIP as error:
+    except _ZIP_ERRORS as error:
         raise FedcoreError(f"the file is no bundle: {error}") from None
     blobs = {name.removeprefix("sha256/"): blob for name, blob in content.items() if name != _TEXT}
     for digest, blob in blobs.items():
@@ -143,7 +143,7 @@ def from_bytes(data: bytes) -> Module:
 
 
 def _check_members(infos: list[zipfile.ZipInfo], size: int) -> None:
-    """Raises if the members are others than a bundle has, or claim more bytes than there are."""
+    """Raises for members that no bundle has, and for sizes beyond the limits or the size of the file."""
     if len(infos) > limits.MAX_BLOBS:
         raise FedcoreError(f"the bundle has {len(infos)} members; at most {limits.MAX_BLOBS} are read")
     names = [info.filename for info in infos]
@@ -173,15 +173,15 @@ def _decoded(data: bytes) -> str:
 
 
 def write(module: Module, path: str | os.PathLike) -> None:
-    """Writes the module as `to_bytes` makes it; as `write_whole`."""
+    """Writes `to_bytes(module)` with `write_whole`."""
     write_whole(path, to_bytes(module))
 
 
 def read(path: str | os.PathLike) -> Module:
-    """The module of a file.
+    """Reads the module of a file.
 
     Raises:
-        FedcoreError: as `from_bytes`; or it is no regular file.
+        FedcoreError: as for `from_bytes`; or the path is not a regular file.
         OSError: the file cannot be read.
     """
     return from_bytes(read_regular_file(path, limits.MAX_BUNDLE_BYTES))

@@ -1,4 +1,4 @@
-"""Calls of functions by functions: which are equal, and how large a program is with each call replaced by a body."""
+"""Calls between functions: duplicate calls, and the size of a program after inlining."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,12 @@ from fedcore.ir.purity import pure_symbols, seeded_symbols
 
 
 def repeatable_symbols(module: Module) -> frozenset[str]:
-    """The functions and graphs that give the same result for the same arguments, with no effect and no draw."""
+    """Functions and graphs without effects and random numbers: equal arguments give equal results."""
     return module.fact("repeatable symbols", lambda m: pure_symbols(m) - seeded_symbols(m))
 
 
 def called_function(op: Operation, symbols: Mapping) -> Function | None:
-    """The function that the operation calls by its name."""
+    """The function that a `call` names; None for a graph, a function value, and other operations."""
     if op.kind != "call" or not isinstance(op.operands[0], Symbol):
         return None
     callee = symbols.get(op.operands[0].name)
@@ -22,7 +22,7 @@ def called_function(op: Operation, symbols: Mapping) -> Function | None:
 
 
 def equal_calls(function: Function, module: Module) -> dict[str, str]:
-    """For each call that has the function and the arguments of an earlier one, the name of the earlier one."""
+    """Duplicate calls: maps each to the first call of that function on equal operands."""
     repeatable, symbols = repeatable_symbols(module), module.symbols()
     first: dict[tuple, str] = {}
     equal: dict[str, str] = {}
@@ -36,10 +36,10 @@ def equal_calls(function: Function, module: Module) -> dict[str, str]:
 
 
 def check_inlined_size(module: Module) -> None:
-    """Refuses a program whose functions call each other so often that it is too large without calls.
+    """Bounds the size of a program after inlining.
 
     Raises:
-        FedcoreError: names the function that is too large, and what it calls.
+        FedcoreError: main has more than `MAX_INLINED` operations; names the first such function and its callee.
     """
     sizes = module.fact("inlined sizes", _inlined_sizes)
     if not module.functions or sizes.get(module.main.name, 0) <= MAX_INLINED:
@@ -56,9 +56,9 @@ def check_inlined_size(module: Module) -> None:
 
 
 def _inlined_sizes(module: Module) -> dict[str, int]:
-    """For each function its operations with calls replaced by what is called; equal calls count once.
+    """Number of operations of each function after inlining; duplicate calls count once.
 
-    Main counts the functions that are given to operations too, each once.
+    Main also counts each function that is an operand of another operation, once.
     """
     symbols = module.symbols()
     sizes: dict[str, int] = {}
@@ -70,9 +70,7 @@ def _inlined_sizes(module: Module) -> dict[str, int]:
             if op.name in equal:
                 continue
             callee = called_function(op, symbols)
-            size += (
-                max(1, sizes.get(callee.name, 0)) if callee is not None else 1
-            )  # a call is work, also of no operation
+            size += 1 if callee is None else max(1, sizes.get(callee.name, 0))  # inlining an empty function takes time
             first = 0 if callee is None else 1
             given.update(o.name for o in op.operands[first:] if isinstance(o, Symbol))
         sizes[function.name] = size

@@ -1,4 +1,4 @@
-"""What is loaded or made when it is first needed, where another thread or a signal handler may need it meanwhile."""
+"""Lazy imports and construction that are safe among threads and in signal handlers."""
 
 import contextvars
 import importlib
@@ -13,10 +13,10 @@ Made = TypeVar("Made")
 
 
 def in_a_thread(make: Callable[[], Made]) -> Made:
-    """What `make` returns or raises, in a thread of its own.
+    """Calls `make` in a new thread; returns its result or raises its exception.
 
-    A signal handler that comes here while its own thread waits waits too, for locks that the other thread will release;
-    in one thread it would find half of what is being made, or wait for itself.
+    A signal handler may interrupt the first use and then need the object itself. It waits for a lock that the new
+    thread holds and will release. If its own thread held the lock, it would deadlock, or see a half-made object.
     """
     answer: queue.SimpleQueue = queue.SimpleQueue()
     here = contextvars.copy_context()
@@ -35,7 +35,7 @@ def in_a_thread(make: Callable[[], Made]) -> Made:
 
 
 def imported(name: str) -> ModuleType:
-    """A module, whole: never one whose import another thread, or this one below a signal handler, has only begun."""
+    """Imports a module; waits for an import that another thread, or the code below a signal handler, has begun."""
     found = sys.modules.get(name)
     if found is not None and not getattr(found.__spec__, "_initializing", False):
         return found

@@ -1,4 +1,4 @@
-"""Walks a function operation by operation. What an operation does is the caller's: numpy or TensorFlow."""
+"""Interpreter for functions of a module. The caller supplies the evaluation of operations, by numpy or TensorFlow."""
 
 import functools
 import hashlib
@@ -17,14 +17,14 @@ from fedcore.types import Type
 
 @attrs.frozen
 class Seed:
-    """What a call draws from: the seed of its place, and the salts of the operations that led to it.
+    """Seed of a random operation: the seed of its place, and the path of salts that leads to the operation.
 
-    The salts of an operation and of those inside the function that it calls are joined to a path. Joining is
-    associative, so inlining keeps every path and with it every bit.
+    The salt of a call is joined in front of the salts inside its callee. Joining is associative, so inlining keeps
+    every path and therefore the bits.
 
     Args:
-        base: of the server or of a client: an int, or an int64 tensor.
-        fold: (seed, number) -> seed, over what the base is.
+        base: seed of the server or of one client, an int or an int64 tensor.
+        fold: (seed, number) -> seed, for seeds of the type of `base`.
     """
 
     base: object
@@ -32,11 +32,11 @@ class Seed:
     path: str = ""
 
     def at(self, op: Operation, index: int) -> "Seed":
-        """The seed of the function that is operand `index` of an operation."""
+        """The seed of the function operand `index` of an operation."""
         return attrs.evolve(self, path=join_salts(self.path, salt_of(op, index)))
 
     def number(self):
-        """The seed to draw from: the base itself where no salt has been met."""
+        """The seed as a number: `base` folded with a hash of the path, or `base` itself for an empty path."""
         return self.fold(self.base, _number(self.path)) if self.path else self.base
 
     def for_client(self, index: int) -> "Seed":
@@ -48,7 +48,7 @@ class Seed:
 
 
 def salt_of(op: Operation, index: int) -> str:
-    """The salt of an operation's function operand; an aggregation has several."""
+    """The salt of function operand `index`; an aggregation has several function operands."""
     salt = op.attributes.get("salt", "")
     return f"{salt}:{index}" if salt and index else salt
 
@@ -64,7 +64,7 @@ def _number(path: str) -> int:
 
 @attrs.frozen(eq=False)
 class Callee:
-    """A function value that may draw: Python calls it, with the seed of the operation that it is an operand of."""
+    """Function value that may draw random numbers, as a Python callable with the seed of its user."""
 
     apply: Callable  # (seed, *arguments) -> result
     seed: Seed | None = None
@@ -87,8 +87,7 @@ class Interpreter:
 
     Args:
         evaluate: (operation, operand types, operand values, the operation's seed or None) -> the result's value.
-        graph: turns a graph and its bytes into a Python function over nested tuples; that of a seeded graph takes the
-            keyword `seed`.
+        graph: (graph, bytes) -> Python function over nested tuples; for a seeded graph it takes the keyword `seed`.
     """
 
     def __init__(self, module: Module, evaluate: Callable, graph: Callable):
@@ -101,7 +100,7 @@ class Interpreter:
         self._equal: dict[str, dict[str, str]] = {}
 
     def function(self, name: str, seed: Seed | None = None) -> Callable:
-        """The symbol as a Python function; structs of its parameters may be packed in one tuple."""
+        """The symbol as a Python function; a last argument may be a tuple of the remaining arguments."""
         node = self._symbols[name]
         if isinstance(node, Function):
             if name not in self._drawing:
@@ -115,7 +114,7 @@ class Interpreter:
         return Callee(lambda seed, *arguments: graph(*arguments, seed=needed(seed, f"@{node.name}").number()), seed)
 
     def run(self, function: Function, *arguments, seed: Seed | None = None):
-        """The result of a function. Its calls of other functions nest on a stack of their own, not on Python's."""
+        """The result of a function. Calls of other functions nest on an explicit stack, not on Python's."""
         stack = [self._frame(function, arguments, seed)]
         while True:
             frame = stack[-1]
@@ -134,7 +133,7 @@ class Interpreter:
                 self._operation(op, frame.known, frame.types, frame.seed)
                 continue
             else:
-                _, given = self._given(op, frame.known, frame.types, frame.seed)
+                _, given = self._operands(op, frame.known, frame.types, frame.seed)
                 at = None if frame.seed is None or callee.name not in self._drawing else frame.seed.at(op, 0)
                 stack.append(self._frame(callee, tuple(given[1:]), at, returns_to=op.name))
             frame.types[op.name] = op.type
@@ -159,11 +158,11 @@ class Interpreter:
             self._operation(op, known, types, seed)
 
     def _operation(self, op: Operation, known: dict, types: dict[str, Type], seed: Seed | None) -> None:
-        operand_types, values = self._given(op, known, types, seed)
+        operand_types, values = self._operands(op, known, types, seed)
         known[op.name] = self.evaluate(op, operand_types, values, None if seed is None else seed.at(op, 0))
         types[op.name] = op.type
 
-    def _given(self, op: Operation, known: dict, types: dict[str, Type], seed: Seed | None) -> tuple[list, list]:
+    def _operands(self, op: Operation, known: dict, types: dict[str, Type], seed: Seed | None) -> tuple[list, list]:
         """The types and the values of an operation's operands."""
         operand_types: list[Type] = []
         values: list = []
@@ -180,12 +179,12 @@ class Interpreter:
 
 @attrs.define(eq=False)
 class _Frame:
-    """One call that has begun.
+    """Activation record of a call.
 
     Args:
-        waiting: the operations that are left.
-        equal: as `equal_calls` gives them.
-        returns_to: the operation of the caller that the result is of.
+        waiting: operations still to evaluate.
+        equal: duplicate calls of the function, from `equal_calls`.
+        returns_to: name of the call in the caller.
     """
 
     function: Function
@@ -198,14 +197,14 @@ class _Frame:
 
 
 def needed(seed: Seed | None, what: str) -> Seed:
-    """The seed of what draws; an error where a caller gives none."""
+    """The seed; an error if it is None, since `what` draws random numbers."""
     if seed is None:
         raise FedcoreError(f"{what} draws random numbers, and is called without a seed")
     return seed
 
 
 def _at(value, seed: Seed | None):
-    """A function value takes the seed of the operation that uses it."""
+    """The value; a function value gets the seed of the operation that takes it."""
     if isinstance(value, Callee):
         return value.at(seed)
     if isinstance(value, functools.partial) and isinstance(value.func, Callee):

@@ -1,4 +1,4 @@
-"""How much a `.fed` file may hold. A file from elsewhere is data: these are checked before it is parsed."""
+"""Limits on the content of a `.fed` file, most of them checked before it is parsed: its source may be untrusted."""
 
 import re
 
@@ -7,18 +7,18 @@ from fedcore.errors import FedcoreError, ParseError
 MAX_TEXT_BYTES = 64 * 2**20
 MAX_BLOB_BYTES = 2**31 - 1  # what protobuf can hold
 MAX_BUNDLE_BYTES = 2**36
-MAX_STREAM_BYTES = 2**28  # of what is no regular file, such as a pipe, which tells no size before it is read
+MAX_STREAM_BYTES = 2**28  # of a pipe or another file whose size is unknown before it is read
 MAX_BLOBS = 100_000
 MAX_NESTING = 250  # brackets in brackets: types nest 200 deep at most
-MAX_NAMES = 2_000_000  # bindings and symbols of one text, wherever they are named
+MAX_NAMES = 2_000_000  # occurrences of names of bindings and symbols in one text
 MAX_NAME = 10_000  # characters of a quoted name
-MAX_INLINED = 250_000  # operations of a program, with every call of a function replaced by what it calls
+MAX_INLINED = 250_000  # operations of a program after inlining
 MAX_DIGITS = 400  # of one number: more than the longest float64 written without an exponent
-MAX_TYPE_WORK = 4_000_000  # parts of types that are compared: those of every operand and result
-MAX_PROBLEMS = 100  # that `verify` lists
-MAX_PROBLEM = 20_000  # characters of one that it shows
+MAX_TYPE_WORK = 4_000_000  # parts of the types of all operands and results, which the verifier compares
+MAX_PROBLEMS = 100  # in one `VerifyError`
+MAX_PROBLEM = 20_000  # characters of one of these problems
 MAX_CLIENTS_AT_ONCE = 65_536  # in a vectorised group, a block, or a call
-MAX_BITS = 2**62  # that cross in one step
+MAX_BITS = 2**62  # of one crossing
 
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|//[^\n]*|->|[\[({<]|[\])}>]', re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The user's lines: where a traced call stands, and where a function was written."""
+"""Locations in the user's code, of traced calls and of functions."""
 
 import inspect
 import os
@@ -9,12 +9,12 @@ from types import FrameType
 from fedcore.errors import Location
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The libraries that call back into user code while a function is traced.
+# Files of libraries that may lie between the user's code and a traced call on the stack.
 _LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|^<")
 
 
 def user_location() -> Location | None:
-    """The file and line of the innermost frame that is the user's own."""
+    """File and line of the innermost stack frame in the user's code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

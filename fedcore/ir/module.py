@@ -48,7 +48,7 @@ Operand = Ref | Symbol
 
 @attrs.frozen
 class Constant:
-    """A tensor written into the program, compared by its bits (so that NaN equals itself)."""
+    """A tensor in the program, compared bitwise, so that NaN equals itself."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Constant:
 
     @classmethod
     def of(cls, value, dtype) -> "Constant":
-        """The constant for a numpy-like `value` of the given dtype; strings are kept as bytes."""
+        """The constant for a numpy-like `value` in the dtype; strings are stored as bytes."""
         dtype = as_dtype(dtype)
         if dtype.name == "str":
             array = np.asarray(value, dtype=object)
@@ -66,7 +66,7 @@ class Constant:
         return cls(dtype.name, array.shape, array.tobytes())
 
     def is_whole(self) -> bool:
-        """Whether there are as many bytes, or strings, as the shape says."""
+        """Whether the number of bytes (of strings, for `str`) matches the shape."""
         size = 1 if self.dtype == "str" else as_dtype(self.dtype).numpy.itemsize
         return isinstance(self.data, tuple) == (self.dtype == "str") and len(self.data) == math.prod(self.shape) * size
 
@@ -80,7 +80,7 @@ class Constant:
 
 @attrs.frozen
 class Blob:
-    """Bytes that stand beside the text, named by their digest."""
+    """Reference by digest to bytes that are stored beside the text."""
 
     digest: str
 
@@ -157,7 +157,7 @@ def parameter_type(parameters: tuple[Parameter, ...]) -> Type | None:
 
 @attrs.frozen
 class Graph:
-    """A TensorFlow function library, kept as a blob: its canonical bytes have the digest.
+    """A TensorFlow function library, stored as a blob under the digest of its canonical bytes.
 
     Its main takes the leaves of the parameter type in order and returns the result's leaves.
     """
@@ -170,7 +170,7 @@ class Graph:
 
 @attrs.frozen
 class Module:
-    """Functions and graphs; the last function is the one that the module computes.
+    """Functions and graphs; the last function is the main function.
 
     Guarantees:
       - Immutable; equality ignores locations and compares graphs by digest.
@@ -185,7 +185,7 @@ class Module:
         factory=dict, eq=False, repr=False, converter=lambda b: MappingProxyType(dict(b))
     )
 
-    # Worked out when first asked for.
+    # Computed lazily.
     _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _source_digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _symbols: Mapping[str, "Function | Graph"] | None = attrs.field(default=None, init=False, eq=False, repr=False)
@@ -212,7 +212,7 @@ class Module:
         return self._symbols
 
     def fact(self, name: str, compute: Callable[["Module"], Fact]) -> Fact:
-        """What `compute` says of the module, computed when it is first asked for."""
+        """The result of `compute(self)`, cached under the name."""
         if name not in self._facts:
             self._facts[name] = compute(self)
         return self._facts[name]
@@ -255,18 +255,18 @@ class Module:
         return print_module(self)
 
     def digest(self) -> str:
-        """Names the program: the SHA-256 of its text without locations, large literals by their digests."""
+        """SHA-256 of the text without locations, with large literals written as digests."""
         if self._digest is not None:
             return self._digest
-        from fedcore.ir.bundle import with_arrays_apart
+        from fedcore.ir.bundle import with_external_arrays
         from fedcore.ir.printer import print_module
 
-        digest = digest_of(print_module(with_arrays_apart(self)[0], locations=False).encode())
+        digest = digest_of(print_module(with_external_arrays(self)[0], locations=False).encode())
         object.__setattr__(self, "_digest", digest)
         return digest
 
     def source_digest(self) -> str:
-        """Names the program and the user's lines that it comes from: what tells plans with other lines apart."""
+        """SHA-256 of the program and its locations; equal programs at different lines of the user differ in it."""
         if self._source_digest is None:
             places = [at for f in self.functions for at in (f.location, *(op.location for op in f.operations))]
             lines = [f"{at.file}:{at.line}" if at else "" for at in places]

@@ -1,4 +1,4 @@
-"""`ModuleBuilder`: functions and graphs become one module."""
+"""`ModuleBuilder`: assembles functions and graphs into a module."""
 
 import re
 
@@ -9,7 +9,7 @@ from fedcore.types import FunctionType
 
 
 class ModuleBuilder:
-    """Collects the functions and graphs of one module under unique names; equal ones are kept once."""
+    """Collects the functions and graphs of one module under unique names, without duplicates."""
 
     def __init__(self, stage: str = "traced"):
         self.stage = stage
@@ -19,15 +19,15 @@ class ModuleBuilder:
         self._types: dict[str, FunctionType] = {}
         self._reserved: str | None = None
         self._by_content: dict[object, str] = {}
-        self._tried: dict[str, int] = {}  # by stem, the last number that is taken
+        self._tried: dict[str, int] = {}  # highest number in use, by stem
         self._drawing: set[str] = set()
 
     def reserve(self, name: str) -> None:
-        """Keeps a name for the main function, which is added last."""
+        """Reserves a name for the main function, which is added last."""
         self._reserved = name
 
     def release(self) -> None:
-        """Gives the reserved name free: the main function comes now."""
+        """Releases the reserved name, before the main function is added."""
         self._reserved = None
 
     def unique(self, name: str) -> str:
@@ -43,7 +43,7 @@ class ModuleBuilder:
         return candidate
 
     def add(self, node: Function | Graph) -> str:
-        """Adds a function or graph and returns the name it got."""
+        """Adds a function or graph unless an equal one is there; returns its unique name."""
         content = _content(node)
         if content in self._by_content:
             return self._by_content[content]
@@ -61,7 +61,7 @@ class ModuleBuilder:
     def link(self, module: Module) -> str:
         """Adds all symbols of another module; returns the name of its main function.
 
-        A main that only calls a graph on its parameters is that graph.
+        If main only calls a graph on its parameters, the graph is added alone and stands for it.
         """
         renamed: dict[str, str] = {}
         self.blobs.update(module.blobs)
@@ -86,7 +86,10 @@ class ModuleBuilder:
 
 
 def _content(node: Function | Graph) -> object:
-    """Equal for nodes that differ in their names only. Attributes are in its hash: many functions differ in no more."""
+    """Key that is equal for nodes that differ in their names only.
+
+    Attribute values are hashed too, since `Operation` leaves them out and many functions differ in nothing else.
+    """
     operations = node.operations if isinstance(node, Function) else ()
     values = [value for op in operations for value in op.attributes.values()]
     return tuple(map(_hash, values)), attrs.evolve(node, name="")
@@ -95,7 +98,7 @@ def _content(node: Function | Graph) -> object:
 def _hash(value: object) -> int:
     try:
         return hash(value)
-    except TypeError:  # which no module may hold; the verifier says so
+    except TypeError:  # an invalid attribute, which the verifier reports
         return 0
 
 
@@ -115,7 +118,7 @@ def _only_graph(module: Module) -> Graph | None:
 
 
 def rename_symbols(function: Function, names: dict[str, str]) -> Function:
-    """The function with every `@symbol` replaced by what `names` says."""
+    """The function with its symbols renamed by `names`."""
 
     def renamed(operand):
         return Symbol(names.get(operand.name, operand.name)) if isinstance(operand, Symbol) else operand

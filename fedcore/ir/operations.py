@@ -1,122 +1,52 @@
-"""What an operation is: one declaration gives its types, its documentation and its meaning.
+"""Declarations of operations: types, documentation and meaning in one place.
 
-An `Intrinsic` is declared once, by the decorator `intrinsic` (a signature in the type notation) or, where
-the notation cannot say it (a struct of any length), by `operation` (a function that computes the type).
+The decorator `intrinsic` declares an operation by a signature in the type notation. The decorator `operation` takes a
+function that computes the result type, for types that the notation cannot express (a struct of any length).
 """
 
 import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief
 from fedcore.ir.active import active_builder
 from fedcore.ir.builder import Builder
+from fedcore.ir.call_operands import as_values, operands_of
 from fedcore.ir.locations import user_location
-from fedcore.ir.module import Operation, Ref
+from fedcore.ir.module import Operation
+from fedcore.ir.registry import declare, lookup, note_declaration, registered
 from fedcore.ir.values import Value, is_placed
 from fedcore.scalars import python_scalar
 from fedcore.types import (
-    PENDING,
-    AbstractType,
     FederatedType,
-    FunctionType,
     Placement,
     Signature,
     StructType,
-    TensorType,
     Type,
     as_dtype,
-    fits,
-    member_of,
     parse_signature,
     placement,
-    substitute,
 )
 
-_registry: dict[str, "Intrinsic"] = {}
-_declared: list[str] = []
-
 PLACED, LOCAL, PLAN = "placed", "local", "plan"
+"""Levels of operations: on placed values, inside one placement, and in the main function of a plan."""
 
 TO_CLIENTS, TO_SERVER = "to clients", "to server"
 """Directions in which a placed operation crosses between placements."""
-
-ENTRY_POINTS = "fedcore.intrinsics"
-"""The group of entry points whose modules declare operations of third parties."""
-
-
-class _EntryPoints:
-    """Imports the modules of the entry-point group, once, when an operation is asked for that nobody declared."""
-
-    def __init__(self) -> None:
-        self._loaded = False
-        self._lock = threading.RLock()
-
-    def load(self) -> None:
-        with self._lock:
-            if self._loaded:
-                return
-            self._loaded = True
-            for entry in self._found():
-                try:
-                    entry.load()
-                except Exception as error:
-                    raise FedcoreError(
-                        f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS} does not load: {error}"
-                    ) from error
-
-    def _found(self):
-        from importlib.metadata import entry_points
-
-        return entry_points(group=ENTRY_POINTS)
-
-
-_entry_points = _EntryPoints()
-
-
-def lookup(kind: str) -> "Intrinsic":
-    """The declared operation of that name; an error that lists the close ones otherwise.
-
-    A name that nobody declared yet is looked for in the entry-point group `fedcore.intrinsics`.
-    """
-    if kind not in _registry:
-        _entry_points.load()
-    if kind not in _registry:
-        import difflib
-
-        close = difflib.get_close_matches(kind, _registry, 3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise FedcoreError(f"no operation is called {brief(kind)}{hint}")
-    return _registry[kind]
-
-
-def registered() -> dict[str, "Intrinsic"]:
-    return dict(_registry)
-
-
-def declarations() -> int:
-    """How many operations and lowerings have been declared, again or anew: compiled plans may be out of date."""
-    return len(_declared)
-
-
-def note_declaration(name: str) -> None:
-    """Notes that an operation, or a function of it, is declared: programs are compiled again."""
-    _declared.append(name)
 
 
 def _unchanged(value):
     return value
 
 
-_OF_AGGREGATION = ("value", "zero", "accumulate", "merge", "report")
+_AGGREGATION_OPERANDS = ("value", "zero", "accumulate", "merge", "report")
 
 
 class Intrinsic:
-    """One operation of the language: signature, meaning, and a lowering where it is derived.
+    """One operation of the language: signature, meaning, and the lowering of a derived operation.
 
     Guarantees:
-      - Called on traced values it appends one operation and returns its Value.
-      - `meaning` is the specification in numpy: structs are tuples, client values lists in client order.
+      - A call on traced values appends one operation and returns its Value.
+      - `meaning` is the specification in numpy: structs are tuples, client values are lists in client order.
     """
 
     def __init__(
@@ -143,8 +73,8 @@ class Intrinsic:
         self.signature_text = signature
         self._typing = typing
         self._rule = rule
-        self._constants = dict(constants or {})
-        self._widens = dict(widens or {})
+        self.constants = dict(constants or {})
+        self.widens = dict(widens or {})
         self.attributes = tuple(attributes)
         self.draws = draws
         self.crosses = crosses
@@ -161,9 +91,9 @@ class Intrinsic:
         self.per_element = self._index_of(operands, per_element)
         if crosses not in (None, TO_CLIENTS, TO_SERVER):
             raise FedcoreError(f"{self.name}: `crosses` is TO_CLIENTS or TO_SERVER, not {brief(crosses)}")
-        if crosses == TO_SERVER and tuple(operands) != _OF_AGGREGATION:
+        if crosses == TO_SERVER and tuple(operands) != _AGGREGATION_OPERANDS:
             raise FedcoreError(
-                f"{self.name} crosses to the server, so it takes {', '.join(_OF_AGGREGATION)}; "
+                f"{self.name} crosses to the server, so it takes {', '.join(_AGGREGATION_OPERANDS)}; "
                 f"it takes {', '.join(operands)}. Others are written in fc.federated_aggregate, by a lowering"
             )
         if crosses == TO_CLIENTS and len(operands) != 1:
@@ -178,28 +108,28 @@ class Intrinsic:
         return f"<intrinsic {self.name} : {self.signature_text or 'any'}>"
 
     def lowering(self, fn: Callable) -> Callable:
-        """Registers how this operation is written in others; takes and returns Values."""
+        """Registers the expansion of a derived operation into other operations, a function over Values."""
         self.lowered_by = fn
         note_declaration(self.name)
         return fn
 
     def in_stage(self, fn: Callable) -> Callable:
-        """Registers how a core operation is written in local operations, inside a stage of its placement.
+        """Registers the expansion of a core operation into local operations, inside a stage of its placement.
 
-        `fn` takes members in place of placed values, tuples of them in place of structs of placed values, and Python
-        functions in place of functions; by keyword, if it asks for them, the attributes, `salt` and `result_type`,
-        the member type of the result. The result is constant if all operands are.
+        `fn` takes a member for each placed value, a tuple of members for a struct of placed values, and a Python
+        function for each function. Its keyword parameters may be attributes, `salt` and `result_type`, the member type
+        of the result. If all operands are constant, so is the result.
         """
         self.staged_by = fn
         note_declaration(self.name)
         return fn
 
     def functions(self) -> list[Callable | None]:
-        """The functions that say what it does."""
+        """The functions of the declaration."""
         return [self.meaning, self.lowered_by, self.staged_by, self._typing, self._rule]
 
     def facts(self) -> tuple:
-        """What is declared beside the functions."""
+        """The rest of the declaration: signature and properties."""
         return (
             self.signature_text,
             self.level,
@@ -213,10 +143,10 @@ class Intrinsic:
     # Types.
 
     def result_type(self, operand_types: Sequence[Type | None], attributes: Mapping) -> Type:
-        """The type of the result; raises `TypeMismatch` where the operands do not fit."""
+        """The type of the result; raises `TypeMismatch` if the operands do not fit."""
         if self._typing is not None:
             return self._typing(operand_types, attributes)
-        # Outside of tracing no frame is the line that the user wrote.
+        # Outside of tracing, the stack holds no line of the computation.
         location = user_location() if active_builder() is not None else None
         result = self._signature_at(attributes).match(operand_types, name=self.name, location=location).result
         if self._rule is not None:
@@ -224,26 +154,32 @@ class Intrinsic:
         return result
 
     def _signature_at(self, attributes: Mapping) -> Signature:
-        """The alternatives whose result is at the placement that the call names, if it names one."""
-        signature = self._signature()
+        """The signature; with an attribute `placement`, only the alternatives whose result is at that placement."""
+        signature = self.required_signature()
         if "placement" not in self.attributes:
             return signature
         wanted = placement(attributes["placement"])
         return Signature([a for a in signature.alternatives if _is_at(a.result, wanted)])
 
-    def _signature(self) -> Signature:
+    def required_signature(self) -> Signature:
         if self.signature is None:
             raise FedcoreError(f"{self.name} has no signature: a function computes its type")
         return self.signature
 
     def variables(self, op: Operation, operand_types: Sequence[Type]) -> dict[str, object]:
-        """The keyword arguments that the meaning asks for: type variables, types, attributes."""
+        """The keyword arguments of the meaning: type variables, types, attributes."""
         known: dict[str, object] = {"result_type": op.type, "operand_types": tuple(operand_types), **op.attributes}
         if self.signature is not None:
             known.update(self._signature_at(op.attributes).match(operand_types, name=self.name).variables)
         return {k: known[k] for k in self.meaning_keywords if k in known}
 
     # Tracing.
+
+    @property
+    def takes_captures(self) -> bool:
+        """Whether a function operand may capture values: the stages of other core operations take constants only."""
+        is_core = self.level == PLACED and self.lowered_by is None
+        return not is_core or self.name in ("federated_map", "federated_apply")
 
     def __call__(self, *args, **kwargs) -> Value:
         builder = active_builder()
@@ -259,22 +195,15 @@ class Intrinsic:
         given = {k: v for k, v in bound.arguments.items() if v is not None}
         attributes = {k: self._attribute(k, bound.arguments.get(k)) for k in self.attributes}
         given = {k: v for k, v in given.items() if k not in attributes}
-        given = {k: self._as_value(builder, k, v, given) for k, v in given.items()}
+        given = as_values(self, builder, given)
         placed = {k: v for k, v in given.items() if isinstance(v, Value) and is_placed(v.type)}
         if placed and self.level == LOCAL:
             return self._mapped(given, placed, attributes)
-        operands = self._operands(builder, list(given.values()))
+        operands = operands_of(self, builder, list(given.values()))
         return self.emit(operands, builder=builder, **attributes)
 
-    def _as_value(self, builder: Builder, name: str, arg, given: Mapping):
-        """Functions stay; a Python constant takes the dtypes of the operand that it is declared to be like."""
-        if isinstance(arg, Value) or _is_function(arg):
-            return arg
-        like = given.get(self._constants.get(name, ""))
-        return builder.value(arg, member_of(like.type) if isinstance(like, Value) else None)
-
     def _mapped(self, given: dict, placed: dict[str, Value], attributes: dict) -> Value:
-        """A local operation on placed values is mapped over them."""
+        """Maps a local operation over placed values."""
         places = sorted({p for v in placed.values() for p in _places(v.type)})
         if len(places) > 1:
             raise TypeMismatch(
@@ -295,7 +224,7 @@ class Intrinsic:
         return lookup("federated_map")(fn, argument)
 
     def emit(self, operands: Sequence[Value], *, builder: Builder | None = None, **attributes) -> Value:
-        """Appends the operation on operands that are Values already."""
+        """Appends the operation on Values."""
         builder = builder or active_builder() or operands[0].builder
         type_ = self.result_type([v.type for v in operands], attributes)
         return builder.append(self.name, operands, type_, attributes, draws=self.draws)
@@ -309,90 +238,6 @@ class Intrinsic:
             raise TypeMismatch(f"{self.name}: `{name}` is a placement (fc.SERVER or fc.CLIENTS), not {brief(value)}")
         return value.name
 
-    def _operands(self, builder: Builder, args: list) -> list[Value]:
-        """Args as Values: containers become structs, placed ones are zipped, functions traced last."""
-        known = [None if _is_function(a) else self._placed(builder, i, a) for i, a in enumerate(args)]
-        types = [PENDING if v is None else v.type for v in known]
-        values = []
-        for i, (value, arg) in enumerate(zip(known, args, strict=True)):
-            if value is None:
-                value = self._function(builder, types, i, arg)
-                types[i] = value.type
-            if isinstance(value.type, FunctionType):
-                self._check_captures(builder, value)
-            values.append(value)
-        return values
-
-    def _function(self, builder: Builder, types, index: int, fn) -> Value:
-        """The function given as argument `index`, traced for what the arguments before it say it takes.
-
-        A variable that widens another starts as that one; where the function returns a wider type, it is traced
-        again for it.
-        """
-        binding = self._signature().match_partial(types, name=self.name, location=user_location())
-        wanted = binding.alternative.parameters[index].type
-        if not isinstance(wanted, FunctionType):
-            raise TypeMismatch(f"{self.name}: a function ({brief(fn)}) stands where {wanted} is wanted")
-        starts = {wide: binding.variables[narrow] for wide, narrow in self._widens.items()}
-        variables = {**starts, **binding.variables}
-
-        def traced():
-            parameter = wanted.parameter
-            return builder.function(
-                fn, None if parameter is None else substitute(parameter, variables, binding.placements)
-            )
-
-        value = traced()
-        if not isinstance(wanted.result, AbstractType) or wanted.result.label not in self._widens:
-            return value
-        for _ in range(3):  # sizes, then ranks become unknown
-            state, returned = variables[wanted.result.label], value.type.result
-            wider = None if fits(returned, state) else _join(state, returned)
-            if wider is None:
-                break
-            variables[wanted.result.label] = wider
-            value = traced()
-        return value
-
-    def _check_captures(self, builder: Builder, function: Value) -> None:
-        if self.level != PLACED or self.lowered_by is not None or self.name in ("federated_map", "federated_apply"):
-            return
-        made = builder.operation(function)
-        if made is None or made.kind != "bind":
-            return
-        captured = [builder.type_of(o) for o in made.operands[1:] if isinstance(o, Ref)]
-        values = [t for t in captured if not isinstance(t, FunctionType)]
-        if values:
-            raise TracingError(
-                f"{self.name}: a function of it captures a value of type {values[0]}, which only constants can be. "
-                "Put it into the value: fc.federated_zip it with fc.federated_value(captured, placement)"
-            )
-
-    def _placed(self, builder: Builder, index: int, value: Value) -> Value:
-        """Zips a struct of placed values where one placed value is wanted."""
-        if self.signature is None or not isinstance(value.type, StructType) or not is_placed(value.type):
-            return value
-        wanted = [a.parameters[index].type for a in self.signature.alternatives if index < len(a.parameters)]
-        takes_struct = any(isinstance(t, StructType) for t in wanted) or self.name == "federated_zip"
-        if takes_struct or not any(isinstance(t, FederatedType) for t in wanted):
-            return value
-        return lookup("federated_zip")(value)
-
-
-def _join(one: Type, other: Type) -> Type | None:
-    """The type that takes in both, where they differ in shapes only."""
-    if isinstance(one, TensorType) and isinstance(other, TensorType):
-        if one.dtype != other.dtype:
-            return None
-        if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
-            return TensorType(one.dtype, None)
-        return TensorType(one.dtype, [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)])
-    if isinstance(one, StructType) and isinstance(other, StructType) and len(one) == len(other):
-        parts = [_join(a, b) for a, b in zip(one.types, other.types, strict=True)]
-        known = [p for p in parts if p is not None]
-        return StructType(zip(one.names, known, strict=True)) if len(known) == len(parts) else None
-    return None
-
 
 def _places(type_: Type) -> set[str]:
     if isinstance(type_, FederatedType):
@@ -402,24 +247,6 @@ def _places(type_: Type) -> set[str]:
 
 def _is_at(type_: Type, where: Placement) -> bool:
     return isinstance(type_, FederatedType) and type_.placement == where
-
-
-def _is_function(x) -> bool:
-    return callable(x) and not isinstance(x, Value)
-
-
-def _declare(op: Intrinsic) -> Intrinsic:
-    known = _registry.get(op.name)
-    if known is not None and _written_at(known) != _written_at(op):
-        raise FedcoreError(f"an operation called {op.name!r} is declared already")
-    note_declaration(op.name)
-    _registry[op.name] = op
-    return op
-
-
-def _written_at(op: Intrinsic) -> tuple[str, str]:
-    """A declaration that is run again, as a notebook's cell is, takes the place of the old one."""
-    return op.meaning.__module__, op.meaning.__qualname__
 
 
 def intrinsic(
@@ -439,21 +266,23 @@ def intrinsic(
 
     Args:
         signature: parameters, result and kinds, as in `({T}@CLIENTS -> T@SERVER) where T: numeric`.
-        level: "placed" for operations between placements, "local" for those inside one.
-        attributes: the parameters that are no values; one called `placement` picks the alternative.
-        rule: `rule(name, operand_types, attributes)` raises `TypeMismatch` for what the signature cannot say.
-        constants: by parameter, the parameter whose dtypes its Python constants take, as 1 does in `x + 1`.
-        widens: by type variable, the variable that it starts as while functions are traced; it may become wider.
-        draws: it draws random numbers itself, or its lowering does; its meaning may take the keyword `seed`, a
+        level: "placed" for operations on placed values, "local" for operations inside one placement.
+        attributes: the parameters that are attributes, not operands; `placement` selects the alternative.
+        rule: `rule(name, operand_types, attributes)` raises `TypeMismatch` for conditions that the signature cannot
+            express.
+        constants: maps a parameter to the parameter that gives its Python constants their dtypes, as in `x + 1`.
+        widens: maps a type variable to the variable that it is first bound to while functions are traced. It becomes
+            wider if a function returns a wider type: an accumulator that starts as float32[0] may become float32[?].
+        draws: the operation or its lowering draws random numbers; its meaning may take the keyword `seed`, a
             `fedcore.ir.interpret.Seed`.
-        crosses: TO_CLIENTS: it sends its one operand unchanged. TO_SERVER: it is an aggregation, with the parameters of
-            `federated_aggregate`. Default: it stays at its placement.
-        per_client: the function parameter that runs once for each client, with the seed of the client.
+        crosses: TO_CLIENTS: sends its only operand unchanged. TO_SERVER: an aggregation, with the parameters of
+            `federated_aggregate`. Default: stays at its placement.
+        per_client: the function parameter that runs once for each client, with the client's seed.
         per_element: the function parameter that runs once for each element of a sequence, with the element's seed.
     Raises:
         FedcoreError: `crosses`, `per_client` or `per_element` does not fit the parameters.
     """
-    return lambda meaning: _declare(
+    return lambda meaning: declare(
         Intrinsic(
             meaning,
             level=level,
@@ -487,7 +316,7 @@ def operation(
         name: of the operation. Default: the name of the meaning.
         attributes, constants, draws, per_client: as for `intrinsic`.
     """
-    return lambda meaning: _declare(
+    return lambda meaning: declare(
         Intrinsic(
             meaning,
             level=level,

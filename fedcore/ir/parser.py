@@ -1,8 +1,8 @@
-"""Text to module: the inverse of `printer.py`. Checks the words; what they mean is `verify`'s to check.
+"""Parser: text to module, the inverse of `printer.py`. Checks the syntax; `verify` checks the semantics.
 
-`_RULES` is the notation. Nearly all text is operations as the printer writes them, and word by word they take five
-times as long to read: so `_LINES` makes one token of each. Where the type in such a line is wrong, the text is read
-once more by the rules alone, which tell the place.
+`_RULES` is the grammar. `_LINES` adds a token that matches a whole operation as the printer writes it. This makes
+parsing five times as fast as a token for each word. If the type in such a line is malformed, the text is parsed again
+by `_RULES` alone, which give the position of the error.
 """
 
 import contextvars
@@ -97,8 +97,8 @@ _is_integer = re.compile(r"-?[0-9]+").fullmatch
 
 
 @attrs.define
-class _Reading:
-    """What one text has said so far; equal pieces are made once."""
+class _ParseState:
+    """State of one parse: the named types, and caches that make equal pieces of text one object."""
 
     type_names: dict[str, Type] = attrs.field(factory=dict)
     types: dict[str, Type] = attrs.field(factory=dict)
@@ -107,11 +107,11 @@ class _Reading:
     locations: dict[str, Location] = attrs.field(factory=dict)
 
 
-_reading: contextvars.ContextVar[_Reading] = contextvars.ContextVar("fedcore_reading")
+_state: contextvars.ContextVar[_ParseState] = contextvars.ContextVar("fedcore_parse_state")
 
 
 class _Number(str):
-    """A number as written; what it is depends on the type of the literal."""
+    """Text of a number; the type of its literal decides the dtype."""
 
 
 @lark.v_args(inline=True)
@@ -127,10 +127,10 @@ class _ModuleBuilder(TypeBuilder):
     def type_name(self, name, type_):
         if not name[0].isupper():
             raise Refused(name, "the name of a type starts with a capital letter")
-        _reading.get().type_names[str(name)] = type_
+        _state.get().type_names[str(name)] = type_
 
     def named(self, name):
-        known = _reading.get().type_names
+        known = _state.get().type_names
         return known[name] if name in known else super().named(name)
 
     def graph(self, name, type_, digest, attributes=None):
@@ -177,13 +177,13 @@ class _ModuleBuilder(TypeBuilder):
 
     def line(self, token, *rest):
         name, kind, operands, type_ = _pieces(_line, token)
-        reading = _reading.get()
-        if type_ not in reading.types:
-            reading.types[type_] = _type_in_line(type_)
-        if operands not in reading.operands:
-            reading.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
+        state = _state.get()
+        if type_ not in state.types:
+            state.types[type_] = _type_in_line(type_)
+        if operands not in state.operands:
+            state.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
         first = lark.Token.new_borrow_pos("REF", name, token) if rest or name[1] == '"' else name
-        return self.operation(first, kind, reading.operands[operands], reading.types[type_], *rest)
+        return self.operation(first, kind, state.operands[operands], state.types[type_], *rest)
 
     def operands(self, opening, *operands):
         return tuple(map(_operand, operands))
@@ -229,7 +229,7 @@ class _ModuleBuilder(TypeBuilder):
         return Location(_unquoted(file, file), int(line))
 
     def place(self, token):
-        known = _reading.get().locations
+        known = _state.get().locations
         if token not in known:
             file, line = _pieces(_place, token)
             known[token] = Location(file, int(line))
@@ -238,7 +238,7 @@ class _ModuleBuilder(TypeBuilder):
 
 def _pieces(pattern: re.Pattern, token: str) -> tuple[str, ...]:
     match = pattern.match(token)
-    assert match is not None  # the token is one because the pattern matched
+    assert match is not None  # the lexer made the token by this pattern
     return match.groups()
 
 
@@ -247,8 +247,8 @@ def _operand(token: lark.Token) -> Operand:
 
 
 def _operand_of(token: lark.Token, text: str) -> Operand:
-    """The operand that `text` writes; `token` says where it stands."""
-    known = _reading.get().names
+    """Parses an operand; `token` gives the position for errors."""
+    known = _state.get().names
     if text not in known:
         name = _unquoted(token, text[1:]) if text[1] == '"' else text[1:]
         known[text] = Ref(name) if text[0] == "%" else Symbol(name)
@@ -277,7 +277,7 @@ def _plain_values(token, attributes: dict) -> dict:
 
 
 def _plain(token, value):
-    """Numbers outside literals are ints, or floats where they are written so."""
+    """The value of an attribute: a number is a float if it has a point or an exponent, else an int."""
     if isinstance(value, tuple):
         return tuple([_plain(token, v) for v in value])
     if not isinstance(value, _Number):
@@ -349,7 +349,7 @@ def _parser(*, lines: bool) -> lark.Lark:
 
 
 def parse_module(text: str) -> Module:
-    """The module that the text writes. Its graphs are named by digest; their bytes are not in the text.
+    """Parses a module. The text names graphs by digest; the module lacks their bytes.
 
     Raises:
         ParseError: with the line, the column, a caret and what was expected.
@@ -363,7 +363,7 @@ def parse_module(text: str) -> Module:
 
 
 class _WrongLine(Exception):
-    """A `LINE` holds what is no type."""
+    """The type in a `LINE` is malformed."""
 
 
 def _type_in_line(text: str) -> Any:
@@ -374,8 +374,8 @@ def _type_in_line(text: str) -> Any:
 
 
 def _read(text: str, *, lines: bool) -> Any:
-    token = _reading.set(_Reading())
+    token = _state.set(_ParseState())
     try:
         return parse_with(_parser(lines=lines), text, start="module", words=_WORDS)
     finally:
-        _reading.reset(token)
+        _state.reset(token)

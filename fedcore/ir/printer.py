@@ -1,4 +1,4 @@
-"""Module to text. The grammar that reads it back is in `parser.py`."""
+"""Printer: module to text. `parser.py` holds the grammar."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _BARE = re.compile(r"[A-Za-z0-9_]+\Z")
 
 
 def print_module(module: Module, *, locations: bool = True) -> str:
-    """The text of the module; without `locations` it is what `Module.digest` names."""
+    """The text of the module."""
     names = TypeNames(_types(module))
     parts = [f"fedcore {TEXT_VERSION} {module.stage}"]
     if names.definitions:
@@ -67,7 +67,7 @@ def _location(node, locations: bool) -> str:
     if not locations or node.location is None:
         return ""
     file = json.dumps(node.location.file, ensure_ascii=False)
-    # A path may hold bytes that are no text, as surrogates; the file would not take them.
+    # A path may hold undecodable bytes as surrogates, which UTF-8 cannot encode.
     return f"   loc({file.encode(errors='replace').decode()}:{node.location.line})"
 
 
@@ -128,7 +128,7 @@ def _bytes(data: bytes) -> str:
 
 
 def _number(x) -> str:
-    """Shortest decimal that reads back to the same bits; a NaN other than the usual one in hex."""
+    """Shortest decimal that parses to the same bits; a NaN with a payload other than numpy's in hex."""
     if x.dtype == np.bool_:
         return "true" if x else "false"
     if x.dtype.kind in "iu":

@@ -1,13 +1,13 @@
-"""Which symbols give the same result each time they are called, and which do something else besides."""
+"""Purity analysis: pure symbols, symbols that draw random numbers, and symbols with effects."""
 
 import re
 
 from fedcore.ir.module import Function, Graph, Module, Symbol
-from fedcore.ir.operations import lookup
+from fedcore.ir.registry import lookup
 
 _IMPURE = ("effects", "seeded", "stateful")
-# What draws numbers, keeps state or speaks, by the names of TensorFlow's operations; better one too many than one
-# too few, since all that is lost is a merge.
+# Names of TensorFlow operations that draw random numbers, keep state, print or assert. A false match is harmless: it
+# only prevents a merge.
 _STATEFUL = re.compile(
     rb"(?<!Stateless)Random|Multinomial|TruncatedNormal|VarHandle|Variable|StatefulPartitionedCall|Print|Assert"
     rb"|PyFunc|Shuffle|Queue|Stack|TensorArray|HashTable|Iterator|FloatingPointSeed|Rng|Bernoulli"
@@ -15,7 +15,7 @@ _STATEFUL = re.compile(
 
 
 def pure_symbols(module: Module) -> frozenset[str]:
-    """The functions and graphs whose calls may be merged. A graph whose bytes are not there is not one of them."""
+    """Functions and graphs whose equal calls may be merged. A graph whose bytes are missing counts as impure."""
     return module.fact("pure symbols", _pure_symbols)
 
 
@@ -28,7 +28,7 @@ def _pure_symbols(module: Module) -> frozenset[str]:
 
 
 def seeded_symbols(module: Module) -> frozenset[str]:
-    """The graphs that draw, and the functions that draw or name a symbol that does."""
+    """Functions and graphs that draw random numbers, themselves or through a symbol that they name."""
     return module.fact("seeded symbols", _seeded_symbols)
 
 
@@ -43,7 +43,7 @@ def _seeded_symbols(module: Module) -> frozenset[str]:
 
 
 def effectful_symbols(module: Module) -> frozenset[str]:
-    """The graphs that print or assert, and the functions that name one."""
+    """Graphs that print or assert, and functions that reach such a graph."""
     found = {g.name for g in module.graphs if g.attributes.get("effects")}
     for function in module.functions:
         if not found.isdisjoint(symbols_of(function)):

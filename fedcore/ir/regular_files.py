@@ -1,4 +1,4 @@
-"""Reading files that others may have put there."""
+"""Bounded reads of files from untrusted sources."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ def read_regular_file(path: str | os.PathLike, max_bytes: int) -> bytes:
     """The content of a regular file.
 
     Raises:
-        InvalidValue: it is a device or a FIFO, is longer than `max_bytes`, or changes meanwhile.
+        InvalidValue: it is a device or a FIFO, is longer than `max_bytes`, or changes while it is read.
         OSError: it cannot be read.
     """
     path = Path(path)
@@ -24,6 +24,6 @@ def read_regular_file(path: str | os.PathLike, max_bytes: int) -> bytes:
         if status.st_size > max_bytes:
             raise InvalidValue(f"{path} has {status.st_size} bytes; at most {max_bytes} are read")
         data = file.read(status.st_size + 1)
-    if len(data) != status.st_size:  # also a file of /proc, whose size is said to be 0
+    if len(data) != status.st_size:  # true for files of /proc too, which report size 0
         raise InvalidValue(f"{path} changes while it is read")
     return data

@@ -1,4 +1,4 @@
-"""Functions compared up to the names of what they bind."""
+"""Alpha-equivalence of functions."""
 
 from collections.abc import Hashable, Mapping
 
@@ -6,10 +6,10 @@ from fedcore.ir.module import Function, Operand, Operation, Ref
 
 
 def form_of(function: Function, symbols: Mapping[str, Hashable]) -> Hashable:
-    """Equal for functions that differ in the names of parameters, bindings and symbols, and in locations, only.
+    """Key for alpha-equivalence: ignores locations and the names of parameters, bindings and symbols.
 
     Args:
-        symbols: what stands for each symbol that the function names; for a graph its digest, say.
+        symbols: the key of each symbol that the function names, such as the digest of a graph.
     """
     positions = {p.name: i for i, p in enumerate(function.parameters)}
     operations = []
@@ -27,7 +27,7 @@ def form_of(function: Function, symbols: Mapping[str, Hashable]) -> Hashable:
 
 
 def operation_form(op: Operation, known: Mapping[str, Hashable], symbols: Mapping[str, Hashable]) -> Hashable:
-    """Equal for operations that do the same to the same; `known` says what stands for each binding."""
+    """Key for alpha-equivalence; `known` holds the key of each binding."""
     operands = tuple(operand_form(o, known, symbols) for o in op.operands)
     return op.kind, operands, op.type, tuple(sorted(op.attributes.items()))
 

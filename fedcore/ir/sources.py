@@ -1,4 +1,4 @@
-"""The user's source files that the locations of a module name."""
+"""Source files of the user that the locations of a module name."""
 
 import os
 import sys
@@ -13,10 +13,10 @@ MAX_SOURCE_BYTES = 400_000
 
 
 def sources_of(*modules: Module) -> dict[str, str]:
-    """The text of each file, by the name that locations give it.
+    """The text of each source file, by its name in the locations.
 
-    Only files of lines that this process traced are read, and of those only the ones below the working directory or
-    the directory of the main script. A location of a file or a message from elsewhere is a claim, and opens nothing.
+    Reads only files that this process traced, and only below the working directory or the directory of the main
+    script. A location that was parsed from a file or a message is untrusted and opens no file.
     """
     paths = {found.file: found.path for module in modules for found in _locations(module) if found.path is not None}
     roots = _project_roots()

@@ -19,7 +19,7 @@ from fedcore.types import (
 
 
 def struct_type(elements, container: type | str | None = None) -> StructType:
-    """The struct of (name, type) pairs, with the Python container it comes back as."""
+    """The struct of (name, type) pairs, with the Python class of its values."""
     if container is None:
         return StructType(elements)
     name = container if isinstance(container, str) else register_container(container)
@@ -27,20 +27,20 @@ def struct_type(elements, container: type | str | None = None) -> StructType:
 
 
 def spread(arguments: tuple, count: int) -> tuple:
-    """The arguments of a function of `count` parameters: a last struct stands for the rest of them, and they for it."""
+    """The arguments for `count` parameters: unpacks a last struct, or packs surplus arguments into a struct."""
     if len(arguments) > count:
         return (*arguments[: count - 1], arguments[count - 1 :])
     return arguments if len(arguments) == count else (*arguments[:-1], *arguments[-1])
 
 
 def _struct_typing(types, attributes):
-    # The names and the container stand in the type itself; the verifier compares the members.
+    # Names and container are in the declared type only; the verifier compares the elements.
     return StructType([(None, t) for t in types])
 
 
 @operation(_struct_typing)
 def struct(*elements):
-    """Makes a struct of its operands; the names stand in the type."""
+    """Makes a struct of its operands; the result type holds the names."""
     return tuple(elements)
 
 
@@ -56,7 +56,7 @@ def _item_typing(types, attributes):
 
 @operation(_item_typing)
 def item(value, *, index):
-    """Takes element `index` of a struct; of a placed struct, at its placement."""
+    """Takes element `index` of a struct; the element of a placed struct has its placement."""
     return value[index]
 
 
@@ -74,7 +74,7 @@ def literal(*, value):
 
 
 def application_type(function: FunctionType, arguments: list[Type], name: str = "call") -> Type:
-    """The result of applying `function`; several arguments stand for its struct parameter."""
+    """The result type of applying `function`; several arguments are the elements of its struct parameter."""
     if not isinstance(function, FunctionType):
         raise TypeMismatch(f"{name}: a value of type {function} is not a function")
     wanted = function.parameter
@@ -104,7 +104,7 @@ def call(function, *arguments):
 def _bind_typing(types, attributes):
     function, *captured = types
     if not isinstance(function, FunctionType) or function.parameter is None:
-        raise TypeMismatch(f"bind: a function that takes something is wanted, not {function}")
+        raise TypeMismatch(f"bind: a function with parameters is wanted, not {function}")
     if isinstance(function.parameter, StructType) and len(captured) <= len(function.parameter):
         parameters = list(function.parameter.items())
         if all(fits(have, want) for have, (_, want) in zip(captured, parameters, strict=False)):
@@ -119,5 +119,5 @@ def _bind_typing(types, attributes):
 
 @operation(_bind_typing)
 def bind(function, *captured):
-    """Gives a function its leading arguments: a lambda with what it captures."""
+    """Partial application: binds the leading arguments of a function, such as the captures of a lambda."""
     return functools.partial(function, *captured)

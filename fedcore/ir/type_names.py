@@ -1,6 +1,6 @@
 """Short names for the long types of a module's text: `type W = <float32[784,10],float32[10]>`.
 
-A name stands for its type wherever the text writes it, so names change nothing of what a module is.
+A name is an abbreviation in the text only: it does not change the module.
 """
 
 import re
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from fedcore.types import AbstractType, StructType, StructWithPythonType, Type, contains
 
-_LONG = 32  # characters from which on a struct that is written more than once gets a name
+_LONG = 32  # a struct that occurs more than once gets a name if its notation has more characters
 
 
 class TypeNames:
-    """The names of one module's types, and how its types are written with them."""
+    """Names for the long types of one module, and the notation with these names."""
 
     def __init__(self, types: Iterable[Type]):
         counts: Counter[StructType] = Counter()
@@ -22,7 +22,7 @@ class TypeNames:
         self._names: dict[Type, str] = {}
         self._texts: dict[Type, str] = {}
         taken: dict[str, int] = {}
-        # Inner types first: `_count` meets a struct before those that hold it.
+        # Inner types first: `_count` adds a struct after its elements.
         named = [t for t, n in counts.items() if n > 1 and len(str(t)) > _LONG and not contains(t, _is_variable)]
         self.definitions: list[tuple[str, str]] = []
         for type_ in named:
@@ -32,7 +32,7 @@ class TypeNames:
             self._texts.clear()
 
     def write(self, type_: Type) -> str:
-        """The notation of the type, with names where it or a part of it has one."""
+        """The notation of the type, with names for the parts that have one."""
         if type_ in self._names:
             return self._names[type_]
         if type_ not in self._texts:
@@ -46,7 +46,7 @@ def _is_variable(type_: Type) -> bool:
 
 
 def _count(type_: Type, counts: Counter, times: int) -> None:
-    """Counts structs; the parts of one that was met before are not counted again."""
+    """Counts occurrences of structs; the elements of a repeated struct count once."""
     if isinstance(type_, StructType):
         if type_ in counts:
             counts[type_] += times
@@ -68,7 +68,7 @@ def _stem(type_: StructType) -> str:
 
 
 def _free(stem: str, taken: dict[str, int]) -> str:
-    """The stem, or the first `stemN` that is free; `taken` holds names, each with the last number that was tried."""
+    """The stem, or the first free `stemN`; `taken` holds the names in use, each with the last number tried."""
     n = taken.get(stem, 0)
     name = f"{stem}{n}" if n else stem
     while name in taken or (stem == "T" and n == 0):

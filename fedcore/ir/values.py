@@ -1,4 +1,4 @@
-"""`Value`: what the body of a traced function handles in place of data."""
+"""`Value`: placeholder for data in the body of a traced function."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ import attrs
 from fedcore.errors import TracingError, shortened
 from fedcore.ir.active import active_builder
 from fedcore.ir.module import Operand
+from fedcore.ir.registry import lookup
 from fedcore.types import FederatedType, FunctionType, StructType, TensorType, Type, contains, member_of
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ def is_placed(type_: Type) -> bool:
 class Value:
     """A typed value of the computation being traced.
 
-    Structs are taken apart by attribute, index, slice and iteration; functions are called;
-    `+ - * /` stand for the `generic_*` intrinsics.
+    Structs support attributes, indices, slices and iteration; functions can be called; `+ - * /` apply the
+    `generic_*` intrinsics.
     """
 
     builder: "Builder"
@@ -119,9 +120,7 @@ class Value:
 
 
 def _arithmetic(kind: str, left, right) -> Value:
-    """`left op right`, one of which may be a Python constant."""
-    from fedcore.ir.operations import lookup
-
+    """`left op right`; one operand may be a Python constant."""
     op = lookup(kind)
     if isinstance(left, Value):
         return op(left, right)
@@ -133,9 +132,7 @@ def _arithmetic(kind: str, left, right) -> Value:
 
 
 def _filled(constant, type_: Type):
-    """The constant in every element of a value of the type: the left side says what comes out."""
-    from fedcore.ir.operations import lookup
-
+    """A value of the type with the constant in every element, for the left operand, whose type the result has."""
     if isinstance(type_, TensorType) and type_.shape == ():
         return constant
     builder = active_builder()

@@ -1,4 +1,4 @@
-"""The rules of a valid module: names, types, and what each stage of compilation may hold."""
+"""The verifier: rules for the names, types, attributes and operations of a module at each stage of compilation."""
 
 import functools
 import inspect
@@ -34,7 +34,7 @@ from fedcore.types.dtypes import DTYPES
 from fedcore.types.placements import PlacementVariable
 from fedcore.types.types import MAX_PARTS
 
-_BOOKKEEPING = {"struct", "item"}  # free at top level in every stage: they only name parts
+_BOOKKEEPING = {"struct", "item"}  # allowed in main at every stage: they compute nothing
 _STRATEGIES = ("loop", "vectorised", "unrolled")
 _STAGES_OF = {"run": (SERVER,), "fold": (CLIENTS, CLIENTS), "merge": (CLIENTS,), "collect": (CLIENTS,)}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -46,7 +46,7 @@ def _whole(least: int, most: int):
     return lambda x: type(x) is int and least <= x <= most
 
 
-# What stands in attributes: whether a value is right, and what is wanted.
+# By attribute: a predicate for valid values, and their description.
 _KINDS = {
     "bits": (_whole(0, limits.MAX_BITS), f"a number of bits, at most {limits.MAX_BITS}"),
     "block": (_whole(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"),
@@ -71,9 +71,9 @@ _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "s
 
 
 def verify(module: Module) -> Module:
-    """Returns the module if every rule holds; else raises `VerifyError` with the first `MAX_PROBLEMS` that are wrong.
+    """Returns the module if it is valid; else raises `VerifyError` with the first `MAX_PROBLEMS` problems.
 
-    The time that it takes is bounded: by the text's size and `MAX_TYPE_WORK`.
+    The size of the text and `MAX_TYPE_WORK` bound its time.
     """
     found = itertools.islice(_Verifier(module).problems(), limits.MAX_PROBLEMS + 1)
     problems = [p if len(p) <= limits.MAX_PROBLEM else f"{p[: limits.MAX_PROBLEM]} …" for p in found]
@@ -88,7 +88,7 @@ class _Verifier:
     def __init__(self, module: Module):
         self.module = module
         self.nodes: dict[str, Function | Graph] = {}
-        self.types: dict[str, FunctionType | None] = {}  # None: so broken that it has no type
+        self.types: dict[str, FunctionType | None] = {}  # None: duplicate parameters, so no type
         self._type_problems: dict[Type, str | None] = {}
         self._type_work = 0
 
@@ -96,7 +96,7 @@ class _Verifier:
         if not self.module.functions:
             yield "it holds no function"
         elif self.module.main.placement is not None:
-            yield f"@{self.module.main.name}: the last function is what the module computes, and this is a stage"
+            yield f"@{self.module.main.name}: the last function is the main function, but this is a stage"
         nodes: tuple[Graph | Function, ...] = (*self.module.graphs, *self.module.functions)
         for node in nodes:
             if node.name in self.nodes:
@@ -106,7 +106,7 @@ class _Verifier:
             self.types[node.name] = node.type if isinstance(node, Graph) or _distinct(node) else None
 
     def _spend(self, types: Iterable[Type]) -> None:
-        """Raises if more parts of types would be compared than finishes in seconds."""
+        """Adds to the type parts that are compared; raises beyond `MAX_TYPE_WORK`, which is seconds of work."""
         self._type_work += sum(t.size for t in types)
         if self._type_work > limits.MAX_TYPE_WORK:
             raise VerifyError(
@@ -197,20 +197,20 @@ class _Verifier:
         if self.module.stage == "planned" and declared.level == PLAN:
             wrong = list(self._stages(at, op))
             if op.kind == "merge" and not wrong and not _is_of_fold(op.operands[1], made_by):
-                wrong.append(f"{at}: merge joins the partials of a fold, and {op.operands[1]} is none")
+                wrong.append(f"{at}: merge joins the partials of a fold, but {op.operands[1]} is not from a fold")
             yield from wrong
             if wrong:
                 return
         yield from _typing_problems(at, op, declared, types)
 
     def _stages(self, at: str, op: Operation) -> Iterator[str]:
-        """The first operands of what a plan runs are stages, each at its place."""
+        """Checks that the first operands of an operation of a plan are stages at the right placements."""
         for operand, place in zip(op.operands, _STAGES_OF.get(op.kind, ()), strict=False):
             node = self.nodes.get(operand.name) if isinstance(operand, Symbol) else None
             if not isinstance(node, Function) or node.placement is None:
-                yield f"{at}: {op.kind} runs a stage, and {operand} is none"
+                yield f"{at}: {op.kind} runs a stage, but {operand} is not a stage"
             elif node.placement != place:
-                yield f"{at}: {op.kind} runs a stage at {place}, and {operand} is at {node.placement}"
+                yield f"{at}: {op.kind} runs a stage at {place}, but {operand} is at {node.placement}"
 
 
 def _distinct(function: Function) -> bool:
@@ -222,7 +222,7 @@ def _is_function(type_: Type) -> bool:
 
 
 def _type_problem(type_: Type, known: dict[Type, str | None]) -> str | None:
-    """What keeps the type from being that of a value; `known` has it for each type that stood somewhere before."""
+    """Why no value has the type; None for a valid type. `known` caches the answers."""
     if type_ not in known:
         problem = None
         for _, child in type_.children():
@@ -258,7 +258,7 @@ def _is_of_fold(operand, made_by: Mapping[str, Operation]) -> bool:
 
 def _level_problems(at: str, stage: str, op: Operation, declared: Intrinsic, *, is_main: bool) -> Iterator[str]:
     if stage == "planned" and is_main and declared.level != PLAN and op.kind not in _BOOKKEEPING:
-        yield f"{at}: {op.kind} stands at the top level of a plan"
+        yield f"{at}: {op.kind} stands in the main function of a plan"
     if stage != "planned" and declared.level == PLAN:
         yield f"{at}: {op.kind} belongs to a plan, but the module is {stage}"
     if stage == "lowered" and declared.lowered_by is not None:
@@ -284,7 +284,7 @@ def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
     if type(block) is not int or type(call) is not int:
         return
     blocks = call // block if block > 0 else 0
-    if blocks < 1 or call % block or blocks & (blocks - 1):  # the tree of partials goes on inside of a call
+    if blocks < 1 or call % block or blocks & (blocks - 1):  # a call computes a subtree of the merge tree
         yield f"{where}: a call is 1, 2, 4, 8 … blocks of {block}, not {call} clients"
 
 
@@ -309,7 +309,7 @@ def _is_writable(value) -> bool:
 
 @attrs.frozen
 class _Form:
-    """How an operation is written: its attributes, and how many operands it takes where no signature says it."""
+    """Syntax of an operation: its attributes, and the number of operands of an operation without a signature."""
 
     attributes: frozenset[str]
     required: tuple[str, ...]
@@ -350,7 +350,7 @@ def _form_problems(at: str, op: Operation, declared: Intrinsic) -> Iterator[str]
         yield from _literal_problems(at, op.attributes["value"])
     count = len(op.operands)
     if declared.signature is not None:
-        return  # matching it counts the operands
+        return  # matching the signature checks the number of operands
     if form.open_ended and count < form.operands:
         yield f"{at}: {op.kind} takes {form.operands} operands or more, not {count}"
     if not form.open_ended and count != form.operands:
@@ -372,10 +372,10 @@ def _typing_problems(at: str, op: Operation, declared: Intrinsic, types: list[Ty
     except FedcoreError as error:
         yield f"{at}: {error}"
         return
-    except Exception as error:  # typing functions come from outside too, and do not expect everything
+    except Exception as error:  # a third party's typing function may fail on unexpected operands
         yield f"{at}: {op.kind} does not take {', '.join(map(str, types)) or 'no operand'} ({error!r})"
         return
-    if computed is None:  # the operation's own type says it
+    if computed is None:  # the declared type decides, as for generic_zero
         bad = [
             t
             for _, t in leaves(op.type)

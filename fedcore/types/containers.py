@@ -1,4 +1,4 @@
-"""Python classes that a struct comes back to, by name."""
+"""Registry of the Python classes of structs, by name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _seen: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
 
 def register_container(cls: type) -> str:
-    """The name of a container class in the notation; from now on `container_class` finds the class by it.
+    """Registers a container class; returns its name in the notation.
 
-    Of two classes with one module and qualified name, the one registered last is found: a class defined
-    again in a notebook takes the place of the old one.
+    A later class with the same module and qualified name replaces the earlier one, as when a notebook defines a class
+    again.
     """
     for name, builtin in _BUILTIN.items():
         if cls is builtin:
@@ -29,5 +29,5 @@ def register_container(cls: type) -> str:
 
 
 def container_class(name: str) -> type | None:
-    """The class of that name; None where this process has not seen it. Nothing is imported."""
+    """The class of that name; None if this process has not registered it. Imports nothing."""
     return _BUILTIN.get(name) or _seen.get(name)

@@ -1,4 +1,4 @@
-"""Types from what Python and TensorFlow users write for them."""
+"""Conversion of Python and TensorFlow objects to types."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from fedcore.types.notation import parse_type
 from fedcore.types.shapes import as_shape
 from fedcore.types.types import SequenceType, StructType, StructWithPythonType, TensorType, Type
 
-# These have a dtype and a shape too, and are no dense tensors.
+# Classes that have a dtype and a shape, but are not dense tensors.
 _NOT_DENSE = ("RaggedTensorSpec", "SparseTensorSpec", "RaggedTensor", "SparseTensor", "TensorArraySpec")
 
 
 def to_type(x) -> Type:
-    """The type that x stands for.
+    """Converts x to a type.
 
-    Takes a `Type`; a text in the notation; a dtype, or a (dtype, shape) pair; anything with a shape and a
-    dtype (arrays, variables, `tf.TensorSpec`); anything with an `element_spec` (datasets and their specs), a
-    sequence; and, of all these, dicts and tuples (structs), lists, OrderedDicts, named tuples, attrs and
-    dataclass instances (structs that come back as what they were).
-
-    A tuple of a dtype and a list or tuple of sizes is a tensor; any other tuple is a struct.
-
+    Args:
+        x: one of
+            - a `Type`, or a text in the notation;
+            - a dtype, or a pair of a dtype and a list or tuple of sizes: a tensor;
+            - an object with a shape and a dtype, such as an array, a variable, a `tf.TensorSpec`: a tensor;
+            - an object with an `element_spec`, such as a dataset or its spec: a sequence;
+            - a dict or another tuple of these: a struct;
+            - a list, OrderedDict, named tuple, attrs or dataclass instance of these: a struct whose values have that
+              class in Python.
     Raises:
-        TypeMismatch: x, or something in it, stands for no type.
+        TypeMismatch: x, or a part of it, is not one of these.
         ParseError: a text is not in the notation.
     """
     if isinstance(x, Type):
@@ -92,7 +94,7 @@ def _from_array(x) -> Type:
 
 
 def not_dense(x) -> str | None:
-    """Why a sparse or a ragged tensor, or its spec, is no value, and what to do; None for everything else."""
+    """Why a sparse or ragged tensor (or its spec) is not a value, and a remedy; None for every other object."""
     kind = type(x).__name__
     if kind.startswith("SparseTensor"):
         return f"a {kind} is no value of a computation: make it dense (tf.sparse.to_dense), or give its three tensors"

@@ -20,11 +20,11 @@ class DType:
     name: str
     numpy: np.dtype = attrs.field(eq=False)
     bits: int | None = attrs.field(eq=False)
-    """Bits that one element takes on the wire: 1 for bool, None for str, whose elements differ."""
+    """Bits of one element in a message: 1 for bool, None for str, whose elements differ in size."""
 
     @property
     def dtype(self) -> np.dtype:
-        """numpy's dtype: by this name TensorFlow and numpy take a `DType` where they want a dtype."""
+        """numpy's dtype. TensorFlow and numpy read this attribute of an argument, so they accept a `DType`."""
         return self.numpy
 
     @property
@@ -46,7 +46,7 @@ class DType:
 
     @property
     def is_real(self) -> bool:
-        """Integer or float: what has an order and limits."""
+        """Integer or float, which have an order and limits."""
         return self.is_integer or self.is_float
 
     @property
@@ -75,19 +75,19 @@ def _make(name: str) -> DType:
 
 DTYPES: dict[str, DType] = {name: _make(name) for name in ("bool", *_INTEGERS, *_FLOATS, *_COMPLEX, "str")}
 
-# Python's numbers become the widths that models use, not numpy's 64 bits.
+# Python numbers take the 32 bits of models, not numpy's 64.
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64", str: "str", bytes: "str"}
 
 
 def as_dtype(x) -> DType:
-    """The `DType` that x names.
+    """Converts x to a `DType`.
 
-    Takes a `DType`, a name (`"float32"`), a numpy or ml_dtypes dtype or scalar type, a TensorFlow dtype, or
-    one of Python's bool, int (int32), float (float32), complex (complex64), str and bytes. Numpy's text,
-    bytes and object dtypes are `str`.
-
+    Args:
+        x: a `DType`, a name (`"float32"`), a numpy or ml_dtypes dtype or scalar type, a TensorFlow dtype, or one of
+            Python's bool, int (int32), float (float32), complex (complex64), str and bytes. The text, bytes and object
+            dtypes of numpy are `str`.
     Raises:
-        TypeMismatch: x names no element type.
+        TypeMismatch: x is not one of these.
     """
     found = find_dtype(x)
     if found is None:
@@ -96,7 +96,7 @@ def as_dtype(x) -> DType:
 
 
 def find_dtype(x) -> DType | None:
-    """As `as_dtype`, but None where x names no element type."""
+    """As `as_dtype`, but None in place of the error."""
     if isinstance(x, DType):
         return x
     if isinstance(x, str):
@@ -107,7 +107,7 @@ def find_dtype(x) -> DType | None:
         return _from_numpy(x)
     if isinstance(x, type) and issubclass(x, np.generic):
         return _from_numpy(np.dtype(x))
-    # A tf.DType, recognised without importing TensorFlow; by its class, since tf.variant's attribute raises.
+    # A tf.DType, recognised without importing TensorFlow. The class is asked, since tf.variant's attribute raises.
     if hasattr(type(x), "as_numpy_dtype"):
         return DTYPES["str"] if x.name == "string" else DTYPES.get(x.name)
     if isinstance(x, type) and x is getattr(ml_dtypes, x.__name__, None):

@@ -1,10 +1,10 @@
-"""The one relation that checks types: does a value of type `have` fit where `want` is asked?
+"""The subtype relation `fits(have, want)`: whether a value of type `have` can be used where `want` is expected.
 
-tensor      the same dtype, and a shape that every unknown size or rank of `want` takes in
-struct      as many elements, each fits; names agree unless one side has none; containers do not matter
+tensor      equal dtypes, and a shape that `want` includes: an unknown size or rank includes every size or rank
+struct      equal length, and each element fits; names agree unless one side has none; containers do not matter
 sequence    the elements fit
-function    takes at least what `want` is called with, and its result fits
-federated   at the same place, the member fits; an all-equal value fits where that is not asked
+function    the parameter of `want` fits the parameter of `have`, and the result of `have` fits the result of `want`
+federated   equal placements, and the member fits; an all-equal value also fits a type that is not all-equal
 """
 
 from __future__ import annotations
@@ -33,23 +33,38 @@ class Mismatch:
     """One place where two types differ."""
 
     path: str
-    """Where, such as `x.y[0]`; empty for the types as a whole."""
+    """Path of the difference, such as `x.y[0]`; empty for the whole types."""
     have: Type
     want: Type
     reason: str
     at: At = ()
-    """The keys that lead to it in the type that one has."""
+    """Keys that lead to the difference in the type `have`."""
     hidden: bool = False
-    """Whether the reason cannot be seen from both types side by side."""
+    """Whether the two notations do not show the reason."""
 
 
 def fits(have: Type, want: Type) -> bool:
-    """Whether a value of type `have` can stand where `want` is asked."""
+    """Whether a value of type `have` can be used where `want` is expected."""
     return have is want or not mismatches(have, want)
 
 
+def join_shapes(one: Type, other: Type) -> Type | None:
+    """The narrowest type that both fit, for tensors and structs that differ in shapes only; else None."""
+    if isinstance(one, TensorType) and isinstance(other, TensorType):
+        if one.dtype != other.dtype:
+            return None
+        if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+            return TensorType(one.dtype, None)
+        return TensorType(one.dtype, [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)])
+    if isinstance(one, StructType) and isinstance(other, StructType) and len(one) == len(other):
+        parts = [join_shapes(a, b) for a, b in zip(one.types, other.types, strict=True)]
+        known = [p for p in parts if p is not None]
+        return StructType(zip(one.names, known, strict=True)) if len(known) == len(parts) else None
+    return None
+
+
 def mismatches(have: Type, want: Type) -> list[Mismatch]:
-    """All that keeps `have` from fitting `want`, in order; empty where it fits."""
+    """The reasons why `have` does not fit `want`, in order; empty if it fits."""
     comparison = Comparison()
     comparison.compare(have, want)
     return comparison.found
@@ -67,10 +82,10 @@ def explain(
     fix: str | None = None,
     found: Sequence[Mismatch] | None = None,
 ) -> str:
-    """The text of the error that `have` does not fit `want`: both in full, carets under each difference.
+    """The text of an error that `have` does not fit `want`: both types in full, with carets under each difference.
 
     Args:
-        found: the mismatches where they are known already. Default: those of `mismatches(have, want)`.
+        found: the mismatches to show. Default: `mismatches(have, want)`.
     """
     found = mismatches(have, want) if found is None else found
     has, spans = notation_with_spans(have)
@@ -101,7 +116,7 @@ def _span(spans: dict[At, tuple[int, int]], at: At) -> tuple[int, int]:
 class Comparison:
     """Compares two types side by side and collects all mismatches.
 
-    `flip` says that the two stand in a function's parameter, where the wanted type has to fit the other.
+    With `flip`, the types are parameters of functions, where `want` has to fit `have`.
     """
 
     def __init__(self) -> None:
@@ -167,7 +182,7 @@ class Comparison:
         self.compare(have.member, want.member, (*at, 0), path, flip)
 
     def place(self, have: FederatedType, want: FederatedType, at: At, path: str, flip: bool) -> None:
-        """Compares where the two are, and whether all members hold the same."""
+        """Compares placements and all-equal bits."""
         narrow, wide = (want, have) if flip else (have, want)
         if have.placement != want.placement:
             self.differ(have, want, f"it is at {have.placement}, not {want.placement}", (*at, "@"), path)

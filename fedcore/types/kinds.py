@@ -1,4 +1,4 @@
-"""What a type variable of a signature may be bound to."""
+"""Kinds: constraints on the type variables of signatures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedcore.types.types import FederatedType, StructType, TensorType, Type
 from fedcore.types.walk import At, contains, element_path, leaves_at
 
 Violation: TypeAlias = tuple[At, str] | None
-"""Which part of a type is not of a kind, and what it is, such as "is bool"; None where all is."""
+"""The part of a type that violates a kind, and a description such as "is bool"; None for a type of the kind."""
 
 
 def _of_every_leaf(holds: Callable[[Type], bool]) -> Callable[[Type], Violation]:
@@ -54,8 +54,8 @@ KINDS: dict[str, Callable[[Type], Violation]] = {
     "struct": _of_struct,
     "placed": _of_placed,
 }
-"""By name, a function that finds what keeps a type from the kind.
+"""By the name of a kind, a function that finds a violation.
 
-numeric, inexact, integer, real and tensor ask it of every leaf, and of a type without placements; a struct without
-leaves is of each. struct takes structs. placed takes types whose leaves all stand inside a federated type.
+numeric, inexact, integer, real and tensor constrain each leaf of a type without placements; a struct without leaves
+has all of these kinds. struct: the type is a struct. placed: each leaf is inside a federated type.
 """

@@ -1,6 +1,6 @@
-"""Reads the notation of types and of signatures.
+"""Parser for the notation of types and signatures.
 
-What `str` writes, `parse_type` and `parse_signature` read back as an equal value.
+`parse_type(str(t)) == t` for every type, and `parse_signature(str(s)) == s` for every signature.
 """
 
 from __future__ import annotations
@@ -98,25 +98,25 @@ _WORDS = {
 
 
 def parse_type(text: str) -> Type:
-    """The type that the text writes.
+    """Parses a type.
 
     Raises:
-        ParseError: the text is no type, or one that nests too deeply.
+        ParseError: the text is not a type, or the type nests too deeply.
     """
     return _parse(text, "type")
 
 
 def parse_signature(text: str) -> Signature:
-    """The signature that the text writes; one `where` at the end holds for all alternatives.
+    """Parses a signature; a `where` at its end applies to all alternatives.
 
     Raises:
-        ParseError: the text is no signature.
+        ParseError: the text is not a signature.
     """
     return _parse(text, "signature")
 
 
 class Refused(Exception):
-    """What stands at a token is well formed and yet no type."""
+    """The text at a token is syntactically correct, but not a type."""
 
     def __init__(self, token: lark.Token, problem: str, expected: tuple[str, ...] = ()):
         super().__init__(problem)
@@ -134,7 +134,7 @@ def _make(token: lark.Token, cls, *args):
 
 @lark.v_args(inline=True)
 class TypeBuilder(lark.Transformer):
-    """Makes types from the pieces, innermost first."""
+    """Transforms the parse tree to types, bottom-up."""
 
     def type(self, type_):
         return type_
@@ -257,10 +257,10 @@ def _parse(text: str, start: str):
 
 
 def parse_with(parser: lark.Lark, text: str, *, start: str | None = None, words: Mapping[str, str] | None = None):
-    """What a parser over `TYPE_RULES` and more makes of the text.
+    """The result of a parser whose grammar includes `TYPE_RULES`.
 
     Args:
-        words: what its further terminals are called in errors.
+        words: names of its other terminals for errors.
     Raises:
         ParseError: with line, column, a caret and what was expected.
     """
@@ -269,7 +269,7 @@ def parse_with(parser: lark.Lark, text: str, *, start: str | None = None, words:
         return parser.parse(text, start=start)
     except Refused as error:
         token = error.token
-        # Only tokens that no parser made lack a position.
+        # Tokens of the parser have a position; `or 1` satisfies their type.
         raise ParseError(error.problem, text, token.line or 1, token.column or 1, error.expected) from None
     except lark.UnexpectedToken as error:
         expected = _expected(error.accepts or error.expected, words)
@@ -283,7 +283,7 @@ def parse_with(parser: lark.Lark, text: str, *, start: str | None = None, words:
 
 
 def _expected(terminals, words) -> list[str]:
-    if {"NAME", "BRACE"} <= set(terminals):  # all that a type may start with
+    if {"NAME", "BRACE"} <= set(terminals):  # the first tokens of a type
         also = terminals - {"NAME", "DOTTED", "STRING", "LESS", "BRACE", "OPEN"}
         return ["a type", *_expected(also, words)]
     return sorted({words.get(terminal, terminal) for terminal in terminals})

@@ -1,4 +1,4 @@
-"""Where a value lives."""
+"""Placements of values: SERVER, CLIENTS, and those that are registered."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedcore.errors import InvalidValue, brief
 
 @attrs.frozen
 class Placement:
-    """A place that holds values. `register_placement` makes one known to the notation."""
+    """A group of members that hold values. `register_placement` adds one to the notation."""
 
     name: str
     default_all_equal: bool = False
-    """Whether a value placed here without further word is the same at every member of the place."""
+    """Whether a value at the placement is by default equal at all members."""
 
     def __str__(self) -> str:
         return self.name
@@ -23,7 +23,7 @@ class Placement:
 
 @attrs.frozen
 class PlacementVariable:
-    """Stands for any placement in a signature: one capital letter, digits after it or not."""
+    """Variable for a placement in a signature: a capital letter and optional digits."""
 
     name: str = attrs.field()
 
@@ -40,10 +40,10 @@ _placements: dict[str, Placement] = {}
 
 
 def register_placement(name: str, default_all_equal: bool = False) -> Placement:
-    """Makes a placement known by its name; the same again returns the first.
+    """Registers a placement; a repeated registration returns the first one.
 
     Raises:
-        ValueError: the name is no identifier of two characters or more, or stands for another placement.
+        ValueError: the name is not an identifier of two characters or more, or another placement has it.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or is_variable_name(name):
         raise InvalidValue(f"{brief(name)} cannot name a placement; an identifier such as CLIENTS can")
@@ -57,7 +57,7 @@ def placement(name: str) -> Placement:
     """The registered placement of that name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no placement has the name.
     """
     found = _placements.get(name)
     if found is None:

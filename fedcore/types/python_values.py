@@ -1,4 +1,4 @@
-"""Python's numbers and texts, which carry no dtype, as arrays of one: only where it holds them."""
+"""Conversion of Python numbers and texts, which have no dtype, to arrays, with a check that the dtype holds them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _EXACT = 1 << 53  # float64 holds every integer up to here
 
 
 def as_array(value) -> np.ndarray:
-    """Nested lists of Python's values as an array; text becomes bytes in an object array.
+    """Nested lists of Python values as an array; text becomes bytes in an object array.
 
     Raises:
-        ValueError: they make no array: lengths differ, bools or text stand among numbers, or they are neither.
+        ValueError: lengths differ, bools or text are mixed with numbers, or a value is neither a number nor text.
     """
     try:
         array = np.asarray(value)
@@ -29,7 +29,7 @@ def as_array(value) -> np.ndarray:
         if array.dtype.kind != "b" and isinstance(value, list | tuple) and _has_bool(value):
             raise InvalidValue("bools stand among numbers")
         return array
-    # From the values themselves: numpy would drop the zeros at the end of bytes, and write numbers as text.
+    # Not by numpy's conversion, which drops trailing zeros of bytes and turns numbers beside text into text.
     array = array.astype(object) if hasattr(value, "dtype") else _objects(value)
     if array.size and all(type(x) is int for x in array.ravel()):
         return array  # beyond 64 bits
@@ -80,9 +80,9 @@ def small_number(value, dtype: DType) -> np.ndarray | None:
 
 
 def in_dtype(array: np.ndarray, dtype: DType) -> np.ndarray | None:
-    """Python's numbers in a dtype that is of their kind, or of a wider one; None where it is neither.
+    """Python numbers cast to a dtype of their kind or a wider kind (integer < float < complex); None for another dtype.
 
-    Integers go into floats and floats into complex numbers. What the dtype does not hold is told by `first_not_held`.
+    `first_not_held` finds a number that the dtype does not hold.
     """
     want = 0 if dtype.name == "bool" else 1 if dtype.is_integer else 2 if dtype.is_float else 3
     have = _RANKS.get(array.dtype.kind, 4)
@@ -94,14 +94,14 @@ def in_dtype(array: np.ndarray, dtype: DType) -> np.ndarray | None:
         try:
             wide = array.astype(np.float64) if array.dtype.kind == "O" and want > 1 else array
             return wide.astype(dtype.numpy)
-        except OverflowError:  # an integer beyond all limits
+        except OverflowError:  # an integer that no dtype holds
             return np.full(array.shape, np.inf if want > 1 else 0, np.float64).astype(dtype.numpy)
 
 
 def first_not_held(array: np.ndarray, cast: np.ndarray) -> tuple[tuple[int, ...], str] | None:
-    """The place of the first number that is not in `cast`, which is made of `array`, and the number; else None.
+    """Index and text of the first number of `array` that the dtype of `cast` does not hold; else None.
 
-    Floats may be rounded; a finite one that became infinite, and an integer that changed, are not held.
+    A dtype does not hold an integer that the cast changes, nor a finite float that becomes infinite. Floats may round.
     """
     if array.dtype == cast.dtype or (array.dtype.kind == "f" and np.isfinite(cast).all()):
         return None
@@ -113,14 +113,14 @@ def first_not_held(array: np.ndarray, cast: np.ndarray) -> tuple[tuple[int, ...]
 
 
 def holds(dtype: DType, number) -> bool:
-    """Whether a number of Python's can be of the dtype; a float may be rounded to one."""
+    """Whether the dtype holds a Python number; a float may round."""
     array = as_array(number)
     cast = in_dtype(array, dtype)
     return cast is not None and first_not_held(array, cast) is None
 
 
 def _changed(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
-    """Where integers are others after the cast."""
+    """Mask of the integers that the cast changes."""
     if array.dtype.kind != "O" and cast.dtype.kind in "iu":
         return (cast.astype(array.dtype) != array) | ((cast < 0) != (array < 0))
     if array.dtype.kind != "O" and ((array >= -_EXACT) & (array <= _EXACT)).all():
@@ -137,7 +137,7 @@ def _integer(number) -> int | None:
 
 
 def _overflowed(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
-    """Where finite floats are infinite after the cast."""
+    """Mask of the finite floats that the cast makes infinite."""
     if array.dtype.kind == "c":
         return _overflowed(array.real, cast.real) | _overflowed(array.imag, cast.imag)
     after = cast.real if cast.dtype.kind == "c" else cast

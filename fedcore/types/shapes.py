@@ -15,10 +15,12 @@ MAX_RANK = 254
 
 
 def as_shape(x) -> Shape:
-    """The shape that x gives: None, an iterable of sizes or None, or a TensorFlow shape.
+    """Converts x to a shape.
 
+    Args:
+        x: None, an iterable of sizes and Nones, or a TensorFlow shape.
     Raises:
-        TypeError: x is no shape.
+        TypeError: x is not one of these.
         ValueError: a size is negative, or there are more dimensions or elements than TensorFlow can hold.
     """
     if x is None:
@@ -44,7 +46,7 @@ def is_static(shape: Shape) -> TypeGuard[tuple[int, ...]]:
 
 
 def shape_fits(have: Shape, want: Shape) -> bool:
-    """Whether every tensor of shape `have` is one of shape `want`."""
+    """Whether every tensor of shape `have` has shape `want` too."""
     if want is None:
         return True
     if have is None or len(have) != len(want):

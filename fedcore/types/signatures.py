@@ -1,6 +1,6 @@
-"""Signatures: what an operation takes and gives, over type and placement variables.
+"""Signatures: parameter and result types of an operation, with type and placement variables.
 
-`({T}@CLIENTS -> T@SERVER) where T: numeric`. Matching argument types against one binds the variables.
+Example: `({T}@CLIENTS -> T@SERVER) where T: numeric`. Matching argument types against a signature binds its variables.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class _Pending:
 
 
 PENDING = _Pending()
-"""Stands for the type of an argument that is not known yet: a Python function that is still to be traced."""
+"""Placeholder for the unknown type of an argument: a Python function that is not traced yet."""
 
 
 @attrs.frozen(str=False)
 class Parameter:
-    """One parameter of an alternative; an optional one has a name and may be absent."""
+    """One parameter of an alternative. An optional parameter has a name."""
 
     name: str | None
     type: Type
@@ -43,7 +43,7 @@ class Parameter:
 
 @attrs.frozen(str=False)
 class Alternative:
-    """One way to call: parameters, a result, and the kinds of the variables in them."""
+    """One overload: parameters, a result, and the kinds of their variables."""
 
     parameters: tuple[Parameter, ...] = attrs.field(converter=tuple)
     result: Type
@@ -62,7 +62,7 @@ class Alternative:
 
     @property
     def variables(self) -> frozenset[str]:
-        """The labels of all type variables in it."""
+        """The labels of its type variables."""
         found: set[str] = set()
 
         def note(type_: Type) -> bool:
@@ -75,7 +75,7 @@ class Alternative:
         return frozenset(found)
 
     def with_kinds(self, kinds: Mapping[str, str]) -> Alternative:
-        """The alternative with those of the kinds whose variables it uses."""
+        """The alternative with the kinds of the variables that it uses."""
         used = self.variables
         return attrs.evolve(self, kinds={label: kind for label, kind in kinds.items() if label in used})
 
@@ -89,7 +89,7 @@ class Alternative:
 
 @attrs.frozen
 class Binding:
-    """What a match found: the alternative, its variables, and the result's type with them filled in."""
+    """Result of a match: the alternative, its bound variables, and the result type after substitution."""
 
     alternative: Alternative
     variables: dict[str, Type]
@@ -103,7 +103,7 @@ def _as_tuple(alternatives: Iterable[Alternative]) -> tuple[Alternative, ...]:
 
 @attrs.frozen(str=False)
 class Signature:
-    """Alternatives, tried in order. Variables that share a label share a kind."""
+    """Alternatives, tried in order. Variables of equal label have one kind."""
 
     alternatives: tuple[Alternative, ...] = attrs.field(converter=_as_tuple)
 
@@ -133,17 +133,17 @@ class Signature:
         location: Location | None = None,
         function: str | None = None,
     ) -> Binding:
-        """Binds the variables so that the arguments fit the first alternative that they can.
+        """Binds the variables by the first alternative that the arguments fit.
 
         Args:
-            argument_types: in the order of the parameters; None stands for an absent optional one, which
-                may be left out at the end.
-            name: the operation's, for the error.
-            parameter_names: for the error, where the signature gives its parameters no names.
+            argument_types: in the order of the parameters; None for an absent optional argument, which may be left out
+                at the end.
+            name: name of the operation, for the error.
+            parameter_names: for the error, if the signature does not name its parameters.
             location, function: the user's line and function, for the error.
 
         Raises:
-            TypeMismatch: no alternative takes the arguments. It explains the one that got furthest.
+            TypeMismatch: no alternative fits. Explains the alternative with the most progress.
         """
         attempts = []
         for alternative in self.alternatives:
@@ -155,15 +155,15 @@ class Signature:
         raise TypeMismatch(furthest.explanation(name, parameter_names, location, function))
 
     def match_partial(self, argument_types: Sequence[Type | _Pending | None], name: str = "call", **error) -> Binding:
-        """As `match`, where an argument's type may be `PENDING`: such a parameter binds nothing.
+        """As `match`, with argument types that may be `PENDING` and then bind no variables.
 
-        `substitute(parameter.type, binding.variables, binding.placements)` then says what is known of it.
+        `substitute(parameter.type, binding.variables, binding.placements)` gives the known part of a pending type.
         """
         return self.match(argument_types, name, **error)
 
 
 def substitute(type_: Type, variables: Mapping[str, Type], placements: Mapping[str, Placement]) -> Type:
-    """The type with its variables filled in; those that are not bound stay."""
+    """The type with its bound variables replaced; unbound variables stay."""
     if isinstance(type_, AbstractType):
         return variables.get(type_.label, type_)
     mapped = type_.map_children(lambda child: substitute(child, variables, placements))
@@ -175,7 +175,7 @@ def substitute(type_: Type, variables: Mapping[str, Type], placements: Mapping[s
 
 
 class _Unification(Comparison):
-    """A comparison in which the wanted type holds variables; the first type that one meets binds it."""
+    """Comparison with a type that has variables; a variable is bound to the first type that it is compared with."""
 
     def __init__(self, kinds: Mapping[str, str]) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class _Unification(Comparison):
 
 
 class _Attempt:
-    """One alternative tried against the arguments; each parameter's mismatches are kept apart."""
+    """Match of one alternative against the arguments, with mismatches by parameter."""
 
     def __init__(self, alternative: Alternative, arguments: Sequence) -> None:
         self.alternative = alternative
@@ -265,7 +265,7 @@ class _Attempt:
 
     @property
     def progress(self) -> tuple[bool, int, int]:
-        """Orders attempts: the right number of arguments, then the most that fit before one that does not."""
+        """Orders attempts: first by the right number of arguments, then by the number of leading ones that fit."""
         right = not (self.absent or self.surplus)
         return right, min(self.failed, default=len(self.arguments)), -len(self.failed)
 

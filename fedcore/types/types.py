@@ -16,13 +16,13 @@ from fedcore.types.placements import Placement, PlacementVariable, placement
 from fedcore.types.shapes import Shape, as_shape, is_static
 
 MAX_DEPTH = 200
-"""Types nest no deeper, so that everything over types may recurse."""
+"""Maximal nesting of a type, so that functions over types may recurse."""
 
 MAX_PARTS = 100_000
-"""Types have no more parts, a part that stands twice counted twice: everything over types walks all of them."""
+"""Maximal number of parts of a type, repetitions included, since functions over types walk all of them."""
 
 Key: TypeAlias = int | str
-"""An int leads to a child of a type; a str marks a word of its notation."""
+"""Step of a path into a type: an int selects a child, a str a word of the notation."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
@@ -31,7 +31,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9_]*")
 
 @attrs.frozen(str=False, cache_hash=True)
 class Type:
-    """A type: immutable, hashable, compared by what it holds."""
+    """A type: immutable, hashable, compared by structure."""
 
     depth: int = attrs.field(init=False, eq=False, repr=False)
     size: int = attrs.field(init=False, eq=False, repr=False)
@@ -49,15 +49,15 @@ class Type:
         object.__setattr__(self, "size", size)
 
     def parts(self) -> list[tuple[Key | None, str | Type]]:
-        """The notation in pieces: text (key None), words to point at (str keys), children (int keys)."""
+        """The pieces of the notation: text (key None), words that errors point at (str keys), children (int keys)."""
         raise NotImplementedError
 
     def children(self) -> list[tuple[int, Type]]:
-        """The types that this one is made of, with their keys."""
+        """The direct parts that are types, with their keys."""
         return [(key, part) for key, part in self.parts() if isinstance(key, int) and isinstance(part, Type)]
 
     def map_children(self, fn: Callable[[Type], Type]) -> Type:
-        """This type with fn applied to each child; itself where fn changes none."""
+        """The type with fn applied to each child; the same object if fn changes no child."""
         return self
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Type:
 def _as_type(x) -> Type:
     if isinstance(x, Type):
         return x
-    from fedcore.types.convert import to_type  # convert makes types, and types take what it converts
+    from fedcore.types.convert import to_type  # `convert` imports this module
 
     return to_type(x)
 
@@ -78,7 +78,7 @@ class TensorType(Type):
 
     Args:
         dtype: anything that `as_dtype` takes.
-        shape: sizes, None for an unknown one; None for an unknown rank.
+        shape: sizes, with None for an unknown size; None for an unknown rank.
     """
 
     dtype: DType = attrs.field(converter=as_dtype)
@@ -90,10 +90,10 @@ class TensorType(Type):
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """The shape where the rank has to be known.
+        """The shape of a tensor of known rank.
 
         Raises:
-            TypeMismatch: it is not.
+            TypeMismatch: the rank is unknown.
         """
         if self.shape is None:
             raise TypeMismatch(f"the rank of {self} has to be known here")
@@ -101,7 +101,7 @@ class TensorType(Type):
 
     @property
     def size_bits(self) -> int | None:
-        """What a value takes on the wire; None where an unknown size or a string leaves it open."""
+        """Size of a value in a message; None for strings and for unknown sizes."""
         if not is_static(self.shape) or self.dtype.bits is None:
             return None
         return self.dtype.bits * math.prod(self.shape)
@@ -128,14 +128,13 @@ def _as_element(x) -> tuple[str | None, Type]:
 
 @attrs.frozen(str=False, cache_hash=True)
 class StructType(Type):
-    """Elements in order, each with a name or without: `<x=float32[784],y=int32>`, `<int32,str>`.
+    """Elements in order, with or without names: `<x=float32[784],y=int32>`, `<int32,str>`.
 
-    In Python, a struct whose elements all have names is a dict, one without names a tuple.
+    In Python, a struct with names is a dict, and a struct without names is a tuple.
 
     Args:
-        elements: a mapping from names, or an iterable of types and of (name or None, type) pairs, where
-            anything that `to_type` takes counts as a type. Any 2-tuple that starts with a str or None is a
-            pair.
+        elements: a mapping from names to types, or an iterable of types and of (name or None, type) pairs. A type is
+            any argument of `to_type`; a 2-tuple that starts with a str or None is a pair.
     """
 
     elements: tuple[tuple[str | None, Type], ...] = attrs.field(converter=_as_elements)
@@ -163,16 +162,16 @@ class StructType(Type):
         return self.elements
 
     def with_types(self, types: Iterable[Type]) -> StructType:
-        """The same names and container around other types, one for each element."""
+        """The struct with its names and container, and the given element types."""
         elements = tuple(zip(self.names, types, strict=True))
         return self if elements == self.elements else attrs.evolve(self, elements=elements)
 
     def index(self, key: int | str) -> int:
-        """The position of an element, by name or position (negative ones count from the end).
+        """The position of an element, by name or position; negative positions count from the end.
 
         Raises:
             KeyError: no element has that name.
-            IndexError: the position is outside.
+            IndexError: the position is out of range.
         """
         if isinstance(key, str):
             for i, (name, _) in enumerate(self.elements):
@@ -212,7 +211,7 @@ class StructType(Type):
 
 @attrs.frozen(str=False, cache_hash=True)
 class StructWithPythonType(StructType):
-    """A struct that comes back to Python as another class: `list<int32,int32>`, `my.module.Point<x=int32>`.
+    """A struct with a Python class for its values: `list<int32,int32>`, `my.module.Point<x=int32>`.
 
     Args:
         container: the name that `register_container` gave the class.
@@ -233,7 +232,7 @@ class StructWithPythonType(StructType):
 
 @attrs.frozen(str=False, cache_hash=True)
 class SequenceType(Type):
-    """Elements of one type, one after the other: `int32*`."""
+    """A sequence of elements of one type: `int32*`."""
 
     element: Type = attrs.field(converter=_as_type)
 
@@ -247,7 +246,7 @@ class SequenceType(Type):
 
 @attrs.frozen(str=False, cache_hash=True)
 class FunctionType(Type):
-    """`(T -> U)`, or `(-> U)` without a parameter. Several parameters are one struct with names."""
+    """A function `(T -> U)`, or `(-> U)` without a parameter. Several parameters are one struct with names."""
 
     parameter: Type | None = attrs.field(converter=attrs.converters.optional(_as_type))
     result: Type = attrs.field(converter=_as_type)
@@ -267,12 +266,12 @@ class FunctionType(Type):
 
 @attrs.frozen(str=False, cache_hash=True)
 class FederatedType(Type):
-    """A value at a placement: `{int32}@CLIENTS`, or `int32@CLIENTS` where all members hold the same.
+    """A value at a placement: `{int32}@CLIENTS`, or `int32@CLIENTS` if it is equal at all members.
 
     Args:
         placement: a `Placement`; in signatures also a `PlacementVariable`.
-        all_equal: None takes the placement's default. With a variable, only False and None differ: `{T}@P` is
-            never all equal, `T@P` is what P's default says (and stays None).
+        all_equal: None is the default of the placement. With a placement variable it is False (`{T}@P`, never all
+            equal) or None (`T@P`, the default of the placement that P is bound to).
     """
 
     member: Type = attrs.field(converter=_as_type)
@@ -316,7 +315,7 @@ class PlacementType(Type):
 
 @attrs.frozen(str=False, cache_hash=True)
 class AbstractType(Type):
-    """A type variable of a signature: an identifier with a capital first letter."""
+    """A type variable of a signature: an identifier that starts with a capital letter."""
 
     label: str = attrs.field()
 
@@ -330,7 +329,7 @@ class AbstractType(Type):
 
 
 def quoted(name: str) -> str:
-    """A name as the notation writes it: itself where it is an identifier, else between double quotes."""
+    """A name in the notation: an identifier as it is, any other name in double quotes."""
     return name if _IDENTIFIER.fullmatch(name) else _quote(name)
 
 

@@ -1,4 +1,4 @@
-"""Walks over types: leaves, maps, and where each part stands in the notation."""
+"""Traversals of types: leaves, maps, and the position of each part in the notation."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ At: TypeAlias = tuple[Key, ...]
 
 
 def leaves(type_: Type) -> list[tuple[str, Type]]:
-    """What is left when structs and placements are opened, in order: tensors, sequences, functions and so on.
+    """The leaves of a type in order, with their paths: the parts below structs and placements.
 
-    A leaf comes with its path, such as `x.y[0]`; the path of a type that is itself a leaf is empty.
+    A leaf is a tensor, a sequence, a function or a type variable. Its path is such as `x.y[0]`; empty for a type that
+    is itself a leaf.
     """
     return [(path, leaf) for _, path, leaf in leaves_at(type_)]
 
 
 def tensor_leaves(type_: Type | None) -> list[TensorType]:
-    """The leaves of a type that holds tensors only, in order; None, a missing parameter, has none.
+    """The leaves of a type of tensors, in order; None (no parameter) has no leaves.
 
     Raises:
-        TypeMismatch: a leaf is no tensor.
+        TypeMismatch: a leaf is not a tensor.
     """
     return [] if type_ is None else [_tensor(leaf) for _, leaf in leaves(type_)]
 
@@ -61,39 +62,39 @@ def map_leaves(fn: Callable[[Type], Type], type_: Type) -> Type:
 
 
 def map_tensors(fn: Callable[[TensorType], Type], type_: Type) -> Type:
-    """As `map_leaves`, for a type that holds tensors only.
+    """As `map_leaves`, for a type of tensors.
 
     Raises:
-        TypeMismatch: a leaf is no tensor.
+        TypeMismatch: a leaf is not a tensor.
     """
     return map_leaves(lambda leaf: fn(_tensor(leaf)), type_)
 
 
 def member_of(type_: Type) -> Type:
-    """What one member of a placement holds of the value: a federated type's member, any other type itself."""
+    """The member of a federated type; any other type itself."""
     return type_.member if isinstance(type_, FederatedType) else type_
 
 
 def strip_placement(type_: Type) -> Type:
-    """The type with each federated type in it replaced by its member."""
+    """The type with each federated type replaced by its member."""
     if isinstance(type_, FederatedType):
         return strip_placement(type_.member)
     return type_.map_children(strip_placement)
 
 
 def strip_containers(type_: Type) -> Type:
-    """The type with plain structs for those that carry a Python container."""
+    """The type with each struct that has a Python container replaced by a plain struct."""
     mapped = type_.map_children(strip_containers)
     return StructType(mapped.elements) if isinstance(mapped, StructWithPythonType) else mapped
 
 
 def contains(type_: Type, predicate: Callable[[Type], bool]) -> bool:
-    """Whether the predicate holds for the type or any in it, functions' parameters and results included."""
+    """Whether the predicate holds for the type or a part of it, including parameters and results of functions."""
     return predicate(type_) or any(contains(child, predicate) for _, child in type_.children())
 
 
 def notation_with_spans(type_: Type) -> tuple[str, dict[At, tuple[int, int]]]:
-    """`str(type_)`, and the offsets at which each part of it stands, by the keys that lead there."""
+    """`str(type_)`, and the span of each part in it, by the keys that lead to the part."""
     pieces: list[str] = []
     spans: dict[At, tuple[int, int]] = {}
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.errors import FedcoreError
 from fedcore.graphs.stages import kernels
-from fedcore.ir import operations
+from fedcore.ir import registry
 from fedcore.ir.operations import LOCAL, TO_CLIENTS, TO_SERVER
 
 CLIENT_FLOATS = fc.FederatedType("float32", fc.CLIENTS)
@@ -17,7 +17,7 @@ SERVER_FLOAT = fc.FederatedType("float32", fc.SERVER)
 @pytest.fixture(autouse=True)
 def declared(monkeypatch):
     """Operations and kernels that a test declares are forgotten after it."""
-    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
     monkeypatch.setattr(kernels, "kernels", dict(kernels.kernels))
 
 

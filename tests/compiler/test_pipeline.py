@@ -61,9 +61,9 @@ FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 @pytest.fixture
 def of_others(monkeypatch):
     """Passes and intrinsics that a test declares are forgotten after it."""
-    from fedcore.ir import operations
+    from fedcore.ir import registry
 
-    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
     monkeypatch.setattr(pipeline, "_registry", dict(pipeline._registry))
 
 

@@ -17,7 +17,7 @@ from fedcore import context
 from fedcore.compiler import code_digest, compile_module, compiler_pass
 from fedcore.compiler.pipeline import get_pass, registered_passes
 from fedcore.compiler.stored_plans import StoredPlans
-from fedcore.ir import operations
+from fedcore.ir import registry
 from fedcore.ir.operations import Intrinsic, registered
 
 
@@ -181,7 +181,7 @@ def edited(tmp_path, monkeypatch):
 
 
 def forget(name):
-    operations._registry.pop(name)
+    registry._registry.pop(name)
 
 
 def test_a_changed_lowering_and_what_it_refers_to_compile_again(edited):
@@ -238,7 +238,7 @@ def test_a_kernel_of_a_third_party_shows_in_the_digest(monkeypatch):
 
 
 def test_what_an_operation_declares_shows_in_the_digest(monkeypatch):
-    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
     scope = {"fc": fc}
     exec("def their_op(fn, arg): return fn(arg)", scope)
     exec("def form(fn, arg): return fn(arg)", scope)

@@ -11,7 +11,7 @@ import pytest
 import fedcore as fc
 from fedcore import context
 from fedcore.errors import TracingError, TypeMismatch
-from fedcore.ir import operations
+from fedcore.ir import registry
 from fedcore.seeds import fold_in
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
@@ -251,7 +251,7 @@ def test_an_intrinsic_that_is_declared_again_is_compiled_again():
     try:
         assert [declare(times)([1, 2]) for times in (1, 2, 3)] == [3, 6, 9]
     finally:
-        operations._registry.pop("summed_times")
+        registry._registry.pop("summed_times")
 
 
 def test_the_tests_draw_the_same_seeds_in_every_run(request):

@@ -9,7 +9,7 @@ import pytest
 from fedcore.compiler import pipeline
 from fedcore.graphs.batched import batched_value
 from fedcore.graphs.stages import kernels
-from fedcore.ir import operations
+from fedcore.ir import registry
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
@@ -19,7 +19,7 @@ RECIPES = ["intrinsic", "core operation", "pass", "runtime", "aggregator", "opti
 @pytest.fixture
 def forgotten():
     """Operations, passes, kernels and batching rules that the page declares are forgotten after it."""
-    tables = [operations._registry, pipeline._registry, kernels.kernels, batched_value.batching_rules]
+    tables = [registry._registry, pipeline._registry, kernels.kernels, batched_value.batching_rules]
     before = [dict(table) for table in tables]
     yield
     for table, content in zip(tables, before, strict=True):

@@ -6,7 +6,7 @@ import pytest
 import fedcore as fc
 from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, run_passes
 from fedcore.errors import FedcoreError, TracingError, VerifyError
-from fedcore.ir import operations, parse_module, verify
+from fedcore.ir import parse_module, registry, verify
 from fedcore.runtime import Report
 
 RUNTIMES = {"local": fc.runtime.local(workers_per_device=2), "reference": fc.runtime.reference()}
@@ -86,7 +86,7 @@ def test_it_is_an_int64_that_a_graph_can_draw_from(runtime):
 
 
 def test_a_lowering_that_draws_draws_another_number_each_time(monkeypatch):
-    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
 
     @fc.intrinsic("(value: {float32}@CLIENTS -> float32@SERVER)", draws=True)
     def sum_and_equal_draws(value, *, seed):

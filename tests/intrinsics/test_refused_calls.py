@@ -7,7 +7,7 @@ import pytest
 
 import fedcore as fc
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
-from fedcore.ir import operations
+from fedcore.ir import registry
 
 CLIENTS, SERVER = fc.CLIENTS, fc.SERVER
 
@@ -153,7 +153,7 @@ def test_var_keyword_parameters_are_refused():
 
 def test_an_unknown_operation_lists_the_close_ones():
     with pytest.raises(FedcoreError, match="no operation is called 'federated_summ'; did you mean federated_sum"):
-        operations.lookup("federated_summ")
+        registry.lookup("federated_summ")
 
 
 class EntryPoint:
@@ -171,9 +171,9 @@ def entry_points(monkeypatch):
         monkeypatch.setattr(
             importlib.metadata, "entry_points", lambda group: found if group == "fedcore.intrinsics" else ()
         )
-        monkeypatch.setattr(operations, "_entry_points", operations._EntryPoints())
+        monkeypatch.setattr(registry, "_entry_points", registry._EntryPoints())
 
-    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
     return install
 
 
@@ -188,9 +188,9 @@ def test_an_unknown_operation_is_looked_for_in_entry_points(entry_points):
             return value
 
     entry_points(EntryPoint(load))
-    assert operations.lookup("their_own").name == "their_own"
+    assert registry.lookup("their_own").name == "their_own"
     with pytest.raises(FedcoreError, match="no operation is called 'another'"):
-        operations.lookup("another")
+        registry.lookup("another")
     assert loads == [1]
 
 
@@ -199,7 +199,7 @@ def test_a_known_operation_loads_no_entry_point(entry_points):
         raise AssertionError
 
     entry_points(EntryPoint(load))
-    assert operations.lookup("federated_sum").name == "federated_sum"
+    assert registry.lookup("federated_sum").name == "federated_sum"
 
 
 def test_an_entry_point_that_does_not_load_is_named(entry_points):
@@ -210,11 +210,11 @@ def test_an_entry_point_that_does_not_load_is_named(entry_points):
     with pytest.raises(
         FedcoreError, match=r"the entry point theirs = theirs\.intrinsics of fedcore\.intrinsics does not"
     ):
-        operations.lookup("their_own")
+        registry.lookup("their_own")
 
 
 def test_a_declaration_that_is_run_again_takes_the_place_of_the_old_one(monkeypatch):
-    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
 
     def cell():
         @fc.intrinsic("(value: {T}@CLIENTS -> {T}@CLIENTS)")
@@ -224,7 +224,7 @@ def test_a_declaration_that_is_run_again_takes_the_place_of_the_old_one(monkeypa
         return from_a_cell
 
     first, second = cell(), cell()
-    assert operations.lookup("from_a_cell") is second
+    assert registry.lookup("from_a_cell") is second
     assert first is not second
 
 

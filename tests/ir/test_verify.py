@@ -255,11 +255,11 @@ CHANGES = {
     "a merge of what no fold gave": ("merge(@join, %1)", "merge(@join, %xs)", "%2: merge joins the partials of a fold"),
     "a merge of a parameter that is not there": ("merge(@join, %1)", "merge(@join, %9)", "%2: %9 is not bound before"),
     "a merge of three": ("merge(@join, %1)", "merge(@join, %1, %1)", "@main: %2: merge takes 2 operands, not 3"),
-    "a merge by a value": ("merge(@join, %1)", "merge(%1, %1)", "@main: %2: merge runs a stage, and %1 is none"),
+    "a merge by a value": ("merge(@join, %1)", "merge(%1, %1)", "@main: %2: merge runs a stage, but %1 is not a stage"),
     "a client stage that runs at the server": (
         "run(@half",
         "run(@join",
-        "%4: run runs a stage at SERVER, and @join is",
+        "%4: run runs a stage at SERVER, but @join is",
     ),
     "a server stage that runs at the clients": ("@each, %0", "@half, %0", "%3: collect runs a stage at CLIENTS"),
     "a run of nothing": ("run(@half, %2)", "run()", "@main: %4: run takes 1 operands or more"),
@@ -329,7 +329,7 @@ LINES = {
     "a call that gives something else": ("call(@id, %x) : int32", "call gives float32, but int32 is written"),
     "a bind of a value": (
         "bind(%x, %x) : (-> float32)",
-        "bind: a function that takes something is wanted, not float32",
+        "bind: a function with parameters is wanted, not float32",
     ),
     "a bind of more than is taken": (
         "bind(@id, %x, %x) : (-> float32)",
@@ -398,7 +398,7 @@ def test_the_verifier_names_the_symbol_that_is_wrong(before, says):
 
 def test_a_plan_whose_last_function_is_a_stage_is_refused():
     text = "fedcore 1 planned\nstage @s(%x: int32) -> int32 at SERVER {\n  return %x\n}"
-    with pytest.raises(VerifyError, match="@s: the last function is what the module computes, and this is a stage"):
+    with pytest.raises(VerifyError, match="@s: the last function is the main function, but this is a stage"):
         verify(parse_module(text))
 
 

@@ -4,11 +4,11 @@ import tensorflow as tf
 
 import fedcore as fc
 import fedcore.intrinsics  # declares ours
-from fedcore.ir import operations
+from fedcore.ir import registry
 
 # What tracing and lowerings append; nobody calls them by name.
 APPENDED = {"struct", "item", "literal", "call", "bind", "as_row", "append_rows", "random_seed"}
-OURS = sorted(n for n, op in operations.registered().items() if op.level in ("placed", "local") and n not in APPENDED)
+OURS = sorted(n for n, op in registry.registered().items() if op.level in ("placed", "local") and n not in APPENDED)
 
 
 @pytest.mark.parametrize("name", [n for n in OURS if n not in ("generic_zero", "sequence_from_groups")])
@@ -34,7 +34,7 @@ def test_sequence_from_groups_keeps_the_laws():
 @pytest.fixture
 def declared(monkeypatch):
     """Intrinsics declared in a test are forgotten after it."""
-    monkeypatch.setattr(operations, "_registry", dict(operations._registry))
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
 
 
 SIGNATURE = "(value: {T}@CLIENTS -> T@SERVER) where T: numeric"

@@ -12,11 +12,16 @@ _MAPS = ("federated_map", "federated_apply")
 
 @compiler_pass("canonicalize")
 def canonicalize(module: Module) -> Module:
-    """Writes what can be said in several ways in one: the shortest.
+    """Rewrites equivalent expressions to one form, the shortest.
 
-    An element of a struct or of a zip is what it was made of; a struct of all elements of a value is the value; a zip
-    of zips is one zip; a map over the server's value is an apply; a map of the identity is what it maps; a constant
-    that would be sent is written at the clients.
+    The rules, by examples:
+        item(struct(%a, %b), 0)                  %a
+        item(zip(struct(%a, %b)), 0)             %a
+        struct(item(%x, 0), item(%x, 1))         %x, if it has two elements
+        zip(struct(zip(%a), %b))                 zip(struct(%a, %b))
+        federated_map(@f, %x), %x at SERVER      federated_apply(@f, %x)
+        federated_map(@identity, %x)             %x
+        broadcast(federated_value(1, SERVER))    federated_value(1, CLIENTS)
     """
     if module.stage == "planned":
         return module
@@ -30,14 +35,14 @@ def canonicalize(module: Module) -> Module:
 
 
 class _Rewrite:
-    """One function; names of bindings stay, so that what changed can be seen."""
+    """Rewrites one function. Bindings keep their names, so an equal function is unchanged."""
 
     def __init__(self, function: Function, symbols: dict[str, Function | Graph]):
         self.function = function
         self.symbols = symbols
         self.types = function.types()
         self.made: dict[str, Operation] = {}
-        self.same: dict[str, Ref] = {}
+        self.replaced: dict[str, Ref] = {}
         self.kept: list[Operation] = []
         self.before = {op.name: op for op in function.operations}
         self.constants: set[str] = set()
@@ -48,7 +53,7 @@ class _Rewrite:
             op = op if operands == op.operands else attrs.evolve(op, operands=operands)
             found = self._rule(op)
             if isinstance(found, Ref):
-                self.same[op.name] = found
+                self.replaced[op.name] = found
             else:
                 self._keep(found)
         used = self._used(self._operand(self.function.result))
@@ -57,7 +62,10 @@ class _Rewrite:
         return self.function if new == self.function else new
 
     def _used(self, result) -> set[str]:
-        """What is left to do: bookkeeping that a rule went around is dropped, all else is not ours to drop."""
+        """The operations to keep: all except operations without symbols whose last user a rule replaced.
+
+        Operations that were unused before stay; `dce` drops them.
+        """
         before = {o.name for op in self.function.operations for o in op.operands if isinstance(o, Ref)}
         used = {result.name}
         for op in reversed(self.kept):
@@ -68,7 +76,7 @@ class _Rewrite:
         return used
 
     def _operand(self, operand):
-        return self.same.get(operand.name, operand) if isinstance(operand, Ref) else operand
+        return self.replaced.get(operand.name, operand) if isinstance(operand, Ref) else operand
 
     def _keep(self, op: Operation) -> None:
         self.kept.append(op)
@@ -112,7 +120,7 @@ class _Rewrite:
         return operand if isinstance(operand, Ref) and self.types[operand.name] == op.type else op
 
     def _if_computed(self, op: Operation) -> Operation:
-        """`op` where its operands give exactly the type that is written; else what stood there."""
+        """`op` if its operands give exactly its declared type; else the operation before the rewrite."""
         try:
             computed = lookup(op.kind).result_type([self.types[o.name] for o in op.operands], op.attributes)
         except FedcoreError:

@@ -12,9 +12,9 @@ from fedcore.ir.renaming import form_of, operation_form
 
 @compiler_pass("cse")
 def cse(module: Module) -> Module:
-    """Computes once what is computed twice: equal operations of a function, and equal functions and graphs.
+    """Common subexpression elimination: merges equal operations of a function, and equal functions and graphs.
 
-    Calls of what draws numbers, keeps state or has effects are never merged, nor are operations of a plan.
+    Calls of symbols that draw random numbers, keep state or have effects are never merged, nor are operations of plans.
     """
     merging = _Merging(module)
     functions = tuple(merging.function(f) for f in module.functions)
@@ -24,16 +24,16 @@ def cse(module: Module) -> Module:
 class _Merging:
     def __init__(self, module: Module):
         self.pure = pure_symbols(module)
-        self.same: dict[str, str] = {}  # a symbol, and the first that is equal to it
+        self.same: dict[str, str] = {}  # by symbol, the first symbol that is equal to it
         self._first: dict[Hashable, str] = {}
         for graph in module.graphs:
-            self._found(graph.name, (graph.digest, graph.type, tuple(sorted(graph.attributes.items()))))
+            self._add_symbol(graph.name, (graph.digest, graph.type, tuple(sorted(graph.attributes.items()))))
 
-    def _found(self, name: str, form: Hashable) -> None:
+    def _add_symbol(self, name: str, form: Hashable) -> None:
         self.same[name] = self._first.setdefault(form, name) if name in self.pure else name
 
     def function(self, function: Function) -> Function:
-        known = {p.name: p.name for p in function.parameters}  # what stands for each binding
+        known = {p.name: p.name for p in function.parameters}  # by binding, the first binding that is equal to it
         first: dict[Hashable, str] = {}
         kept = []
         for op in function.operations:
@@ -45,7 +45,7 @@ class _Merging:
         if merged == function:
             merged = function
         if function.placement is None:
-            self._found(function.name, form_of(merged, self.same))
+            self._add_symbol(function.name, form_of(merged, self.same))
         else:
             self.same[function.name] = function.name
         return merged

@@ -8,15 +8,15 @@ from fedcore.ir.purity import effectful_symbols
 
 @compiler_pass("dce")
 def dce(module: Module) -> Module:
-    """Drops operations whose results nobody uses, and symbols that nobody names.
+    """Dead code elimination: drops operations with unused results, and symbols that main does not reach.
 
     Calls of graphs with effects (a print, an assertion) stay.
     """
     effects = effectful_symbols(module)
-    return reachable(module, tuple(_trim(f, effects) for f in module.functions))
+    return reachable(module, tuple(_without_dead_code(f, effects) for f in module.functions))
 
 
-def _trim(function: Function, effects: frozenset[str]) -> Function:
+def _without_dead_code(function: Function, effects: frozenset[str]) -> Function:
     used = {function.result.name} if isinstance(function.result, Ref) else set()
     kept = []
     for op in reversed(function.operations):

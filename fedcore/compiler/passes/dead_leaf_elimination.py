@@ -1,9 +1,9 @@
 """Dead-leaf elimination, and one broadcast for each leaf.
 
-In: a plan after `partition`. Out: the plan with stages that take and return the live leaves only. If clients read only
-`a` of a broadcast `<a=float32,b=float32>`, the stage that makes it returns `a` alone, and 32 bits cross in place of 64.
-`liveness` says which leaves are needed; this pass rebuilds each function, with values held as trees: some leaves
-together in one value (`_Held`), or a tuple with a tree for each element.
+In: a plan after `partition`. Out: the plan with stages that take and return live leaves only. If clients read only `a`
+of a broadcast `<a=float32,b=float32>`, the stage that makes it returns `a` alone, and 32 bits cross in place of 64.
+`liveness` computes the live leaves. This pass rebuilds each function. It represents a value of the old plan by a tree:
+a `_Held` is one value of the new plan with some of its leaves, a tuple has a tree for each element.
 """
 
 import collections
@@ -36,21 +36,21 @@ from fedcore.ir.operations import lookup
 from fedcore.ir.structural import item
 from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, member_of
 
-_FREE = ("struct", "item")
+_STRUCTURAL = ("struct", "item")
 
 
 @compiler_pass("dead-leaf-elimination")
 def dead_leaf_elimination(module: Module) -> Module:
-    """Drops the leaves that nobody reads from what stages take and return, and so from what is broadcast and sent.
+    """Drops dead leaves from the parameters and results of stages, and so from broadcasts and partials.
 
-    A broadcast struct of which clients read one element becomes a broadcast of that element; a partial carries only
-    what the server reads, and what its own accumulation needs. The client values that the caller gives stay whole.
+    If clients read one element of a broadcast struct, only that element is broadcast. A partial holds the leaves that
+    the server or its own accumulation reads. Client values of the caller stay whole.
     """
     if module.stage != "planned":
         return module
     elimination = _DeadLeafElimination(module)
     pruned = dce(elimination.run())
-    if elimination.sent_once:  # the server need not return what stands in another broadcast
+    if elimination.sent_once:  # some results of server stages may be dead now
         pruned = dce(_DeadLeafElimination(pruned).run())
     return module if _forms(pruned) == _forms(module) else pruned
 
@@ -60,19 +60,19 @@ def _forms(module: Module) -> collections.Counter:
 
 
 def _form(function: Function) -> tuple:
-    """What a function takes, does and returns, bookkeeping aside: where it is the same, nothing was dropped."""
+    """Types of parameters, operations and result, without structs and items: equal if nothing was dropped."""
     types = function.types()
     work = tuple(
         (op.kind, op.type, *(types[o.name] for o in op.operands if isinstance(o, Ref)))
         for op in function.operations
-        if op.kind not in _FREE
+        if op.kind not in _STRUCTURAL
     )
     return tuple(p.type for p in function.parameters), work, function.result_type
 
 
 @attrs.define(eq=False)
 class _Held:
-    """Some leaves of a value that is of `type` in the program before; `value` is of the type that holds just those."""
+    """A value of the new plan that holds the leaves `kept` of a value that has `type` in the old plan."""
 
     value: Value
     type: Type
@@ -80,22 +80,22 @@ class _Held:
     parts: dict[int, "_Tree"] = attrs.field(factory=dict)
 
     @functools.cached_property
-    def left(self) -> dict[int, int]:
-        """The elements of which something is kept, with their positions in `value`."""
+    def positions(self) -> dict[int, int]:
+        """Positions in `value` of the elements of `type` that have kept leaves."""
         kept = [bool(mine) for _, _, mine in split(StructType(elements_of(self.type)), self.kept)]
         return {i: position for position, i in enumerate(i for i, mine in enumerate(kept) if mine)}
 
 
 _Tree = _Held | tuple | None
-"""What stands for a value: some of its leaves together, or element by element; None where nothing of it is left."""
+"""A value of the old plan: one value with some of its leaves, or a tree for each element; None without live leaves."""
 
 
 class _Body:
-    """A function in the making: takes values apart, and puts together those that an operation needs."""
+    """A function under construction, with conversions between trees and values."""
 
     def __init__(self, builder: Builder):
         self.builder = builder
-        self.declared: dict[int, _Held] = {}  # the parameter of each broadcast, by the latter's id
+        self.declared: dict[int, _Held] = {}  # the parameter of each broadcast, by the id of its value
 
     def held(self, value: Value, type_: Type, kept: Leaves | None = None) -> _Held:
         return _Held(value, type_, everything(type_) if kept is None else kept)
@@ -111,13 +111,13 @@ class _Body:
         kept = within(tree.kept, start_of(tree.type, index), elements_of(tree.type)[index])
         if not kept:
             return None
-        position, value = tree.left, tree.value
-        if len(position) > 1 or len(tree.kept) == count(tree.type):  # else the only element left is the value itself
-            value = item.emit([value], builder=self.builder, index=position[index])
+        positions, value = tree.positions, tree.value
+        if len(positions) > 1 or len(tree.kept) == count(tree.type):  # else the value is the only kept element
+            value = item.emit([value], builder=self.builder, index=positions[index])
         return _Held(value, _element_type(tree.type, index), kept)
 
     def value(self, tree: _Tree, type_: Type, wanted: Leaves) -> Value:
-        """The value that holds just the wanted leaves of a value of the type."""
+        """A value with exactly the wanted leaves of the tree, which has the type in the old plan."""
         if isinstance(tree, _Held) and tree.kept == wanted:
             return tree.value
         made = part_of(type_, wanted)
@@ -129,7 +129,7 @@ class _Body:
         return self.builder.append("struct", values, made)
 
     def whole(self, tree: _Tree, type_: Type) -> Value:
-        """A value of the type, with zeros (or no text) in place of the leaves that are gone."""
+        """A value of the type, with zeros, false or empty text in place of dead leaves."""
         if isinstance(tree, _Held) and len(tree.kept) == count(type_):
             return tree.value
         if elements_of(type_) and not (tree is None and has_zero(type_)):
@@ -147,7 +147,7 @@ def _is_empty(leaf: Type) -> bool:
 
 
 def _paths(type_: Type) -> list[tuple[int, ...]]:
-    """For each leaf, structs without elements among them, the indices that lead to it."""
+    """The path of indices to each leaf; an empty struct counts as a leaf."""
     elements = elements_of(type_)
     if not elements:
         return [()]
@@ -160,7 +160,7 @@ def _element_type(type_: Type, index: int) -> Type:
 
 
 def _holding(tree: _Tree, wanted: Leaves, type_: Type) -> list[_Held]:
-    """The values at hand that hold some of the wanted leaves, in order."""
+    """The values of the tree that hold wanted leaves, in order."""
     if isinstance(tree, _Held):
         return [tree] if tree.kept & wanted else []
     found = []
@@ -171,7 +171,7 @@ def _holding(tree: _Tree, wanted: Leaves, type_: Type) -> list[_Held]:
 
 
 class _DeadLeafElimination:
-    """Rebuilds a plan from what is needed of each value."""
+    """Rebuilds a plan from the live leaves of each value."""
 
     def __init__(self, module: Module):
         self.module = module
@@ -182,9 +182,9 @@ class _DeadLeafElimination:
         self.names: dict[str, str] = {}
         self.main = _Body(Builder(self.target, locate=lambda: None))
         self.known: dict[str, _Tree] = {}
-        self.crossed: dict[int, tuple[_Held, tuple[int, ...]]] = {}  # the leaves that were broadcast, by their numbers
+        self.crossed: dict[int, tuple[_Held, tuple[int, ...]]] = {}  # broadcast leaves, by value number
         self.sent_once = False
-        """Whether a leaf that several broadcasts hold, or one holds twice, is sent once now."""
+        """Whether duplicate leaves of broadcasts were removed."""
 
     def run(self) -> Module:
         main, builder = self.module.main, self.main.builder
@@ -199,7 +199,7 @@ class _DeadLeafElimination:
         builder.finish(main.name, result, attributes=main.attributes, location=main.location)
         return self.target.build()
 
-    # The top level of the plan.
+    # The main function.
 
     def _operation(self, op: Operation, wanted: Leaves) -> _Tree:
         trees = [self.known[o.name] for o in op.operands if isinstance(o, Ref)]
@@ -218,13 +218,13 @@ class _DeadLeafElimination:
         return self._placed(op, [self._stage(stages[0], self._inputs(stages[0], trees, live), wanted)], wanted)
 
     def _placed(self, op: Operation, made: list[tuple[str, list[Value]]], wanted: Leaves) -> _Tree:
-        """The operation on stages, each rebuilt, and on the arguments of the last of them."""
+        """Appends the operation on rebuilt stages, with the arguments of the last stage."""
         symbols = [self.main.builder.symbol(name) for name, _ in made]
         value = lookup(op.kind).emit([*symbols, *made[-1][1]], builder=self.main.builder, **_without_bits(op))
         return self.main.held(value, op.type, wanted)
 
     def _inputs(self, stage: Function, trees: list[_Tree], live: Live, skip: int = 0) -> list[tuple[_Tree, Leaves]]:
-        """For each parameter what is there for it, and what is needed of it."""
+        """For each parameter its argument and its live leaves."""
         parameters = stage.parameters[skip:]
         return [(tree, live.get(p.name, NOTHING)) for tree, p in zip(trees, parameters, strict=True)]
 
@@ -233,9 +233,9 @@ class _DeadLeafElimination:
         return LeafOrigins(self.module)
 
     def _broadcast(self, op: Operation, tree: _Tree, type_: Type, wanted: Leaves, numbers: Numbers) -> _Tree:
-        """One broadcast of the wanted leaves where they stand together at the server, else one for each part.
+        """Broadcasts the wanted leaves: together if one value at the server holds exactly these, else by element.
 
-        A leaf that was broadcast before is taken from there. A constant crosses nothing.
+        A leaf that was broadcast before is taken from that broadcast. The broadcast of a constant has 0 bits.
         """
         elements = elements_of(type_)
         alone = not elements and not _is_empty(type_)
@@ -265,7 +265,7 @@ class _DeadLeafElimination:
 
     @functools.cached_property
     def _returned(self) -> set[str]:
-        """The values that the plan returns, alone or in structs: one for all clients has to stay one value."""
+        """The values that the plan returns, alone or in structs. An all-equal one of them must stay one value."""
         found = {self.module.main.result.name}
         for op in reversed(self.module.main.operations):
             if op.name in found and op.kind in ("struct", "item"):
@@ -273,7 +273,7 @@ class _DeadLeafElimination:
         return found
 
     def _is_new(self, type_: Type, wanted: Leaves, numbers: Numbers) -> bool:
-        """Whether the wanted leaves differ from each other and from those broadcast before, and none is a constant."""
+        """Whether the wanted leaves are distinct, not broadcast before, and not constant."""
         mine = [numbers[i] for i, leaf in enumerate(flat(type_)) if i in wanted and not _is_empty(leaf)]
         return len(set(mine)) == len(mine) and not (
             self.crossed.keys() & set(mine) or self._origins.constants.intersection(mine)
@@ -301,10 +301,12 @@ class _DeadLeafElimination:
     def _stage(
         self, function: Function, operands: list[tuple[_Tree, Leaves]], wanted: Leaves, partial: Leaves | None = None
     ) -> tuple[str, list[Value]]:
-        """A stage with parameters for what is at hand and needed; its name, and the values for those parameters.
+        """Rebuilds a stage with parameters for its live leaves; returns its name and the arguments.
 
         Args:
-            partial: what is kept of a first parameter that comes from no operand.
+            operands: for each parameter its argument and its live leaves.
+            wanted: live leaves of the result.
+            partial: live leaves of the partial, a first parameter without an operand. None: there is no partial.
         """
         body = _Body(Builder(self.target, locate=lambda: None))
         known: dict[str, _Tree] = {}
@@ -318,7 +320,7 @@ class _DeadLeafElimination:
         return self._function(function, body, known, wanted), arguments
 
     def _declared(self, body: _Body, name: str, tree: _Tree, type_: Type, need: Leaves, arguments: list) -> _Tree:
-        """Parameters for what a tree holds of the needed leaves; their arguments are added."""
+        """Declares a parameter for each value of the tree that holds needed leaves; appends these to `arguments`."""
         if isinstance(tree, _Held) and id(tree.value) in body.declared:
             return body.declared[id(tree.value)]
         holding = _holding(tree, need, type_)
@@ -345,7 +347,7 @@ class _DeadLeafElimination:
         return body.held(body.builder.parameter(name, part_of(type_, kept)), type_, kept)
 
     def _function(self, function: Function, body: _Body, known: dict[str, _Tree], wanted: Leaves) -> str:
-        """Rebuilds a function over the parameters that stand in `known`; one that stays as it is keeps its text."""
+        """Rebuilds a function over the parameters in `known`; returns its name. An unchanged function is copied."""
         live, types, builder = self.live.of(function, wanted), function.types(), body.builder
         for op in function.operations:
             mine = everything(op.type) if self.live.has_effect(op) else live.get(op.name, NOTHING)
@@ -381,7 +383,7 @@ class _DeadLeafElimination:
             return body.held(builder.append(op.kind, values, part_of(op.type, wanted), op.attributes), op.type, wanted)
         if op.kind == "bind" and isinstance(op.operands[0], Symbol):
             values = self._bound(body, op, known, types)
-            if len(values) == 1 and not op.attributes:  # else its salt is part of what the function draws from
+            if len(values) == 1 and not op.attributes:  # a salt is part of the function's seed
                 return body.held(values[0], op.type)
         else:
             values = [
@@ -393,7 +395,7 @@ class _DeadLeafElimination:
         return body.held(builder.append(op.kind, values, op.type, op.attributes), op.type)
 
     def _bound(self, body: _Body, op: Operation, known: dict, types: dict[str, Type]) -> list[Value]:
-        """A function that captures only what it needs, and what it captures."""
+        """The operands of a `bind`: a function that captures only live leaves, and the captured values."""
         function = self.module[op.operands[0].name]
         captured = list(op.operands[1:])
         if not isinstance(function, Function) or len(captured) > len(function.parameters):
@@ -415,7 +417,7 @@ class _DeadLeafElimination:
         return [body.builder.symbol(name), *values]
 
     def symbol(self, name: str) -> str:
-        """A function or graph as it is, in the module that is made."""
+        """Copies a function or graph, with the symbols that it names, to the new plan; returns its name."""
         for inner in named_by(self.module, name, known=self.names):
             node = self.module[inner]
             self.names[inner] = self.target.add(

@@ -7,17 +7,17 @@ from fedcore.ir import Constant, Function, Module, Operation, Ref
 from fedcore.ir.operations import LOCAL, lookup
 from fedcore.types import TensorType
 
-_KEPT = ("literal", "struct", "item", "call", "bind")
+_NOT_FOLDED = ("literal", "struct", "item", "call", "bind")
 _KINDS = "biuf"
 _DTYPES = ("float32", "float64")
 
 
 @compiler_pass("fold-constants")
 def fold_constants(module: Module, *, max_elements: int = 16) -> Module:
-    """Computes now what is made of literals only, where the result has at most `max_elements` elements.
+    """Constant folding: evaluates operations on literals whose results have at most `max_elements` elements.
 
-    The bits are those that the run would give: results that TensorFlow may round or flush otherwise (subnormal
-    numbers, half precision, complex ones, NaN) stay as they are, and so do graphs.
+    Keeps the bits: does not fold calls of graphs, nor numbers that TensorFlow may round or flush differently (subnormal
+    numbers, half precision, complex numbers, infinities and NaN).
     """
     if module.stage == "planned":
         return module
@@ -26,13 +26,13 @@ def fold_constants(module: Module, *, max_elements: int = 16) -> Module:
 
 
 def _folded(function: Function, max_elements: int) -> Function:
-    known: dict[str, Operation] = {}  # the literals
+    known: dict[str, Operation] = {}  # literals, by name
     types = function.types()
     operations = []
     for op in function.operations:
         made = op
         operands = [known[o.name] for o in op.operands if isinstance(o, Ref) and o.name in known]
-        foldable = op.operands and len(operands) == len(op.operands) and op.kind not in _KEPT
+        foldable = op.operands and len(operands) == len(op.operands) and op.kind not in _NOT_FOLDED
         if foldable and lookup(op.kind).level == LOCAL:
             value = _value(op, operands, [types[o.name] for o in operands], max_elements)
             if value is not None:
@@ -60,7 +60,7 @@ def _value(op: Operation, operands: list[Operation], types: list, max_elements: 
 
 
 def _is_exact(array: np.ndarray) -> bool:
-    """Whether every machine gives these bits."""
+    """Whether the numbers have the same bits on every machine."""
     if array.dtype.kind != "f":
         return array.dtype.kind in _KINDS
     if array.dtype.name not in _DTYPES:

@@ -17,11 +17,11 @@ _MAPS = ("federated_map", "federated_apply")
 
 @compiler_pass("fuse-maps")
 def fuse_maps(module: Module) -> Module:
-    """Turns `map(g, map(f, x))` into `map(g.f, x)`, and maps of zipped maps into one map of what they map.
+    """Turns `map(g, map(f, x))` into `map(g.f, x)`, and a map over a zip of maps into one map.
 
-    Only where the inner map has one user; otherwise clients would run `f` twice.
+    Only if the inner map has one user; otherwise clients would run `f` twice.
     """
-    # A map that had several users may have one after they were fused.
+    # Fusing the users of a map may leave it with one user.
     while module.stage != "planned":
         fusion = _MapFusion(module)
         if not fusion.absorbing:
@@ -40,13 +40,13 @@ def _users(function: Function) -> dict[str, int]:
 
 @attrs.define
 class _Mapped:
-    """What a map is mapped over, taken apart: a value, a map of such a thing, or a zip of several."""
+    """Expression tree of nested maps and zips: a leaf with a `value`, a map with a `function`, or a zip of `parts`."""
 
     value: str | None = None
     function: str | None = None
     parts: tuple["_Mapped", ...] = ()
-    struct: Operation | None = None  # of a zip: names its parts
-    salt: str = ""  # of a map
+    struct: Operation | None = None  # zip: the struct of its parts
+    salt: str = ""  # map: its salt
 
     has_map: bool = attrs.field(init=False)
 
@@ -65,13 +65,15 @@ class _Mapped:
         return list(found)
 
 
-class _Tree:
+class _Trees:
+    """Expression trees of the operations of main. A value with several users is a leaf."""
+
     def __init__(self, module: Module):
         self.made = {op.name: op for op in module.main.operations}
         self.users = _users(module.main)
 
     def of_map(self, op: Operation) -> _Mapped:
-        """The map itself, whatever its own users are."""
+        """The tree of a map, which may have several users itself."""
         return run_steps(self._of_map(op))
 
     def _of_map(self, op: Operation) -> Steps:
@@ -105,12 +107,12 @@ class _MapFusion:
         self.module = module
         self.target = ModuleBuilder(module.stage)
         self.inliner = Inliner(module, self.target)
-        self.tree = _Tree(module)
+        self.trees = _Trees(module)
         self.known: dict[str, Value] = {}
         self.absorbing: dict[str, _Mapped] = {}
-        """The maps that take in others, by name."""
-        self.gone = self._absorbed()
-        """What becomes part of a later map: inner maps, and the zips and structs between."""
+        """The trees of the maps into which others are fused, by name."""
+        self.absorbed = self._absorbed()
+        """The operations that are fused into a later map: inner maps, and the zips and structs between."""
 
     def run(self) -> Module:
         main = self.module.main
@@ -118,7 +120,7 @@ class _MapFusion:
         builder = Builder(self.target, locate=lambda: None)
         self.known = {p.name: builder.parameter(p.name, p.type) for p in main.parameters}
         for op in rename_symbols(main, names).operations:
-            if op.name in self.gone:
+            if op.name in self.absorbed:
                 continue
             with builder.at(op.location):
                 self.known[op.name] = self._operation(builder, op)
@@ -134,12 +136,12 @@ class _MapFusion:
         return list(dict.fromkeys(o.name for o in operands if isinstance(o, Symbol)))
 
     def _absorbed(self) -> set[str]:
-        before = self.tree.made
+        before = self.trees.made
         gone: set[str] = set()
         for op in reversed(self.module.main.operations):
             if op.name in gone or op.kind not in _MAPS or not isinstance(op.operands[0], Symbol):
                 continue
-            tree = self.tree.of_map(op)
+            tree = self.trees.of_map(op)
             if not tree.has_map:
                 continue
             self.absorbing[op.name] = tree
@@ -158,7 +160,7 @@ class _MapFusion:
         tree = self.absorbing[op.name]
         values = [self.known[v] for v in tree.values()]
         with builder:
-            zipped = len(values) > 1 or isinstance(values[0].type, StructType)  # a struct of placed values is no value
+            zipped = len(values) > 1 or isinstance(values[0].type, StructType)  # a struct of placed values needs a zip
             whole = lookup("federated_zip")(values[0] if len(values) == 1 else tuple(values)) if zipped else values[0]
             function = self._function(op, tree, [strip_placement(v.type) for v in values])
             return builder.append(op.kind, [builder.symbol(function), whole], op.type)

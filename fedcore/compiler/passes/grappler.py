@@ -7,10 +7,11 @@ from fedcore.ir.module import digest_of
 
 @compiler_pass("grappler", idempotent=False)
 def grappler(module: Module) -> Module:
-    """Lets TensorFlow's graph optimiser go over each graph of a plan, and names the results canonically again.
+    """Optimises each graph of a plan with Grappler, TensorFlow's graph optimiser, and makes the result canonical.
 
-    For programs that leave Python: TensorFlow does the same when it loads a graph. Its rewrites may round
-    otherwise, so the plan's bits are its own. Graphs whose bytes are not there, or which the optimiser refuses, stay.
+    For programs that run outside of Python; inside, TensorFlow optimises graphs when it loads them. The rewrites may
+    round differently, so this plan gives other bits. Graphs whose bytes are missing, and graphs that Grappler refuses,
+    are unchanged.
     """
     if module.stage != "planned":
         return module

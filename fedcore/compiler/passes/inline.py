@@ -6,9 +6,9 @@ from fedcore.ir import Module, ModuleBuilder
 
 @compiler_pass("inline")
 def inline(module: Module) -> Module:
-    """Replaces calls of functions by what they call, and drops functions that nobody needs.
+    """Replaces calls of functions by the bodies of the callees, and drops unused functions.
 
-    Functions given to a mapping stay functions; a captured value of theirs is zipped with what they map.
+    The function operand of a map stays a function; its captured values are zipped with the map's argument.
     """
     target = ModuleBuilder(module.stage)
     inliner = Inliner(module, target)

@@ -11,9 +11,9 @@ from fedcore.types import fits
 
 @compiler_pass("lower-intrinsics")
 def lower_intrinsics(module: Module) -> Module:
-    """Writes derived intrinsics in those they are derived from, until only core operations are left.
+    """Replaces derived intrinsics by their lowerings, until only core operations are left.
 
-    What the lowerings call is inlined, and functions that they leave behind are dropped.
+    Functions that the lowerings call are inlined, and unused functions are dropped.
     """
     while any(lookup(op.kind).lowered_by for f in module.functions for op in f.operations):
         target = ModuleBuilder(module.stage)

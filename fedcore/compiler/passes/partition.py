@@ -42,7 +42,7 @@ def partition(module: Module) -> Module:
     return _Partition(module).planned
 
 
-# What a stage calls a parameter, by the operation that its argument comes from.
+# Names of stage parameters, by the operation that makes the argument.
 _STEMS = {"broadcast": "shared", "merge": "merged"}
 
 
@@ -68,10 +68,10 @@ class _Partition:
         self.target = ModuleBuilder("planned")
         self.inliner = Inliner(module, self.target)
         self.main = Builder(self.target, locate=lambda: None)
-        self.placed: dict[Node, Value] = {}  # what stands for a node at top level
-        self.equal: dict[Node, Value] = {}  # constants that are returned as one value for all clients
-        self.sent: dict[Node, Value] = {}  # unplaced values that clients asked for
-        self.partials: dict[Node, tuple[Value, int | None]] = {}  # a merged partial, and which of its elements
+        self.placed: dict[Node, Value] = {}  # values in main
+        self.equal: dict[Node, Value] = {}  # constants that the program returns as all-equal values
+        self.sent: dict[Node, Value] = {}  # broadcasts of unplaced values that clients use
+        self.partials: dict[Node, tuple[Value, int | None]] = {}  # a merged partial, and the index of its element
         self.kept_returned = set(self._returned(all_equal=False))
         self.only_returned = self._only_returned()
         for parameter, tree in zip(module.main.parameters, self.flow.parameters, strict=True):
@@ -97,15 +97,15 @@ class _Partition:
             with self.main:
                 self._bind(item.emit([value], index=i), part)
 
-    # What it returns.
+    # Returned values.
 
     def _returned(self, *, all_equal: bool) -> list[Node]:
-        """What the program returns at the clients: one value for all, or a value of each."""
+        """The client values that the program returns: the all-equal values, or the others."""
         found = [n for n, t in self.flow.returned if n.where == AT_CLIENTS and _is_all_equal(t) == all_equal]
         return list(dict.fromkeys(found))
 
     def _place_equal(self) -> None:
-        """Constants that are returned as one value for all clients: one server stage makes them; they cross nothing."""
+        """Computes constants that are returned as all-equal values, in one server stage. Their broadcast has 0 bits."""
         roots = dict.fromkeys(_root(n) for n in self._returned(all_equal=True))
         constants = [n for n in roots if not (n.is_input or n.is_sent)]
         if not constants:
@@ -119,7 +119,7 @@ class _Partition:
                 self.equal[node] = broadcast.emit([value], bits=0)
 
     def _only_returned(self) -> set[Node]:
-        """What makes up values returned as one for all clients, and no client computes with."""
+        """The client values that are used for returned all-equal values only: no client computes with them."""
         found = set(self._returned(all_equal=True))
         if not found:
             return found
@@ -133,7 +133,7 @@ class _Partition:
         return found
 
     def _all_equal(self, node: Node) -> Value:
-        """A client value that is one value for all: what is broadcast, or an element of it."""
+        """The all-equal value of a node: a broadcast, or an element of a broadcast."""
         if node in self.equal:
             return self.equal[node]
         if node.op is not None and node.op.kind == "item":
@@ -143,8 +143,10 @@ class _Partition:
         return self.placed[node]
 
     def _draw_returned(self) -> None:
-        """Inputs that the program returns go through a stage where they have to: sequences, which stages draw, and one
-        value for all clients that is returned as a value of each."""
+        """Passes returned inputs through a stage where they need it.
+
+        A stage draws the elements of a sequence, and makes a value of each client from an all-equal value.
+        """
         of_each = self._returned(all_equal=False)
         for node in dict.fromkeys(n for n, _ in self.flow.returned):
             drawn = node.is_input and contains(node.type, _is_sequence)
@@ -157,7 +159,7 @@ class _Partition:
             self._finish(local, kind[1], kind[2], [node], kind[0])
 
     def _result(self, tree, type_) -> Value:
-        """What is returned, at the types that its parts have in the plan: there, unplaced values are the server's."""
+        """The result of main. Its elements have their types in the plan, where unplaced values are at the server."""
         if isinstance(tree, Node):
             is_equal = tree.where == AT_CLIENTS and _is_all_equal(type_)
             return self.returned_equal[tree] if is_equal else self.placed[tree]
@@ -214,7 +216,7 @@ class _Partition:
         self._finish_fold(local, before, aggregations, kept)
 
     def at(self, node: Node, where: str) -> Value:
-        """The top-level value of a node, sent to the clients where they ask for an unplaced one."""
+        """The value of a node in main; an unplaced value that clients use is broadcast."""
         value = self.placed[node]
         if where == AT_SERVER or node.where == AT_CLIENTS:
             return value
@@ -277,7 +279,7 @@ class _Partition:
         return self.main.symbol(builder.finish("join", result, placement=CLIENTS))
 
     def partial_type(self, aggregation: _Aggregation):
-        """The type of a partial: what the accumulation takes, which zero and what it returns fit."""
+        """The type of a partial: the accumulator that `accumulate` takes. The zero and its result fit it."""
         taken = self.inliner.symbols[aggregation.accumulate].type.parameter
         if not isinstance(taken, StructType):
             raise FedcoreError(f"@{aggregation.accumulate} takes <accumulator,value>, not {taken}")
@@ -287,7 +289,7 @@ class _Partition:
         self.placed.update(zip(wanted, self._outputs(local, name, where, wanted, kind), strict=True))
 
     def _outputs(self, local: "_Local", name: str, where, wanted: list[Node], kind) -> list[Value]:
-        """Ends a stage that makes the wanted values; returns them at top level."""
+        """Finishes a stage that returns the wanted values; returns their values in main."""
         line = _last_line(wanted)
         with local.builder, local.builder.at(line):
             values = [local.known[n] for n in wanted]
@@ -303,7 +305,7 @@ def _is_all_equal(type_: Type) -> bool:
 
 
 def _root(node: Node) -> Node:
-    """What the node is an element of."""
+    """The outermost struct of which the node is an element, or the node itself."""
     while node.op is not None and node.op.kind == "item":
         (node,) = node.sources()
     return node
@@ -318,7 +320,7 @@ def _line_of_result(function: Function) -> Location | None:
 
 
 def _last_line(nodes: list[Node]) -> Location | None:
-    """The user's line of what comes last in the program, where any has one."""
+    """Location of the last node in program order that has one."""
     return next((n.op.location for n in reversed(nodes) if n.op is not None and n.op.location is not None), None)
 
 
@@ -346,11 +348,11 @@ class _Local:
         self.builder = Builder(owner.target, locate=lambda: None)
         self.known: dict[Node, Value] = {}
         self.partial: Value | None = None
-        self._outer: dict[int, tuple[Value, Value]] = {}  # (value at top level, parameter), by the former's id
+        self._outer: dict[int, tuple[Value, Value]] = {}  # (value in main, parameter), by the id of the value
         self._taken: set[str] = set()
 
     def argument(self, outer: Value, name: str | None = None) -> Value:
-        """The parameter that stands for a top-level value."""
+        """The parameter for a value of main."""
         if id(outer) in self._outer:
             return self._outer[id(outer)][1]
         sent = self.where == AT_CLIENTS and getattr(outer.type, "all_equal", False)
@@ -371,7 +373,7 @@ class _Local:
         return stem if stem not in self._taken else f"{stem}_{len(self._taken)}"
 
     def start_fold(self, aggregations: list[_Aggregation]) -> Value:
-        """Declares the partial first, then what the aggregations' zeros need."""
+        """Declares a parameter for the partial, then parameters for the operands of the aggregations' zeros."""
         types = [self.owner.partial_type(a) for a in aggregations]
         type_ = types[0] if len(types) == 1 else StructType([(None, t) for t in types])
         self.partial = self.builder.parameter("partial", type_)
@@ -381,10 +383,10 @@ class _Local:
         return self.partial
 
     def value(self, node: Node) -> Value:
-        """A node as a local value: made here, written again where it is a constant, else a parameter."""
+        """A node as a local value: computed here, copied if it is a constant, else a parameter."""
         if node not in self.known:
             if self.where == AT_SERVER and node.is_part_of_input:
-                self.node(node)  # taken again from the parameter rather than handed from stage to stage
+                self.node(node)  # an `item` of the parameter here, not a result of an earlier stage
             elif node.is_constant:
                 self._constant(node)
             elif node in self.owner.placed:
@@ -394,7 +396,7 @@ class _Local:
         return self.known[node]
 
     def _constant(self, node: Node) -> None:
-        """Computes a constant here, after the constants that it is made of."""
+        """Computes a constant here, after its operands."""
         stack = [(node, False)]
         while stack:
             current, ready = stack.pop()
@@ -415,14 +417,14 @@ class _Local:
         return _inlined(self.owner.inliner, self.builder, symbol, arguments, node, index)
 
     def node(self, node: Node) -> None:
-        """Appends what a node's operation does at one placement."""
+        """Appends the local operations for a node."""
         op = node.operation
         with self.builder.at(op.location), self.builder:
             declared = lookup(op.kind)
             self.known[node] = self._local(node) if declared.level == LOCAL else self._staged(node, declared)
 
     def _staged(self, node: Node, declared: Intrinsic) -> Value:
-        """What a placed operation is written in, by its declaration."""
+        """The result of a placed operation, expanded by its `in_stage` function."""
         written = declared.staged_by
         assert written is not None  # the dataflow checks it
         op = node.operation
@@ -450,7 +452,7 @@ class _Local:
         return call
 
     def _operand(self, tree):
-        """An operand as values: a tuple of them where it is a struct of placed values."""
+        """An operand as a value; a struct of placed values as a tuple of values."""
         return self.value(tree) if isinstance(tree, Node) else tuple(map(self._operand, tree))
 
     def _local(self, node: Node) -> Value:
@@ -460,7 +462,7 @@ class _Local:
         return self.builder.append(node.operation.kind, operands, node.type, node.operation.attributes)
 
     def _order(self) -> list[tuple[Value, Value]]:
-        """Broadcasts come before client values, whatever was needed first."""
+        """Values of main with their parameters, broadcasts before client values."""
         return sorted(self._outer.values(), key=lambda pair: not getattr(pair[0].type, "all_equal", True))
 
     def outer_arguments(self) -> list[Value]:
@@ -475,7 +477,7 @@ class _Local:
         return self.owner.main.symbol(symbol)
 
     def _check_leaves(self, type_: Type) -> None:
-        """Sequences that leave a stage are drawn into columns there; a partial is met again by every client."""
+        """Raises for a sequence that a stage cannot return as columns, and for a sequence in a partial."""
         kept = type_.types[1] if isinstance(type_, StructType) and type_.names == ("partial", "kept") else type_
         partial = None if self.partial is None else self.partial.type
         if partial is not None and contains(partial, _is_sequence):
@@ -486,7 +488,7 @@ class _Local:
                 raise FedcoreError(f"a value of type {leaf} is needed outside of the stage that makes it: {problem}")
 
     def zero_stage(self, aggregations: list[_Aggregation]) -> Value:
-        """The stage that makes the partial a block starts from; it takes what is broadcast."""
+        """The stage that makes the initial partial of a block; it takes the broadcasts of the client stage."""
         local = _Local(self.owner, AT_CLIENTS)
         for outer, _ in self._order():
             if isinstance(outer.type, FederatedType) and outer.type.all_equal:

@@ -13,7 +13,8 @@ from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.ir.module import Graph, Module, Operation
-from fedcore.ir.operations import lookup, note_declaration
+from fedcore.ir.operations import lookup
+from fedcore.ir.registry import note_declaration
 from fedcore.types import StructType, TensorType, tensor_leaves
 
 kernels: dict[str, Callable] = {}

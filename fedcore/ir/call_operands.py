@@ -1,0 +1,115 @@
+"""Operands of a traced call: conversion of the Python arguments of an intrinsic to Values.
+
+Constants become literals, containers become structs, and Python functions are traced. For `federated_map(f, x)` with
+`x: {float32}@CLIENTS` the operands are a function value of type `(float32 -> U)` and `x`.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fedcore.errors import TracingError, TypeMismatch, brief
+from fedcore.ir.builder import Builder
+from fedcore.ir.locations import user_location
+from fedcore.ir.module import Ref
+from fedcore.ir.registry import lookup
+from fedcore.ir.values import Value, is_placed
+from fedcore.types import PENDING, AbstractType, FederatedType, FunctionType, StructType, fits, member_of, substitute
+from fedcore.types.fits import join_shapes
+
+if TYPE_CHECKING:
+    from fedcore.ir.operations import Intrinsic
+
+
+def as_values(op: "Intrinsic", builder: Builder, arguments: Mapping) -> dict:
+    """The arguments with constants and containers as Values; functions are unchanged.
+
+    A Python number takes the dtypes of the argument that `op.constants` names for its parameter.
+    """
+
+    def as_value(name: str, argument):
+        if isinstance(argument, Value) or _is_function(argument):
+            return argument
+        like = arguments.get(op.constants.get(name, ""))
+        return builder.value(argument, member_of(like.type) if isinstance(like, Value) else None)
+
+    return {name: as_value(name, argument) for name, argument in arguments.items()}
+
+
+def operands_of(op: "Intrinsic", builder: Builder, arguments: list) -> list[Value]:
+    """One operand for each Value or function. Structs of placed values are zipped; functions are traced last.
+
+    Raises:
+        TracingError: a function captures a value, and the operation's functions may not.
+        TypeMismatch: the other operands do not fit, or a function stands in place of a value.
+    """
+    known = [None if _is_function(a) else _zipped(op, i, a) for i, a in enumerate(arguments)]
+    types = [PENDING if v is None else v.type for v in known]
+    values = []
+    for i, (value, argument) in enumerate(zip(known, arguments, strict=True)):
+        if value is None:
+            value = _traced(op, builder, types, i, argument)
+            types[i] = value.type
+        if isinstance(value.type, FunctionType):
+            _check_captures(op, builder, value)
+        values.append(value)
+    return values
+
+
+def _zipped(op: "Intrinsic", index: int, value: Value) -> Value:
+    """The value; a struct of placed values is zipped where the signature has a placed value."""
+    if op.signature is None or not isinstance(value.type, StructType) or not is_placed(value.type):
+        return value
+    wanted = [a.parameters[index].type for a in op.signature.alternatives if index < len(a.parameters)]
+    takes_struct = any(isinstance(t, StructType) for t in wanted) or op.name == "federated_zip"
+    if takes_struct or not any(isinstance(t, FederatedType) for t in wanted):
+        return value
+    return lookup("federated_zip")(value)
+
+
+def _traced(op: "Intrinsic", builder: Builder, types: list, index: int, fn) -> Value:
+    """The function argument `index`, traced for the parameter type that the earlier operands determine.
+
+    A variable that widens another one is first bound to the same type. If the function returns a wider type, the
+    variable is bound to the join of both, and the function is traced again.
+    """
+    binding = op.required_signature().match_partial(types, name=op.name, location=user_location())
+    wanted = binding.alternative.parameters[index].type
+    if not isinstance(wanted, FunctionType):
+        raise TypeMismatch(f"{op.name}: a function ({brief(fn)}) stands where {wanted} is wanted")
+    starts = {wide: binding.variables[narrow] for wide, narrow in op.widens.items()}
+    variables = {**starts, **binding.variables}
+
+    def traced():
+        parameter = wanted.parameter
+        return builder.function(fn, None if parameter is None else substitute(parameter, variables, binding.placements))
+
+    value = traced()
+    if not isinstance(wanted.result, AbstractType) or wanted.result.label not in op.widens:
+        return value
+    for _ in range(3):  # sizes, then ranks become unknown
+        state, returned = variables[wanted.result.label], value.type.result
+        wider = None if fits(returned, state) else join_shapes(state, returned)
+        if wider is None:
+            break
+        variables[wanted.result.label] = wider
+        value = traced()
+    return value
+
+
+def _check_captures(op: "Intrinsic", builder: Builder, function: Value) -> None:
+    if op.takes_captures:
+        return
+    made = builder.operation(function)
+    if made is None or made.kind != "bind":
+        return
+    captured = [builder.type_of(o) for o in made.operands[1:] if isinstance(o, Ref)]
+    values = [t for t in captured if not isinstance(t, FunctionType)]
+    if values:
+        raise TracingError(
+            f"{op.name}: a function of it captures a value of type {values[0]}, which only constants can be. "
+            "Put it into the value: fc.federated_zip it with fc.federated_value(captured, placement)"
+        )
+
+
+def _is_function(x) -> bool:
+    return callable(x) and not isinstance(x, Value)

@@ -1,0 +1,96 @@
+"""Registry of operations by name.
+
+Third parties declare operations when their module is imported, or in modules of the entry-point group
+`fedcore.intrinsics`, which are imported at the first lookup of an unknown name.
+"""
+
+import threading
+from typing import TYPE_CHECKING
+
+from fedcore.errors import FedcoreError, brief
+
+if TYPE_CHECKING:
+    from fedcore.ir.operations import Intrinsic
+
+_registry: dict[str, "Intrinsic"] = {}
+_declared: list[str] = []
+
+ENTRY_POINTS = "fedcore.intrinsics"
+
+
+class _EntryPoints:
+    """Imports the modules of the entry-point group, once."""
+
+    def __init__(self) -> None:
+        self._loaded = False
+        self._lock = threading.RLock()
+
+    def load(self) -> None:
+        with self._lock:
+            if self._loaded:
+                return
+            self._loaded = True
+            for entry in self._found():
+                try:
+                    entry.load()
+                except Exception as error:
+                    raise FedcoreError(
+                        f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS} does not load: {error}"
+                    ) from error
+
+    def _found(self):
+        from importlib.metadata import entry_points
+
+        return entry_points(group=ENTRY_POINTS)
+
+
+_entry_points = _EntryPoints()
+
+
+def lookup(kind: str) -> "Intrinsic":
+    """The operation of that name.
+
+    Raises:
+        FedcoreError: no operation has the name; lists similar names. Or an entry point does not load.
+    """
+    if kind not in _registry:
+        _entry_points.load()
+    if kind not in _registry:
+        import difflib
+
+        close = difflib.get_close_matches(kind, _registry, 3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise FedcoreError(f"no operation is called {brief(kind)}{hint}")
+    return _registry[kind]
+
+
+def registered() -> dict[str, "Intrinsic"]:
+    return dict(_registry)
+
+
+def declarations() -> int:
+    """Number of declarations of operations, lowerings and kernels so far. Compiled plans are stale when it grows."""
+    return len(_declared)
+
+
+def note_declaration(name: str) -> None:
+    """Counts a declaration, so that programs are compiled again."""
+    _declared.append(name)
+
+
+def declare(op: "Intrinsic") -> "Intrinsic":
+    """Adds an operation. A declaration that is run again, as in a notebook's cell, replaces the earlier one.
+
+    Raises:
+        FedcoreError: another declaration has the name.
+    """
+    known = _registry.get(op.name)
+    if known is not None and _origin(known) != _origin(op):
+        raise FedcoreError(f"an operation called {op.name!r} is declared already")
+    note_declaration(op.name)
+    _registry[op.name] = op
+    return op
+
+
+def _origin(op: "Intrinsic") -> tuple[str, str]:
+    return op.meaning.__module__, op.meaning.__qualname__
