@@ -107,7 +107,7 @@ class DeviceStage:
     def _loop(self, clients: ClientSlice, before: object = None) -> SliceResult:
         """One graph call that folds the clients one after another, onto a partial where there is one."""
         work = self._work
-        function, seeds, tensors = loop_call(work, self._device, clients, continues=before is not None)
+        function, seeds, tensors = loop_call(work, self._device, clients, from_partial=before is not None)
         carried = [] if before is None else flatten(before)
         out = self._call(clients, function, [seeds, *self._on_device(), *tensors, *carried])
         sent = dict(zip(clients.present, out[-1].numpy(), strict=True)) if work.measured else {}
