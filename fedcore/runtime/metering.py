@@ -18,10 +18,10 @@ class Crossing:
     """A tensor that every client receives (kind `broadcast`) or sends (kind `merge`).
 
     Args:
-        op: the operation of the plan.
-        tensor: its path in what is broadcast; for what is sent, the name and path that it has in the client stage.
-        clients: how many receive or send it; dropped clients send nothing.
-        bits: of all clients together; None in a plan whose types leave the size open.
+        op: name of the plan's broadcast or merge.
+        tensor: of a broadcast: path of the tensor in the value. Of a merge: name and path in the client stage.
+        clients: how many clients receive or send the tensor; dropped clients send nothing.
+        bits: size over all clients; None in a plan whose types leave the size open.
     """
 
     op: str
@@ -33,18 +33,18 @@ class Crossing:
 
 
 def crossings(plan: Module) -> list[Crossing]:
-    """The crossings of one client."""
+    """The crossings of a plan, each counted for one client."""
     found = []
     by_name, types = {op.name: op for op in plan.main.operations}, plan.main.types()
     for op in plan.main.operations:
-        if op.attributes.get("bits") == 0:  # nothing crosses
+        if op.attributes.get("bits") == 0:
             continue
         if op.kind == "broadcast":
             values = [("", member_of(op.type))]
         elif op.kind == "merge":
             fold = fold_of(op, by_name)
             sent = sent_by(fold, plan.function(fold.operands[1].name), types)
-            values = [(one.label, one.type) for one in sent.values()]
+            values = [(value.label, value.type) for value in sent.values()]
         else:
             continue
         for name, type_ in values:
@@ -59,11 +59,12 @@ _crossings: IdentityCache[list[Crossing]] = IdentityCache(64)
 
 
 def meter(plan: Module, report: "Report") -> None:
-    """Adds the crossings to the report: sizes known from types, times the clients; measured sizes for the others."""
+    """Adds the crossings of a call to its report, by sizes that types give and by measured sizes."""
     measured = {name: iter(sizes) for name, sizes in report.measured.items()}
-    for one in _crossings.get("crossings", [plan], lambda: crossings(plan)):
-        bits = next(measured[one.op], 0) if one.bits is None and one.op in measured else one.bits or 0
-        # What clients send can differ between them, so it is measured in sum.
-        summed = one.bits is None and one.kind == "merge"
-        clients = report.clients - (len(report.dropped) if one.kind == "merge" else 0)
-        report.crossings.append(attrs.evolve(one, clients=clients, bits=bits if summed else bits * clients))
+    for crossing in _crossings.get("crossings", [plan], lambda: crossings(plan)):
+        is_merge, is_measured = crossing.kind == "merge", crossing.bits is None
+        bits = next(measured[crossing.op], 0) if is_measured and crossing.op in measured else crossing.bits or 0
+        clients = report.clients - (len(report.dropped) if is_merge else 0)
+        # The measured size of a merge is a sum over clients, since clients can send different sizes.
+        total = bits if is_measured and is_merge else bits * clients
+        report.crossings.append(attrs.evolve(crossing, clients=clients, bits=total))
