@@ -47,7 +47,7 @@ def _module(path: str, stage: str | None, trusted: bool):
     if stage is None or module.stage == stage:
         return module
     if stages.index(stage) < stages.index(module.stage):
-        raise click.BadParameter(f"{path} is {module.stage}: what was {stage} is not in it", param_hint="--stage")
+        raise click.BadParameter(f"{path} is {module.stage}: it holds no {stage} module", param_hint="--stage")
     from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module
 
     with quiet_start():

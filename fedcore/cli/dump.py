@@ -47,7 +47,7 @@ def dump(work: Work, target, stage, after, pipeline, format_, extensions, truste
         _print_page(module, pipeline, target)
         return
     if stage and STAGES.index(stage) < STAGES.index(module.stage):
-        raise click.BadParameter(f"{target} is {module.stage}: what was {stage} is not in it", param_hint="--stage")
+        raise click.BadParameter(f"{target} is {module.stage}: it holds no {stage} module", param_hint="--stage")
     if after and module.stage == "planned":
         raise click.BadParameter(f"{target} is planned: no pass is left to run", param_hint="--after")
     wanted = [stage] if stage else STAGES

@@ -14,8 +14,8 @@ class Cohort:
 
     Guarantees:
       - A value that was read is not retained.
-      - Every reading calls `client` with 0, 1, … in order, in the thread that calls the computation; in one other thread
-        if the call has a deadline or may be stopped by another thread.
+      - Every reading calls `client` with 0, 1, … in order, in the thread that calls the computation. If the call has a
+        deadline or may be stopped by another thread, another thread reads.
 
     Args:
         size: the number of clients.

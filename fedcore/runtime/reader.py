@@ -70,10 +70,10 @@ class Reader:
                 result, error = answer.get(timeout=max(0.0, left))
             except queue.Empty:
                 if stop.is_stopped:
-                    self._leave_behind(answer, read)
+                    self._abandon(answer, read)
                     raise Stopped(f"the call was stopped; the thread {self._name} still waits for data") from None
                 if until is not None and time.monotonic() >= until:
-                    self._leave_behind(answer, read)
+                    self._abandon(answer, read)
                     raise TooLate(
                         f"the data were not there within {seconds:g} s, and the thread {self._name} still waits for "
                         "them"
@@ -83,7 +83,7 @@ class Reader:
                 raise error
             return result
 
-    def _leave_behind(self, answer: queue.SimpleQueue, read: Iterable) -> None:
+    def _abandon(self, answer: queue.SimpleQueue, read: Iterable) -> None:
         assert self._thread is not None
         blocked_threads.add(self._thread, read)
         if not answer.empty():  # the task has ended meanwhile

@@ -72,7 +72,7 @@ class _Pool:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
 
-    def leave_behind(self, run: Hashable) -> list[str]:
+    def abandon(self, run: Hashable) -> list[str]:
         """Abandons and replaces the threads that still perform tasks of a run; returns their names."""
         with self._lock:
             left = [thread for thread, task in self._performing.items() if task.run is run]
@@ -231,15 +231,15 @@ class Workers:
         except BaseException:
             stop.cancel()
             _wait(answer, 1)
-            self.leave_behind(run)
+            self.abandon(run)
             raise
         if error is not None:
             raise error
         return result
 
-    def leave_behind(self, run: Hashable) -> list[str]:
+    def abandon(self, run: Hashable) -> list[str]:
         """Abandons and replaces the threads that still perform tasks of a run; returns their names."""
-        return [name for pool in self._pools for name in pool.leave_behind(run)]
+        return [name for pool in self._pools for name in pool.abandon(run)]
 
     def close(self) -> None:
         """Ends the threads, and waits for them up to `GRACE_S`."""
@@ -307,7 +307,7 @@ def dispatch(
     except BaseException:
         stop.cancel()
         _wait(done, running)
-        workers.leave_behind(run)
+        workers.abandon(run)
         raise
     if stop.is_stopped:
         raise Stopped("the call was stopped")

@@ -166,9 +166,9 @@ CALLS = {
 def test_a_call_whose_clients_nobody_counts_is_refused(name, runtime):
     message = refused(CALLS[name], runtime)
     assert message.startswith(f"{name}: federated_")
-    assert "asks how many clients there are, which nothing says: no argument of the call is a client value" in message
+    assert "needs the number of clients, which is unknown: no argument of the call is a client value" in message
     assert "\n  at tests/runtime/test_client_counts.py:" in message
-    assert message.endswith("\n  fix: fc.use(fc.runtime.local(default_num_clients=...)) says how many")
+    assert message.endswith("\n  fix: fc.use(fc.runtime.local(default_num_clients=...)) gives the number")
 
 
 @pytest.mark.parametrize("make", [fc.runtime.local, fc.runtime.reference], ids=lambda f: f.__name__)
@@ -215,7 +215,7 @@ def test_the_tutorials_function_takes_the_number_and_sizing_keeps_it():
         assert sum_of_evaluations() == 9.0
         fc.backends.native.set_local_python_execution_context()
         fc.framework.set_sizing_environment()
-        with pytest.raises(TypeMismatch, match="which nothing says"):
+        with pytest.raises(TypeMismatch, match="which is unknown"):
             sum_of_evaluations()
     finally:
         fc.set_runtime(None)
