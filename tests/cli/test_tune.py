@@ -96,21 +96,21 @@ def test_what_is_compiled_already_is_not_tuned(fedcore, mean_fed):
     assert fedcore("run", "plan.fed", "--arg", "[1.0, 2.0]").out == "[1.5, 3.0]\n"
 
 
-def test_values_are_made_up_for_every_kind_of_type():
+def test_values_are_generated_for_every_kind_of_type():
     import numpy as np
 
     import fedcore as fc
-    from fedcore.cli.made_up import Amounts, made_up
+    from fedcore.cli.synthetic_arguments import Sizes, synthetic_argument
 
     element = fc.StructType([("x", fc.TensorType("float32", (None, 3))), ("y", fc.TensorType("int32", (None,)))])
-    amounts, rng = Amounts(clients=2, steps=3, rows=4), np.random.default_rng(0)
-    clients = made_up(fc.FederatedType(fc.SequenceType(element), fc.CLIENTS), amounts, rng)
+    sizes, rng = Sizes(clients=2, steps=3, rows=4), np.random.default_rng(0)
+    clients = synthetic_argument(fc.FederatedType(fc.SequenceType(element), fc.CLIENTS), sizes, rng)
     batches = [batch["x"].shape for batch in clients[0]]
     assert (len(clients), batches) == (2, [(4, 3)] * 3)
-    assert made_up(fc.SequenceType("float32"), amounts, rng).element_type == fc.to_type("float32")
-    assert made_up(fc.to_type(("str", "bool")), amounts, rng)[0] == b""
+    assert synthetic_argument(fc.SequenceType("float32"), sizes, rng).element_type == fc.to_type("float32")
+    assert synthetic_argument(fc.to_type(("str", "bool")), sizes, rng)[0] == b""
     with pytest.raises(fc.errors.FedcoreError, match="give it with --arg"):
-        made_up(fc.TensorType("float32", None), amounts, rng)
+        synthetic_argument(fc.TensorType("float32", None), sizes, rng)
 
 
 @pytest.mark.usefixtures("sensors")
