@@ -347,7 +347,7 @@ def _has_client_argument(module: Module) -> bool:
 
 
 def _is_of_clients(type_: Type) -> bool:
-    """Whether each client has a value of its own, somewhere in the type."""
+    """Whether the type contains a client value that is not all-equal."""
     if isinstance(type_, FederatedType):
         return type_.placement.name == "CLIENTS" and not type_.all_equal
     return isinstance(type_, StructType) and any(map(_is_of_clients, type_.types))
