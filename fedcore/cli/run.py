@@ -35,7 +35,7 @@ def run(work: Work, target, arguments, seed, format_, trusted):
 
     module = read_target(target, work, trusted=trusted)
     if module.stage == "lowered":
-        raise click.BadParameter(f"{target} is lowered; a traced program or a plan is run")
+        raise click.BadParameter(f"{target} is lowered; only a traced program or a plan can be run")
     given = bound([read_argument(text) for text in arguments], module.main.parameters)
     with quiet_start():
         from fedcore import context

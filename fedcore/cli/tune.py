@@ -71,7 +71,7 @@ def tune(
     _check_sizes("--block", blocks)
     module = read_target(target, work, trusted=trusted)
     if module.stage != "traced":
-        raise click.BadParameter(f"{target} is {module.stage}; a traced program is tuned")
+        raise click.BadParameter(f"{target} is {module.stage}; only a traced program can be tuned")
     parameters = module.main.parameters
     given = bound([read_argument(text) for text in arguments], parameters) if arguments else None
     with quiet_start():
@@ -103,7 +103,7 @@ def _check_sizes(option: str, numbers) -> None:
     from fedcore.ir.limits import MAX_CLIENTS_AT_ONCE
 
     if max(numbers, default=0) > MAX_CLIENTS_AT_ONCE:
-        raise click.BadParameter(f"at most {MAX_CLIENTS_AT_ONCE} clients go together", param_hint=option)
+        raise click.BadParameter(f"it is at most {MAX_CLIENTS_AT_ONCE} clients", param_hint=option)
 
 
 def _by_client(type_) -> bool:

@@ -131,7 +131,10 @@ class Computation:
                 continue
             has_state = "state" in argument if isinstance(argument, Mapping) else hasattr(argument, "state")
             if has_state and not isinstance(argument, Value):
-                return f"`{parameter.name}` is the state in what is given there: write {self.__name__}(output.state, …)"
+                return (
+                    f"`{parameter.name}` takes the element `state` of the given result: "
+                    f"write {self.__name__}(output.state, …)"
+                )
         return None
 
     def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:

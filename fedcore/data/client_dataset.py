@@ -330,7 +330,7 @@ def _traced_once(function: _Function, element: Type) -> TracedGraph:
 def _traced(fn: Callable, element: Type) -> TracedGraph:
     traced = trace_function(fn, element, spread_tuples=True)
     if traced.returns is not None:
-        raise TracingError(f"{describe(fn)} makes {traced.returns} of an element; it returns tensors")
+        raise TracingError(f"{describe(fn)} returns {traced.returns}; a function of a map returns tensors")
     return traced
 
 

@@ -46,7 +46,9 @@ def no_dataset(value, type_: SequenceType, path: str) -> TypeMismatch:
     if fits(batched(have), type_.element):
         return TypeMismatch(f"{shown}\n  fix: {call}.batch(n)")
     shown = explain(title, SequenceType(batched(have)), type_)
-    return TypeMismatch(f"{shown}\n  {call} makes a dataset of its rows; .map() and .batch(n) bring them to that type")
+    return TypeMismatch(
+        f"{shown}\n  {call} makes a dataset of its rows; .map() and .batch(n) convert them to that type"
+    )
 
 
 def no_fit(have: Type, want: SequenceType, path: str) -> TypeMismatch:

@@ -74,8 +74,8 @@ def columns_of(
 def _with_seeds(columns: Columns, seeds: Mapping[Hashable, int] | None, note: Callable[[str], None]) -> Columns:
     if columns.splits_anew:
         note(
-            "take or skip of a shuffle without a seed splits its elements anew in every call: give the shuffle a seed, "
-            "or what was left out in one call is in the next"
+            "take or skip after a shuffle without a seed selects other elements in every call: for a split that lasts, "
+            "give the shuffle a seed"
         )
     return columns.with_fixed_seeds(seeds) if seeds and columns.has_fixed_order else columns
 
@@ -155,7 +155,9 @@ def _from_elements(elements: list, type_: Type, path: str) -> Columns:
         return Columns(element, arrays)
     sizes = [{np.shape(flatten(e)[i])[:1] for i in range(len(types))} for e in elements]
     if any(len(s) != 1 or s == {()} for s in sizes):
-        raise FedcoreError(f"{path}: elements of unequal shapes need one common first dimension, to lie in columns")
+        raise FedcoreError(
+            f"{path}: the tensors of an element must have a common first dimension if elements differ in shape"
+        )
     splits = np.cumsum([0, *(next(iter(s))[0] for s in sizes)], dtype=np.int64)
     return Columns(type_, [np.concatenate(column) for column in columns], groups=splits)
 

@@ -52,7 +52,7 @@ class ClientCount:
 
 def _message(lengths: list[tuple[str, str]]) -> str:
     told = [f"`{name}` has {length}" for name, length in lengths]
-    return f"the client values of one call are of equally many clients, but {', '.join(told[:-1])} and {told[-1]}"
+    return f"the client values of a call must have equally many clients, but {', '.join(told[:-1])} and {told[-1]}"
 
 
 def client_arguments(values: list, types: list[Type]) -> Iterator[ClientValues]:

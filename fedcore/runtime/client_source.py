@@ -113,7 +113,7 @@ class ClientSource:
                 value = self._reader.call(read, self._timeout_s, self._stop, [values.given]) if in_thread else read()
             except Exception as error:
                 if isinstance(error, TooLate) and not self._survives_errors(values):
-                    raise ClientError(f"client {index} was not drawn from {brief(values.given)}: {error}") from None
+                    raise ClientError(f"client {index} was not read from {brief(values.given)}: {error}") from None
                 if not self._survives_errors(values):
                     raise
                 value = _Raised(error)

@@ -156,7 +156,7 @@ class DeviceStage:
             return self._device.call(function, tensors, stop)
 
     def _note_fewer(self, fewer: int) -> None:
-        self._report.note(f"{self._device.device} ran out of memory: calls there at once: {fewer}")
+        self._report.note(f"{self._device.device} ran out of memory: at most {fewer} of its calls run at once now")
 
     def _on_device(self) -> list[tf.Tensor]:
         """The broadcasts on the device."""

@@ -175,5 +175,5 @@ class FaultPolicy:
         more = f"\n  and {len(dropped) - len(first)} more" if len(dropped) > len(first) else ""
         raise ClientError(
             f"{len(dropped)} of {clients} clients failed, but min_fraction={self._policy.min_fraction:g} of them "
-            f"must be left{reasons}{more}"
+            f"must not fail{reasons}{more}"
         )

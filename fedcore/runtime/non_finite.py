@@ -34,7 +34,7 @@ def note_non_finite(module: Module, result, report: Report) -> None:
         return
     text = (
         f"{module.main.name}: the work of {report.non_finite_clients} of {report.clients} clients is not finite (NaN "
-        "or infinite) and counts for nothing; a smaller learning rate, clipped gradients or finite data may help"
+        "or infinite) and is left out; a smaller learning rate, clipped gradients or finite data may help"
     )
     report.note(text)
     if _first_warning.acquire(blocking=False):

@@ -285,10 +285,10 @@ def _check_program(op: Intrinsic, module: Module, inputs: list, runtime: context
         raise broken("it is lowered", _shown(error)) from error
     found = _difference(_outcome(_reference, lowered, inputs), want)
     if found is not None:
-        raise broken("the lowering gives what the meaning gives", f"{found}; it is lowered to\n{lowered}")
+        raise broken("the lowering gives the meaning's result", f"{found}; it is lowered to\n{lowered}")
     found = _difference(_outcome(functools.partial(_local, runtime), module, inputs), want)
     if found is not None:
-        raise broken("the local runtime gives what the meaning gives", found)
+        raise broken("the local runtime gives the meaning's result", found)
 
 
 def _outcome(run: Callable, module: Module, inputs: list):

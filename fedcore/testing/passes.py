@@ -91,7 +91,7 @@ def _registered(fn: Callable) -> Pass:
 def _case(text: str) -> Module:
     module = verify(parse_module(text))
     if module.graphs:
-        raise FedcoreError(f"a case calls the graph @{module.graphs[0].name}, whose bytes no text holds:\n{text}")
+        raise FedcoreError(f"a case calls the graph @{module.graphs[0].name}, whose bytes are not in the text:\n{text}")
     return module
 
 

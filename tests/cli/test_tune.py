@@ -77,8 +77,8 @@ def test_tune_prints_a_table_of_plain_text_in_a_pipe(fedcore):
         (("sensors:no_clients",), 1, "@no_clients has no client stage: there is nothing to tune"),
         (("sensors:mean", "--arg", "[1.0]", "-o", "no/such/place.fed", "--rounds", "1", "--width", "2"), 2, "cannot"),
         (("sensors:mean", "--width", "1"), 2, "is not in the range"),
-        (("sensors:mean", "--width", "65537"), 2, "Invalid value for --width: at most 65536 clients go together"),
-        (("sensors:mean", "--block", "1000000000"), 2, "Invalid value for --block: at most 65536 clients go together"),
+        (("sensors:mean", "--width", "65537"), 2, "Invalid value for --width: it is at most 65536 clients"),
+        (("sensors:mean", "--block", "1000000000"), 2, "Invalid value for --block: it is at most 65536 clients"),
     ],
 )
 def test_what_cannot_be_tuned_says_why(fedcore, arguments, code, says):
@@ -92,7 +92,7 @@ def test_what_is_compiled_already_is_not_tuned(fedcore, mean_fed):
     assert planned.code == 0, planned.err
     ran = fedcore("tune", "plan.fed")
     assert ran.code == 2
-    assert "plan.fed is planned; a traced program is tuned" in ran.err
+    assert "plan.fed is planned; only a traced program can be tuned" in ran.err
     assert fedcore("run", "plan.fed", "--arg", "[1.0, 2.0]").out == "[1.5, 3.0]\n"
 
 

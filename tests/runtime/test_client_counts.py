@@ -8,7 +8,7 @@ from fedcore import context
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
-BOTH = "the client values of one call are of equally many clients, but {} and {}"
+BOTH = "the client values of a call must have equally many clients, but {} and {}"
 
 
 @pytest.fixture(scope="module", params=["local", "two workers", "reference"])
@@ -106,7 +106,7 @@ def test_a_generator_without_end_is_refused(program, runtime):
 def test_generators_of_different_lengths_are_refused(program, runtime):
     for a, b in ((1, 2), (2, 1)):
         message = refused(lambda a=a, b=b: program(generated([1.0] * a), generated([1.0] * b)), runtime)
-        assert message.startswith("the client values of one call are of equally many clients, but ")
+        assert message.startswith("the client values of a call must have equally many clients, but ")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)

@@ -244,7 +244,7 @@ def test_no_quorum_of_survivors_is_an_error_and_the_stack_goes_on():
         with pytest.raises(ClientError) as caught:
             average(clients)
         assert str(caught.value) == (
-            "7 of 12 clients failed, but min_fraction=0.5 of them must be left\n"
+            "7 of 12 clients failed, but min_fraction=0.5 of them must not fail\n"
             "  client 0: Integer division by zero\n"
             "  client 1: Integer division by zero\n"
             "  client 2: Integer division by zero\n"
@@ -416,7 +416,7 @@ def test_a_generator_that_blocks_past_the_deadline_is_named():
             total(blocked(until))
         assert time.monotonic() - began < 10
         assert re.fullmatch(
-            r"client 1 was not drawn from <generator object blocked at 0x\w+>: the data were not there within 0.3 s, "
+            r"client 1 was not read from <generator object blocked at 0x\w+>: the data were not there within 0.3 s, "
             "and the thread fedcore-cohort still waits for them",
             str(caught.value),
         )

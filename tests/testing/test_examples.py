@@ -29,5 +29,5 @@ def test_clients_that_fail_are_left_out_of_a_mean():
     assert run("faulty_clients.py").splitlines() == [
         f"raise: 24.66666603088379 {without} 'Integer division by zero'",
         f"nan: 24.66666603088379 {without} 'its contribution is not finite'",
-        "out of memory: 29.0; /device:CPU:0 ran out of memory: calls there at once: 1",
+        "out of memory: 29.0; /device:CPU:0 ran out of memory: at most 1 of its calls run at once now",
     ]
