@@ -1,4 +1,4 @@
-"""The installed runtime: compiles modules, keeps their plans and runs them. It alone knows compiler and runtime."""
+"""The installed runtime: compiles modules, caches their plans and runs them. Joins the compiler and the runtimes."""
 
 import contextlib
 import contextvars
@@ -24,7 +24,7 @@ from fedcore.ir.first_use import in_a_thread
 from fedcore.ir.registry import declarations
 from fedcore.lru_cache import LruCache
 from fedcore.runtime.forked import check_not_forked
-from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # of learning, which sees no runtime
+from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # for learning: it imports no runtime
 from fedcore.runtime.non_finite import note_non_finite
 from fedcore.runtime.protocols import Runtime, check_runtime
 from fedcore.runtime.recording import Recording, record_compilation, trace_directory
@@ -37,12 +37,12 @@ MAX_PLANS = 256
 
 
 class PlanCache:
-    """The plans of the `max_entries` traced modules used last, by their source digest and pipeline.
+    """LRU cache of plans by the source digest of the traced module and the pipeline, with at most `max_entries` plans.
 
     Guarantees:
-      - Equal programs of different lines have plans of their own: errors and reports name the right ones.
-      - Programs are compiled again after an intrinsic, a lowering or a pass is declared again, as in a notebook.
-      - One compilation a module, however many threads ask at once. A thread waits for its own module only.
+      - Equal programs from different source lines have separate plans, so that errors and reports name the right lines.
+      - A program is compiled again after an intrinsic, a lowering or a pass is declared again, as in a notebook.
+      - Threads that ask for a module at once share one compilation. A thread waits for its own module only.
     """
 
     def __init__(self, max_entries: int = MAX_PLANS):
@@ -56,10 +56,10 @@ class PlanCache:
         given: Module | None = None,
         recorded_in: Path | None = None,
     ) -> Module:
-        """The plan, compiled now if it is new.
+        """The plan, compiled now unless it is cached.
 
         Args:
-            given: a plan that stands for the compiler's: a pinned one, or the module itself.
+            given: a plan to use instead of the compiler's: a pinned plan, or the module itself if it is a plan.
             recorded_in: a directory for the record of each pass; a plan is compiled once for each directory.
         """
         how = pipeline if given is None else f"given {given.digest()}"
@@ -70,7 +70,7 @@ class PlanCache:
 
 
 def _compiled(module: Module, pipeline: str) -> Module:
-    """The plan, from the directory that FEDCORE_CACHE names where it is there."""
+    """The plan: read from the directory that FEDCORE_CACHE names, or else compiled and stored there."""
     stored = stored_plans()
     if stored is None:
         return _checked(compile_module(module, pipeline), module, pipeline)
@@ -90,10 +90,10 @@ def _compile_recorded(module: Module, pipeline: str, given: Module | None, direc
 
 
 def _checked(plan: Module, module: Module, pipeline: str) -> Module:
-    """The valid plan that a pipeline has made of a module.
+    """The result of a pipeline, checked to be a valid plan.
 
     Raises:
-        FedcoreError: it is no plan, or is not valid; the message names the pipeline, or the pass that broke the module.
+        FedcoreError: the result is no plan (the message names the pipeline), or is not valid (it names the pass).
     """
     if plan.stage != "planned":
         raise FedcoreError(
@@ -109,16 +109,16 @@ def _checked(plan: Module, module: Module, pipeline: str) -> Module:
 
 _plans = PlanCache()
 _default: Runtime | None = None
-_default_lock = threading.RLock()  # a signal handler may come while this thread holds it
+_default_lock = threading.RLock()  # a signal handler may run while its thread holds the lock
 _last_report: contextvars.ContextVar[Report | None] = contextvars.ContextVar("fedcore_report", default=None)
 
 
 @attrs.frozen
 class _CallSeeds:
-    """The seeds of a context's calls: the context's seed folded with 0, 1, ….
+    """The seeds of the calls in a context: the context's seed folded with 0, 1, ….
 
     Guarantees:
-      - Each number is taken once, whatever threads take them.
+      - Each number is taken once, by any number of threads.
     """
 
     seed: int
@@ -128,13 +128,17 @@ class _CallSeeds:
         return fold_in(self.seed, next(self.numbers))
 
     def with_next_taken(self) -> "_CallSeeds":
-        """The same seeds for one later caller, whose first number is taken now."""
+        """These seeds for a later caller: its first number is taken now, its further numbers when it calls."""
         return _CallSeeds(self.seed, itertools.chain([next(self.numbers)], self.numbers))
 
 
 @attrs.frozen
 class _InUse:
-    """What `use` set for the calls inside, and what holds again when it ends."""
+    """The settings of a `use`.
+
+    Args:
+        outer: the settings of the enclosing `use`, which hold again when this `use` ends.
+    """
 
     runtime: Runtime
     seeds: _CallSeeds | None
@@ -147,10 +151,10 @@ _in_use: contextvars.ContextVar[_InUse | None] = contextvars.ContextVar("fedcore
 
 
 def set_runtime(runtime: Runtime | None) -> None:
-    """Installs a runtime for the whole process; None goes back to a local one, made when first needed.
+    """Installs a runtime for the whole process; None installs a default local runtime, made when first needed.
 
     Raises:
-        TypeMismatch: it is no runtime, such as `fc.runtime.local` without the call.
+        TypeMismatch: `runtime` is no runtime, such as `fc.runtime.local` without the call.
     """
     global _default
     if runtime is not None:
@@ -160,7 +164,7 @@ def set_runtime(runtime: Runtime | None) -> None:
 
 
 def current_runtime() -> Runtime:
-    """The runtime in use: that of the innermost `use`, else the installed one, else a new local one."""
+    """The runtime of the innermost `use`; else the installed runtime; else a new local runtime."""
     used = _in_use.get()
     if used is not None:
         return used.runtime
@@ -175,7 +179,7 @@ def current_runtime() -> Runtime:
 
 
 class _Use(contextlib.ContextDecorator):
-    """What `use` returns. It may be entered again, also in itself and in other threads."""
+    """The context manager that `use` returns. It may be entered several times, also nested and in several threads."""
 
     def __init__(self, runtime: Runtime | None, seed: int | None, pins: PinnedPlans | None, pipeline: str | None):
         self._runtime = runtime
@@ -208,28 +212,30 @@ def use(
     trusted: bool = False,
     pipeline: str | None = None,
 ) -> _Use:
-    """Runs the calls inside with `runtime` (or the current one).
+    """Sets the runtime, the seed, the pinned plans and the pipeline of the calls in the `with` block.
 
-    A `use` inside another one keeps the outer runtime, seed, plans and pipeline where it is given none of its own.
-    Calls in other threads do not see it, unless they run in a copy of this context (`contextvars.copy_context`).
+    A nested `use` inherits each setting that it is not given. Calls in other threads do not see the settings, unless
+    they run in a copy of this context (`contextvars.copy_context`).
 
     Args:
-        seed: the seed of this context. Call n inside has the seed `fold_in(seed, n)`, n = 0, 1, …, so no two calls draw
-            the same numbers, and the same sequence of calls draws the same again. Awaited calls are numbered in the
-            order in which their tasks begin. A call with a seed of its own (`invoke(seed=)`, a learning process's
-            `next`) has exactly that seed and no number. Entering again starts at 0. Default: the outer seed, else each
-            call draws one.
-        plans: a file that `fedcore tune` wrote, or a directory of such: programs that these were made for run by
-            them, other programs as always. Default: what FEDCORE_PLANS names, if it is set.
-        trusted: the graphs of `plans` may hold any operation, as those of `fc.load(path, trusted=True)`.
-        pipeline: the passes that compile the programs, as `fedcore opt -p` takes them; `default` stands for the default
-            pipeline, and `lowering` and `planning` for its two halves: 'default,mine' runs a pass of one's own on the
-            plan, 'lowering,mine,planning' before it is made. Its last module is a plan. Options of the runtime hold for
-            its pass `plan`, unless it has options of its own. Pinned plans are used as they are. Default: 'default'.
+        runtime: runs the calls. Default: the current runtime.
+        seed: the seed of this context. Call n of the block has the seed `fold_in(seed, n)`, n = 0, 1, …. So calls draw
+            different numbers, and a repeated sequence of calls draws equal numbers. Awaited calls are numbered in the
+            order in which their tasks begin. A call that is given a seed (`invoke(seed=)`, a learning process's `next`)
+            has exactly this seed and takes no number. Entering the object again starts at 0. Default: the outer seed;
+            without an outer seed, each call draws a seed.
+        plans: a pinned plan (a file of `fedcore tune`), or a directory of pinned plans. A program with a pinned
+            plan runs by it; other programs are compiled. Default: the path in FEDCORE_PLANS, if it is set.
+        trusted: the graphs of `plans` may hold any operation, as for `fc.load(path, trusted=True)`.
+        pipeline: the passes that compile a program, in the notation of `fedcore opt -p`. `default` stands for the
+            default pipeline, `lowering` and `planning` for its two halves: 'default,mine' runs the user's pass `mine`
+            on the plan, 'lowering,mine,planning' runs it before planning. The last module must be a plan. The runtime's
+            options apply to the pass `plan`, unless the pipeline gives options to it. Pinned plans are not compiled.
+            Default: 'default'.
     Raises:
         TypeMismatch: `runtime` is no runtime, such as `fc.runtime.local` without the call.
-        FedcoreError: `plans` names what is no pinned plan, or a plan with operations that are not allowed; `pipeline`
-            names a pass or an option that does not exist. A call whose pipeline leaves no valid plan raises it too.
+        FedcoreError: `plans` is not a pinned plan, or holds operations that are not allowed; `pipeline` names an
+            unknown pass or option. A call raises it too, if its pipeline gives no valid plan.
     Example:
         >>> with fc.use(fc.runtime.reference(), seed=7):
         ...     total = add_up([1, 2, 3])
@@ -245,24 +251,26 @@ def use(
 
 
 def number_this_call() -> None:
-    """Gives the next call in this context (a copy, which runs later) its number now."""
+    """Takes the number of the next call in this context now; the context is a copy, in which the call runs later."""
     used = _in_use.get()
     if used is not None and used.seeds is not None:
         _in_use.set(attrs.evolve(used, seeds=used.seeds.with_next_taken()))
 
 
 def last_report() -> Report | None:
-    """What the newest call in this thread (or task) did."""
+    """The report of the newest call in this thread (or task); None if there was no call."""
     return _last_report.get()
 
 
 def note_report(report: Report | None) -> None:
-    """Makes the report of a call that another thread ran for this task the newest one here."""
+    """Sets the newest report of this task: the report of a call that another thread ran for it."""
     _last_report.set(report)
 
 
 def plan_of(module: Module) -> Module:
-    """The plan of a module for the runtime in use: a plan itself, the pinned one, or the compiler's."""
+    """The plan of a module for the runtime in use: the module itself if it is a plan, its pinned plan, or the
+    compiler's plan.
+    """
     used = _in_use.get()
     runtime = used.runtime if used is not None else _default
     return _plan_for(module, runtime.plan_options if runtime is not None and runtime.compiles else {})
@@ -271,7 +279,13 @@ def plan_of(module: Module) -> Module:
 def _plan_for(
     module: Module, options: Mapping[str, object], report: Report | None = None, recorded_in: Path | None = None
 ) -> Module:
-    """As `plan_of`; the report is told which plan it is."""
+    """The plan of a module; see `plan_of`.
+
+    Args:
+        options: the runtime's options of the pass `plan`.
+        report: gets the digest of the plan, and a note about pinned plans.
+        recorded_in: as for `PlanCache.get`.
+    """
     used = _in_use.get()
     pins = (used.pins if used is not None else None) or _named_plans(os.environ.get("FEDCORE_PLANS", ""))
     given = module if module.stage == "planned" else None if pins is None else pins.get(module)
@@ -287,7 +301,7 @@ def _plan_for(
 
 @functools.lru_cache(maxsize=8)
 def _named_plans(path: str) -> PinnedPlans | None:
-    """The plans that FEDCORE_PLANS names."""
+    """The pinned plans at the path in FEDCORE_PLANS; None if the path is empty."""
     return PinnedPlans.read(path) if path else None
 
 
@@ -300,7 +314,7 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None):
     """Runs a traced module on arguments in the order of its parameters.
 
     Args:
-        seed: of this call, exactly. Default: the next one of `use`, else a drawn one, which the report tells.
+        seed: the seed of this call. Default: the next seed of `use`; without one, a drawn seed. The report has it.
     """
     check_not_forked()
     runtime = current_runtime()
@@ -333,30 +347,30 @@ def _has_client_argument(module: Module) -> bool:
 
 
 def _is_of_clients(type_: Type) -> bool:
-    """Whether each client has a value of its own, somewhere in the type."""
+    """Whether the type contains a client value that is not all-equal."""
     if isinstance(type_, FederatedType):
         return type_.placement.name == "CLIENTS" and not type_.all_equal
     return isinstance(type_, StructType) and any(map(_is_of_clients, type_.types))
 
 
 def _check_needs_no_clients(module: Module) -> None:
-    """Refuses a call whose result would depend on how many clients there are, which nothing says.
+    """Refuses a call whose result depends on the number of clients, if no argument gives this number.
 
     Raises:
-        TypeMismatch: with the first operation that asks for it.
+        TypeMismatch: names the first operation that needs the number.
     """
-    op = _counting.get("counting", [module], lambda: _first_that_counts(module))
+    op = _needing_count.get("needing count", [module], lambda: _first_needing_count(module))
     if op is None:
         return
     at = f"\n  at {op.location}" if op.location else ""
     raise TypeMismatch(
-        f"{module.main.name}: {op.kind} asks how many clients there are, which nothing says: no argument of the call "
-        f"is a client value{at}\n  fix: fc.use(fc.runtime.local(default_num_clients=...)) says how many"
+        f"{module.main.name}: {op.kind} needs the number of clients, which is unknown: no argument of the call "
+        f"is a client value{at}\n  fix: fc.use(fc.runtime.local(default_num_clients=...)) gives the number"
     )
 
 
-def _first_that_counts(module: Module) -> Operation | None:
-    """The first operation that clients do each for themselves, or that joins the values of all clients."""
+def _first_needing_count(module: Module) -> Operation | None:
+    """The first operation whose result is a client value, or a server value computed from client values."""
     for function in module.functions:
         types = function.types()
         for op in function.operations:
@@ -371,12 +385,12 @@ def _is_placed_at(type_: Type, name: str) -> bool:
     return contains(type_, lambda t: isinstance(t, FederatedType) and t.placement.name == name)
 
 
-_counting: IdentityCache[Operation | None] = IdentityCache(MAX_PLANS)
-"""What `_first_that_counts` found in the modules that ran last."""
+_needing_count: IdentityCache[Operation | None] = IdentityCache(MAX_PLANS)
+"""Results of `_first_needing_count` for the modules that ran last."""
 
 
 def _recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report):
-    """`invoke` under FEDCORE_TRACE: the same call, with its files written when it ends."""
+    """`invoke` under FEDCORE_TRACE: runs the call, and writes its recording when it ends."""
     recording = report.recording = Recording(directory, module.main.name, module.source_digest())
     plan, error = None, None
     began = time.perf_counter()

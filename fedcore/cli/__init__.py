@@ -1,4 +1,4 @@
-"""The `fedcore` command, one file a verb. What a verb needs is imported when it runs, so that `--help` is quick."""
+"""The `fedcore` command; each verb is a module. A verb imports its dependencies when it runs, so `--help` is fast."""
 
 import click
 
@@ -20,19 +20,19 @@ EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meani
 @click.group(cls=GuardedGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="fedcore", message="%(package)s %(version)s")
 def main():
-    """Runs federated computations, looks inside them, and runs a demonstration.
+    """Runs, compiles, inspects and tunes federated computations.
 
     \b
     Examples:
-      fedcore dump my_module:next_round --stage planned   # what runs where, and what crosses
-      fedcore opt round.fed -p 'inline,lower-intrinsics' --print-after-change   # which pass did what
-      FEDCORE_TRACE=trace python train.py   # records a program: what ran when, on which device,
-      fedcore report trace                  # and one page that shows it
+      fedcore dump my_module:next_round --stage planned   # the plan: stages, placements, crossings
+      fedcore opt round.fed -p 'inline,lower-intrinsics' --print-after-change   # the result of each pass
+      FEDCORE_TRACE=trace python train.py   # records the calls of a program
+      fedcore report trace                  # writes a page about the recorded calls
     \b
-    Settings, in the environment:
-      FEDCORE_TRACE   the directory in which programs are recorded
-      FEDCORE_CACHE   a directory that keeps compiled plans between processes
-      FEDCORE_PLANS   a pinned plan, or a directory of them (see fedcore tune)
+    Environment variables:
+      FEDCORE_TRACE   directory in which calls are recorded
+      FEDCORE_CACHE   directory that caches compiled plans between processes
+      FEDCORE_PLANS   a pinned plan, or a directory of pinned plans (see fedcore tune)
     """
 
 

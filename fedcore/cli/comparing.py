@@ -1,4 +1,4 @@
-"""Two modules, symbol by symbol, without the names that do not matter."""
+"""Compares two modules up to the names of functions and bindings."""
 
 import difflib
 from collections.abc import Callable, Hashable, Iterator
@@ -12,11 +12,13 @@ from fedcore.ir.renaming import form_of
 
 @attrs.frozen
 class Comparison:
-    """Lines of both modules with names by position, and whether the modules are equal.
+    """The comparison of two modules.
 
     Args:
-        changes: one sentence a difference of the modules' symbols.
-        same_text: their texts are equal too.
+        equal: whether the modules are equal up to names.
+        same_text: whether their texts are equal.
+        changes: a sentence for each difference of the modules' symbols.
+        left, right: the lines of the modules, in which corresponding functions and bindings have equal names.
     """
 
     equal: bool
@@ -30,7 +32,7 @@ class Comparison:
         return (line for i, line in enumerate(lines) if i > 1)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """(same | changed | gap, left, right), with two equal lines around each change."""
+        """(same | changed | gap, left line, right line), with two lines of context around each change."""
         matcher = difflib.SequenceMatcher(None, self.left, self.right, autojunk=False)
         for number, group in enumerate(matcher.get_grouped_opcodes(2)):
             if number:
@@ -50,7 +52,7 @@ def comparison(left: Module, right: Module) -> Comparison:
 
 
 def _forms(module: Module) -> dict[str, Hashable]:
-    """For each symbol what it is, names aside."""
+    """Symbol -> key that is equal for symbols that are equal up to names."""
     forms: dict[str, Hashable] = {
         g.name: ("graph", g.digest, g.type, tuple(sorted(g.attributes.items()))) for g in module.graphs
     }
@@ -77,10 +79,10 @@ def _changes(left: Module, right: Module, forms) -> list[str]:
 
 
 def _aligned_lines(left: Module, right: Module, forms) -> tuple[list[str], list[str]]:
-    """The lines of both modules, in which functions and bindings that stand for each other have one name.
+    """The lines of both modules, in which corresponding functions and bindings have equal names.
 
-    Names are those of the left module by position. Operations that the right module has alone are named after the
-    operation before them, so that no other line changes.
+    Names are the positions in the left module. An operation that only the right module has is named after the operation
+    before it, so that the names of later operations do not change.
     """
     names = [{g.name: f"@graph:{g.digest[:12]}" for g in m.graphs} for m in (left, right)]
     pairs = _pairs_of_functions(left, right, forms)
@@ -105,8 +107,11 @@ def _aligned_lines(left: Module, right: Module, forms) -> tuple[list[str], list[
 
 
 def _pairs_of_functions(left: Module, right: Module, forms) -> dict[str, Function]:
-    """For functions of the right module the function of the left one: the main ones, then equal ones, then those that
-    have the same name, then those of one type, in order."""
+    """Function of the right module -> corresponding function of the left module.
+
+    Pairs, in order of preference: the main functions, functions that are equal up to names, functions with equal names,
+    functions with equal types and placements.
+    """
     pairs = {right.main.name: left.main}
     rest = list(left.functions[:-1])
     keys: list[Callable[[Function, int], Hashable]] = [
@@ -133,7 +138,7 @@ def _bindings_by_position(function: Function) -> dict[str, str]:
 def _bindings_as_in(
     function: Function, other: Function, others: dict[str, str], names: dict[str, str], other_names: dict[str, str]
 ) -> dict[str, str]:
-    """Names for the bindings of a function: of a binding that stands for one of the other function, the name there."""
+    """Names for the bindings of a function. A binding that has a counterpart in the other function gets its name."""
     bound: dict[str, str] = {}
     for nodes, other_nodes in (
         ([(p.name, p.type) for p in function.parameters], [(p.name, p.type) for p in other.parameters]),
@@ -144,7 +149,7 @@ def _bindings_as_in(
         for tag, a, b, c, d in matcher.get_opcodes():
             for i in range(d - c):
                 name = nodes[c + i][0]
-                if a + i < b:  # equal, or a replacement of one by one
+                if a + i < b:  # equal, or replaced one by one
                     bound[name] = last = others[other_nodes[a + i][0]]
                 else:
                     bound[name] = f"{last}+{i - (b - a) + 1}"
@@ -154,7 +159,7 @@ def _bindings_as_in(
 
 
 def _operation_keys(function: Function, names: dict[str, str]) -> list[tuple[str, Hashable]]:
-    """Each binding with what its operation does, the bindings that it takes aside."""
+    """(binding, key of its operation); the key does not depend on the names of the operands' bindings."""
     return [
         (
             op.name,

@@ -1,4 +1,4 @@
-"""The accuracy over the rounds, as a picture."""
+"""Draws the accuracy over the rounds."""
 
 from collections.abc import Sequence
 from pathlib import Path

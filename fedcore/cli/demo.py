@@ -10,20 +10,20 @@ import click
 CLIENTS, ALPHA = 100, 0.3
 CLIENTS_PER_ROUND, EPOCHS, BATCH = 10, 5, 10
 _NEEDS = {"scikit-learn": "sklearn", "matplotlib": "matplotlib"}
-EVALUATIONS = 12  # points of the curve of the central test data
+EVALUATIONS = 12  # evaluations on the central test data
 
 
-@click.command(short_help="Trains a digit classifier here, and shows what ran.")
+@click.command(short_help="Trains a digit classifier on this machine.")
 @click.option("--rounds", type=click.IntRange(min=1), default=100, show_default=True, help="How many rounds to train.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="demo-out", show_default=True,
               help="Where the curve and the compiled round are written.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True,
               help="Fixes the split, the model and the draws.")  # fmt: skip
 def demo(rounds: int, out: Path, seed: int):
-    """Trains a digit classifier by federated averaging, and shows what ran.
+    """Trains a digit classifier by federated averaging; writes the accuracy curve and the compiled round.
 
-    Real handwritten digits, split over 100 clients that each have a few of the labels; 10 of them take part in a
-    round. Needs no network, and less than a minute on two cores.
+    The data are handwritten digits, split over 100 clients, each of which has few of the labels. A round has 10
+    clients. Needs no network, and less than a minute on two cores.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def _quiet_tensorflow():
 
 
 class _Training:
-    """The data, the process, and the curve so far."""
+    """The data, the learning process, and the accuracies so far."""
 
     def __init__(self, seed: int):
         import keras
@@ -94,13 +94,13 @@ class _Training:
             client_optimizer_fn=lambda: keras.optimizers.SGD(0.1),
             server_optimizer_fn=lambda: keras.optimizers.SGD(0.5, momentum=0.9),
         )
-        self.central = _keras_model()  # the global model, to test it as Keras users do
+        self.central = _keras_model()  # gets the global weights, and is tested as any Keras model
         self.sample = fc.simulation.build_uniform_sampling_fn(train.client_ids, seed=seed)
         self.clients: list[tuple[int, float]] = []
         self.tests: list[tuple[int, float]] = []
 
     def run(self, rounds: int):
-        """Yields a line of figures a round."""
+        """Yields the figures of each round."""
         from fedcore.cli.round_lines import RoundLine
 
         state = self.process.initialize()
@@ -146,7 +146,7 @@ def _keras_model():
 
 
 def _report():
-    """What the round that has just run did."""
+    """The report of the newest round."""
     from fedcore import context
 
     report = context.last_report()

@@ -1,4 +1,4 @@
-"""`fedcore diff`: what two modules do differently."""
+"""`fedcore diff`: the differences of two modules."""
 
 import click
 
@@ -8,7 +8,7 @@ from fedcore.cli.loading import trusted_option
 from fedcore.cli.reproducer import Work
 
 
-@click.command(cls=FileCommand, short_help="Says what two computations do differently.")
+@click.command(cls=FileCommand, short_help="Prints the differences of two computations.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option("--stage", type=click.Choice(["traced", "lowered", "planned"]), help="Compile both to this stage first.")
@@ -18,8 +18,8 @@ from fedcore.cli.reproducer import Work
 def diff(ctx, a, b, stage, format_, trusted):
     """Compares two computations, each a file or MODULE:NAME; exits with 0 if they are equal and with 1 if not.
 
-    Names of bindings, parameters, functions and graphs do not count, nor do the user's lines; graphs are equal if
-    their digests are.
+    Names of bindings, parameters, functions and graphs do not count, nor do source locations. Graphs are equal if their
+    digests are equal.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def _module(path: str, stage: str | None, trusted: bool):
     if stage is None or module.stage == stage:
         return module
     if stages.index(stage) < stages.index(module.stage):
-        raise click.BadParameter(f"{path} is {module.stage}: what was {stage} is not in it", param_hint="--stage")
+        raise click.BadParameter(f"{path} is {module.stage}: it holds no {stage} module", param_hint="--stage")
     from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module
 
     with quiet_start():

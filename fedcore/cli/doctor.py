@@ -1,4 +1,4 @@
-"""`fedcore doctor`: what this machine has, and what fedcore makes of it."""
+"""`fedcore doctor`: the facts about this machine and its packages that decide how fedcore runs."""
 
 import click
 
@@ -6,7 +6,7 @@ import click
 @click.command(short_help="Prints versions, devices, limits and settings.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def doctor(format_):
-    """Prints versions, devices, limits and settings, and what is missing.
+    """Prints versions, devices, limits and settings, and missing packages.
 
     \b
     Examples:

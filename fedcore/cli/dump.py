@@ -1,4 +1,4 @@
-"""`fedcore dump`: a computation at each stage of its compilation."""
+"""`fedcore dump`: a computation at each stage of compilation."""
 
 import click
 
@@ -12,7 +12,7 @@ STAGES = ("traced", "lowered", "planned")
 @click.command(cls=FileCommand, short_help="Prints a computation at each stage.")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
-@click.option("--after", metavar="PASS", help="Print what this pass left when planning.")
+@click.option("--after", metavar="PASS", help="Print the module after this pass of the pipeline.")
 @passes_option
 @click.option(
     "--format", "format_", type=click.Choice(["text", "json", "dot", "html"]), default="text", show_default=True
@@ -21,10 +21,10 @@ STAGES = ("traced", "lowered", "planned")
 @trusted_option
 @click.pass_obj
 def dump(work: Work, target, stage, after, pipeline, format_, extensions, trusted):
-    """Prints a computation: as traced, lowered and planned.
+    """Prints the traced, the lowered and the planned module of a computation.
 
-    TARGET is a file, or a name in a Python module that the current directory can import. In a pipe the text of one
-    stage is exactly that of a .fed file.
+    TARGET is a file, or a name in a Python module that can be imported from the current directory. In a pipe the text
+    of a single stage is a .fed file.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def dump(work: Work, target, stage, after, pipeline, format_, extensions, truste
         _print_page(module, pipeline, target)
         return
     if stage and STAGES.index(stage) < STAGES.index(module.stage):
-        raise click.BadParameter(f"{target} is {module.stage}: what was {stage} is not in it", param_hint="--stage")
+        raise click.BadParameter(f"{target} is {module.stage}: it holds no {stage} module", param_hint="--stage")
     if after and module.stage == "planned":
         raise click.BadParameter(f"{target} is planned: no pass is left to run", param_hint="--after")
     wanted = [stage] if stage else STAGES
@@ -97,7 +97,7 @@ def _print(modules, format_: str, *, with_headings: bool) -> None:
 
 
 def _print_page(module, pipeline: str, target: str) -> None:
-    """All stages and passes on one page, as `fedcore report` shows them."""
+    """Prints an HTML page of all stages and passes, in the form of `fedcore report`."""
     from pathlib import Path
 
     from fedcore.cli.loading import quiet_start

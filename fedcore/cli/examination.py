@@ -21,7 +21,7 @@ _SETTINGS = (
 
 
 def examine() -> dict:
-    """Versions, devices, limits, settings, extras, and notes on what the user should know."""
+    """Versions, devices, limits, settings, extras, and notes for the user, by the title of their section."""
     devices, threads, notes = _tensorflow()
     missing = {name: [m for m in modules if not importlib.util.find_spec(m)] for name, modules in _EXTRAS.items()}
     return {
@@ -41,7 +41,7 @@ def examine() -> dict:
 
 
 def _private_parts() -> dict:
-    """Each private part that fedcore relies on, and whether it holds with the installed versions."""
+    """Private part of TensorFlow or Keras -> whether its contract holds with the installed versions."""
     from fedcore.cli.loading import quiet_start
     from fedcore.graphs.private_api import PARTS, tested_versions
     from fedcore.graphs.private_api_contracts import broken

@@ -1,4 +1,4 @@
-"""What the exit codes mean, and the one place where errors become codes."""
+"""The exit codes, and the conversion of errors to exit codes."""
 
 import contextlib
 import errno
@@ -27,15 +27,15 @@ EXIT_CODES = {
 
 
 class InternalError(Exception):
-    """fedcore broke a rule of its own; the message says which."""
+    """An invariant of fedcore does not hold; the message names it."""
 
 
 class GuardedGroup(click.Group):
     """A group of commands.
 
     Guarantees:
-      - Every error ends in one of `EXIT_CODES`, with its message on stderr and no traceback.
-      - Commands find a `Work` with `click.pass_obj`; what they note in it goes into the reproducer.
+      - Every error gives one of `EXIT_CODES`, with its message on stderr and no traceback.
+      - Commands get a `Work` by `click.pass_obj`, which they keep up to date for the reproducer.
     """
 
     def main(self, args=None, prog_name=None, complete_var=None, standalone_mode: bool = True, **extra):
@@ -74,12 +74,12 @@ class GuardedGroup(click.Group):
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM came: what runs ends as by Ctrl-C, which a process in the background ignores."""
+    """SIGTERM was received. Derived from KeyboardInterrupt, so that commands end as by Ctrl-C."""
 
 
 @contextlib.contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """Raises `_Terminated` in what runs inside when SIGTERM comes, unless the program has a handler of its own."""
+    """Raises `_Terminated` in the `with` block when SIGTERM is received, unless the program has a handler for it."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -95,12 +95,12 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def say(message: str) -> None:
-    """Prints to stderr; a terminal sees no control character of the message."""
+    """Prints to stderr. On a terminal the message's control characters are escaped."""
     click.echo(printable(message) if sys.stderr.isatty() else message, err=True)
 
 
 def printable(text: str) -> str:
-    """Control characters as JSON escapes them: inside a quoted name the text still means the same."""
+    """The text with control characters in JSON's escapes, so that a quoted name still parses to the name."""
     return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
 
 
@@ -111,5 +111,5 @@ def _escaped(char: str) -> str:
 
 
 def _leave_closed_pipe() -> None:
-    """Whoever read our output has seen enough; Python would complain again when it flushes at exit."""
+    """Redirects stdout to the null device: the reader has closed the pipe, and Python's flush at exit would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Modules as JSON for programs, and as dot for Graphviz."""
+"""Modules as JSON, and as dot for Graphviz."""
 
 import json
 import math
@@ -70,7 +70,7 @@ def _json_value(value):
 
 
 def as_dot(modules: Sequence[Module]) -> str:
-    """A digraph a module: a box a function, an ellipse an operation, dashed arrows for functions used."""
+    """A digraph for each module: boxes are functions, ellipses are operations, dashed arrows are uses of functions."""
     return "\n".join(_digraph(m) for m in modules)
 
 

@@ -1,6 +1,6 @@
-"""Commands that read files run in a child process, since TensorFlow may end the process that it is in.
+"""Runs commands that read files in a child process, since a malformed graph can make TensorFlow end its process.
 
-The child does everything, and writes to the terminal itself. The parent takes nothing from it but how it ended.
+The child runs the command and writes to the terminal. The parent only waits, and reads how the child ended.
 """
 
 import contextlib
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else ()
-_LOST_OUTPUT = 120  # Python's exit code where the last flush fails
-_SENT_BY_A_PROCESS = 0  # the code of a signal that a terminal did not send to the whole group
+_LOST_OUTPUT = 120  # Python's exit code if the last flush fails
+_SENT_BY_A_PROCESS = 0  # `si_code` of a signal that a process sent, not a terminal to its process group
 
 
 class FileCommand(click.Command):
-    """A command whose body runs in a child process, where the command is the program of its process.
+    """A command whose body runs in a child process, if the command is the program of its process.
 
-    Called from Python (`standalone_mode=False`, click's `CliRunner`, other standard streams), it runs in the caller's
-    process: the caller wants its exceptions, its output and the modules that it imports.
+    If it is called from Python (`standalone_mode=False`, click's `CliRunner`, replaced standard streams), the body runs
+    in the caller's process: the caller needs its exceptions, its output and the modules that it imports.
 
     Guarantees:
-      - The child ends where the command ends. It never goes on with the code of the caller.
-      - The command ends with the child's exit code; a child that a signal ends is a `FedcoreError` that names the
-        file, and the operation where it can be found.
-      - Ctrl-C and SIGTERM reach the child, also where they are sent to the parent alone; no child outlives its parent.
-      - Standard input, output and error are the child's own.
+      - The child ends with the command; it never returns to the code of the caller.
+      - The command ends with the child's exit code. If a signal ends the child, the command raises a `FedcoreError`,
+        which names the file and, if it can be found, the operation.
+      - The child receives Ctrl-C and SIGTERM, also if they are sent to the parent only. No child outlives its parent.
+      - The child uses standard input, output and error directly.
     """
 
     def invoke(self, ctx):
@@ -51,13 +51,13 @@ class FileCommand(click.Command):
 
 
 def _has_own_streams() -> bool:
-    """Whether the standard streams are those of the process, which a child shares."""
+    """Whether the standard streams are the process' original streams, which a child shares."""
     return all(getattr(sys, name) is getattr(sys, f"__{name}__") for name in ("stdin", "stdout", "stderr"))
 
 
 @contextlib.contextmanager
 def child_ends_here() -> "Iterator[None]":
-    """Ends a child that was forked inside, with the exit code that it leaves with; the parent goes on."""
+    """Ends a child that was forked in the `with` block, when the child leaves the block; the parent goes on."""
     process = os.getpid()
     try:
         yield
@@ -67,7 +67,7 @@ def child_ends_here() -> "Iterator[None]":
 
 
 def _end_process(error: BaseException | None) -> None:
-    """Ends this process as Python does for the exception, but without the handlers and threads of the parent."""
+    """Ends this process with Python's exit code for the exception, without running the parent's exit handlers."""
     code: object = 0
     if isinstance(error, SystemExit):
         code = error.code or 0
@@ -91,12 +91,12 @@ def _can_fork() -> bool:
     return forks and threading.active_count() == 1 and "tensorflow" not in sys.modules
 
 
-_held_back: "IO[bytes] | None" = None  # what the child holds back from stderr; the parent reads it if the child dies
+_held_back: "IO[bytes] | None" = None  # the child's stderr while it is held back; the parent reads it if the child dies
 
 
 @contextlib.contextmanager
 def held_back() -> "Iterator[IO[bytes]]":
-    """An empty file for what is held back from stderr."""
+    """Gives an empty file for output that is held back from stderr."""
     if _held_back is None:
         with tempfile.TemporaryFile() as file:
             yield file
@@ -110,7 +110,7 @@ _FATAL = re.compile(rb"F\d{4} .*?\] (?P<check>.*)|(?P<thrown>terminate called .*
 
 
 def _last_words() -> str:
-    """What TensorFlow said before it ended the process, where that was held back."""
+    """TensorFlow's last fatal message, if it was held back from stderr; else an empty text."""
     if _held_back is None:
         return ""
     _held_back.seek(0)
@@ -119,29 +119,29 @@ def _last_words() -> str:
 
 
 def _in_child() -> int | None:
-    """Forks. Returns None in the child; in the parent the signal that ended the child.
+    """Forks. Returns None in the child, and in the parent the signal that ended the child.
 
     Raises:
-        click.exceptions.Exit: in the parent, once the child has ended by itself.
+        click.exceptions.Exit: in the parent, when the child has ended without a signal.
     """
     global _held_back
     sys.stdout.flush()
     sys.stderr.flush()
-    _held_back = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+    _held_back = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
     status = _status_of_child(_limit_memory)
     if status is None:
         return None
     if not os.WIFSIGNALED(status):
         raise click.exceptions.Exit(os.waitstatus_to_exitcode(status))
     ended_by = os.WTERMSIG(status)
-    if ended_by in _PASSED_ON:  # whoever sent it wants this process to end in the same way
+    if ended_by in _PASSED_ON:  # the sender wants this process to end by the signal, too
         signal.signal(ended_by, signal.SIG_DFL)
         os.kill(os.getpid(), ended_by)
     return ended_by
 
 
 def _status_of_child(prepare: "Callable[[], None]") -> int | None:
-    """Forks. Returns None in the child, once it is prepared; in the parent how the child ended, once it has."""
+    """Forks. Returns None in the child, after `prepare()`, and in the parent the child's wait status, at its end."""
     waited = {signal.SIGCHLD, *_PASSED_ON}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     parent = os.getpid()
@@ -164,7 +164,7 @@ def _status_of_child(prepare: "Callable[[], None]") -> int | None:
 
 
 def _end_with(parent: int) -> None:
-    """Has this process end when its parent does; on Linux only."""
+    """Makes this process end when its parent ends; on Linux only."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes
@@ -176,7 +176,7 @@ def _end_with(parent: int) -> None:
 
 
 def _limit_memory() -> None:
-    """Has an allocation beyond the machine's memory fail, so that no file drives the machine into swapping."""
+    """Limits this process to the machine's memory, so that no file drives the machine into swapping."""
     import resource
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -212,9 +212,9 @@ def _name(number: int) -> str:
 
 
 def _operation_that_kills(file: str, *, trusted: bool) -> str | None:
-    """The operation at which a process dies that imports the file's graphs one operation at a time; None if none does.
+    """The operation whose import ends a process; None if no operation of the file does.
 
-    A second child imports the operations, and notes each in memory that the parent sees.
+    A second child imports the graphs operation by operation, and writes each name to memory that the parent shares.
     """
     if not os.path.isfile(file):
         return None

@@ -16,7 +16,7 @@ def read_argument(text: str) -> tuple[str | None, Any]:
     """`[NAME=]VALUE` as name and value; VALUE is JSON or `@FILE`.
 
     Raises:
-        click.BadParameter: it is neither, or the file cannot be read.
+        click.BadParameter: VALUE is neither, or the file cannot be read.
     """
     match = re.match(r"([A-Za-z_]\w*)=", text)
     name, rest = (match[1], text[match.end() :]) if match else (None, text)
@@ -42,7 +42,7 @@ def _file(path: str):
 
 
 def bound(given: list[tuple[str | None, Any]], parameters: Sequence) -> list:
-    """The values in the order of the parameters; unnamed ones fill those that no name fills.
+    """The values in the order of the parameters. Values without a name go to the parameters that no name is given for.
 
     Raises:
         click.BadParameter: too few, too many, or an unknown name; the message lists the parameters with their types.
@@ -58,7 +58,7 @@ def bound(given: list[tuple[str | None, Any]], parameters: Sequence) -> list:
 
 
 def as_json(value):
-    """Nested Python containers and arrays as what `json.dumps` takes; NaN and infinities as strings."""
+    """Nested Python containers and arrays as JSON values for `json.dumps`; NaN and infinities become strings."""
     if isinstance(value, Mapping):
         return {str(k): as_json(v) for k, v in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

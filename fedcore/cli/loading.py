@@ -1,4 +1,4 @@
-"""Where a module comes from: a `.fed` file, or a name in a Python module."""
+"""Loads modules from `.fed` files and from Python modules."""
 
 import contextlib
 import importlib
@@ -57,14 +57,15 @@ def parsed_pipeline(text: str):
 
 
 def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
-    """The valid module of a file, text or bundle; `-` is stdin.
+    """The valid module of a file (text or bundle); `-` is stdin.
 
-    A bundle's graphs hold what `fc.load` accepts; text has none that could run.
+    The graphs of a bundle may hold the operations that `fc.load` accepts. Text has no graphs that could run.
 
     Args:
-        trusted: they may hold any operation.
+        work: gets the text and the module, for the reproducer.
+        trusted: graphs may hold any operation.
     Raises:
-        FedcoreError: the message shows each wrong line of the file with a caret.
+        FedcoreError: the file is wrong; the message shows each wrong line with a caret.
     """
     import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
     from fedcore.ir import bundle, limits, verify
@@ -98,9 +99,9 @@ def read_target(target: str, work: Work, *, trusted: bool = False) -> "Module":
     """The module of a file, or of a computation written MODULE:NAME.
 
     Args:
-        trusted: as for `read_module`.
+        work, trusted: as for `read_module`.
     Raises:
-        click.BadParameter: it is neither.
+        click.BadParameter: `target` is neither a file nor MODULE:NAME.
     """
     if ":" in target and not os.path.exists(target):
         work.module = import_computation(target).to_module("traced")
@@ -111,7 +112,7 @@ def read_target(target: str, work: Work, *, trusted: bool = False) -> "Module":
 
 
 def _with_lines(path: str, text: str, message: str) -> str:
-    """The verifier's problems, each after the line of the file that it is about."""
+    """The verifier's message with the line and column of each problem, and the source line."""
     lines = _lines_of_bindings(text)
     title, *problems = re.split(r"\n  (?=@|graph @|it holds)", message)
     out = [f"{path}: {title.rstrip(':')}"]
@@ -128,7 +129,7 @@ def _with_lines(path: str, text: str, message: str) -> str:
 
 
 def _lines_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]:
-    """(function, binding) -> line, column and source, for text that has an operation a line, as ours has."""
+    """(function, binding) -> line, column and source. The printer's text has one operation on each line."""
     found: dict[tuple[str, str], tuple[int, int, str]] = {}
     function = ""
     for number, line in enumerate(text.split("\n"), 1):
@@ -142,11 +143,11 @@ def _lines_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]
 
 
 def import_computation(target: str):
-    """The computation that `MODULE:NAME` names, the module being importable from the current directory.
+    """The computation `MODULE:NAME`, whose module can be imported from the current directory.
 
     Raises:
-        click.BadParameter: nothing of that name, or it is no computation.
-        FedcoreError: the module raises when it is imported.
+        click.BadParameter: the name does not exist, or is no computation.
+        FedcoreError: the import of the module raises.
     """
     module_name, _, name = target.partition(":")
     found = import_extension(module_name)
@@ -171,7 +172,7 @@ def _computations(module_name: str) -> str:
 
 
 def import_extension(name: str):
-    """A Python module, from the current directory before anywhere else."""
+    """Imports a Python module; the current directory comes first in the search path."""
     sys.path.insert(0, os.getcwd())
     try:
         with quiet_start():
@@ -184,15 +185,15 @@ def import_extension(name: str):
         raise FedcoreError(f"importing {name} fails: {type(error).__name__}: {error}{at}") from error
 
 
-# How absl and TensorFlow write what is no more than information, and that there is no GPU.
+# Lines on stderr in which absl and TensorFlow report information, or that there is no GPU.
 _STARTING = re.compile(rb"WARNING: All log messages before absl|I\d{4} [\d:]+|\S+ [\d:.]+: I tensorflow/|E.*cuInit")
 
 
 @contextlib.contextmanager
 def quiet_start() -> Iterator[None]:
-    """Drops from stderr what TensorFlow tells while it starts, which it does before its own log level holds.
+    """Drops TensorFlow's information lines from stderr. TensorFlow writes some of them before its log level holds.
 
-    Other lines come when the block ends. TF_CPP_MIN_LOG_LEVEL=0 keeps everything.
+    Other lines are written at the end of the `with` block. TF_CPP_MIN_LOG_LEVEL=0 keeps all lines.
     """
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
         yield

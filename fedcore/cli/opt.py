@@ -1,4 +1,4 @@
-"""`fedcore opt`: passes on a module, as one asks for them."""
+"""`fedcore opt`: runs chosen passes on a module."""
 
 import click
 
@@ -29,10 +29,10 @@ from fedcore.cli.reproducer import Work
 def opt(
     work: Work, target, pipeline, output, print_after_all, print_after_change, verify_each, extensions, list_, trusted
 ):
-    """Runs passes on a computation, and prints it as text.
+    """Runs passes on a computation, and prints the result as text.
 
-    TARGET is a file, text or bundle, - for stdin, or a name in a Python module that the current directory can import.
-    Text names graphs and leaves out their bytes, which some passes read; -o writes those too.
+    TARGET is a file (text or bundle; - is stdin), or a name in a Python module that can be imported from the current
+    directory. Text has the names of graphs but not their bytes, which some passes read; -o writes the bytes, too.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def _run(one, options, module, verify_each: bool):
         return after
     try:
         return verify(after)
-    except VerifyError as error:  # what went in was valid, so this is the pass's fault
+    except VerifyError as error:  # the module was valid before the pass
         raise InternalError(f"the pass {one.name} made a module that is not valid") from error
 
 

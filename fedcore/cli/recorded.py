@@ -1,4 +1,4 @@
-"""The files that a program wrote under FEDCORE_TRACE, read back."""
+"""Reads the files that a program wrote under FEDCORE_TRACE."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +20,12 @@ _FIGURES = (
 
 @attrs.frozen
 class Computation:
-    """One computation: what each pass made of it, and its calls in order.
+    """A recorded computation.
 
     Args:
-        sources: the user's files by the name that locations give them.
+        stages: the module after each pass.
+        sources: name in locations -> text of the user's file.
+        calls: its calls, in the order in which they began.
     """
 
     name: str
@@ -50,10 +52,10 @@ class Recorded:
 
 
 def read_recorded(directory: Path) -> Recorded:
-    """What is in the directory, calls in the order in which they began.
+    """The recordings in a directory, with calls in the order in which they began.
 
     Raises:
-        FedcoreError: nothing was recorded there, or a file is not as fedcore writes it.
+        FedcoreError: the directory has no recording, or a file is no recording of fedcore.
     """
     calls = [read_record(CallRecord, path) for path in sorted(directory.glob("call-*.json"))]
     modules = [read_record(ModuleRecord, path) for path in sorted(directory.glob("module-*.json"))]
@@ -76,7 +78,7 @@ def _computation(digest: str, module: ModuleRecord | None, calls: list[CallRecor
 
 
 def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:
-    """A module that has not run, with what each pass makes of it."""
+    """A computation without calls, from a module and the passes over it."""
     from fedcore.ir.sources import sources_of
     from fedcore.runtime.recording import stages_of
 

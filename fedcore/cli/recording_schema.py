@@ -1,7 +1,7 @@
-"""The records of a recording's files, and the one place that checks them.
+"""The records in a recording's files, and their validation.
 
-A recording may come from elsewhere. Every field is read by its type, in its range; pages and figures are made of
-nothing else.
+A recording may come from another machine. Every field is checked for its type and range. Pages and figures are made
+from validated records only.
 """
 
 import json
@@ -21,18 +21,18 @@ _SHOWN = 40
 
 Record = TypeVar("Record", bound=attrs.AttrsInstance)
 Reader = Callable[[Any, str], Any]
-"""Checks a JSON value and converts it; takes the value and the place where it stands."""
+"""(JSON value, its path in the file) -> converted value; raises `_Wrong` if the value is not valid."""
 
 
 class _Wrong(Exception):
-    """A value is not of its field's type; the message says where."""
+    """A value is not of its field's type; the message has the path of the value."""
 
 
 def read_record(kind: type[Record], path: Path) -> Record:
     """The record in a JSON file.
 
     Raises:
-        InvalidValue: the file cannot be read, or is no such record; the message names the field.
+        InvalidValue: the file cannot be read, or holds no record of this kind; the message names the field.
     """
     try:
         data = read_regular_file(path, MAX_FILE_BYTES)
@@ -56,7 +56,7 @@ def _wrong(value: object, where: str, wanted: str) -> _Wrong:
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise _wrong(value, where, "a text")
-    return value.encode(errors="replace").decode()  # JSON can hold halves of characters
+    return value.encode(errors="replace").decode()  # JSON can hold lone surrogates
 
 
 def _whole(value: Any, where: str) -> int:
@@ -140,16 +140,17 @@ def _record(kind: type[Record]) -> Callable[[Any, str], Record]:
 
 
 def _by(reader: Reader, key: str | None = None) -> dict[str, Any]:
-    """The metadata of a field that is read by `reader`, under `key` where its name is a word of Python."""
+    """The metadata of a field that `reader` reads; `key` is the field's name in JSON if it is a Python keyword."""
     return {"reader": reader, "key": key}
 
 
 @attrs.frozen(kw_only=True)
 class Span:
-    """Work that ran on one thread, in seconds from the start of its call.
+    """Work that ran on a thread.
 
     Args:
-        clients: the first and the last of a block.
+        start, end: seconds from the start of the call.
+        clients: indices of the first and the last client of a slice.
     """
 
     kind: str = attrs.field(metadata=_by(_text))
@@ -208,7 +209,12 @@ class CallRecord:
 
 @attrs.frozen(kw_only=True)
 class StageRecord:
-    """A pass: the module's text after it, None where it changed nothing."""
+    """A pass.
+
+    Args:
+        text: the module's text after the pass; None if the pass changed nothing.
+        seconds: the time of the pass.
+    """
 
     name: str = attrs.field(metadata=_by(_text, key="pass"))
     text: str | None = attrs.field(metadata=_by(_optional(_text)))
@@ -217,10 +223,10 @@ class StageRecord:
 
 @attrs.frozen(kw_only=True)
 class ModuleRecord:
-    """A computation as each pass left it.
+    """A computation after each pass.
 
     Args:
-        sources: the user's files by the name that locations give them.
+        sources: name in locations -> text of the user's file.
     """
 
     name: str = attrs.field(metadata=_by(_text))

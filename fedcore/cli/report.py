@@ -1,4 +1,4 @@
-"""`fedcore report`: one page about a program that ran with FEDCORE_TRACE."""
+"""`fedcore report`: writes an HTML page about a program that ran with FEDCORE_TRACE."""
 
 from pathlib import Path
 
@@ -8,17 +8,17 @@ from fedcore.cli.isolation import FileCommand
 from fedcore.cli.reproducer import Work
 
 
-@click.command(cls=FileCommand, short_help="Makes one page of what a program did.")
+@click.command(cls=FileCommand, short_help="Writes a page about recorded calls.")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Default: DIRECTORY/report.html.")
 @click.option("--format", "format_", type=click.Choice(["html", "json"]), default="html", show_default=True,
               help="json prints the figures of every call on stdout.")  # fmt: skip
 @click.pass_obj
 def report(work: Work, directory: Path, output: Path | None, format_: str):
-    """Writes one HTML page about a program that ran with FEDCORE_TRACE=DIRECTORY.
+    """Writes an HTML page about a program that ran with FEDCORE_TRACE=DIRECTORY.
 
-    The page needs no network. It shows the IR at each stage and what each pass changed, the plan with its placements,
-    the bits that crossed, memory and threads, and when each block ran on which worker. Nothing is run.
+    The page needs no network. It shows the IR at each stage and the changes of each pass, the plan with its placements,
+    the bits of crossings, memory and threads, and a timeline of the workers. Nothing is run.
 
     \b
     Examples:

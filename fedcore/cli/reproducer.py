@@ -1,4 +1,4 @@
-"""What is written when fedcore itself fails: a file that a developer can run again."""
+"""The reproducer: a file that is written when fedcore itself fails, with which a developer can repeat the failure."""
 
 import hashlib
 import importlib.metadata
@@ -23,13 +23,13 @@ _PACKAGES = ("tensorflow", "keras", "numpy", "click")
 
 @attrs.define
 class Work:
-    """What a command is at: noted as it goes, written down if it fails.
+    """The progress of a command, which goes into the reproducer if the command fails.
 
     Args:
-        text: what was read, until it is a module.
-        module: the newest module that was still good.
-        pipeline: the passes that were to run on that module.
-        is_program: the command is the program of its process, not called from Python.
+        text: the text of the file that is read, while there is no module.
+        module: the last module before the failure.
+        pipeline: the passes that were about to run on the module.
+        is_program: whether the command is the program of its process, not called from Python.
     """
 
     text: str = ""
@@ -38,11 +38,11 @@ class Work:
     is_program: bool = False
 
     def reproduce(self, error: Exception) -> str:
-        """Writes the reproducer, and returns what to tell the user."""
+        """Writes the reproducer, and returns the message for the user."""
         said = f"fedcore: an error inside fedcore: {type(error).__name__}: {error}".split("\n")[0]
         try:
             return f"{said}\n  to reproduce it: {self._write(error)}"
-        except Exception as other:  # a reproducer that fails must not hide what it was for
+        except Exception as other:  # must not hide the error that is reported
             return f"{said}\n  and no reproducer could be written: {other}\n{_comment(_traceback(error))}"
 
     def _write(self, error: Exception) -> Path:

@@ -1,4 +1,4 @@
-"""A line of figures a round: above a progress bar on a terminal, plain elsewhere."""
+"""Prints a line of figures for each round: above a progress bar on a terminal, else as plain lines."""
 
 import contextlib
 import sys
@@ -16,9 +16,10 @@ class RoundLine:
     """The figures of a round.
 
     Args:
-        loss, accuracy: over what the clients trained on, while they trained.
-        test_accuracy: of the global model on the central test data; None where it was not tested.
-        bits: sent to and from all clients.
+        number: number of the round.
+        loss, accuracy: training metrics over the examples of the round's clients.
+        test_accuracy: accuracy of the global model on the central test data; None if it was not tested.
+        bits: bits sent to and from all clients.
     """
 
     number: int
@@ -37,7 +38,7 @@ class RoundLine:
 
 
 def as_bits(bits: int) -> str:
-    """Such as `2.98 Mibit`."""
+    """A number of bits as text, such as `2.98 Mibit`."""
     for unit, size in (("Gibit", 2**30), ("Mibit", 2**20), ("Kibit", 2**10)):
         if bits >= size:
             return f"{bits / size:.2f} {unit}"

@@ -1,4 +1,4 @@
-"""`fedcore run`: calls a computation with arguments from files."""
+"""`fedcore run`: calls a computation with arguments from the command line and from files."""
 
 import click
 
@@ -11,16 +11,16 @@ from fedcore.cli.reproducer import Work
 @click.argument("target", metavar="FILE.fed|MODULE:NAME")
 @click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
               help="JSON, or @FILE of JSON, .npy or .npz; once a parameter. Clients are a JSON list.")  # fmt: skip
-@click.option("--seed", type=int, help="Of the call. Default: drawn, and told by --format json.")
+@click.option("--seed", type=int, help="Seed of the call. Default: drawn; --format json prints it.")
 @click.option("--format", "format_", type=click.Choice(["value", "json"]), default="value", show_default=True,
               help="json adds the report: plan, clients, graph calls, bits, seconds, seed, dropped.")  # fmt: skip
 @trusted_option
 @click.pass_obj
 def run(work: Work, target, arguments, seed, format_, trusted):
-    """Calls a computation and prints its result as JSON; a plan runs as it is.
+    """Calls a computation and prints its result as JSON. A plan is not compiled again.
 
-    Structs are JSON objects or lists, client values and sequences lists, strings stand for bytes in UTF-8. A first
-    axis of an .npy file is the clients of a client value; an .npz file is a struct of its arrays.
+    Structs are JSON objects or lists, client values and sequences are lists, strings are bytes in UTF-8. For a client
+    value the first axis of an .npy file is the clients. An .npz file is a struct of its arrays.
 
     \b
     Examples:
@@ -35,7 +35,7 @@ def run(work: Work, target, arguments, seed, format_, trusted):
 
     module = read_target(target, work, trusted=trusted)
     if module.stage == "lowered":
-        raise click.BadParameter(f"{target} is lowered; a traced program or a plan is run")
+        raise click.BadParameter(f"{target} is lowered; only a traced program or a plan can be run")
     given = bound([read_argument(text) for text in arguments], module.main.parameters)
     with quiet_start():
         from fedcore import context

@@ -1,4 +1,4 @@
-"""Modules on stdout or stderr: with colours on a terminal, as the exact text elsewhere."""
+"""Prints modules: with colours on a terminal, else the exact text."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ _STYLES = {
     "key": "bright_black",
 }
 
-# One alternation, so that what stands inside a string or a comment is nothing else.
+# A single alternation, so that no other token is found inside a string or a comment.
 _TOKENS = r"""(?x)
   (?P<comment>//[^\n]*)
 | (?P<location>\bloc\("(?:\\.|[^"\\])*":\d+\))
@@ -40,14 +40,14 @@ _TOKENS = r"""(?x)
 
 
 def has_colours(stream) -> bool:
-    """NO_COLOR and FORCE_COLOR mean what they mean elsewhere."""
+    """Whether the stream gets colours; obeys NO_COLOR, FORCE_COLOR and TERM=dumb."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Prints `.fed` text: never wrapped, never cut; byte for byte where there are no colours."""
+    """Prints `.fed` text without wrapping or truncation; without colours, byte for byte."""
     stream = sys.stderr if err else sys.stdout
     if not has_colours(stream):
         write_bytes(text.encode(), err=err)
@@ -69,7 +69,7 @@ def write_bytes(data: bytes, *, err: bool = False) -> None:
 
 
 def heading(title: str, module: "Module", *, unchanged: bool = False) -> str:
-    """A comment that says what follows and how large it is."""
+    """A comment with a title and the size of the module that follows."""
     if unchanged:
         return f"// {title}: no change\n"
     operations = sum(len(f.operations) for f in module.functions)

@@ -1,4 +1,4 @@
-"""`fedcore tune`: measures the strategies of each client stage, and writes a plan that takes the fastest."""
+"""`fedcore tune`: measures the strategies of each client stage, and writes a plan with the fastest ones."""
 
 import math
 
@@ -12,16 +12,20 @@ from fedcore.cli.reproducer import Work
 @click.command(cls=FileCommand, short_help="Measures strategies, writes a pinned plan.")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
-              help="As for run. Default: values made up from the types.")  # fmt: skip
-@click.option("--clients", type=click.IntRange(min=1), default=100, show_default=True, help="Made up: how many.")
-@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Made up: elements a sequence.")
+              help="As for run. Default: values generated from the types.")  # fmt: skip
+@click.option("--clients", type=click.IntRange(min=1), default=100, show_default=True, help="Generated clients.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Elements of a generated sequence."
+)
 @click.option("--rows", type=click.IntRange(min=1), default=20, show_default=True,
-              help="Made up: the size of open dimensions, such as a batch's.")  # fmt: skip
+              help="Size of unknown dimensions, such as a batch's, in generated values.")  # fmt: skip
 @click.option("--width", "widths", type=click.IntRange(min=2), multiple=True,
-              help="Clients side by side to try. Default: powers of two up to the number of clients.")  # fmt: skip
+              help="A width (clients at once) to try. Default: powers of two up to the clients.")  # fmt: skip
 @click.option("--block", "blocks", type=click.IntRange(min=1), multiple=True,
-              help="Clients of a block to try; other blocks add in another order, which gives other bits.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each.")
+              help="A block size to try; the size decides the order of sums, and so the bits.")  # fmt: skip
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each strategy."
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), default="pinned.fed", show_default=True,
               help="Where the plan is written.")  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -45,11 +49,10 @@ def tune(
     extensions,
     trusted,
 ):
-    """Measures how each client stage runs fastest here, and writes a pinned plan.
+    """Measures the strategies of each client stage on this machine, and writes a pinned plan with the fastest ones.
 
-    A plan is otherwise decided by shapes alone, so that the same program gives the same bits everywhere. Nothing that
-    was measured changes it unless you say so: a pinned plan is used where it is named, and stands in the report by
-    its digest.
+    The compiler decides strategies by shapes only, so that equal programs give equal bits on every machine.
+    Measurements have an effect only through a pinned plan, which must be named. The report has its digest.
 
     \b
     Examples:
@@ -68,18 +71,18 @@ def tune(
     _check_sizes("--block", blocks)
     module = read_target(target, work, trusted=trusted)
     if module.stage != "traced":
-        raise click.BadParameter(f"{target} is {module.stage}; a traced program is tuned")
+        raise click.BadParameter(f"{target} is {module.stage}; only a traced program can be tuned")
     parameters = module.main.parameters
     given = bound([read_argument(text) for text in arguments], parameters) if arguments else None
     with quiet_start():
         import numpy as np
 
-        from fedcore.cli.made_up import Amounts, made_up
+        from fedcore.cli.synthetic_arguments import Sizes, synthetic_argument
         from fedcore.cli.tuning import tune as measured
         from fedcore.compiler.pinned_plans import pinned
 
         rng = np.random.default_rng(0)
-        values = given or [made_up(p.type, Amounts(clients, steps, rows), rng) for p in parameters]
+        values = given or [synthetic_argument(p.type, Sizes(clients, steps, rows), rng) for p in parameters]
         counts = [len(v) for v, p in zip(values, parameters, strict=True) if _by_client(p.type)]
         tuned = measured(
             module,
@@ -100,7 +103,7 @@ def _check_sizes(option: str, numbers) -> None:
     from fedcore.ir.limits import MAX_CLIENTS_AT_ONCE
 
     if max(numbers, default=0) > MAX_CLIENTS_AT_ONCE:
-        raise click.BadParameter(f"at most {MAX_CLIENTS_AT_ONCE} clients go together", param_hint=option)
+        raise click.BadParameter(f"it is at most {MAX_CLIENTS_AT_ONCE} clients", param_hint=option)
 
 
 def _by_client(type_) -> bool:
@@ -110,7 +113,10 @@ def _by_client(type_) -> bool:
 
 
 def _progress():
-    """Says on a terminal what is measured now; stderr is held back while TensorFlow starts, so it is kept open."""
+    """A function that shows on a terminal what is measured now.
+
+    It writes to a copy of stderr, since stderr is held back while TensorFlow starts.
+    """
     import os
     import sys
 

@@ -1,4 +1,4 @@
-"""Measures the strategies of each client stage of a plan, one stage after the other."""
+"""Measures the strategies of each client stage of a plan, stage by stage."""
 
 import re
 import statistics
@@ -16,7 +16,7 @@ from fedcore.ir import Module, Operation, verify
 from fedcore.runtime import Report
 
 WORTH_IT = 0.97
-"""A strategy takes the place of the compiler's where it needs at most this share of its time."""
+"""A strategy replaces the compiler's strategy if it takes at most this fraction of its time."""
 
 LOOP_BLOCKS = (1, 2, 4)
 WIDEST = 128
@@ -24,14 +24,16 @@ WIDEST = 128
 
 @attrs.define
 class Trial:
-    """One strategy of a stage, as it was measured.
+    """The measurement of a strategy of a stage.
 
     Args:
-        attributes: what the stage says of it in the plan.
-        first_s: the first call, which traces and optimises graphs.
-        rounds_s: the calls after it.
-        same_bits: whether its result is bit for bit that of the compiler's plan.
-        note: what its report or its error said.
+        attributes: the stage's attributes in the plan, which hold the strategy.
+        first_s: seconds of the first call, which traces and optimises graphs.
+        rounds_s: seconds of each further call.
+        same_bits: whether the result has the bits of the compiler's plan.
+        note: notes of the report, or the error.
+        chosen: whether the tuned plan has this strategy.
+        failed: whether a call with this strategy raised.
     """
 
     attributes: dict[str, object]
@@ -49,7 +51,7 @@ class Trial:
 
 @attrs.frozen
 class Tuned:
-    """The strategies that were tried, by stage, and the plan that takes the best of each."""
+    """The measured strategies of each stage, and the plan with the best strategies."""
 
     trials: dict[str, list[Trial]]
     plan: Module
@@ -67,13 +69,16 @@ def tune(
     pipeline: str = "default",
     say: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
-    """Measures a traced module on arguments that can be read again and again.
+    """Measures the strategies of a traced module.
 
     Args:
-        rounds: timed calls of each strategy; the strategies take turns.
-        widths, blocks: what is tried. Default: powers of two up to the number of clients; the compiler's block.
-    Raises:
+        arguments: arguments that can be read several times.
+        clients: number of clients in the arguments.
+        rounds: timed calls of each strategy; the strategies alternate.
+        widths: the widths to try. Default: powers of two up to the number of clients.
+        blocks: the block sizes to try. Default: the compiler's for vectorised strategies, 1, 2 and 4 for loops.
         pipeline: the passes that make the plan, `plan` among them.
+        say: called with a text about the progress.
     Raises:
         FedcoreError: the program has no client stage, or the pipeline has no pass `plan`.
     """
@@ -98,14 +103,14 @@ def tune(
         best.chosen = True
         reason = why_not_batched(unplanned, work)
         if reason is not None and not tried[0].note:
-            tried[0].note = f"not stacked: {reason}"
+            tried[0].note = f"not vectorised: {reason}"
         trials[stage] = tried
         plan = _with(plan, stage, best.attributes)
     return Tuned(trials, plan)
 
 
 def _around_plan(pipeline: str) -> tuple[str, Callable[[dict[str, object]], str]]:
-    """The passes before `plan`, and those from `plan` on for options of `plan`."""
+    """The passes before `plan`, and a function (options of `plan`) -> the passes from `plan` on."""
     parts = re.fullmatch(r"(?P<before>.*),plan(?P<own>\{[^}]*\})?(?P<after>,.*)?", pipeline_with({}, pipeline))
     if parts is None:
         raise FedcoreError(f"the pipeline {pipeline} has no pass plan, which decides the strategies")
@@ -125,7 +130,7 @@ def _offered(
     widths: Sequence[int],
     blocks: Sequence[int],
 ) -> Iterator[dict[str, object]]:
-    """What the pass `plan` makes of its options, without what it makes twice."""
+    """The attributes of a stage under each choice of options of the pass `plan`, without duplicates."""
     seen = []
     most = min(WIDEST, max(2, 1 << (max(clients, 1) - 1).bit_length()))
     wide = widths or [1 << i for i in range(1, most.bit_length())]
@@ -147,7 +152,7 @@ def _with(plan: Module, stage: str, attributes: dict[str, object]) -> Module:
 
 
 def _measure(plan: Module, stage: str, trials: list[Trial], arguments: list, rounds: int, seed: int, say) -> None:
-    """Each strategy once to be traced; then they take turns, so that what else the machine does meets all of them."""
+    """Runs each strategy once, which traces it; then measures them in alternation, so that other load affects all."""
     runtime = context.current_runtime()
     plans = [_with(plan, stage, t.attributes) for t in trials]
     expected = None
@@ -179,6 +184,6 @@ def _timed(runtime, plan: Module, arguments: list, report: Report) -> tuple[floa
 
 
 def written(attributes: dict[str, object]) -> str:
-    """`vectorised, width=4, block=8, call=8`."""
+    """A strategy as text, such as `vectorised, width=4, block=8, call=8`."""
     rest = [f"{key}={value}" for key, value in attributes.items() if key != "strategy"]
     return ", ".join([str(attributes.get("strategy", "loop")), *rest])

@@ -1,4 +1,4 @@
-"""`fedcore verify`: whether a file holds a valid module."""
+"""`fedcore verify`: checks that files hold valid modules."""
 
 import click
 
@@ -14,10 +14,10 @@ from fedcore.cli.reproducer import Work
 @trusted_option
 @click.pass_context
 def verify(ctx, files, format_, trusted):
-    """Checks each FILE, text or bundle: that it parses, that its types fit, that it keeps the rules of its stage.
+    """Checks each FILE (text or bundle): it parses, its types fit, and it obeys the rules of its stage.
 
-    A bundle's graphs must have the bytes that their digests name, and operations that fc.load accepts. The exit code is
-    1 if any file is wrong.
+    The graphs of a bundle must match their digests and hold only operations that fc.load accepts. The exit code is 1 if
+    any file is wrong.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Calls of computations that an event loop can wait for."""
+"""Awaitable calls of computations."""
 
 import asyncio
 import concurrent.futures
@@ -11,7 +11,7 @@ from fedcore.ir.active import active_builder
 from fedcore.runtime.stopping import Stop, stopped_by, stops_from_elsewhere
 
 MAX_CALLS = 8
-"""How many awaited calls run at once; further ones wait for their turn."""
+"""Number of awaited calls that run at once; further calls are queued."""
 
 
 @functools.cache
@@ -20,21 +20,21 @@ def _pool() -> concurrent.futures.ThreadPoolExecutor:
 
 
 async def invoke_async(computation, *args, seed: int | None = None, **kwargs):
-    """Calls a computation without holding up the event loop; the result is what a call gives.
+    """Calls a computation without blocking the event loop, and returns the call's result.
 
-    Every call runs in the context of the task that awaits it: its `fc.use` holds, and `last_report()` afterwards is
-    that of the call. Cancelling the task, as `asyncio.wait_for` does at its deadline, ends the wait at once and the
+    The call runs in the context of the task that awaits it: the task's `fc.use` holds, and `last_report()` afterwards
+    is the call's report. Cancelling the task, as `asyncio.wait_for` does at its deadline, ends the wait at once and the
     call soon after.
 
     Args:
-        seed: of this call. Default: as for a call.
+        seed: the seed of the call. Default: as for a call without `invoke_async`.
     Raises:
-        TracingError: it stands inside a computation.
+        TracingError: it is used inside a computation.
     Example:
         >>> totals = await asyncio.gather(*(fc.invoke_async(add_up, values) for values in cohorts))
     """
     if active_builder() is not None:
-        raise TracingError(f"invoke_async stands inside a computation; call {computation.__name__} there")
+        raise TracingError(f"invoke_async is used inside a computation; call {computation.__name__} there")
     call = computation if seed is None else functools.partial(computation.invoke, seed=seed)
 
     stop = Stop()
@@ -43,7 +43,7 @@ async def invoke_async(computation, *args, seed: int | None = None, **kwargs):
         with stopped_by(stop):
             return call(*args, **kwargs), context.last_report()
 
-    # Inside of another such call it takes no thread of the pool, all of which may wait for calls of this kind.
+    # A call within an awaited call takes no thread of the pool: all of these threads may be waiting for such calls.
     pool = None if stops_from_elsewhere() else _pool()
     own = contextvars.copy_context()
     if seed is None:

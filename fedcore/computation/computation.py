@@ -1,4 +1,4 @@
-"""`Computation`: a traced function with a type, called like a Python function."""
+"""`Computation`: a traced function with a type, which is called like a Python function."""
 
 import functools
 import inspect
@@ -21,10 +21,11 @@ class Computation:
     """A traced computation.
 
     Guarantees:
-      - Immutable; called from Python it runs on the installed runtime, called while another computation is traced
-        it becomes part of that one.
-      - Pickles, also to another process: the copy is equal and has the same digest.
-      - Equal if the programs are equal, locations aside.
+      - Immutable.
+      - A call from Python runs on the installed runtime. A call while another computation is traced becomes a part of
+        the other computation.
+      - Pickles, also to another process: the copy is equal and has an equal digest.
+      - Two computations are equal if their programs are equal; locations do not count.
     """
 
     def __init__(self, module: Module, python_name: str | None = None):
@@ -37,7 +38,7 @@ class Computation:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Names the computation: equal programs have equal digests, in every process."""
+        """Digest of the program: equal programs have equal digests, in every process."""
         return self.module.digest()
 
     def __eq__(self, other):
@@ -53,19 +54,19 @@ class Computation:
         return f"<computation {self.__name__} : {self.type_signature}>"
 
     def to_text(self, stage: str = "traced") -> str:
-        """The IR as text: `traced`, `lowered` or `planned`."""
+        """The text of the IR at a stage of compilation: `traced`, `lowered` or `planned`."""
         return str(self.to_module(stage))
 
     def to_module(self, stage: str = "traced") -> Module:
         """The module at a stage of compilation.
 
         Raises:
-            FedcoreError: the computation was read from a file that holds a later stage.
+            FedcoreError: the computation was read from a file with a module of a later stage.
         """
         if stage not in STAGES:
             raise FedcoreError(f"{brief(stage)} is no stage; there are {', '.join(STAGES[:-1])} and {STAGES[-1]}")
         if STAGES.index(stage) < STAGES.index(self.module.stage):
-            raise FedcoreError(f"{self.__name__} is {self.module.stage}: what was {stage} is not in it")
+            raise FedcoreError(f"{self.__name__} is {self.module.stage}: it holds no {stage} module")
         if stage == self.module.stage:
             return self.module
         return context.plan_of(self.module) if stage == "planned" else context.lowered(self.module)
@@ -79,12 +80,16 @@ class Computation:
         return self._run(args, kwargs, None)
 
     def invoke(self, *args, seed: int | None = None, **kwargs):
-        """Calls from Python with a seed of its own."""
+        """Calls the computation from Python.
+
+        Args:
+            seed: the seed of this call. Default: as for a call without `invoke`.
+        """
         return self._run(args, kwargs, seed)
 
     @functools.cached_property
     def _function_parameters(self) -> list[Parameter]:
-        """Those that hold a function."""
+        """The parameters whose types contain a function type."""
         return [p for p in self.module.main.parameters if contains(p.type, lambda t: isinstance(t, FunctionType))]
 
     @functools.cached_property
@@ -108,7 +113,7 @@ class Computation:
             raise TypeMismatch(f"{error}\n  fix: {fix}") from None
 
     def _bound(self, args: tuple, kwargs: dict) -> list:
-        """The arguments in the order of the parameters; one struct may stand for all of them."""
+        """The arguments in the order of the parameters. A single tuple or list may hold all arguments."""
         parameters = self.module.main.parameters
         try:
             return _bound(self.__name__, self._signature, args, kwargs)
@@ -119,18 +124,21 @@ class Computation:
             raise
 
     def _forgotten_state(self, arguments: list) -> str | None:
-        """The fix where the result of a process's `next` is given for a state, which is in it."""
+        """The fix if the whole result of a process's `next` was given where its element `state` is wanted."""
         for argument, parameter in zip(arguments, self.module.main.parameters, strict=True):
             type_ = member_of(parameter.type)
             if not isinstance(type_, StructType) or "state" in type_.names:
                 continue
             has_state = "state" in argument if isinstance(argument, Mapping) else hasattr(argument, "state")
             if has_state and not isinstance(argument, Value):
-                return f"`{parameter.name}` is the state in what is given there: write {self.__name__}(output.state, …)"
+                return (
+                    f"`{parameter.name}` takes the element `state` of the given result: "
+                    f"write {self.__name__}(output.state, …)"
+                )
         return None
 
     def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:
-        """This computation as a function value of the one being traced."""
+        """This computation as a function value of the computation that is being traced."""
         if self.module.stage != "traced":
             raise TracingError(f"{self.__name__} is {self.module.stage}: call it from Python, not in a computation")
         name = builder.module.link(self.module)
@@ -167,14 +175,14 @@ def _bound(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -
 
 
 def _argument(builder: Builder, argument, type_: Type) -> Value:
-    """What is given for a parameter while another computation is traced: a function, where that is wanted."""
+    """The value of an argument in the computation that is being traced; a function value for a function parameter."""
     if isinstance(type_, FunctionType) and callable(argument):
         return builder.function(argument, type_.parameter)
     return builder.value(argument, member_of(type_))
 
 
 class PolymorphicComputation:
-    """A computation whose parameter types come with each call; traced once for each."""
+    """A computation whose parameter types come from the arguments of a call; traced once for each tuple of types."""
 
     def __init__(self, fn: Callable, trace: Callable[[list[Type]], Computation]):
         self._trace = trace
@@ -203,7 +211,11 @@ class PolymorphicComputation:
         return self._for_arguments(given)(*given)
 
     def invoke(self, *args, seed: int | None = None, **kwargs):
-        """Calls from Python with a seed of its own."""
+        """Calls the computation from Python.
+
+        Args:
+            seed: the seed of this call. Default: as for a call without `invoke`.
+        """
         given = _bound(self.__name__, self._signature, args, kwargs)
         return self._for_arguments(given).invoke(*given, seed=seed)
 
@@ -225,7 +237,7 @@ class PolymorphicComputation:
 
 
 def _typed(value):
-    """Something `to_type` reads: Python scalars by their class, containers by their parts."""
+    """An object whose type `to_type` can read: Python scalars become their class, containers are converted inside."""
     if isinstance(value, dict):
         return type(value)((k, _typed(v)) for k, v in value.items())
     if isinstance(value, tuple) and hasattr(value, "_fields"):

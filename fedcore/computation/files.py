@@ -1,4 +1,4 @@
-"""Computations to files and back."""
+"""Writes computations to files, and reads them."""
 
 import os
 
@@ -7,7 +7,7 @@ from fedcore.ir import Module, bundle, verify
 
 
 def save(computation: Computation, path: str | os.PathLike) -> None:
-    """Writes a computation to a `.fed` file; the same program gives the same bytes in every process.
+    """Writes a computation to a `.fed` file. Equal programs give equal bytes, in every process.
 
     Example:
         >>> fc.save(average, 'average.fed')
@@ -16,16 +16,17 @@ def save(computation: Computation, path: str | os.PathLike) -> None:
 
 
 def load(path: str | os.PathLike, trusted: bool = False, isolated: bool = False) -> Computation:
-    """Reads a computation back; needs none of the Python that built it.
+    """Reads a computation from a file. The Python code that built the computation is not needed.
 
-    A file is data: it is checked for sizes, digests, types and the structure of its graphs, and nothing in it is
-    evaluated. Its graphs may compute, branch, loop, and keep variables of their own.
+    A file is data: its sizes, digests, types and graph structures are checked, and nothing in it is evaluated. Its
+    graphs may compute, branch, loop, and have variables.
 
     Args:
-        trusted: the graphs may hold any operation of TensorFlow, also those that read files, print, or call Python.
-        isolated: the graphs are first checked, and imported into TensorFlow, in a process of their own, whose time and
-            memory are bounded: a file with which TensorFlow ends the process is an error then. It takes seconds. What
-            runs later runs in this process.
+        trusted: the graphs may hold any operation of TensorFlow, also operations that read files, print, or call
+            Python.
+        isolated: a separate process, with bounded time and memory, first checks the graphs and imports them into
+            TensorFlow. A file that makes TensorFlow end its process is then an error. The check takes seconds. Later
+            calls of the computation run in this process.
     Raises:
         FedcoreError: the file is no bundle, the module in it is not valid, or a graph is malformed or holds an
             operation that is not allowed.
@@ -34,14 +35,14 @@ def load(path: str | os.PathLike, trusted: bool = False, isolated: bool = False)
 
 
 def computation_from(module: Module, trusted: bool, *, isolated: bool = False) -> Computation:
-    """The computation of a module that was read, checked as `load` says."""
+    """The computation of a module that was read from a file, after the checks of `load`."""
     verify(module)
     if module.graphs and isolated:
         from fedcore.graphs.graphdef.isolated_import import check_in_child
 
         check_in_child(module, trusted=trusted)
     if module.graphs:
-        from fedcore.graphs.graphdef.allow_list import check_graphs  # brings TensorFlow in
+        from fedcore.graphs.graphdef.allow_list import check_graphs  # imports TensorFlow
 
         check_graphs(module, trusted=trusted)
     return Computation(module)

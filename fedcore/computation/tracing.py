@@ -1,4 +1,4 @@
-"""The decorators: Python functions with types become computations."""
+"""The decorators that trace Python functions to computations."""
 
 import inspect
 from collections.abc import Callable
@@ -16,10 +16,11 @@ from fedcore.types import FederatedType, FunctionType, SequenceType, StructType,
 
 
 def federated_computation(*args):
-    """Traces a function that composes federated values with intrinsics.
+    """Traces a Python function over federated values, which calls intrinsics and computations.
 
-    Used with types, `@fc.federated_computation(T, U)`, with none for a function without parameters, or bare on a
-    function with parameters, which is then traced for the types of each call.
+    With types, `@fc.federated_computation(T, U)`, it gives a `Computation`. On a function without parameters it needs
+    no types. Without types, on a function with parameters, it gives a `PolymorphicComputation`, which is traced for the
+    types of each call.
 
     Raises:
         TracingError: the function has defaults, `*args` or keyword-only parameters, or returns None.
@@ -32,10 +33,10 @@ def federated_computation(*args):
 
 
 def tf_computation(*args):
-    """Traces a function over tensors to a graph; used as `federated_computation` is.
+    """Traces a Python function over tensors to a graph; takes types as `federated_computation` does.
 
-    Python control flow over tensors becomes part of the graph. Tensors that the function closes over become
-    constants; variables made outside of it are refused.
+    Python control flow over tensors becomes part of the graph. Tensors that the function closes over become constants;
+    variables that were created outside the function are refused.
 
     Example:
         >>> @fc.tf_computation('float32')
@@ -67,7 +68,11 @@ def _computation(fn: Callable, types: list, trace: Callable):
 
 
 def parameter_names(fn: Callable) -> list[str]:
-    """The names of a function's parameters; refuses what a typed function cannot have."""
+    """The names of a function's parameters.
+
+    Raises:
+        TracingError: the function has defaults, `*args`, `**kwargs` or keyword-only parameters.
+    """
     function = getattr(fn, "python_function", fn)
     names = []
     for parameter in inspect.signature(function).parameters.values():
@@ -127,7 +132,7 @@ def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Comp
 
 
 def graph_module(traced: TracedGraph, name: str, names: list[str], types: list[Type], location) -> Module:
-    """A module whose main calls one graph."""
+    """A module whose main function calls a single graph."""
     module = ModuleBuilder("traced")
     module.blobs[traced.digest] = traced.data
     symbol = module.add(traced.named(module.unique(name)))
@@ -141,7 +146,7 @@ def graph_module(traced: TracedGraph, name: str, names: list[str], types: list[T
 
 
 def _with_sequences(builder: Builder, value: Value, type_: Type) -> Value:
-    """The value of a graph with sequences for the columns that it returns."""
+    """The result of a graph call, with its columns converted to sequences."""
     if isinstance(type_, SequenceType):
         if is_grouped(type_.element):
             return sequence_from_groups.emit(list(value), builder=builder)
@@ -153,7 +158,7 @@ def _with_sequences(builder: Builder, value: Value, type_: Type) -> Value:
 
 
 def _convert_tf_function(builder: Builder, fn, parameter_type: Type | None, name: str | None) -> Value | None:
-    """A `tf.function` given where a function is wanted is traced as a tf_computation."""
+    """Traces a `tf.function` that is passed as a function argument, as a `tf_computation`; None for other objects."""
     if not hasattr(fn, "python_function"):
         return None
     names = parameter_names(fn)

@@ -1,4 +1,4 @@
-"""Client data: columns with steps, and the conversion of users' sequences to them."""
+"""Client data: columns with steps, and the conversion of users' sequences to columns."""
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.cohort import Cohort

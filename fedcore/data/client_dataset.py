@@ -28,13 +28,13 @@ from fedcore.types.python_values import as_array
 
 
 class ClientDataset(private_api.LazyDataset):
-    """One client's examples: columns (for each leaf an array with one row an example) and steps over them.
+    """One client's examples: columns (for each leaf an array with one row for each example), and steps over them.
 
     `map`, `filter`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps and create no
-    `tf.data` iterator. Any other method of `tf.data.Dataset` creates the real dataset. So do a map with random numbers,
-    a filter over batches, and a batch of batches.
+    `tf.data` iterator. All other methods of `tf.data.Dataset` create the equivalent real dataset. A map with random
+    numbers, a filter over batches, and a batch of batches create it too.
 
-    Every call of a computation reads a dataset from its beginning, as a first `for` over it does.
+    Every call of a computation reads a dataset from its beginning, as the first `for` loop over it does.
 
     Guarantees:
       - Immutable: a step returns a new dataset over the same columns.
@@ -48,8 +48,8 @@ class ClientDataset(private_api.LazyDataset):
         """A dataset over columns.
 
         Args:
-            before: the dataset without its last step, if a step shuffles: real datasets after one shuffle share its
-                seeds.
+            before: the dataset without its last step, if a step shuffles. It is kept so that real datasets after one
+                shuffle share this shuffle's seeds.
         """
         super().__init__()
         self._columns = columns
@@ -66,7 +66,7 @@ class ClientDataset(private_api.LazyDataset):
         Args:
             columns: arrays in nested dicts, tuples or lists.
         Raises:
-            FedcoreError: the arrays differ in length.
+            FedcoreError: the arrays differ in length, or are not arrays with rows.
         """
         leaves: list = []
         element = _element_of(_row_form(columns, leaves))
@@ -77,7 +77,7 @@ class ClientDataset(private_api.LazyDataset):
 
     @property
     def columns(self) -> Columns:
-        """The sequence in the form that runtimes take."""
+        """The sequence in the runtime's form."""
         return self._columns
 
     @property
@@ -97,18 +97,20 @@ class ClientDataset(private_api.LazyDataset):
     def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
         """Shuffles the elements.
 
-        With a seed, the order is that of `tf.data`, independent of the call's seed. As in TensorFlow, it also depends
-        on the global seed (`tf.random.set_seed`).
+        With a seed, the order is the order of `tf.data`, independent of the call's seed. As in TensorFlow, it also
+        depends on the global seed (`tf.random.set_seed`).
 
-        Without a seed, the order depends on the call's seed and the client; a global seed alone has no effect. It is a
-        uniform permutation of all elements, whatever the buffer size. (In a pipeline with a seeded shuffle, or with a
-        cache after a shuffle, it is sampled with a buffer of that size.) With `reshuffle_each_iteration=False`, all
-        datasets derived from this one have one order within a call, so that `take(n)` and `skip(n)` are disjoint.
-        The next call has another order: a lasting split needs a seed.
+        Without a seed, the order depends on the call's seed and the client, not on the global seed. It is a uniform
+        permutation of all elements, whatever the buffer size. Exception: in a pipeline with a seeded shuffle, or with a
+        cache after a shuffle, the elements are sampled with a buffer of that size.
+
+        With `reshuffle_each_iteration=False` and no seed, all datasets derived from this dataset have one order within
+        a call, so that `take(n)` and `skip(n)` are disjoint. The next call has another order: a split that lasts needs
+        a seed.
 
         Args:
-            buffer_size: the number of elements from which the next one is sampled. Default: all.
-            reshuffle_each_iteration: False for one order in all repetitions.
+            buffer_size: the number of elements from which the next element is sampled. Default: all.
+            reshuffle_each_iteration: False gives all repetitions one order.
         Raises:
             FedcoreError: the buffer size is not positive, or the seed is no integer.
         """
@@ -122,9 +124,10 @@ class ClientDataset(private_api.LazyDataset):
         """The shuffled dataset.
 
         Args:
-            size: of the buffer; 0 for all elements.
-            seeds: the two seeds of a TensorFlow shuffle; None if the call's seed decides.
-            token: of a fixed order. Default: a new one.
+            size: size of the buffer; 0 for all elements.
+            seeds: the two seeds of a TensorFlow shuffle; None if the call's seed decides the order.
+            reshuffles: whether every repetition has another order.
+            token: token of a fixed order. Default: a new token.
         """
         if seeds is not None or reshuffles:
             return self._step(_plain_step("shuffle", size, reshuffles=reshuffles, seeds=seeds))
@@ -145,14 +148,14 @@ class ClientDataset(private_api.LazyDataset):
         return self._step(_plain_step("batch", int(batch_size), drop_remainder=bool(drop_remainder)))
 
     def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options):
-        """Applies `map_func` to every element; it is traced once for each type of element."""
+        """Applies `map_func` to every element. The function is traced once for each element type."""
         graph = traced_map(map_func, self.element_type)
         if graph.seeded:
-            return self._real().map(map_func)  # tf.data samples its random numbers
+            return self._real().map(map_func)  # tf.data samples the function's random numbers
         return self._step(Step("map", graph=graph))
 
     def filter(self, predicate, name=None):
-        """The elements for which `predicate` holds. It is evaluated now, once for each row of the columns."""
+        """The elements for which `predicate` holds; it is evaluated now, once for each row of the columns."""
         graph = traced_map(predicate, self.element_type)
         if self._columns.layout.batched or self._columns.is_endless or graph.seeded:
             return self._real().filter(predicate)
@@ -162,18 +165,18 @@ class ClientDataset(private_api.LazyDataset):
 
     def prefetch(self, buffer_size=None, name=None):
         steps = self._columns.steps
-        # TensorFlow fuses a shuffle with a repeat directly after it, and a prefetch between them prevents that.
+        # TensorFlow fuses a shuffle with a repeat directly after it; a prefetch between them prevents the fusion.
         return self._step(_plain_step("prefetch")) if steps and steps[-1].seeds is not None else self
 
     def cache(self, filename="", name=None):
-        """Fixes the order in which the elements are read first."""
+        """Fixes the order of the elements to the order of the first reading."""
         return self.cached() if not filename else self._real().cache(filename)
 
     def cached(self, token: Hashable | None = None) -> "ClientDataset":
-        """The dataset with one order of its elements, for all datasets derived from it.
+        """The dataset with a fixed order of its elements, which all datasets derived from it share.
 
         Args:
-            token: of that order. Default: a new one.
+            token: token of the fixed order. Default: a new token.
         """
         shuffles = [step for step in self._columns.steps if step.kind == "shuffle"]
         if not shuffles:
@@ -185,7 +188,7 @@ class ClientDataset(private_api.LazyDataset):
         shuffles = step.kind == "shuffle" or self._before is not None
         return ClientDataset(self._columns.then(step), self if shuffles else None)
 
-    # The real dataset, for the other methods of tf.data.
+    # The real dataset, for all other methods of tf.data.Dataset.
 
     def _real(self) -> tf.data.Dataset:
         """The equivalent real `tf.data.Dataset`."""
@@ -222,7 +225,7 @@ def _buffer_size(size) -> int:
 
 
 def shuffle_seeds(seed) -> tuple[int, int]:
-    """TensorFlow's two seeds for a shuffle's one seed and the global seed."""
+    """TensorFlow's two seeds, from the seed of a shuffle and the global seed."""
     try:
         number = operator.index(seed.numpy() if isinstance(seed, tf.Tensor) else seed)
     except (TypeError, AttributeError):
@@ -237,7 +240,7 @@ def new_token() -> str:
 
 
 _plain_step = functools.lru_cache(maxsize=1024)(Step)
-"""A step without a function. Cached, so that all clients' pipelines share one object."""
+"""A step without a function. Cached, so that the pipelines of all clients share its object."""
 
 
 def _as_column(x) -> np.ndarray | tf.Tensor:
@@ -260,7 +263,7 @@ def _rows_of(column) -> str:
 
 
 def _row_form(columns, leaves: list) -> tuple:
-    """A hashable key of nested columns that decides the type of a row: containers, dtypes and shapes.
+    """Hashable key for the row type of nested columns: containers, dtypes and shapes.
 
     Args:
         leaves: a list to which the columns are appended, in the order of the type.
@@ -301,9 +304,10 @@ _traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph]]" = w
 
 
 def traced_map(fn: Callable, element: Type) -> TracedGraph:
-    """The graph of a map's function for one type of element, cached while the function lives.
+    """The graph of a map's function for an element type, cached while the function lives.
 
-    Functions with one equivalence key share a graph: preprocessing code often creates a new function for each client.
+    Functions with equal equivalence keys share a graph: preprocessing code often creates a new function for each
+    client.
     """
     known = _traced_maps.setdefault(fn, {})
     if element not in known:
@@ -326,12 +330,12 @@ def _traced_once(function: _Function, element: Type) -> TracedGraph:
 def _traced(fn: Callable, element: Type) -> TracedGraph:
     traced = trace_function(fn, element, spread_tuples=True)
     if traced.returns is not None:
-        raise TracingError(f"{describe(fn)} makes {traced.returns} of an element; it returns tensors")
+        raise TracingError(f"{describe(fn)} returns {traced.returns}; a function of a map returns tensors")
     return traced
 
 
 def _row_mask(columns: Columns, predicate: TracedGraph) -> np.ndarray:
-    """For each row of unbatched columns whether the predicate holds for the mapped row."""
+    """bool [rows]: whether the predicate holds for each row of unbatched columns, after the maps of the layout."""
     if not len(columns.arrays[0]):
         return np.zeros([0], bool)
     return _mask(columns.layout, predicate)(*map(tf.convert_to_tensor, columns.arrays)).numpy()
@@ -339,7 +343,7 @@ def _row_mask(columns: Columns, predicate: TracedGraph) -> np.ndarray:
 
 @functools.lru_cache(maxsize=128)
 def _mask(layout: Layout, predicate: TracedGraph) -> Callable:
-    """A function columns -> bool for each row, for all clients of a layout."""
+    """A function (columns) -> bool [rows], shared by all clients of a layout."""
 
     @tf.function(autograph=False, input_signature=layout.column_specs())
     def mask(*arrays):

@@ -7,20 +7,22 @@ from fedcore.errors import ClientError, FedcoreError, brief
 
 
 class Cohort:
-    """The clients of a round, each created when it is read, and created again when it is read again.
+    """The clients of a round. Each client's value is created when it is read.
 
-    Unlike a list, it does not hold all clients in memory. Unlike a generator, it can be read several times.
+    Unlike a list, a cohort does not hold all clients in memory. Unlike a generator, it can be read several times; every
+    reading creates the values again.
 
     Guarantees:
-      - A client that was read is not retained.
-      - Every reading calls `client` with 0, 1, … in order, in the thread that calls the computation.
+      - A value that was read is not retained.
+      - Every reading calls `client` with 0, 1, … in order, in the thread that calls the computation. If the call has a
+        deadline or may be stopped by another thread, another thread reads.
 
     Args:
         size: the number of clients.
-        client: index -> the client's value. Equal indices must give equal values, since the stages of one call may
-            read a client several times.
+        client: index -> the client's value. Equal indices must give equal values, since the stages of a call may read a
+            client several times.
     Raises:
-        FedcoreError: the size is no number of clients.
+        FedcoreError: `size` is no number of clients, or `client` is no function.
     Example:
         >>> total(fc.Cohort(100_000, lambda i: np.float32(i % 7)))
     """
@@ -48,7 +50,7 @@ class Cohort:
     def _client_at(self, index: int):
         try:
             return self._client(index)
-        except StopIteration as error:  # it would end the cohort at this client
+        except StopIteration as error:  # StopIteration would end the reading at this client
             raise ClientError(f"client {index} of {self!r} raised StopIteration") from error
 
     def __repr__(self):

@@ -1,4 +1,4 @@
-"""Errors for arguments that are not a client's dataset: they describe the argument and suggest a conversion."""
+"""Errors for arguments that are no dataset of a client: they describe the argument and suggest a conversion."""
 
 from collections.abc import Mapping
 
@@ -11,17 +11,17 @@ from fedcore.types import SequenceType, StructType, TensorType, Type, explain, f
 
 
 def is_table(value) -> bool:
-    """Whether it is a DataFrame, of pandas or a similar library."""
+    """Whether the value is a DataFrame of pandas or a similar library."""
     return hasattr(value, "columns") and hasattr(value, "to_numpy") and hasattr(value, "__getitem__")
 
 
 def is_array(value) -> bool:
-    """Whether it is a numpy array or a tensor with rows."""
+    """Whether the value is a numpy array or a tensor with rows."""
     return isinstance(value, np.ndarray | tf.Tensor) and len(value.shape) > 0
 
 
 def are_columns(value, type_: SequenceType) -> bool:
-    """Whether it is a collection of columns (one array for each leaf of an element) rather than of elements."""
+    """Whether the value is a collection of columns (one array for each leaf of an element), not of elements."""
     if isinstance(value, Mapping) or is_table(value):
         return True
     if not isinstance(type_.element, StructType):
@@ -46,7 +46,9 @@ def no_dataset(value, type_: SequenceType, path: str) -> TypeMismatch:
     if fits(batched(have), type_.element):
         return TypeMismatch(f"{shown}\n  fix: {call}.batch(n)")
     shown = explain(title, SequenceType(batched(have)), type_)
-    return TypeMismatch(f"{shown}\n  {call} makes a dataset of its rows; .map() and .batch(n) bring them to that type")
+    return TypeMismatch(
+        f"{shown}\n  {call} makes a dataset of its rows; .map() and .batch(n) convert them to that type"
+    )
 
 
 def no_fit(have: Type, want: SequenceType, path: str) -> TypeMismatch:

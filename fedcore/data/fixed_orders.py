@@ -1,8 +1,8 @@
 """Seeds of the orders that several sequences of one call share.
 
-`take(n)` and `skip(n)` after one shuffle without a seed must split its elements, so both need one order. A step that
+`take(n)` and `skip(n)` after a shuffle without a seed must split its elements, so both need the same order. A step that
 fixes an order has a token. The seed of a token is the call's seed folded with the position of the token among the
-tokens of the call. So it does not depend on the process or the worker in which a client runs.
+tokens of the call. So the order does not depend on the process or the worker in which a client runs.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -14,13 +14,14 @@ from fedcore.data.tf_data_import import tokens_of
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, SequenceType, StructType, Type, contains
 
-_ORDERS = 1 << 41  # distinct from clients' and leaves' numbers, which are also folded into the call's seed
+_ORDERS = 1 << 41  # greater than the numbers of clients and leaves, which are also folded into the call's seed
 
 
 def fixed_seeds(arguments: Iterable, types: Iterable[Type], seed: int) -> Mapping[Hashable, int]:
     """The seeds of the tokens in the arguments of a call.
 
-    Clients that are created lazily are not read here; only the sequences of one such client share an order.
+    Clients of an iterator or an `fc.Cohort` are not read here. Their tokens have no seed in the result, so only the
+    sequences within one such client share an order.
     """
     found: dict[Hashable, int] = {}
     for value, type_ in zip(arguments, types, strict=True):

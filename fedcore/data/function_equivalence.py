@@ -1,6 +1,6 @@
-"""Equivalence of Python functions, by their code and the values that they refer to.
+"""Equivalence of Python functions, decided by their code and the values that they refer to.
 
-Preprocessing code often creates a new but equivalent function for each client.
+Preprocessing code often creates a new but equivalent function for each client. Equivalent functions share a graph.
 """
 
 import types
@@ -28,10 +28,11 @@ class _Itself:
 
 
 def equivalence_key(fn: Callable) -> Hashable | None:
-    """A key that is equal for functions with one code object and equal references; None if that cannot be decided.
+    """Key that is equal for functions that share a code object and have equal references; None if a reference may
+    change.
 
-    References may be constants, functions with a key, modules and classes. Of a module or class, the key has the
-    attributes whose names occur in the code. Functions of libraries are taken as immutable.
+    References may be constants, functions with a key, modules and classes. The key of a module or class consists of its
+    attributes whose names occur in the code. Functions of libraries count as immutable.
     """
     try:
         return _of(fn, ()) if isinstance(fn, types.FunctionType) else None

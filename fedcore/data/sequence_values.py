@@ -33,9 +33,10 @@ def columns_of(
     note: Callable[[str], None] = lambda text: None,
     seeds: Mapping[Hashable, int] | None = None,
 ) -> Columns:
-    """Converts a sequence to columns: a `ClientDataset`, a real dataset (imported or iterated), or a list of elements.
+    """Converts a sequence to columns.
 
     Args:
+        value: a `ClientDataset`, a real dataset (which is imported or iterated), or a list of elements.
         note: called with notes for the user, such as the reason for which a dataset is iterated.
         seeds: the result of `fixed_seeds`.
     Raises:
@@ -73,8 +74,8 @@ def columns_of(
 def _with_seeds(columns: Columns, seeds: Mapping[Hashable, int] | None, note: Callable[[str], None]) -> Columns:
     if columns.splits_anew:
         note(
-            "take or skip of a shuffle without a seed splits its elements anew in every call: give the shuffle a seed, "
-            "or what was left out in one call is in the next"
+            "take or skip after a shuffle without a seed selects other elements in every call: for a split that lasts, "
+            "give the shuffle a seed"
         )
     return columns.with_fixed_seeds(seeds) if seeds and columns.has_fixed_order else columns
 
@@ -85,7 +86,7 @@ def dataset_of(value: Columns | list, type_: SequenceType) -> ClientDataset:
 
 
 def _iterated(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientDataset | None:
-    """Iterates a dataset into columns; None if they have more than `max_bytes`."""
+    """The columns of a dataset, which is iterated; None if they have more than `max_bytes`."""
     type_ = to_type(dataset.element_spec)
     elements, size_bytes = [], 0
     for x in dataset:
@@ -139,7 +140,10 @@ def _element(x, type_: Type, path: str):
 
 
 def _from_elements(elements: list, type_: Type, path: str) -> Columns:
-    """Elements of equal shapes become rows; elements with different first dimensions become groups of rows."""
+    """The columns of a list of elements.
+
+    Elements of equal shapes become rows. Elements whose shapes differ in the first dimension become groups of rows.
+    """
     types = tensor_leaves(type_)
     columns = [[flatten(e)[i] for e in elements] for i in range(len(types))]
     if all(len({np.shape(x) for x in column}) <= 1 for column in columns):
@@ -151,7 +155,9 @@ def _from_elements(elements: list, type_: Type, path: str) -> Columns:
         return Columns(element, arrays)
     sizes = [{np.shape(flatten(e)[i])[:1] for i in range(len(types))} for e in elements]
     if any(len(s) != 1 or s == {()} for s in sizes):
-        raise FedcoreError(f"{path}: elements of unequal shapes need one common first dimension, to lie in columns")
+        raise FedcoreError(
+            f"{path}: the tensors of an element must have a common first dimension if elements differ in shape"
+        )
     splits = np.cumsum([0, *(next(iter(s))[0] for s in sizes)], dtype=np.int64)
     return Columns(type_, [np.concatenate(column) for column in columns], groups=splits)
 

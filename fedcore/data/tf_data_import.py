@@ -1,7 +1,7 @@
-"""Import of real `tf.data` pipelines as columns with steps, best effort, by inspection of their objects.
+"""Imports real `tf.data` pipelines as columns with steps, best effort, by inspection of the dataset objects.
 
-The elements before the first shuffle or repeat are equal in every iteration. They are iterated once and cached as
-columns while the dataset lives, within a budget of bytes. The later steps become steps over the columns, so that a
+The dataset before the first shuffle or repeat gives equal elements in every iteration. It is iterated once; its columns
+are cached while the dataset lives, within a budget of bytes. Each later step becomes a step over the columns, so that a
 round creates no iterator. A pipeline with an unknown step is iterated in every call, and the report has a note.
 """
 
@@ -24,14 +24,15 @@ _tokens_lock = threading.Lock()
 
 
 class _Unknown(Exception):
-    """The reason for which a pipeline is not imported."""
+    """A pipeline cannot be imported; the message is the reason."""
 
 
 class _Imported:
     """Weak, identity-keyed cache of imported datasets, with at most `max_bytes` of columns.
 
     Guarantees:
-      - An entry ends with its real dataset. No entry is evicted before: a dataset over the budget is not imported.
+      - An entry lives exactly as long as its real dataset: a dataset that exceeds the budget is not imported, and no
+        entry is evicted.
       - The lock is not held while a dataset is iterated.
     """
 
@@ -68,14 +69,14 @@ def imported_columns(
     """The dataset as columns with steps, or the reason for which it cannot be imported.
 
     Args:
-        iterate: (dataset, max_bytes) -> its elements as columns; None if they are larger.
+        iterate: (dataset, max_bytes) -> its elements as columns; None if they have more than `max_bytes`.
     """
     known = _imported.get(dataset)
     if known is not None:
         return known
     try:
         source, steps = _source_and_steps(dataset)
-        # A dataset without steps is iterated in every call, since a generator may yield other elements each time.
+        # A dataset without steps may be a generator, which may yield other elements in every call: do not cache it.
         if not steps:
             return "it has no shuffle or repeat"
         if source.cardinality() == tf.data.INFINITE_CARDINALITY:
@@ -98,7 +99,7 @@ def imported_columns(
 
 
 def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Callable]]:
-    """The dataset before the first shuffle or repeat, and the steps from there on."""
+    """The dataset before the first shuffle or repeat, and the steps from this shuffle or repeat on."""
     chain = _chain(dataset)
     first = next((i for i, (name, _) in enumerate(chain) if name in ("Shuffle", "Repeat")), None)
     if first is None or first == 0:
@@ -136,9 +137,9 @@ def _is_seeded(shuffle: tf.data.Dataset) -> bool:
 
 
 def from_its_beginning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A copy of the dataset with fresh state, for one call: its seeded shuffles begin with their first order.
+    """A copy of the dataset with new state, in which every seeded shuffle starts with its first order.
 
-    TensorFlow keeps the number of iterations of a shuffle, and the content of a cache, in the dataset.
+    TensorFlow keeps the number of iterations of a shuffle, and the content of a cache, in the dataset object.
     """
     if not any(map(_has_changing_seeds, _all_of(dataset))):
         return dataset
@@ -160,7 +161,7 @@ def from_its_beginning(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 _STATE = {"ShuffleDatasetV3": (4, "DummySeedGenerator"), "CacheDatasetV2": (2, "DummyMemoryCache")}
-"""Dataset operation -> the position of the operand with its state, and the operation that creates new state."""
+"""Dataset operation -> position of its state operand, and the operation that creates new state."""
 
 
 def _has_changing_seeds(dataset: tf.data.Dataset) -> bool:
@@ -177,7 +178,7 @@ def _all_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 
 
 def _chain(dataset: tf.data.Dataset) -> list[tuple[str, tf.data.Dataset]]:
-    """The names and datasets of the steps, from the source on."""
+    """(name, dataset) of each step, the source first."""
     found: list[tuple[str, tf.data.Dataset]] = []
     current: tf.data.Dataset | None = dataset
     while current is not None:

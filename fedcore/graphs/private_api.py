@@ -113,7 +113,7 @@ def has_started() -> bool:
 
 @part("tensorflow.python.framework.function_def_to_graph: function_def_to_graph_def")
 def function_body(function: function_pb2.FunctionDef) -> tuple[graph_pb2.GraphDef, dict[str, str]]:
-    """A function's nodes as a graph, and the graph's tensor names by those that the function uses."""
+    """A function's nodes as a graph, and a map from tensor names in the function to tensor names in the graph."""
     from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
     with tf.init_scope():  # called functions are looked up in the process, not in the graph being built

@@ -1,6 +1,7 @@
-"""Runtimes: the reference, which is the specification run, and the local stack over one machine's devices.
+"""Runtimes: the reference runtime interprets the specification; the local runtime uses this machine's devices.
 
-`Runtime`, `ClientsExecutor` and `SliceExecutor` are the boundaries to others; examples/process_pool.py uses the last.
+`Runtime`, `ClientsExecutor` and `SliceExecutor` are the boundaries to other runtimes. examples/process_pool.py
+implements a `SliceExecutor`.
 """
 
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult

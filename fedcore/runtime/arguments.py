@@ -1,4 +1,7 @@
-"""Converts a user's arguments to nested tuples by type, and results back; mismatches are found before any work."""
+"""Converts a user's arguments to nested tuples by type, and results back to containers.
+
+Mismatches are found before any stage runs, except in client values, which are converted when their slice is read.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -25,7 +28,7 @@ from fedcore.types import (
 
 @attrs.frozen
 class ClientValues:
-    """The clients' values of one argument, as given. A value is converted when its slice is read.
+    """The client values of one argument, as the user gave them. A value is converted when its slice is read.
 
     Guarantees:
       - A generator is read once, and only as far as slices are taken.
@@ -36,7 +39,7 @@ class ClientValues:
     path: str
 
     def converted(self, index: int, value) -> object:
-        """A client's value as the runtime takes it."""
+        """A client's value in the runtime's form."""
         return self.convert(value, f"{self.path}[{index}]")
 
     def __iter__(self) -> Iterator:
@@ -45,7 +48,7 @@ class ClientValues:
 
     @property
     def size(self) -> int | None:
-        """The number of clients; None for an iterator, whose length is not known before it ends."""
+        """The number of clients; None for an iterator, whose length is unknown until it ends."""
         return len(self.given) if isinstance(self.given, Sized) else None
 
     @property
@@ -54,7 +57,7 @@ class ClientValues:
         return isinstance(self.given, Iterator)
 
     def part(self, index: int) -> "ClientValues":
-        """One element of every client's value. None, of a dropped client, stays None."""
+        """One element of every client's value; None for a client that was dropped."""
 
         def convert(value, path: str):
             whole = self.convert(value, path)
@@ -107,9 +110,9 @@ def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientVa
 
 
 def leaf_numbers(main: Function) -> dict[str, int]:
-    """For each parameter, and each element of one, the number of its first leaf among all leaves; 0 for other bindings.
+    """For each parameter or element of a parameter: the number of its first leaf among the leaves of all parameters.
 
-    A sequence's number is folded into the seed of its shuffles.
+    Other bindings have the number 0. A sequence's number is folded into the seed of its shuffles.
     """
     found: dict[str, int] = {}
     count = 0
@@ -132,7 +135,7 @@ def leaf_numbers(main: Function) -> dict[str, int]:
 
 
 def restore(value, type_: Type):
-    """The result in the containers that its type names; client values become lists, sequences datasets."""
+    """The result in the containers of its type. Client values become lists, sequences become datasets."""
     if isinstance(type_, FederatedType):
         if type_.placement.name == "CLIENTS" and not type_.all_equal:
             return [None if v is None else restore(v, type_.member) for v in value]

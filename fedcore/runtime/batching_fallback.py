@@ -1,4 +1,4 @@
-"""The fallback of a vectorised stage for clients that have no batching rules."""
+"""Fallback of a vectorised stage: slices whose operations have no batching rules run client by client."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ class BatchingFallback:
 
     Guarantees:
       - A slice runs client by client if its clients' layouts differ, or if the vectorised run raises NoBatchingRule.
-      - Layouts without batching rules are tried once in a stage, and the report says why.
+      - A stage tries layouts without batching rules once; a note in the report has the reason.
     """
 
     def __init__(self, work: ClientWork, vectorised: Run, client_by_client: Run, note: Callable[[str], None]):

@@ -1,4 +1,4 @@
-"""Threads that calls have left behind: blocked Python code of the user's cannot be ended."""
+"""Blocked threads: they run user code that has not returned when its call ended. Python cannot end them."""
 
 import threading
 from collections.abc import Iterable
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from fedcore.errors import FedcoreError
 
 MAX_BLOCKED = 32
-"""Blocked threads of the process from which on no call runs code that may block."""
+"""Number of blocked threads in a process from which calls refuse to run user code that may block."""
 
 SHOWN = 3
-"""Names of threads that a message lists."""
+"""Number of thread names that a message lists."""
 
 
 class BlockedThreads:
-    """The threads of a process that still wait for clients' data, after the calls that asked for them have ended.
+    """Threads that still read clients' data although their calls have ended.
 
     Guarantees:
-      - A thread counts from the moment when its call leaves it behind until its code returns.
+      - A thread counts from the moment when its call abandons it until its code returns.
     """
 
     def __init__(self) -> None:
@@ -27,23 +27,23 @@ class BlockedThreads:
         """Counts a thread as blocked.
 
         Args:
-            read: the values that it reads.
+            read: the values that the thread reads.
         """
         with self._lock:
             self._read[thread] = tuple(read)
 
     def discard(self, thread: threading.Thread) -> None:
-        """Counts a thread no longer: its code has returned."""
+        """Stops counting a thread, whose code has returned."""
         with self._lock:
             self._read.pop(thread, None)
 
     def reading(self, values: Iterable) -> list[str]:
-        """The names of the threads that read one of these values."""
+        """The names of the blocked threads that read at least one of these values, by identity."""
         with self._lock:
             return [
                 thread.name
                 for thread, read in self._read.items()
-                if any(one is other for one in values for other in read)
+                if any(value is other for value in values for other in read)
             ]
 
     def check(self) -> None:
@@ -55,7 +55,7 @@ class BlockedThreads:
             )
 
     def described(self) -> str:
-        """A sentence with their number and names; empty if there are none."""
+        """A sentence with the number and names of the blocked threads; empty if there are none."""
         with self._lock:
             names = [thread.name for thread in self._read]
         if not names:

@@ -1,4 +1,4 @@
-"""The graph calls of a client stage: for a slice of clients the executable, and the slice's tensors on a device."""
+"""The operands of a client stage's graph calls: the executable for a slice, and the slice's tensors on a device."""
 
 import tensorflow as tf
 
@@ -10,16 +10,16 @@ from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 
 LEAST_WIDTH = 2
-"""A vectorised stage computes at least two clients side by side: width 1 takes other kernels, which give other bits."""
+"""Smallest width of a vectorised stage. At width 1 TensorFlow selects other kernels, which give other bits."""
 
 
 def loop_call(
-    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, continues: bool = False
+    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, from_partial: bool = False
 ) -> tuple[Realized, tf.Tensor, list]:
-    """The executable that folds clients one after another, the clients' seeds, and their tensors.
+    """The executable that folds clients one after another, the clients' seeds, and the clients' tensors.
 
     Args:
-        continues: the executable takes a partial, to which it adds the clients.
+        from_partial: the executable takes a partial and adds the clients to it.
     """
     seeds = clients.seeds(work.seed)
     packed = [
@@ -28,15 +28,15 @@ def loop_call(
     ]
     layouts = tuple(tuple(given for given, _ in client) for client in packed)
     function = device.functions.get(
-        ("continued loop" if continues else "loop", *work.key, layouts),
+        ("loop from partial" if from_partial else "loop", *work.key, layouts),
         lambda: realize_block(
             work.module,
             work.zero,
             work.stage,
             len(work.broadcasts),
             layouts,
-            keeps=work.keeps,
-            continues=continues,
+            has_client_values=work.keeps,
+            from_partial=from_partial,
             measured=work.measured,
         ),
     )
@@ -45,7 +45,7 @@ def loop_call(
 
 
 def vectorised_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> tuple[Realized, list]:
-    """The executable that computes clients side by side, and the clients' tensors."""
+    """The executable that computes the clients of a slice side by side, and the clients' tensors."""
     zero, join = _fold_stages(work)
     shape, tensors = _packed(work, device, clients, work.width)
     function = device.functions.get(
@@ -88,6 +88,6 @@ def _packed(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, widt
     seeds = clients.seeds(work.seed)
     with tf.device(device.device):  # packed tensors that the device caches stay there
         shape, tensors = pack_clients(
-            clients.leaves, positions, seeds, numbers, width=width, places=clients.places, kept=device.packed
+            clients.leaves, positions, seeds, numbers, width=width, capacity=clients.places, cache=device.packed
         )
     return shape, device.put(tensors)

@@ -1,4 +1,4 @@
-"""The number of clients of a call: every client argument has one element for each client."""
+"""The number of clients of a call, and the check that all its client arguments have that length."""
 
 from collections.abc import Iterator
 
@@ -11,11 +11,15 @@ from fedcore.types import StructType, Type
 
 @attrs.define
 class ClientCount:
-    """The number of clients of a call, from the first of its arguments whose length is known.
+    """The number of clients of a call: the length of the first client argument whose length is known.
 
     Guarantees:
-      - Arguments of different lengths are refused as soon as the lengths are known: lists before any work, generators
-        when they end or give more clients.
+      - Arguments of different lengths are refused as soon as the lengths are known: lists before any stage runs,
+        generators when they end or yield more clients than the call has.
+
+    Args:
+        name: the argument that gave the number.
+        number: None while no length is known.
     """
 
     name: str = ""
@@ -23,10 +27,10 @@ class ClientCount:
 
     @classmethod
     def of(cls, values: list, types: list[Type]) -> "ClientCount":
-        """The count from the arguments of a call as `prepare` makes them.
+        """The count from the prepared arguments of a call (see `arguments.prepare`).
 
         Raises:
-            TypeMismatch: two have different lengths.
+            TypeMismatch: two arguments have different lengths.
         """
         sized = [v for v in client_arguments(values, types) if v.size is not None]
         if len({v.size for v in sized}) > 1:
@@ -34,12 +38,12 @@ class ClientCount:
         return cls(sized[0].path, sized[0].size) if sized else cls()
 
     def check_reading(self, name: str, taken: int) -> None:
-        """Refuses an argument that has given more clients than the call has."""
+        """Refuses an argument of which more clients were read than the call has."""
         if self.number is not None and taken > self.number:
             raise TypeMismatch(_message([(self.name, str(self.number)), (name, "more")]))
 
     def check_ended(self, name: str, number: int) -> None:
-        """Refuses an argument that has ended with another number of clients than the call has."""
+        """Refuses an argument that has ended after another number of clients than the call has."""
         if self.number is None:
             self.name, self.number = name, number
         elif number != self.number:
@@ -48,11 +52,11 @@ class ClientCount:
 
 def _message(lengths: list[tuple[str, str]]) -> str:
     told = [f"`{name}` has {length}" for name, length in lengths]
-    return f"the client values of one call are of equally many clients, but {', '.join(told[:-1])} and {told[-1]}"
+    return f"the client values of a call must have equally many clients, but {', '.join(told[:-1])} and {told[-1]}"
 
 
 def client_arguments(values: list, types: list[Type]) -> Iterator[ClientValues]:
-    """The client values among arguments, also in structs."""
+    """The client values among the arguments and their elements."""
     for value, type_ in zip(values, types, strict=True):
         if isinstance(value, ClientValues):
             yield value

@@ -1,4 +1,4 @@
-"""The clients of a stage as the user gave them, taken from the cohorts a slice at a time."""
+"""Reads the cohorts of a client stage, slice by slice; the values are not converted here."""
 
 import functools
 import itertools
@@ -21,9 +21,9 @@ class UnreadSlice:
     """The clients of one slice, as the user gave them.
 
     Args:
-        index: of the slice among those of its stage.
-        first: the index of its first client.
-        clients: a tuple of values for each.
+        index: index of the slice in its stage.
+        first: index of the slice's first client.
+        clients: for each client a tuple with its value of each cohort.
     """
 
     index: int
@@ -33,7 +33,7 @@ class UnreadSlice:
 
 @attrs.frozen
 class _Raised:
-    """Stands for a client's value where the cohort raised an error."""
+    """Stands in for the value of a client for which the cohort raised an error."""
 
     error: Exception
 
@@ -45,9 +45,14 @@ class ClientSource:
     """Cuts the cohorts of a stage into slices; a client has one value of each cohort.
 
     Guarantees:
-      - Clients are taken in the thread that asks for a slice. Only a generator or an `fc.Cohort` is read in a thread
-        beside it, where the call has a deadline or may be stopped by another thread: it may block.
-      - An error of a generator is raised. With `drops`, an error of an `fc.Cohort` is the fault of that client.
+      - Clients are read in the thread that asks for a slice. Exception: a generator or an `fc.Cohort` may block, so it
+        is read in a second thread if the call has a deadline or may be stopped by another thread.
+      - An error of a generator is raised. With `drops`, an error of an `fc.Cohort` is a fault of that client.
+
+    Args:
+        size: clients of a slice.
+        drops: the fault policy leaves out clients that fail.
+        timeout_s: seconds that reading a client may take; None is no deadline.
     """
 
     def __init__(self, work: ClientWork, size: int, *, drops: bool, timeout_s: float | None, stop: Stop):
@@ -61,7 +66,7 @@ class ClientSource:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether all clients are in memory already, so that taking some costs neither time nor memory."""
+        """Whether all clients are in memory already, so that reading them early costs nothing."""
         return all(map(_is_in_memory, self._work.cohorts))
 
     def __enter__(self) -> Iterator[UnreadSlice]:
@@ -71,7 +76,7 @@ class ClientSource:
         self._reader.__exit__(*error)
 
     def _slices(self) -> Iterator[UnreadSlice]:
-        clients = self._side_by_side() if self._work.cohorts else (() for _ in _counted(self._work.counted))
+        clients = self._zipped() if self._work.cohorts else (() for _ in _counted(self._work.counted))
         first = self._work.cohorts[0] if self._work.cohorts else self._work.counted
         name = first.path if first is not None else ""
         for index in itertools.count():
@@ -83,13 +88,13 @@ class ClientSource:
             self._work.count.check_reading(name, self.clients)
             yield unread
 
-    def _side_by_side(self) -> Iterator[tuple]:
-        """One tuple a client."""
+    def _zipped(self) -> Iterator[tuple]:
+        """For each client the tuple of its values."""
         cohorts = [c.given if _is_in_memory(c) else self._read(c) for c in self._work.cohorts]
-        return zip(*cohorts, strict=True) if len(cohorts) == 1 else self._equally_many(cohorts)
+        return zip(*cohorts, strict=True) if len(cohorts) == 1 else self._zipped_equal(cohorts)
 
-    def _equally_many(self, cohorts: list[Iterable]) -> Iterator[tuple]:
-        """One tuple a client. Cohorts of different lengths are refused."""
+    def _zipped_equal(self, cohorts: list[Iterable]) -> Iterator[tuple]:
+        """For each client the tuple of its values. Cohorts of different lengths are refused."""
         for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
             ended = [c.path for c, value in zip(self._work.cohorts, client, strict=True) if value is _ENDED]
             if ended:
@@ -99,16 +104,16 @@ class ClientSource:
             yield client
 
     def _read(self, values: ClientValues) -> Iterator:
-        """The values of a cohort that may block or raise. After an error only an `fc.Cohort` has further clients."""
+        """The values of a cohort that may block or raise. Only an `fc.Cohort` can go on after an error."""
         iterator = iter(values.given)
-        beside = self._timeout_s is not None or stops_from_elsewhere()
+        in_thread = self._timeout_s is not None or stops_from_elsewhere()
         read = functools.partial(next, iterator, _ENDED)
         for index in itertools.count():
             try:
-                value = self._reader.call(read, self._timeout_s, self._stop, [values.given]) if beside else read()
+                value = self._reader.call(read, self._timeout_s, self._stop, [values.given]) if in_thread else read()
             except Exception as error:
                 if isinstance(error, TooLate) and not self._survives_errors(values):
-                    raise ClientError(f"client {index} was not drawn from {brief(values.given)}: {error}") from None
+                    raise ClientError(f"client {index} was not read from {brief(values.given)}: {error}") from None
                 if not self._survives_errors(values):
                     raise
                 value = _Raised(error)
@@ -125,7 +130,11 @@ def _is_in_memory(values: ClientValues) -> bool:
 
 
 def converted(values: ClientValues, index: int, given: object) -> object:
-    """A client's value as the runtime takes it."""
+    """A client's value in the runtime's form.
+
+    Raises:
+        Exception: the cohort raised this error for the client, or the conversion did.
+    """
     if isinstance(given, _Raised):
         raise given.error
     return values.converted(index, given)
@@ -135,7 +144,7 @@ _VALUES = (int, float, complex, str, bytes, np.ndarray, np.generic, tf.Tensor, C
 
 
 def may_block(values: Sequence) -> bool:
-    """Whether reading the values may run code of the user's, such as a dataset's or an `__array__` method."""
+    """Whether reading the values may run user code, such as a dataset's function or an `__array__` method."""
     if all(issubclass(kind, _VALUES) for kind in set(map(type, values))):
         return False
     return not all(isinstance(leaf, _VALUES) for leaf in tf.nest.flatten(values))
@@ -147,7 +156,7 @@ def is_read_once(client: tuple) -> bool:
 
 
 def _counted(values: ClientValues | None) -> Iterable:
-    """An iterable with one element for each client."""
+    """An iterable with one element for each client; its elements are not used."""
     if values is None:
         return ()
     return values.given if values.size is None else range(values.size)

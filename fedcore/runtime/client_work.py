@@ -1,7 +1,7 @@
-"""A client stage as executors take it: the stage with its arguments, slices of its clients, and the result of a slice.
+"""The data that executors of clients exchange: a client stage with its arguments, a slice of clients, and its result.
 
 Example: a fold over 20 clients with block=4 and call=8 runs as three slices, each with places=8: clients 0 to 7, 8 to
-15, and 16 to 19. Each gives one `SliceResult`; the merge tree joins their partials.
+15, and 16 to 19. Each slice gives a `SliceResult`; the merge tree merges their partials.
 """
 
 import functools
@@ -31,19 +31,19 @@ class ClientWork:
 
     Args:
         module: the plan.
-        digest: of the plan.
-        zero, join: stages that make and merge partials; None where the stage only keeps client values.
-        stage: the client stage, a function of the plan.
+        digest: digest of the plan.
+        zero, join: names of the stages that make and merge partials; None if the stage only keeps client values.
+        stage: name of the client stage, a function of the plan.
         broadcasts: nested tuples of tensors that every client gets.
-        cohorts: the client values, one cohort for each further parameter.
-        numbers: for each cohort the numbers of a value's leaves, among the leaves of the call's arguments.
-        keeps: the stage returns a value per client beside the partial.
-        seed: of the call; a client's seed folds its index in.
-        merge: the operation of the plan that takes the partials.
-        measured: names in the stage of what crosses to the server, where its types leave the size open.
-        counted: where the stage takes no client value, one of the call's: it says how many clients there are.
-        count: of the call's clients, as far as it is known.
-        without_rules: layouts of clients that turned out to have no batching rules; see `BatchingFallback`.
+        cohorts: client values; cohort k is the stage's parameter k after the partial and the broadcasts.
+        numbers: for each cohort the numbers of a value's leaves among the leaves of the call's arguments.
+        keeps: the stage returns a value for each client, beside the partial.
+        seed: seed of the call; a client's seed is this seed folded with the client's index.
+        merge: name of the plan's operation that merges the partials.
+        measured: names of the stage's values that clients send and whose types leave the size open.
+        counted: if the stage takes no client value, a client value of the call, which gives the number of clients.
+        count: number of the call's clients, as far as it is known.
+        without_rules: layouts for which a batching rule turned out to be missing; see `BatchingFallback`.
     """
 
     module: Module
@@ -63,13 +63,13 @@ class ClientWork:
     without_rules: set[tuple[Layout, ...]] = attrs.field(factory=set, eq=False, init=False)
 
     def __reduce__(self):
-        here_only = ("cohorts", "counted", "count", "without_rules")
-        fields = {f.name: getattr(self, f.name) for f in attrs.fields(ClientWork) if f.name not in here_only}
+        not_pickled = ("cohorts", "counted", "count", "without_rules")
+        fields = {f.name: getattr(self, f.name) for f in attrs.fields(ClientWork) if f.name not in not_pickled}
         return _without_cohorts, (fields,)
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identifies the stage, in keys of executables."""
+        """The stage's part of the keys of its executables."""
         return self.digest, self.stage
 
     @functools.cached_property
@@ -83,16 +83,20 @@ class ClientWork:
 
     @functools.cached_property
     def block(self) -> int:
-        """Clients of a block, which are folded in order."""
+        """Number of clients of a block."""
         return int(self.plan.get("block", 1))
 
     @functools.cached_property
     def width(self) -> int:
-        """Clients that a vectorised stage computes side by side."""
+        """Number of clients that a vectorised stage computes at once."""
         return int(self.plan.get("width", 1))
 
     def slice_size(self, executors: int) -> int:
-        """The clients of a slice: at most as planned, and few enough that each of so many executors gets a slice."""
+        """Number of clients of a slice: at most the plan's `call`, and small enough that every executor gets a slice.
+
+        Args:
+            executors: number of executors.
+        """
         planned = int(self.plan.get("call", self.block))
         clients = next((s for c in (*self.cohorts, self.counted) if c and (s := c.size) is not None), None)
         if executors == 1 or clients is None:
@@ -111,9 +115,10 @@ class ClientSlice:
     """The clients of one graph call.
 
     Args:
-        first: the index of its first client.
-        places: how many clients it could have: whole blocks.
-        clients: the values of each; None for a client that is left out.
+        first: index of the slice's first client.
+        places: capacity: the number of clients of a full slice, a multiple of the block size.
+        clients: for each client its values; None for a client that is left out. The last slice of a stage may have
+            fewer clients than places.
     """
 
     first: int
@@ -140,9 +145,9 @@ class ClientSlice:
 
     @functools.cached_property
     def common_layouts(self) -> tuple[Layout, ...] | None:
-        """The layouts of the present clients' sequences; None where clients differ, or have a batch without rows.
+        """The layouts of the present clients' sequences; None if clients differ, or if a batch has no rows.
 
-        A vectorised step takes a batch without rows for the end of its client.
+        A vectorised stage cannot run a batch without rows: it would take the batch for the end of its client.
         """
         sequences = [[leaf for leaf in leaves if isinstance(leaf, Columns)] for leaves in self.leaves.each]
         first = tuple([s.layout for s in sequences[0]]) if sequences else ()
@@ -152,7 +157,7 @@ class ClientSlice:
         return first
 
     def with_only(self, indices: Iterable[int]) -> "ClientSlice":
-        """The same slice; the other clients are left out."""
+        """This slice with only the clients of these indices; all other clients are left out."""
         chosen = {i - self.first for i in indices}
         return attrs.evolve(self, clients=tuple(c if i in chosen else None for i, c in enumerate(self.clients)))
 
@@ -160,7 +165,7 @@ class ClientSlice:
         return self.with_only(set(self.present).difference(indices))
 
     def halves(self) -> tuple["ClientSlice", "ClientSlice"]:
-        """The first half of its blocks, and the second."""
+        """The slices of the first half of the blocks and of the second half."""
         half = self.places // 2
         left = attrs.evolve(self, places=half, clients=self.clients[:half])
         return left, attrs.evolve(self, first=self.first + half, places=half, clients=self.clients[half:])
@@ -176,12 +181,13 @@ _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 @attrs.frozen
 class SliceResult:
-    """The outcome of a slice.
+    """The result of a slice.
 
     Args:
-        partial: of its clients; None where the stage has no fold.
-        kept: the value of each client that the stage returns, by index.
-        sent_bits: for each client the bits of what it sends, where the types leave the size open.
+        partial: partial of the slice's clients; None if the stage has no fold.
+        kept: client index -> the value that the stage returns for this client.
+        sent_bits: client index -> sizes in bits of the values that the client sends and whose types leave the size
+            open, int64 [n].
     """
 
     partial: object

@@ -1,13 +1,17 @@
-"""Runs a client stage: a `ClientWork` goes in; the merged partial and the clients' kept values come out.
+"""Runs a client stage.
 
-The cohort is cut into slices of whole blocks. For each slice a worker thread reads the clients' values and has a
-`SliceExecutor` compute a partial; a binary tree over the slices' indices merges the partials.
+In:  a `ClientWork`.
+Out: the merged partial, and the list of the clients' kept values.
 
-Example: a sum over 20 clients in slices of 8 on two devices. Device 0 computes the partials of the clients 0 to 7 and
-16 to 19, device 1 that of 8 to 15. The tree merges the first two, then the result with the third, which gives
-`(partial, [])`. A stage that returns a value per client gives those as the list, with None for a client that failed.
+The cohort is cut into slices of whole blocks. For each slice a worker thread reads the clients' values, and a
+`SliceExecutor` computes a partial. A binary tree over the slices' indices merges the partials.
 
-Each policy is a class of its own, and each wraps a function from a `ClientSlice` to a `SliceResult`:
+Example: a sum over 20 clients in slices of 8 on two devices. Device 0 computes the partials of clients 0 to 7 and of
+clients 16 to 19, device 1 the partial of clients 8 to 15. The tree merges the partials of slices 0 and 1, and then
+their result with the partial of slice 2. The result is `(partial, [])`. If the stage returns a value per client, the
+list has these values, and None for each client that failed.
+
+Each policy is a separate class or function. It wraps a function from a `ClientSlice` to a `SliceResult`:
 
 | policy | class | in |
 |---|---|---|
@@ -17,7 +21,7 @@ Each policy is a class of its own, and each wraps a function from a `ClientSlice
 | memory: smaller slices, fewer calls at once | `FittingSlices`, `DeviceMemory` | memory.py |
 | deadline of a graph call | `deadline` | deadlines.py |
 
-The first two are here, for every kind of executor; `DeviceStage` has the others.
+This module applies the first two, for every kind of executor; `DeviceStage` applies the other policies.
 """
 
 import functools
@@ -46,28 +50,29 @@ class SlicedClientsExecutor:
     """An `fc.runtime.ClientsExecutor` over a pool of slice executors: devices, processes, other machines.
 
     Guarantees:
-      - Threads: `threads_each` for each slice executor, made when first needed and never more, whatever the cohort.
-        With a deadline, beside them two for each slice that runs, and one that reads the cohort. Where all threads of
-        an executor read clients' data with code of the user's, one more for each further call that runs, such as those
-        that this code makes: reading never waits for a worker that it holds.
-      - Code of the user's that blocks is left behind with its thread when its call is stopped or its deadline passes,
-        and another thread takes its place; the report names it. After `MAX_BLOCKED` no more such code is run.
-      - Memory: as many slices in flight as there are threads. Clients are taken in the calling thread, when a thread is
-        free; clients of a list one slice ahead, since they are in memory anyway.
-      - Bits: a block folds its clients in order and partials merge in a tree over indices. So the result does not
+      - Threads: at most `threads_each` for each slice executor, made when first needed, whatever the size of the
+        cohort. A deadline needs two more threads for each slice in flight, and one that reads the cohort. If user code
+        that reads clients' data occupies all threads of an executor, every further call, such as a call that this
+        code makes, gets one more thread. So user code never waits for the thread that it occupies.
+      - User code that blocks is abandoned with its thread when its call is stopped or its deadline passes. A new thread
+        takes its place, and the report names the abandoned thread. After `MAX_BLOCKED` such threads, calls refuse to
+        run user code that may block.
+      - Memory: as many slices in flight as there are threads. The calling thread reads the clients of a slice when a
+        worker thread is free. Clients of a list are read one slice ahead, since they are in memory anyway.
+      - Bits: a block folds its clients in order, and partials merge in a tree over indices. So the result does not
         depend on the number of executors and threads, on the order of completion, or on earlier failures.
-      - Slice i goes to executor i modulo their number, or if that is busy to the next one that is free. Where the size
-        of the cohort is known, slices are small enough that every executor gets one.
-      - A failure that is raised stops the reading of clients and the slices in flight; it is the first failure.
+      - Slice i goes to executor i modulo the number of executors; if this executor is busy, to the next free executor.
+        If the size of the cohort is known, slices are small enough that every executor gets a slice.
+      - The first failure that is raised stops the reading of clients and the slices in flight.
 
     Args:
-        executors: run the slices.
+        executors: the slice executors.
         threads_each: slices in flight on each executor.
         merging: the device of this process that makes zeros and merges partials. Default: the first GPU, else the
             first CPU.
-        on_client_failure: None raises; else what `fc.runtime.drop()` gives.
-        client_timeout_s: seconds that a client may take to give its data; None is no deadline. The executors keep the
-            deadline of the graphs.
+        on_client_failure: the result of `fc.runtime.drop()`; None raises ClientError.
+        client_timeout_s: seconds that reading a client's data may take; None is no deadline. The deadline of graph
+            calls is the executors' concern.
     """
 
     def __init__(
@@ -91,12 +96,12 @@ class SlicedClientsExecutor:
         self._merging = merging
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
-        """The merged partial (None without a fold) and the kept values by client (empty without any)."""
+        """The merged partial (None without a fold), and the list of kept values, one for each client (else empty)."""
         return _Run(self, work, report, stop).result()
 
     @functools.cached_property
     def merging(self) -> DeviceSliceExecutor:
-        """Makes zeros and merges partials."""
+        """The executor that makes zeros and merges partials."""
         return self._merging or DeviceSliceExecutor()
 
     def close(self) -> None:
@@ -106,10 +111,10 @@ class SlicedClientsExecutor:
 
 
 class LocalClientsExecutor(SlicedClientsExecutor):
-    """The devices of this process. The first one makes zeros and merges partials, too.
+    """A clients executor over devices of this process. The first device also makes zeros and merges partials.
 
     Guarantees:
-      - Bits do not depend on the parts in which slices had to run to fit into a device's memory.
+      - Bits do not depend on the parts into which slices are divided to fit into a device's memory.
     """
 
     def __init__(
@@ -154,7 +159,7 @@ class _Run:
         self.reader = SliceReader(work, size, self.faults, stack.slices, report, stop, timeout_s)
 
     def result(self) -> tuple[object, list]:
-        # Of several executors the first free one takes the next slice, so none is taken ahead.
+        # Several executors compete for the next slice, so a slice is not assigned to an executor ahead of time.
         ahead = int(self.source.is_in_memory and len(self.executors) == 1)
         with self.source as slices:
             dispatch(slices, self._run_slice, self.workers, self.stop, ahead=ahead)
@@ -173,7 +178,7 @@ class _Run:
         return self.partials.zero() if partial is ABSENT else partial
 
     def _run_slice(self, number: int, unread: UnreadSlice) -> None:
-        """Runs a slice on the executor of that number."""
+        """Runs a slice on executor `number`."""
         name = self.executors[number].name
         last = unread.first + len(unread.clients) - 1
         with self.report.span("block", self.work.stage, device=name, block=unread.index, clients=[unread.first, last]):
@@ -186,7 +191,7 @@ class _Run:
         self.report.ran(self.work.stage, name, unread.first, last)
 
     def _measure(self, result: SliceResult) -> None:
-        """Tells the report what clients sent, where the plan's types leave its size open."""
+        """Adds to the report the bits of sent values whose types leave the size open."""
         if self.work.merge is not None and self.work.measured:
             for bits in result.sent_bits.values():
                 self.report.measure(self.work.merge, bits.tolist())

@@ -10,10 +10,10 @@ from fedcore.runtime.stopping import Stop, Stopped
 
 @contextlib.contextmanager
 def deadline(stop: Stop, seconds: float) -> Iterator[Stop]:
-    """The stop of a graph call that runs inside, which is cancelled after so many seconds.
+    """Gives the `Stop` for a graph call in the `with` block, and cancels it after the given seconds.
 
     Raises:
-        TooLate: the graph call was cancelled for its deadline.
+        TooLate: the graph call was cancelled by its deadline.
     """
     with stop.inner() as within:
         timer = threading.Timer(seconds, within.cancel)

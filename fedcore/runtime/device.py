@@ -1,4 +1,4 @@
-"""One device: tensors are put on it, and executables run there."""
+"""One device: copies tensors to it, and runs executables on it."""
 
 import functools
 import weakref
@@ -14,7 +14,7 @@ from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.stopping import Stop
 
 MAX_PACKED_BYTES = 512 << 20
-"""Size of the cache of packed client data on a device, for clients that come again."""
+"""Size of a device's cache of packed client data, for clients that take part in several calls."""
 
 MAX_NUMBERS = 256
 """Entries of the cache of scalars on a device."""
@@ -24,8 +24,8 @@ class DeviceExecutor:
     """Runs executables on one device.
 
     Args:
-        device: its name in TensorFlow.
-        functions: the executables of the whole stack.
+        device: name of the device in TensorFlow.
+        functions: cache of executables, shared by all devices of a runtime.
     """
 
     def __init__(self, device: str, functions: ExecutableCache | None = None):
@@ -33,11 +33,11 @@ class DeviceExecutor:
         self.functions = functions or ExecutableCache()
         self.packed = packing_cache(MAX_PACKED_BYTES)
         self._suffix = device.removeprefix("/")
-        self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # a state has scalars, most of which do not change
+        self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # most scalars of a server state do not change
         self._ready: weakref.WeakSet[Realized] = weakref.WeakSet()
 
     def put(self, tensors: Sequence) -> list[tf.Tensor]:
-        """The tensors on this device. A tensor that is on it already is not copied."""
+        """The tensors on this device. A tensor that is already on the device is not copied."""
         with tf.device(self.device):
             return [self._here(t) for t in tensors]
 
@@ -49,14 +49,14 @@ class DeviceExecutor:
         return tf.convert_to_tensor(value)
 
     def get_ready(self, function: Realized, tensors: Sequence) -> None:
-        """Compiles the function for this device, once, so that a deadline does not count the compilation."""
+        """Compiles the function for this device once, so that the compilation does not count against a deadline."""
         if function not in self._ready:
             with tf.device(self.device):
                 function.get_ready(tensors)
             self._ready.add(function)
 
     def call(self, function: Realized, tensors: Sequence, stop: Stop) -> tuple:
-        """The function's result. The graph call is cancelled when `stop` is."""
+        """The function's result. Cancelling `stop` cancels the graph call."""
         with tf.device(self.device), stop.running() as cancellation:
             return function(tensors, cancellation)
 
@@ -66,7 +66,7 @@ def _number(dtype: np.dtype, data: bytes) -> tf.Tensor:
 
 
 def default_devices() -> list[str]:
-    """The logical devices that clients run on by default: all GPUs, or all CPUs if there is no GPU."""
+    """The default client devices: all logical GPUs, or all logical CPUs if there is no GPU."""
     return [d.name for d in tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")]
 
 

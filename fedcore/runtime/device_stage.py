@@ -1,4 +1,4 @@
-"""One client stage on one device: slices, and the zero and the merge of partials."""
+"""A client stage on one device: runs slices, makes the partial of no clients, and merges partials."""
 
 import functools
 import os
@@ -25,14 +25,15 @@ from fedcore.runtime.stopping import Stop
 class DeviceStage:
     """Runs slices of one client stage on one device.
 
-    Slices go through the policies of the device: `BatchingFallback` where the stage is vectorised, then
-    `FittingSlices`, then for each graph call `DeviceMemory.run` and the deadline.
+    Policies wrap each other, outermost first: `BatchingFallback` (only if the stage is vectorised), `FittingSlices`,
+    and for each graph call `DeviceMemory.run` and `deadline`.
 
     Guarantees:
-      - Bits: the same for a slice that runs whole, in halves, or client by client because of memory.
-      - The broadcasts are put on the device once.
+      - Bits do not depend on whether memory allows a slice to run whole, in halves, or client by client.
+      - The broadcasts are copied to the device once.
 
     Args:
+        memory: the memory limits of the device.
         timeout_s: seconds that a client's graph may take; None is no deadline.
     """
 
@@ -64,7 +65,7 @@ class DeviceStage:
         return FittingSlices(self._work, self._memory, whole, one_by_one, self._join, name, self._report.note)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
-        """The result of a slice with one client or more present."""
+        """The result of a slice with at least one present client."""
         return self._run(clients)
 
     def zero(self) -> object:
@@ -72,7 +73,7 @@ class DeviceStage:
         return self._loop(ClientSlice(0, 0, ())).partial
 
     def merge(self, left: object, right: object) -> object:
-        """The partial of the clients of two partials, of which the left has the lower indices."""
+        """The merge of two partials. The clients of `left` have lower indices than the clients of `right`."""
         work, device, join = self._work, self._device, self._work.join
         if join is None:
             raise FedcoreError(f"@{work.stage} keeps client values only: it has no partials to merge")
@@ -94,7 +95,7 @@ class DeviceStage:
         return SliceResult(self._call(clients, function, [*self._on_device(), *tensors]))
 
     def _vectorised_one_by_one(self, clients: ClientSlice) -> SliceResult:
-        """The result of `_vectorised` for one block, a graph call for each client."""
+        """The result of `_vectorised` for one block, by a graph call for each client."""
         partial = self.zero()
         first, last = clients.present[0], clients.present[-1]
         for index in clients.present:
@@ -105,9 +106,13 @@ class DeviceStage:
         return SliceResult(partial)
 
     def _loop(self, clients: ClientSlice, before: object = None) -> SliceResult:
-        """One graph call that folds the clients one after another, onto a partial where there is one."""
+        """One graph call that folds the clients one after another.
+
+        Args:
+            before: the partial that the fold starts from. Default: the zero.
+        """
         work = self._work
-        function, seeds, tensors = loop_call(work, self._device, clients, continues=before is not None)
+        function, seeds, tensors = loop_call(work, self._device, clients, from_partial=before is not None)
         carried = [] if before is None else flatten(before)
         out = self._call(clients, function, [seeds, *self._on_device(), *tensors, *carried])
         sent = dict(zip(clients.present, out[-1].numpy(), strict=True)) if work.measured else {}
@@ -117,7 +122,7 @@ class DeviceStage:
         return SliceResult(out[0], kept, sent)
 
     def _loop_one_by_one(self, clients: ClientSlice) -> SliceResult:
-        """The result of `_loop` for one block, a graph call for each client."""
+        """The result of `_loop` for one block, by a graph call for each client."""
         whole = SliceResult(None)
         for index in clients.present:
             one = self._loop(clients.with_only([index]), whole.partial)
@@ -125,7 +130,7 @@ class DeviceStage:
         return whole
 
     def _client_by_client(self, clients: ClientSlice) -> SliceResult:
-        """Loops of one client each; their partials merge as a tree, first those of a block."""
+        """A `_loop` for each client. Partials merge in a tree: first within each block, then across blocks."""
         if clients.places > self._work.block:
             return in_halves(clients, self._client_by_client, self._join)
         tree = MergeTree(self.merge)
@@ -135,7 +140,7 @@ class DeviceStage:
         return SliceResult(tree.result())
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
-        """One graph call, within the deadline of its clients."""
+        """One graph call, within the sum of its clients' deadlines."""
         if self._timeout_s is None:
             call = functools.partial(self._device.call, function, tensors, self._stop)
         else:
@@ -151,7 +156,7 @@ class DeviceStage:
             return self._device.call(function, tensors, stop)
 
     def _note_fewer(self, fewer: int) -> None:
-        self._report.note(f"{self._device.device} ran out of memory: calls there at once: {fewer}")
+        self._report.note(f"{self._device.device} ran out of memory: at most {fewer} of its calls run at once now")
 
     def _on_device(self) -> list[tf.Tensor]:
         """The broadcasts on the device."""
@@ -165,8 +170,8 @@ class DeviceSliceExecutor:
     """An `fc.runtime.SliceExecutor`: runs slices on a device of this process.
 
     Args:
-        device: its name, such as `CPU:0`, or an executor for it. Default: the first GPU, else the first CPU.
-        memory: limits, where several executors share a device.
+        device: name of the device, such as `CPU:0`, or a `DeviceExecutor`. Default: the first GPU, else the first CPU.
+        memory: the memory limits, shared by executors of one device. Default: new limits.
         timeout_s: seconds that a client's graph may take; None is no deadline.
     """
 
@@ -184,8 +189,8 @@ class DeviceSliceExecutor:
         self._timeout_s = timeout_s
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> DeviceStage:
-        """Runs slices of one client stage."""
+        """The function that runs slices of a client stage; it also has `zero` and `merge` of partials."""
         return DeviceStage(work, self.device, self._memory, report, stop, self._timeout_s)
 
     def close(self) -> None:
-        """Ends nothing: the executor has no threads."""
+        """Does nothing: the executor has no threads."""

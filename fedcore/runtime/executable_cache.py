@@ -9,13 +9,13 @@ MAX_EXECUTABLES = 128
 
 
 class ExecutableCache(LruCache[Hashable, Realized]):
-    """The executables of a stack, for all its devices: TensorFlow places a function where it is called.
+    """The executables of a runtime, shared by its devices: TensorFlow runs a function on the device of its call.
 
     Guarantees:
-      - Those of `LruCache`.
+      - The guarantees of `LruCache`.
       - A client stage has one executable for each shape of a slice's data (layouts, whether all clients take equally
-        many steps, whether that is one step) and each slice size. Sizes are a power of two of blocks, at most the
-        plan's. So new cohort sizes soon need no new executable, and another device never does.
+        many steps, whether they take a single step) and each slice size. A slice size is a power of two of blocks, at
+        most the plan's `call`. So new cohort sizes need few new executables, and another device needs none.
     """
 
     def __init__(self, max_functions: int = MAX_EXECUTABLES):

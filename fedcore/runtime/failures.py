@@ -1,4 +1,4 @@
-"""Texts of TensorFlow's errors for the user."""
+"""Translates TensorFlow's error messages for the user."""
 
 import contextlib
 import re
@@ -18,14 +18,14 @@ _LABEL = re.compile(r"Received a label value of (-?\d+) which is outside the val
 
 
 def reason(error: Exception) -> str:
-    """The text of an error without TensorFlow's names of nodes."""
+    """The message of an error, without TensorFlow's node names."""
     if isinstance(error, tf.errors.OpError):
         return _LABEL.sub(_about_label, _NAMES_OF_TENSORFLOW.sub("", error.message))
     return str(error) if isinstance(error, FedcoreError) else f"{type(error).__name__}: {error}"
 
 
 def _about_label(found: re.Match) -> str:
-    """The error of a sparse cross-entropy without its list of labels, which includes padding."""
+    """The message for a sparse cross-entropy's bad label. TensorFlow's list of labels is left out: it has padding."""
     label, units = map(int, found.groups())
     return (
         f"a label is {label}, but the predictions have {units} classes, for the labels 0 to {units - 1}; give the "
@@ -35,12 +35,12 @@ def _about_label(found: re.Match) -> str:
 
 @contextlib.contextmanager
 def failures_of(module: Module, stage: str) -> Iterator[None]:
-    """Translates TensorFlow's errors of a stage at the server, or of a merge.
+    """Translates TensorFlow's errors of a server stage or of a merge.
 
     ResourceExhaustedError and CancelledError pass through.
 
     Raises:
-        ExecutionError: TensorFlow's text, the stage, and the user's line of its last operation.
+        ExecutionError: with TensorFlow's message, the stage, and the user's line of the stage's last operation.
     """
     try:
         yield

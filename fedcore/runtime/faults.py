@@ -1,4 +1,4 @@
-"""Clients that fail: they are run again, and then raise or are dropped."""
+"""The fault policy: clients that fail run again, and are then dropped, or raise ClientError."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from fedcore.runtime.stopping import Stopped
 from fedcore.scalars import python_scalar
 
 SHOWN = 3
-"""Reasons that the error of a missed quorum lists."""
+"""Number of reasons that the error of a missed quorum lists."""
 
 
 @attrs.frozen
@@ -27,20 +27,20 @@ class Drop:
 
 
 def drop(min_fraction: float = 0.5, max_retries: int = 1) -> Drop:
-    """Leaves clients out that fail, for `fc.runtime.local(on_client_failure=...)`.
+    """The policy that drops (leaves out) clients that fail, for `fc.runtime.local(on_client_failure=...)`.
 
-    A client fails when its graph fails, when its value does not convert, when it passes `client_timeout_s`, when it
-    alone does not fit into the device's memory, or when a float that it contributes or returns is not finite. Its
-    contribution is the partial of a fold over this client alone, so a metric that is NaN for a client without examples
-    counts as a failure. A client that is left out keeps its index and contributes nothing to this stage and to later
-    stages of the call; a list with one value per client has None for it. `last_report().dropped` has the reason for
-    each client that was left out.
+    A client fails if its graph fails, if its value does not convert, if it exceeds `client_timeout_s`, if it alone does
+    not fit into the device's memory, or if a float that it contributes or returns is not finite. Its contribution is
+    the partial of a fold over this client alone. So a metric that is NaN for a client without examples is a failure.
+
+    A dropped client keeps its index and contributes nothing to this stage and to later stages of the call. A result
+    with one value per client has None for it. `last_report().dropped` has the reason for each dropped client.
 
     Args:
-        min_fraction: the fraction of clients, 0 to 1, that must be left; else the call raises ClientError.
+        min_fraction: the fraction of clients, 0 to 1, that must not fail; else the call raises ClientError.
         max_retries: how often a client that fails is tried again. Data that can be read only once are not read again.
     Raises:
-        FedcoreError: a number is out of its range.
+        FedcoreError: an argument is out of its range.
     Example:
         >>> fc.runtime.local(on_client_failure=fc.runtime.drop(min_fraction=0.8), client_timeout_s=60)
     """
@@ -53,7 +53,7 @@ def drop(min_fraction: float = 0.5, max_retries: int = 1) -> Drop:
 
 
 class ClientOutOfMemory(ClientError, tf.errors.ResourceExhaustedError):
-    """One client alone does not fit into the memory of an idle device."""
+    """A single client does not fit into the memory of an idle device."""
 
     def __init__(self, message: str):
         tf.errors.ResourceExhaustedError.__init__(self, None, None, message)
@@ -63,14 +63,15 @@ class ClientOutOfMemory(ClientError, tf.errors.ResourceExhaustedError):
 
 
 class FaultPolicy:
-    """Runs slices of one client stage again where clients fail, and finds those clients.
+    """Finds the clients of a slice that fail, and runs the slice again without them.
 
     Guarantees:
-      - A slice that fails runs again client by client, only then, and once more without the clients that fail alone.
-      - Every such attempt either leaves a client out or uses one of the policy's retries, so it ends.
+      - Only a slice that fails runs again: first client by client, then as a slice without the clients that failed
+        alone.
+      - Each attempt drops a client or uses one of the policy's retries, so the number of attempts is bounded.
 
     Args:
-        policy: None raises ClientError, which names the client.
+        policy: the policy of `drop()`; None raises ClientError, which names the client.
     """
 
     def __init__(self, policy: Drop | None, report: Report):
@@ -83,7 +84,7 @@ class FaultPolicy:
         return self._policy is not None
 
     def survivors(self, run: Callable[[ClientSlice], SliceResult], clients: ClientSlice) -> SliceResult | None:
-        """The result of the clients that do not fail; None where all do."""
+        """The result of the clients that do not fail; None if all clients fail."""
         tries = self._retries
         while present := clients.present:
             try:
@@ -109,7 +110,7 @@ class FaultPolicy:
         return None
 
     def _failing_alone(self, run: Callable[[ClientSlice], SliceResult], clients: ClientSlice) -> dict[int, Exception]:
-        """The clients of a slice that fail alone; only the first of them where the policy is to raise."""
+        """Index -> error of the clients of a slice that fail alone; only the first such client if failures raise."""
         failed: dict[int, Exception] = {}
         for index in clients.present:
             error = self._error_of(run, clients.with_only([index]))
@@ -120,7 +121,7 @@ class FaultPolicy:
         return failed
 
     def _error_of(self, run: Callable[[ClientSlice], SliceResult], client: ClientSlice) -> Exception | None:
-        """The error of the last try; None where a try succeeds."""
+        """The error of the last try; None if a try succeeds."""
         found: Exception | None = None
         for _ in range(1 + self._retries):
             try:
@@ -134,13 +135,14 @@ class FaultPolicy:
         return found
 
     def unreadable(self, index: int, error: Exception, *, reads: int, once: bool) -> bool:
-        """Whether a client is left out whose value could not be read; else it is to be read again.
+        """Whether a client whose value could not be read is dropped; if not, the caller reads the value again.
 
         Args:
-            reads: how many times its value was read.
+            reads: how many times the value was read.
             once: the value can be read only once.
         Raises:
-            ClientError: the policy is to raise; a mismatch, which says where in the argument, is raised as it is.
+            ClientError: there is no policy `drop()`. A FedcoreError other than TooLate is raised as it is: it names the
+                argument already.
         """
         if reads <= self._retries and not once:
             return False
@@ -150,10 +152,10 @@ class FaultPolicy:
         return True
 
     def _failed(self, index: int, error: Exception) -> None:
-        """Leaves a client out of this call.
+        """Drops a client from this call.
 
         Raises:
-            ClientError: the policy is to raise.
+            ClientError: there is no policy `drop()`.
         """
         if self.drops:
             self._report.dropped[index] = reason(error)
@@ -164,7 +166,7 @@ class FaultPolicy:
         raise ClientError(message) from (None if isinstance(error, tf.errors.OpError) else error)
 
     def check_quorum(self, clients: int) -> None:
-        """Raises ClientError if too few of the clients are left."""
+        """Raises ClientError if too few of the call's clients did not fail."""
         dropped = self._report.dropped
         if self._policy is None or clients - len(dropped) >= self._policy.min_fraction * clients:
             return
@@ -173,5 +175,5 @@ class FaultPolicy:
         more = f"\n  and {len(dropped) - len(first)} more" if len(dropped) > len(first) else ""
         raise ClientError(
             f"{len(dropped)} of {clients} clients failed, but min_fraction={self._policy.min_fraction:g} of them "
-            f"must be left{reasons}{more}"
+            f"must not fail{reasons}{more}"
         )

@@ -1,4 +1,4 @@
-"""The finite check: a slice whose result holds a float that is NaN or infinite fails."""
+"""The finite check: a slice fails if a float of its result is NaN or infinite."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,16 +14,16 @@ class NotFinite(FedcoreError):
     """The result of a slice holds floats that are not finite.
 
     Args:
-        result: of the slice.
+        result: the slice's result.
     """
 
     def __init__(self, result: SliceResult):
         self.result = result
-        super().__init__("what it contributes is not finite")
+        super().__init__("its contribution is not finite")
 
 
 def checked_finite(run: Callable[[ClientSlice], SliceResult]) -> Callable[[ClientSlice], SliceResult]:
-    """`run`, which raises NotFinite where a float of the result is not finite."""
+    """A function that calls `run`, and raises NotFinite if a float of the result is not finite."""
 
     def checked(clients: ClientSlice) -> SliceResult:
         result = run(clients)
@@ -35,13 +35,13 @@ def checked_finite(run: Callable[[ClientSlice], SliceResult]) -> Callable[[Clien
 
 
 def are_finite(tensors: Iterable) -> bool:
-    """Whether all floats are finite. Values that are no tensors of floats count as finite."""
+    """Whether all float tensors are finite. Other values count as finite."""
     return all(_is_finite(t) for t in tensors if isinstance(t, tf.Tensor) and t.dtype.is_floating)
 
 
 def _is_finite(floats: tf.Tensor) -> bool:
     try:
-        array = np.asarray(memoryview(floats))  # two calls of TensorFlow take ten times as long
-    except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not ours
+        array = np.asarray(memoryview(floats))  # ten times as fast as two TensorFlow operations
+    except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not mapped
         return bool(tf.reduce_all(tf.math.is_finite(floats)))
     return bool(np.isfinite(array).all())

@@ -1,4 +1,4 @@
-"""Processes made by `os.fork`: TensorFlow's threads and the runtime's own stay behind in the parent."""
+"""Processes made by `os.fork`: the threads of TensorFlow and of the runtime exist in the parent only."""
 
 import os
 
@@ -17,7 +17,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def check_not_forked() -> None:
-    """Raises FedcoreError in a process that was forked after TensorFlow had started: a call would wait for ever."""
+    """Raises FedcoreError in a process that was forked after TensorFlow had started: a call would hang."""
     if _is_forked:
         raise FedcoreError(
             "this process was forked from one in which TensorFlow had started, whose threads it lacks: a call would "

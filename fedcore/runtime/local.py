@@ -1,4 +1,4 @@
-"""The local runtime: a server device, and an executor of clients, by default over this machine's devices."""
+"""The local runtime: a server device and a clients executor, by default over this machine's devices."""
 
 import functools
 import os
@@ -29,18 +29,18 @@ from fedcore.types import FederatedType, StructType, Type
 
 
 class LocalRuntime:
-    """Runs plans: the server's stages on a device of this process, the clients' stages by a `ClientsExecutor`.
+    """Runs plans: server stages on a device of this process, client stages by a `ClientsExecutor`.
 
     Guarantees:
-      - Threads are fixed when the runtime is made: `workers_per_device` for each client device, one for the server.
-      - Same plan, arguments and seed: same bits, for any number of workers and devices of one kind.
+      - The numbers of threads are fixed when the runtime is made: one for the server, and the executor's.
+      - Equal plans, arguments and seeds give equal bits, for any number of workers and of devices of one kind.
 
     Args:
-        server: runs the server's stages.
-        clients: runs the clients' stages; closed with the runtime.
-        plan_options: of the pass `plan`; they stand in the plans that are made for this runtime.
-        notes: for every report.
-        default_num_clients: of calls without client arguments; None is not known.
+        server: runs the server stages.
+        clients: runs the client stages; closed with the runtime.
+        plan_options: options of the pass `plan`, for plans that are compiled for this runtime.
+        notes: notes that every report gets.
+        default_num_clients: number of clients of a call without client arguments; None if it is not known.
     """
 
     compiles = True
@@ -61,12 +61,12 @@ class LocalRuntime:
 
     @property
     def client_devices(self) -> list[DeviceExecutor]:
-        """The devices of this process that run clients; none where another executor does."""
+        """The devices of this process that run clients; empty if the clients executor has no such devices."""
         return getattr(self._clients, "devices", [])
 
     def run(self, module: Module, arguments: list, report: Report):
-        """The result of a planned module, in the containers that its type names."""
-        if not tf.executing_eagerly():  # a signal handler that came while a graph was traced
+        """The result of a planned module, in the containers of its type."""
+        if not tf.executing_eagerly():  # the caller is a signal handler that runs while a graph is traced
             with tf.init_scope():
                 return self.run(module, arguments, report)
         for note in self._notes:
@@ -109,46 +109,42 @@ def local(
     """The runtime over this machine's devices.
 
     Args:
-        server_device: where the server's stages run, such as `"GPU:0"` or a `tf.config.LogicalDevice`. Default: the
-            first GPU, else the first CPU.
-        client_devices: where clients run. Default: every logical device of the kind of which the first is the default.
-        workers_per_device: calls in flight on each client device. Default: the machine's cores, shared out.
-        block_size: clients of a block, which are folded in order: it fixes the bits. Default: 8 for vectorised stages,
-            else 1.
-        vectorize: the number of clients that one graph computes side by side, 2 or more; False for none. Default: by
+        server_device: device of the server stages, such as `"GPU:0"` or a `tf.config.LogicalDevice`. Default: the first
+            GPU, else the first CPU.
+        client_devices: devices of the client stages. Default: all logical GPUs, or all CPUs if there is no GPU.
+        workers_per_device: calls in flight on each client device. Default: the machine's cores divided by the devices.
+        block_size: clients of a block, which are folded in order; it decides the bits. Default: 8 for vectorised
+            stages, else 1.
+        vectorize: number of clients that one graph computes at once, 2 or more; False for none. Default: decided by
             shapes.
-        xla: True has XLA compile client stages without convolutions, loops and random numbers; without vectorisation,
-            again for every size of a batch. Default: none, since it gains nothing on CPUs; `fedcore tune` measures it.
-        intra_op_threads: threads of one operation, in the whole process; they decide bits. Default:
-            FEDCORE_INTRA_OP_THREADS, else 1. A number that was set before fedcore was imported, or that TensorFlow has
-            started with, stays: the report says so.
-        deterministic: asks TensorFlow for operations that give the same bits on a GPU in every run, slower ones; this
+        xla: True compiles client stages without convolutions, loops and random numbers by XLA; a stage that is not
+            vectorised, again for every size of a batch. Default: False, since XLA gains nothing on CPUs; `fedcore tune`
+            measures it.
+        intra_op_threads: threads of one operation, in the whole process; the number decides bits. Default:
+            FEDCORE_INTRA_OP_THREADS, else 1. A number that was set before the import of fedcore, or that TensorFlow has
+            started with, is not changed; the report then has a note.
+        deterministic: asks TensorFlow for operations that give equal bits in every run on a GPU. They are slower. This
             holds for the whole process.
-        on_client_failure: `"raise"` raises ClientError, which names the client; floats that are not finite are no
-            failure. `fc.runtime.drop()` leaves clients out that fail.
-        client_timeout_s: the seconds that a client may take to give its data, and again to run. The clients of one
-            graph call share their seconds; if these are not enough, each client runs alone with its own. Tracing and
-            compiling a graph do not count. A graph that takes longer is cancelled; Python code that still waits for
-            data cannot be ended, and its thread is named. Default: no deadline.
-        default_num_clients: the number of clients of a computation that has values at CLIENTS, but no client value
-            among its arguments. Default: such a call is an error.
-        clients_executor: runs the clients' stages, in place of devices of this process: `client_devices`,
-            `workers_per_device`, `on_client_failure` and `client_timeout_s` are then the executor's. Closed with the
-            runtime. Default: the devices of this process.
+        on_client_failure: `"raise"` raises ClientError, which names the client; a float that is not finite is then no
+            failure. `fc.runtime.drop()` drops clients that fail.
+        client_timeout_s: seconds that reading a client's data may take, and seconds that its graph may take. The
+            clients of one graph call have the sum of their seconds; if the call exceeds it, each client runs alone.
+            Tracing and compiling do not count. A graph that exceeds its seconds is cancelled. Python code that still
+            waits for data cannot be ended; the message names its thread. Default: no deadline.
+        default_num_clients: number of clients of a computation that has values at CLIENTS, but no client value among
+            its arguments. Default: such a call is an error.
+        clients_executor: runs the client stages instead of devices of this process. The executor then decides devices,
+            workers, failures and deadlines: `client_devices`, `workers_per_device`, `on_client_failure` and
+            `client_timeout_s` are refused. It is closed with the runtime. Default: the devices of this process.
     Raises:
-        FedcoreError: a setting is out of its range; the message gives the range.
+        FedcoreError: a setting is out of its range; the message has the range.
         TypeMismatch: `clients_executor` is no `fc.runtime.ClientsExecutor`.
     Example:
         >>> with fc.use(fc.runtime.local(workers_per_device=4)): ...
     """
     if clients_executor is not None:
         check_clients_executor(clients_executor)
-        _check_left_to_executor(
-            client_devices=client_devices,
-            workers_per_device=workers_per_device,
-            on_client_failure=None if on_client_failure == "raise" else on_client_failure,
-            client_timeout_s=client_timeout_s,
-        )
+        _check_left_to_executor(client_devices, workers_per_device, on_client_failure, client_timeout_s)
     if workers_per_device is not None:
         workers_per_device = whole_number("workers_per_device", workers_per_device, at_least=1)
     if client_devices is not None and (isinstance(client_devices, str) or not list(client_devices)):
@@ -156,10 +152,7 @@ def local(
     if default_num_clients is not None:
         default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
     options = _plan_options(python_scalar(block_size), python_scalar(vectorize), python_scalar(xla))
-    policy = _policy(on_client_failure)
-    client_timeout_s = python_scalar(client_timeout_s)
-    if client_timeout_s is not None and (not isinstance(client_timeout_s, int | float) or not client_timeout_s > 0):
-        raise FedcoreError(f"client_timeout_s is a number of seconds greater than 0, not {brief(client_timeout_s)}")
+    policy, timeout_s = _policy(on_client_failure), _timeout_s(client_timeout_s)
     note = set_intra_op_threads(intra_op_threads)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -169,25 +162,31 @@ def local(
         names = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
         workers = workers_per_device or default_workers(len(names))
         devices = [DeviceExecutor(name, executables) for name in names]
-        clients_executor = LocalClientsExecutor(devices, workers, policy, client_timeout_s)
+        clients_executor = LocalClientsExecutor(devices, workers, policy, timeout_s)
     notes = [note] if note else []
     return LocalRuntime(DeviceExecutor(server, executables), clients_executor, options, notes, default_num_clients)
 
 
-def _check_left_to_executor(**settings) -> None:
-    """Refuses settings of clients where a clients executor is given."""
+def _check_left_to_executor(client_devices, workers_per_device, on_client_failure, client_timeout_s) -> None:
+    """Refuses the settings that a clients executor decides."""
+    settings = {
+        "client_devices": client_devices,
+        "workers_per_device": workers_per_device,
+        "on_client_failure": None if on_client_failure == "raise" else on_client_failure,
+        "client_timeout_s": client_timeout_s,
+    }
     given = [name for name, value in settings.items() if value is not None]
     if given:
         raise FedcoreError(f"{' and '.join(given)}: clients_executor is given, so its own settings hold for clients")
 
 
 def default_workers(devices: int) -> int:
-    """The workers of each of so many client devices: the machine's cores, shared out."""
+    """The default number of workers of a client device: the machine's cores divided by the number of devices."""
     return max(1, (os.cpu_count() or 1) // devices)
 
 
 def _plan_options(block_size: Any, vectorize: Any, xla: Any) -> dict[str, object]:
-    """Options of the pass `plan`, without those that are left to it."""
+    """Options of the pass `plan`; a setting `"auto"` gives no option."""
     block = _is_auto(block_size) or (_is_whole(block_size) and block_size >= 1)
     if not block:
         raise FedcoreError(f"block_size is 'auto' or a number of clients, 1 or more, not {brief(block_size)}")
@@ -216,6 +215,13 @@ def _policy(on_client_failure: str | Drop) -> Drop | None:
     return None
 
 
+def _timeout_s(client_timeout_s: Any) -> float | None:
+    seconds = python_scalar(client_timeout_s)
+    if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
+        raise FedcoreError(f"client_timeout_s is a number of seconds greater than 0, not {brief(seconds)}")
+    return seconds
+
+
 def _to_numpy(value, type_: Type):
     if isinstance(value, ClientValues) and isinstance(type_, FederatedType):
         return [None if v is None else _to_numpy(v, type_.member) for v in value]
@@ -229,5 +235,5 @@ def _to_numpy(value, type_: Type):
 def _leaf(value):
     if isinstance(value, tf.Tensor):
         return returned.show(value)
-    # A client's own scalar that was passed on as it was given.
+    # A client's scalar that the plan returns unchanged.
     return value[()] if isinstance(value, np.ndarray) and not value.ndim else value

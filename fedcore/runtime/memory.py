@@ -1,4 +1,4 @@
-"""Out of memory: fewer graph calls at once, then smaller slices."""
+"""The memory policy: when a device runs out of memory, fewer graph calls run at once, then slices get smaller."""
 
 import threading
 from collections.abc import Callable, Hashable
@@ -13,12 +13,13 @@ Result = TypeVar("Result")
 
 
 class DeviceMemory:
-    """Limits the graph calls that run on a device at once, and the clients of a slice.
+    """Limits the number of graph calls that run on a device at once, and the number of clients of a slice.
 
     Guarantees:
-      - `most` calls at once until memory runs out, then at most half as many as were allowed to the call that failed.
-      - A call that is allowed alone runs while no other does.
-      - The limits hold as long as the stack does.
+      - At most `most` calls run at once. When a call runs out of memory, the limit becomes at most half of the limit
+        under which that call began.
+      - Under the limit 1 a call runs alone.
+      - The limits never grow again.
     """
 
     def __init__(self, most: int):
@@ -28,12 +29,12 @@ class DeviceMemory:
         self._clients: dict[Hashable, int] = {}
 
     def run(self, call: Callable[[], Result], stop: Stop, note: Callable[[int], None]) -> Result:
-        """Runs a graph call, and again with fewer others beside it when memory runs out.
+        """Runs a graph call. If it runs out of memory, runs it again under a lower limit.
 
         Args:
-            note: takes the new limit before the call runs again.
+            note: called with the new limit before the call runs again.
         Raises:
-            tf.errors.ResourceExhaustedError: no other call ran beside it.
+            tf.errors.ResourceExhaustedError: the call ran alone.
         """
         while True:
             allowed = self.begin(stop)
@@ -48,10 +49,10 @@ class DeviceMemory:
             note(fewer)
 
     def begin(self, stop: Stop) -> int:
-        """Waits until a call may run; returns how many may run at once. Each `begin` has its `end`.
+        """Waits until a call may run, and returns the limit. Each `begin` needs an `end`.
 
         Raises:
-            Stopped: while it waited.
+            Stopped: `stop` was cancelled during the wait.
         """
         with self._free:
             while self._running >= self._most:
@@ -67,7 +68,7 @@ class DeviceMemory:
             self._free.notify()
 
     def halve(self, allowed: int) -> int:
-        """The new limit after one of so many allowed calls ran out of memory; 0 if it ran alone."""
+        """The new limit after a call that began under the limit `allowed` ran out of memory; 0 if it ran alone."""
         if allowed == 1:
             return 0
         with self._free:
@@ -75,12 +76,12 @@ class DeviceMemory:
             return self._most
 
     def clients(self, stage: Hashable, asked: int) -> int:
-        """The clients of a stage that fit into one slice, at most as many as are asked for."""
+        """How many of the `asked` clients of a stage fit into one slice, as far as is known."""
         with self._free:
             return min(asked, self._clients.get(stage, asked))
 
     def holds(self, stage: Hashable, clients: int) -> None:
-        """Notes that no more clients of a stage fit; 0 where the clients of a block run one by one."""
+        """Notes that at most so many clients of a stage fit into a slice; 0: a block runs client by client."""
         with self._free:
             self._clients[stage] = min(clients, self._clients.get(stage, clients))
 
@@ -92,15 +93,16 @@ class FittingSlices:
     """Runs slices in parts that fit into a device's memory.
 
     Guarantees:
-      - Parts are halves, down to one block; then the clients of the block one by one, which pass the partial on. The
-        bits are those of the whole slice.
-      - Later slices of the stage begin with the size that was found to fit.
+      - A slice is halved, down to one block. If a block does not fit, its clients run one by one, each from the partial
+        of the client before. The bits are those of the whole slice.
+      - Later slices of the stage start with the size that fitted.
 
     Args:
         run: runs a slice in one graph call.
-        one_by_one: runs one block, a graph call for each client.
+        one_by_one: runs one block, by a graph call for each client.
         join: joins the results of two halves.
-        device: its name, for the report.
+        device: name of the device, for the report.
+        note: adds a note to the report.
     """
 
     def __init__(
@@ -143,6 +145,6 @@ class FittingSlices:
 
 
 def in_halves(clients: ClientSlice, run: Run, join: Callable[[SliceResult, SliceResult], SliceResult]) -> SliceResult:
-    """Runs the two halves of a slice. A half without clients does not count."""
+    """The joined result of the two halves of a slice. A half without present clients is left out."""
     results = [run(half) for half in clients.halves() if half.present]
     return results[0] if len(results) == 1 else join(*results)

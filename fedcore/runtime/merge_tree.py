@@ -4,17 +4,17 @@ import threading
 from collections.abc import Callable
 
 ABSENT = object()
-"""Stands for the partial of a block whose clients are all left out: merging it changes nothing."""
+"""Stands in for the partial of a block whose clients are all left out; the neutral element of the merge."""
 
 
 class MergeTree:
     """Merges partials by the index of their block or slice, in any order of arrival.
 
     Guarantees:
-      - The shape of the tree depends on the number of blocks alone, so the result's bits do not depend on the
-        order of completion.
-      - Siblings merge as soon as both exist, in the thread that adds the second, outside the lock.
-      - If one sibling is ABSENT, the other is the result of their merge.
+      - The shape of the tree depends only on the number of blocks, so the result's bits do not depend on the order of
+        completion.
+      - Siblings merge as soon as both exist, in the thread that adds the second sibling, outside the lock.
+      - If one sibling is ABSENT, the merge is the other sibling.
       - Memory: holds O(log blocks) partials per block in flight.
     """
 
@@ -36,7 +36,7 @@ class MergeTree:
             height, index = height + 1, index >> 1
 
     def result(self):
-        """The one partial of all blocks: complete subtrees are joined from the last to the first."""
+        """The partial of all blocks. Complete subtrees are merged from the last to the first."""
         subtrees = [partial for _, partial in sorted(self._waiting.items(), key=lambda kv: kv[0][1] << kv[0][0])]
         total = subtrees.pop()
         while subtrees:

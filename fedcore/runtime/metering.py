@@ -19,11 +19,11 @@ class Crossing:
     """A tensor that every client receives (kind `broadcast`) or sends (kind `merge`).
 
     Args:
-        op: the operation of the plan.
-        tensor: its path in the struct that is broadcast, or the name of its value in the stage that makes it; see
-            `fedcore.ir.value_names`. A value that a client computes from others may have the name of the first one.
-        clients: how many receive or send it; dropped clients send nothing.
-        bits: of all clients together; None in a plan whose types leave the size open.
+        op: name of the plan's broadcast or merge.
+        tensor: path in the broadcast struct, or the name of the value in the stage that computes it
+            (`fedcore.ir.value_names`). A value that a client computes may have the name of its first operand.
+        clients: how many clients receive or send the tensor; dropped clients send nothing.
+        bits: size over all clients; None in a plan whose types leave the size open.
     """
 
     op: str
@@ -35,18 +35,18 @@ class Crossing:
 
 
 def crossings(plan: Module) -> list[Crossing]:
-    """The crossings of one client."""
+    """The crossings of a plan, each counted for one client."""
     found = []
     by_name, types = {op.name: op for op in plan.main.operations}, plan.main.types()
     for op in plan.main.operations:
-        if op.attributes.get("bits") == 0:  # nothing crosses
+        if op.attributes.get("bits") == 0:
             continue
         if op.kind == "broadcast":
             values = [(label, member_of(type_)) for label, type_ in _broadcast_parts(plan, op.operands[0].name)]
         elif op.kind == "merge":
             fold = fold_of(op, by_name)
             sent = sent_by(fold, plan.function(fold.operands[1].name), types)
-            values = [(one.label, one.type) for one in sent.values()]
+            values = [(value.label, value.type) for value in sent.values()]
         else:
             continue
         for name, type_ in values:
@@ -79,11 +79,12 @@ _crossings: IdentityCache[list[Crossing]] = IdentityCache(64)
 
 
 def meter(plan: Module, report: "Report") -> None:
-    """Adds the crossings to the report: sizes known from types, times the clients; measured sizes for the others."""
+    """Adds the crossings of a call to its report, by sizes that types give and by measured sizes."""
     measured = {name: iter(sizes) for name, sizes in report.measured.items()}
-    for one in _crossings.get("crossings", [plan], lambda: crossings(plan)):
-        bits = next(measured[one.op], 0) if one.bits is None and one.op in measured else one.bits or 0
-        # What clients send can differ between them, so it is measured in sum.
-        summed = one.bits is None and one.kind == "merge"
-        clients = report.clients - (len(report.dropped) if one.kind == "merge" else 0)
-        report.crossings.append(attrs.evolve(one, clients=clients, bits=bits if summed else bits * clients))
+    for crossing in _crossings.get("crossings", [plan], lambda: crossings(plan)):
+        is_merge, is_measured = crossing.kind == "merge", crossing.bits is None
+        bits = next(measured[crossing.op], 0) if is_measured and crossing.op in measured else crossing.bits or 0
+        clients = report.clients - (len(report.dropped) if is_merge else 0)
+        # The measured size of a merge is a sum over clients, since clients can send different sizes.
+        total = bits if is_measured and is_merge else bits * clients
+        report.crossings.append(attrs.evolve(crossing, clients=clients, bits=total))

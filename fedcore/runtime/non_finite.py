@@ -1,6 +1,6 @@
-"""Clients whose work is not finite.
+"""Reports clients whose work (such as a model update) is NaN or infinite.
 
-Algorithms leave such work out and count its clients in a metric, which the report shows.
+Algorithms leave such work out, and count the clients in a metric. This module copies the metric into the report.
 """
 
 import logging
@@ -18,14 +18,14 @@ from fedcore.runtime.report import Report
 from fedcore.types import FederatedType, StructType, TensorType, Type
 
 NON_FINITE_CLIENTS = "num_non_finite_clients"
-"""Name of the metric: an integer, or a vector of integers, anywhere in a result."""
+"""Name of the metric: an integer, or a tensor of integers, anywhere in a result."""
 
 _paths: IdentityCache[list[tuple]] = IdentityCache(256)
 _first_warning = threading.Lock()  # held from the first warning on
 
 
 def note_non_finite(module: Module, result, report: Report) -> None:
-    """Copies the metric of a result into the report. The first such clients in a process give a warning too."""
+    """Copies the metric of a result into the report. Its first positive value in a process also gives a warning."""
     paths = _paths.get(NON_FINITE_CLIENTS, [module], lambda: _find(module.main.type.result))
     if not paths:
         return
@@ -34,7 +34,7 @@ def note_non_finite(module: Module, result, report: Report) -> None:
         return
     text = (
         f"{module.main.name}: the work of {report.non_finite_clients} of {report.clients} clients is not finite (NaN "
-        "or infinite) and counts for nothing; a smaller learning rate, clipped gradients or finite data may help"
+        "or infinite) and is left out; a smaller learning rate, clipped gradients or finite data may help"
     )
     report.note(text)
     if _first_warning.acquire(blocking=False):
@@ -42,7 +42,7 @@ def note_non_finite(module: Module, result, report: Report) -> None:
 
 
 def _warn(text: str) -> None:
-    """Warns at the user's line. A filter that turns warnings into errors does not cost the call's result."""
+    """Warns at the user's line. If a filter turns the warning into an error, logs it: the call keeps its result."""
     at = user_location() or Location("fedcore", 0)
     try:
         warnings.warn_explicit(text, RuntimeWarning, at.file, at.line)

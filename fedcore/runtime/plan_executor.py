@@ -1,4 +1,4 @@
-"""Walks a plan: server stages here, client stages through the `ClientsExecutor`."""
+"""Executes the operations of a plan: server stages on the server's device, client stages by a `ClientsExecutor`."""
 
 import threading
 from typing import Any
@@ -26,20 +26,20 @@ from fedcore.runtime.workers import Workers
 from fedcore.types import FederatedType, SequenceType, Type, leaves, member_of
 
 MAX_PLANS = 64
-"""Size of the LRU cache of the facts of a plan that are the same in every call."""
+"""Number of plans whose facts are cached (LRU)."""
 
 MAX_RESULTS = 8
-"""Size of the LRU cache of results of server stages; an entry goes with its arguments."""
+"""Number of results of server stages that are cached (LRU); an entry lives at most as long as its arguments."""
 
 
 @attrs.frozen
 class _Facts:
-    """The facts of a plan that are the same in every call.
+    """The facts of a plan that do not depend on a call.
 
     Args:
-        numbers: from `leaf_numbers`.
-        broadcasts: for each client stage, by its operation, how many of its arguments are broadcasts.
-        works: for each client stage the fields of its `ClientWork` other than plan, arguments and seed.
+        numbers: result of `leaf_numbers`.
+        broadcasts: name of a fold or collect -> how many of its arguments are broadcasts.
+        works: name of a fold or collect -> the fields of its `ClientWork` except plan, arguments and seed.
     """
 
     numbers: dict[str, int]
@@ -56,30 +56,33 @@ class PlanExecutor:
     """Runs planned modules.
 
     Guarantees:
-      - Makes exactly the graph calls of the plan: one for each server stage, one for each slice, and one less than
-        slices for each merge. A server stage that only takes structs apart and builds structs needs no graph call. A
-        pure server stage that gets the same tensor objects as before, such as the model in a second evaluation, is not
-        run again.
+      - Makes one graph call for each server stage and for each slice, and (slices - 1) calls for each merge. A server
+        stage of struct operations only needs no graph call. A pure server stage whose operands are the tensor objects
+        of an earlier run, such as the model in a second evaluation, does not run again.
       - Server values stay on the server's device between stages.
-      - Where a call comes from the main thread, that thread runs no graph itself, so that Ctrl-C reaches it at once.
-      - A generator that several stages would read is refused before any work.
+      - The main thread runs no graph call itself, so that it handles Ctrl-C at once.
+      - A generator that several stages would read is refused before any stage runs.
     """
 
     def __init__(self, server: DeviceExecutor, clients: ClientsExecutor, default_num_clients: int | None = None):
-        """Joins the executors.
+        """Makes an executor of plans from an executor for each placement.
 
         Args:
-            default_num_clients: of calls without client arguments; None is 0.
+            default_num_clients: number of clients of a call without client arguments; None is 0.
         """
         self._default = ClientValues(range(default_num_clients or 0), lambda value, path: value, "default_num_clients")
         self._server = server
         self._clients = clients
         self._facts: IdentityCache[_Facts] = IdentityCache(MAX_PLANS)
         self._results: IdentityCache[tuple] = IdentityCache(MAX_RESULTS)
-        self._aside = Workers(1, 1, name="fedcore-server")
+        self._server_thread = Workers(1, 1, name="fedcore-server")
 
     def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):
-        """The result as a nested tuple; the arguments are those of `prepare`."""
+        """The result as a nested tuple.
+
+        Args:
+            arguments: prepared arguments; see `arguments.prepare`.
+        """
         main = module.main
         count = ClientCount.of(arguments, [p.type for p in main.parameters])
         _check_readings(module, arguments)
@@ -88,7 +91,7 @@ class PlanExecutor:
         types = main.types()
         facts = self._facts.get(digest, [module], lambda: _facts(module))
         for op in main.operations:
-            seed = report.seed  # an operation folds its salt in
+            seed = report.seed  # the operation folds its salt into the seed
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
@@ -102,21 +105,21 @@ class PlanExecutor:
                 with report.span("clients", work.stage):
                     known[op.name] = self._stage(op, work, report, stop)
             else:
-                known[op.name] = _bookkeeping(op, operands, types)
+                known[op.name] = _without_graph_call(op, operands, types)
                 if op.kind == "broadcast" and op.attributes.get("bits") != 0:
                     _measure(op, operands[0], report)
         return known[main.result.name]
 
     def _placed(self, value):
-        """The argument with its arrays on the server's device, since several stages may take them."""
+        """The argument with its arrays on the server's device, so that several stages share one copy."""
         if isinstance(value, tuple):
             return tuple(map(self._placed, value))
         return self._server.put([value])[0] if isinstance(value, np.ndarray | np.generic) else value
 
     def _run(self, module: Module, digest: str, stage: str, arguments: list, firsts, seed: int, report, stop: Stop):
         function = module.function(stage)
-        if _only_moves(function):
-            return unflatten(self._server.put(flatten(_moved(function, arguments))), function.result_type)
+        if _has_only_struct_operations(function):
+            return unflatten(self._server.put(flatten(_restructured(function, arguments))), function.result_type)
         packed = [pack(a, seed, first) for a, first in zip(arguments, firsts, strict=True)]
         layouts = tuple(given for given, _ in packed)
         realized = self._server.functions.get(
@@ -130,14 +133,14 @@ class PlanExecutor:
             with failures_of(module, stage):
                 if threading.current_thread() is not threading.main_thread():
                     return self._server.call(realized, tensors, stop)
-                return self._aside.call(lambda: self._server.call(realized, tensors, stop), stop)
+                return self._server_thread.call(lambda: self._server.call(realized, tensors, stop), stop)
 
         if realized.pure and given and all(isinstance(t, tf.Tensor) for t in given):
             return self._results.get((digest, stage), given, compute)
         return compute()
 
     def close(self) -> None:
-        self._aside.close()
+        self._server_thread.close()
 
     def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop):
         merged, kept = self._clients.run(work, report, stop)
@@ -147,17 +150,18 @@ class PlanExecutor:
         return (merged, values) if work.keeps else merged
 
 
-def _only_moves(function: Function) -> bool:
-    """Whether a stage computes nothing: its result is made of parts of its arguments, none of which is a sequence."""
+def _has_only_struct_operations(function: Function) -> bool:
+    """Whether a stage only takes structs apart and builds structs, and its result holds no sequence."""
     return all(op.kind in ("item", "struct") for op in function.operations) and not any(
         isinstance(leaf, SequenceType) for _, leaf in leaves(function.result_type)
     )
 
 
-def _moved(function: Function, arguments: list):
+def _restructured(function: Function, arguments: list):
+    """The result of a function of struct operations only."""
     known, types = dict(zip((p.name for p in function.parameters), arguments, strict=True)), function.types()
     for op in function.operations:
-        known[op.name] = _bookkeeping(op, [known[o.name] for o in op.operands if isinstance(o, Ref)], types)
+        known[op.name] = _without_graph_call(op, [known[o.name] for o in op.operands if isinstance(o, Ref)], types)
     return known[function.result.name]
 
 
@@ -232,12 +236,12 @@ def _work(
         "numbers": tuple(numbers),
         "keeps": keeps,
         "merge": None if merge is None else merge.name,
-        "measured": tuple(name for name, one in sent.items() if unsized(one.type)),
+        "measured": tuple(name for name, value in sent.items() if unsized(value.type)),
     }
 
 
-def _bookkeeping(op: Operation, operands: list, types):
-    """The result of an operation that needs no graph call: parts of structs, broadcasts, and merges."""
+def _without_graph_call(op: Operation, operands: list, types):
+    """The result of an operation that needs no graph call: `struct`, `item`, `broadcast` or `merge`."""
     if op.kind == "struct":
         return tuple(operands)
     if op.kind == "broadcast" or op.kind == "merge":

@@ -1,8 +1,8 @@
-"""The boundaries to other runtimes: protocols that a runtime, or a part of the local one, fulfils.
+"""Protocols of a runtime and of the replaceable parts of the local runtime.
 
 Runtime            runs a whole program: its own notion of servers, clients and devices
-ClientsExecutor    runs the client stages of a plan, beside the local runtime's server
-SliceExecutor      runs slices of clients, below `SlicedClientsExecutor`: a device, a process, another machine
+ClientsExecutor    runs the client stages of a plan; the local runtime runs the server stages
+SliceExecutor      runs slices of clients for a `SlicedClientsExecutor`: on a device, in a process, on another machine
 """
 
 import inspect
@@ -20,13 +20,13 @@ from fedcore.runtime.stopping import Stop
 class Runtime(Protocol):
     """Runs programs; installed by `fc.use` and `fc.set_runtime`.
 
-    A class that derives from this one has `plan_options` and `close`.
+    A derived class inherits `plan_options` (empty) and `close` (does nothing).
 
     Attributes:
-        compiles: it takes planned modules; else traced ones.
-        plan_options: options of the pass `plan`, for the plans that it takes. Not needed unless it compiles.
-        default_num_clients: may be absent. Where it is None, calls without client arguments whose result depends on
-            the number of clients are refused.
+        compiles: whether `run` takes planned modules. If False, `run` takes traced modules.
+        plan_options: options of the pass `plan`, for the plans that `run` takes. Needed only if `compiles` is True.
+        default_num_clients: optional. If it is None, a call without client arguments is refused where its result
+            depends on the number of clients.
     """
 
     compiles: bool
@@ -36,11 +36,11 @@ class Runtime(Protocol):
         return MappingProxyType({})
 
     def run(self, module: Module, arguments: list, report: Report):
-        """The result of a module, in the Python containers that its type names.
+        """The result of a module, in the Python containers of its type.
 
         Args:
-            arguments: as the user gave them, in the order of the parameters of `module.main`.
-            report: of the call; `report.seed` is the call's seed.
+            arguments: the user's arguments, not converted, in the order of the parameters of `module.main`.
+            report: the call's report; `report.seed` is the call's seed.
         """
 
     def close(self) -> None:
@@ -50,9 +50,9 @@ class Runtime(Protocol):
 class ClientsExecutor(Protocol):
     """Runs the client stages of plans, for `fc.runtime.local(clients_executor=...)`.
 
-    `fc.runtime.SlicedClientsExecutor` is one over any pool of slice executors. Another one may use the same pieces:
-    `DeviceSliceExecutor.prepare(work, report, stop)` has the `zero` and the `merge` of partials, `MergeTree` fixes the
-    order of merges, and `FaultPolicy` is the treatment of clients that fail.
+    `fc.runtime.SlicedClientsExecutor` implements it over any pool of slice executors. Other implementations may use its
+    pieces: `DeviceSliceExecutor.prepare(work, report, stop)` has the `zero` and the `merge` of partials, `MergeTree`
+    fixes the order of merges, and `FaultPolicy` handles clients that fail.
     """
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
@@ -60,11 +60,11 @@ class ClientsExecutor(Protocol):
 
         Args:
             report: gets the number of clients, the clients that were dropped, and counts of graph calls.
-            stop: says when the call is to end early.
+            stop: is cancelled when the call must end early.
         Returns:
-            The merged partial as a nested tuple of tensors, None where the stage has no fold (`work.zero` is None);
-            and for each client the value that the stage returns, None for a client that was dropped. The list is
-            empty unless `work.keeps`, or the stage has no fold.
+            (partial, kept values). The partial is the merged partial as a nested tuple of tensors; None if the stage
+            has no fold (`work.zero` is None). The list of kept values has for each client the value that the stage
+            returns, None for a client that was dropped; it is empty if the stage has a fold and `work.keeps` is False.
         """
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class SliceExecutor(Protocol):
     """Runs slices of clients in one place, for `fc.runtime.SlicedClientsExecutor`.
 
     Attributes:
-        name: of the place, in reports and recordings.
+        name: name of the place, in reports and recordings.
     """
 
     name: str
@@ -83,8 +83,8 @@ class SliceExecutor(Protocol):
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
         """A function that runs slices of a stage, in any thread.
 
-        It raises what a client raises: the caller finds the client and drops it or ends the call. `work` pickles
-        without the cohorts, a slice and its result pickle whole.
+        The function raises any error of a client: the caller finds the client, and drops it or ends the call. `work`
+        pickles without its cohorts; a slice and its result pickle completely.
         """
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ def check_runtime(function: str, given) -> None:
     """Refuses an object that is no runtime.
 
     Raises:
-        TypeMismatch: with the members that are missing, or the call, where that is certain.
+        TypeMismatch: lists the missing members, or suggests a fix.
     """
     fix = f"; write {function}(seed={given})" if isinstance(given, int) and function == "fc.use" else ""
     members = ["run", "close", "compiles", *["plan_options"] * bool(getattr(given, "compiles", False))]
@@ -106,7 +106,7 @@ def check_clients_executor(given) -> None:
     """Refuses an object that is no `ClientsExecutor`.
 
     Raises:
-        TypeMismatch: with the members that are missing, or the call, where that is certain.
+        TypeMismatch: lists the missing members, or suggests a fix.
     """
     needs = "fc.runtime.local: clients_executor takes a clients executor"
     _check(needs, "fc.runtime.SlicedClientsExecutor(...)", given, ClientsExecutor, ["run", "close"])
@@ -116,7 +116,7 @@ def check_slice_executor(given) -> None:
     """Refuses an object that is no `SliceExecutor`.
 
     Raises:
-        TypeMismatch: with the members that are missing, or the call, where that is certain.
+        TypeMismatch: lists the missing members, or suggests a fix.
     """
     needs = "fc.runtime.SlicedClientsExecutor takes slice executors"
     _check(needs, "fc.runtime.DeviceSliceExecutor()", given, SliceExecutor, ["prepare", "close", "name"])
@@ -139,7 +139,7 @@ def _lacks(given, name: str, protocol: type) -> bool:
         return True
     own, declared = getattr(type(given), name, None), getattr(protocol, name, None)
     if name != "close" and inspect.isfunction(declared) and own is declared:
-        return True  # derived from the protocol, which has no implementation
+        return True  # inherited from the protocol, which does not implement it
     return inspect.isfunction(declared) and not callable(getattr(given, name))
 
 

@@ -1,4 +1,4 @@
-"""Runs Python code of the user's that may block, in a thread that can be left behind."""
+"""Runs user code that may block in a thread that the call can abandon."""
 
 import contextvars
 import queue
@@ -19,17 +19,17 @@ class TooLate(FedcoreError):
 
 
 MAX_LEFT = 2
-"""Threads that may be blocked on one client's value: a second reading may succeed where the first blocked."""
+"""Number of threads that may be blocked on one client's value. More than one: a second reading may succeed."""
 
 
 class Reader:
-    """Runs pieces of Python code, one after the other, in a thread of its own.
+    """Runs tasks (Python functions), one after the other, in a separate thread.
 
     Guarantees:
-      - The thread is made when first needed, and ends when the block of the reader does.
-      - Code that blocks past its deadline, or past the end of its call, is left behind with its thread, a daemon; the
-        next piece of code gets a new thread.
-      - Code runs in the context of the caller, so `fc.use` holds in it.
+      - The thread is made when first needed, and ends with the `with` block of the reader.
+      - A task that blocks past its deadline, or past the end of its call, is abandoned with its daemon thread. The next
+        task gets a new thread.
+      - A task runs in the context of the caller, so the caller's `fc.use` holds.
     """
 
     def __init__(self, name: str):
@@ -46,12 +46,13 @@ class Reader:
             self._tasks = None
 
     def call(self, task: Callable[[], Result], seconds: float | None, stop: Stop, read: Iterable = ()) -> Result:
-        """Runs a piece of code, and returns or raises what it does.
+        """Runs a task; returns its result or raises its error.
 
         Args:
-            read: the values that the code reads.
+            seconds: the deadline; None is no deadline.
+            read: the values that the task reads.
         Raises:
-            TooLate, Stopped: the code blocks; the message names its thread.
+            TooLate, Stopped: the task blocks; the message names its thread.
         """
         earlier = blocked_threads.reading(read)
         if len(earlier) >= MAX_LEFT:
@@ -69,10 +70,10 @@ class Reader:
                 result, error = answer.get(timeout=max(0.0, left))
             except queue.Empty:
                 if stop.is_stopped:
-                    self._leave_behind(answer, read)
+                    self._abandon(answer, read)
                     raise Stopped(f"the call was stopped; the thread {self._name} still waits for data") from None
                 if until is not None and time.monotonic() >= until:
-                    self._leave_behind(answer, read)
+                    self._abandon(answer, read)
                     raise TooLate(
                         f"the data were not there within {seconds:g} s, and the thread {self._name} still waits for "
                         "them"
@@ -82,10 +83,10 @@ class Reader:
                 raise error
             return result
 
-    def _leave_behind(self, answer: queue.SimpleQueue, read: Iterable) -> None:
+    def _abandon(self, answer: queue.SimpleQueue, read: Iterable) -> None:
         assert self._thread is not None
         blocked_threads.add(self._thread, read)
-        if not answer.empty():  # the code has ended meanwhile
+        if not answer.empty():  # the task has ended meanwhile
             blocked_threads.discard(self._thread)
         self.__exit__()
 

@@ -19,7 +19,7 @@ from fedcore.runtime.report import Report
 from fedcore.whole_files import write_whole
 
 VERSION = 1
-_SAMPLES = 400  # for a call; at that number every second sample is deleted, and the rate halves
+_SAMPLES = 400  # per call; at this number every second sample is deleted, and the sampling rate halves
 _numbers = itertools.count(1)
 _writing = threading.Lock()
 
@@ -32,12 +32,12 @@ def trace_directory() -> Path | None:
 
 @attrs.define
 class Recording:
-    """One call as it runs.
+    """The recording of one call.
 
     Guarantees:
-      - Spans may come from any thread.
-      - The files are complete or not there; the timeline ends with a complete event.
-      - An error in writing loses the recording, not the call's result.
+      - Any thread may add spans.
+      - A file is complete or absent; the timeline ends with a complete event.
+      - If writing fails, the recording is lost, and the call still returns its result.
     """
 
     directory: Path
@@ -51,7 +51,7 @@ class Recording:
 
     @contextlib.contextmanager
     def span(self, kind: str, name: str, **facts: Any) -> Iterator[None]:
-        """Records the block as one span of this thread."""
+        """Records the `with` block as a span of this thread."""
         start = time.perf_counter() - self._clock
         try:
             yield
@@ -62,7 +62,7 @@ class Recording:
 
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
-        """Memory and threads are sampled while the block runs."""
+        """Samples memory and threads during the `with` block."""
         sampler = threading.Thread(target=self._sample, name="fedcore-sampler", daemon=True)
         sampler.start()
         try:
@@ -82,7 +82,7 @@ class Recording:
                 return
 
     def write(self, report: Report, plan: Module | None, error: BaseException | None) -> None:
-        """Writes the call's file, and its spans into the process's timeline; an error gives a warning."""
+        """Writes the call's file, and appends its spans to the process's timeline. An error becomes a warning."""
         with _without_costing_the_call(self.directory):
             self._write(report, plan, error)
 
@@ -116,7 +116,7 @@ class Recording:
         self._append_timeline(number)
 
     def _append_timeline(self, number: int) -> None:
-        """Chrome's JSON array format, which Perfetto reads; its closing bracket may be missing."""
+        """Appends in Chrome's JSON array format, which Perfetto reads; the closing bracket may be missing."""
         path = self.directory / f"timeline-{os.getpid()}.json"
         workers = {name: i for i, name in enumerate(sorted({s["worker"] for s in self.spans}), 1)}
         common = {"pid": os.getpid(), "cat": "fedcore"}
@@ -147,7 +147,11 @@ class Recording:
 
 
 def record_compilation(directory: Path, name: str, module: Module, passes: Iterator[tuple[str, Module]]) -> Module:
-    """Runs the passes and writes the module after each, or warns. Returns the last module."""
+    """Runs the passes, writes the module after each pass, and returns the last module. A write error gives a warning.
+
+    Args:
+        passes: runs a pass at each step, and yields its name and its module.
+    """
     stages, after = stages_of(module, passes)
     with _without_costing_the_call(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -164,7 +168,7 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
 
 
 def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[list[dict], Module]:
-    """The module's text after each pass that changed it, with the pass's time; and the last module."""
+    """For each pass its time, and the module's text if the pass changed it; and the last module."""
     stages = [{"pass": module.stage, "text": str(module), "seconds": 0.0, "changed": True}]
     after, clock = module, time.perf_counter()
     for name, compiled in passes:
@@ -197,7 +201,7 @@ def _without_costing_the_call(directory: Path) -> Iterator[None]:
     """Turns an error into a warning, once for each directory."""
     try:
         yield
-    except Exception as error:  # the call's result is worth more than its recording
+    except Exception as error:  # a recording must not cost the call its result
         if directory in _unwritten:
             return
         _unwritten.add(directory)

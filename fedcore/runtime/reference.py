@@ -1,4 +1,4 @@
-"""The reference runtime: interprets a module by the meanings of its operations, in numpy."""
+"""The reference runtime: interprets a module by the numpy meanings of its operations."""
 
 import functools
 import itertools
@@ -26,11 +26,11 @@ from fedcore.types import FederatedType, StructType, Type, contains, leaves, str
 
 
 class ReferenceRuntime:
-    """Interprets a module of any stage by the meanings of its operations. It is slow and simple: the specification.
+    """Interprets a module of any stage by the meanings of its operations. Slow and simple: it is the specification.
 
     Guarantees:
-      - Every client is computed alone and in order, in this thread.
-      - Only graphs touch TensorFlow.
+      - Every client is computed alone and in order, in the calling thread.
+      - Only graphs use TensorFlow.
     """
 
     compiles = False
@@ -59,14 +59,14 @@ class ReferenceRuntime:
         return _read_only(restore(_one_of_equal(result, main.result_type), main.result_type))
 
     def close(self) -> None:
-        """Ends nothing: the runtime has no threads."""
+        """Does nothing: the runtime has no threads."""
 
 
 def reference(default_num_clients: int | None = None) -> ReferenceRuntime:
-    """The runtime that interprets the meanings, to test others against.
+    """The runtime that interprets the meanings of operations; other runtimes are tested against it.
 
     Args:
-        default_num_clients: as `fc.runtime.local`.
+        default_num_clients: as for `fc.runtime.local`.
     """
     if default_num_clients is not None:
         default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
@@ -74,7 +74,11 @@ def reference(default_num_clients: int | None = None) -> ReferenceRuntime:
 
 
 def evaluator(clients: int) -> Callable:
-    """A function that evaluates an operation by its meaning, for so many clients."""
+    """A function that evaluates an operation by its meaning.
+
+    Args:
+        clients: number of clients.
+    """
 
     def evaluate(op: Operation, types: list[Type], values: list, seed: Seed | None):
         if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
@@ -99,14 +103,14 @@ def evaluator(clients: int) -> Callable:
 
 
 def _element(value: list, index: int) -> list:
-    """An element of a client value; that of an all-equal value is all equal."""
+    """An element of each client's struct; an element of an all-equal value is all-equal."""
     if isinstance(value, AllEqual):
         return AllEqual(value.value[index], len(value))
     return [v[index] for v in value]
 
 
 def _per_member(op: Operation, types: list[Type], index: int, function: Callee) -> Callable:
-    """The function with the seed of the client or element that it is called for; calls come in their order."""
+    """The function, which gets the seed of client or element n in its call n."""
     declared = lookup(op.kind)
     if index == declared.per_element:
         numbers = itertools.count()
@@ -122,7 +126,11 @@ def _of_clients(type_: Type) -> bool:
 
 
 def _materialized(value, type_: Type, seed: int, number: int, count: ClientCount):
-    """Client values as lists, tensors as arrays, and sequences as lists of elements in the order of seed and number."""
+    """The value with client values as lists, tensors as arrays, and sequences as lists of elements.
+
+    Args:
+        seed, number: decide the order of a shuffled sequence; see `Columns.elements`.
+    """
     if isinstance(type_, FederatedType):
         if isinstance(value, ClientValues):
             return _of_each_client(value, type_.member, seed, number, count)

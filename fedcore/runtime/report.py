@@ -19,26 +19,27 @@ _NOT_RECORDED: contextlib.AbstractContextManager[None] = contextlib.nullcontext(
 
 @attrs.define
 class Report:
-    """Counts of one call; `fc.context.last_report()` gives the newest of this thread.
+    """The facts of one call; `fc.context.last_report()` gives the report of this thread's newest call.
 
     Guarantees:
       - Metering: every tensor that crossed between placements is listed with its exact bits. A contribution that is
-        folded on a device counts as if its client had sent it. Seeds do not cross.
+        folded on a device counts as sent by its client. Seeds do not cross.
 
     Args:
         seed: the call's seed, given or drawn.
-        plan: the digest of the plan that ran; empty where the runtime runs programs as they are.
-        clients: the clients of the largest stage.
-        graph_calls: by kind: server stages, slices of clients (`blocks`), merges of partials.
-        crossings: the tensors that crossed from and to the server, with their bits over all clients.
-        measured: by operation of the plan the bits of tensors whose types leave the size open: received by one client,
-            or sent by all.
-        recording: where spans go; None unless FEDCORE_TRACE is set.
-        kept: client values that were held in memory, for a later stage or for the result.
-        placements: for each client stage and device the clients that ran there, as ranges (first, last).
-        notes: remarks for the user, such as that a setting came too late.
-        dropped: the reason for each client that was left out, by index; see `fc.runtime.drop`.
-        non_finite_clients: the clients that an algorithm left out since their work is not finite, from its metric.
+        plan: digest of the plan that ran; empty if the runtime does not compile.
+        clients: number of clients of the largest stage.
+        graph_calls: kind -> number of graph calls: server stages (`server`), slices of clients (`blocks`), merges of
+            partials (`merges`).
+        crossings: the tensors that crossed between server and clients, with their bits over all clients.
+        measured: name of a broadcast or merge -> bits of each tensor whose type leaves the size open, as received by
+            one client or as sent by all clients.
+        recording: gets the spans of the call; None unless FEDCORE_TRACE is set.
+        kept: number of kept values, which stay in memory for a later stage or for the result.
+        placements: client stage -> device -> the clients that ran there, as ranges (first, last).
+        notes: remarks for the user, such as a setting that came too late.
+        dropped: client index -> the reason for which the client was dropped; see `fc.runtime.drop`.
+        non_finite_clients: number of clients that an algorithm left out because their work is not finite.
     """
 
     seed: int = 0
@@ -57,13 +58,13 @@ class Report:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
 
     def __reduce__(self):
-        """Pickles without the recording, which is of this process."""
+        """Pickles without the recording, which belongs to this process."""
         fields = [f.name for f in attrs.fields(Report) if f.init and f.name != "recording"]
         with self._lock:
             return _report, ({name: copy.copy(getattr(self, name)) for name in fields},)
 
     def include(self, other: "Report") -> None:
-        """Adds the graph calls and notes of a report that another process made of a part of this call."""
+        """Adds the graph calls and notes of another process's report on a part of this call."""
         for kind, number in other.graph_calls.items():
             self.count(kind, number)
         for text in other.notes:
@@ -74,23 +75,23 @@ class Report:
             self.graph_calls[kind] += number
 
     def span(self, kind: str, name: str, **facts: Any) -> contextlib.AbstractContextManager[None]:
-        """Records the block as a span, if the call is recorded."""
+        """Records the `with` block as a span, if the call is recorded."""
         return _NOT_RECORDED if self.recording is None else self.recording.span(kind, name, **facts)
 
     def measure(self, op: str, bits: Sequence[int]) -> None:
-        """Adds measured bits of a crossing's tensors."""
+        """Adds measured bits, one number for each tensor of the operation."""
         with self._lock:
             before = self.measured.get(op, [0] * len(bits))
             self.measured[op] = [a + int(b) for a, b in zip(before, bits, strict=True)]
 
     def note(self, text: str) -> None:
-        """Adds a remark for the user, if it is new."""
+        """Adds a remark for the user, unless the report has it already."""
         with self._lock:
             if text not in self.notes:
                 self.notes.append(text)
 
     def ran(self, stage: str, device: str, first: int, last: int) -> None:
-        """Adds a range of clients to a device's placements; adjacent ranges become one."""
+        """Adds a range of clients to a device's placements; adjacent ranges are merged."""
         with self._lock:
             ranges = self.placements.setdefault(stage, {}).setdefault(device, [])
             at = bisect.bisect(ranges, (first, last))
@@ -103,12 +104,12 @@ class Report:
 
     @property
     def broadcast_bits(self) -> int:
-        """The bits that the server sent to all clients together."""
+        """The bits that the server sent, over all clients."""
         return sum(c.bits or 0 for c in self.crossings if c.kind == "broadcast")
 
     @property
     def aggregate_bits(self) -> int:
-        """The bits that all clients sent."""
+        """The bits that clients sent, over all clients."""
         return sum(c.bits or 0 for c in self.crossings if c.kind == "merge")
 
     @property

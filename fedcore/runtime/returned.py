@@ -1,4 +1,4 @@
-"""Results as numpy arrays, with a weak map from each array to its tensor."""
+"""Results of calls as numpy arrays, and a weak map from each array to its tensor."""
 
 import threading
 import weakref
@@ -8,11 +8,11 @@ import tensorflow as tf
 
 
 class ReturnedArrays:
-    """The read-only arrays that were returned, and the tensor behind each.
+    """Weak map from the read-only arrays that calls returned to their tensors.
 
     Guarantees:
-      - An array is a view of the tensor's memory on a CPU; nothing is copied.
-      - An array that is passed back to a call becomes the same tensor, as long as the array lives.
+      - The array of a tensor on a CPU is a view of the tensor's memory, not a copy.
+      - An array that is passed to a later call is converted back to its tensor, without a copy.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class ReturnedArrays:
         self._lock = threading.Lock()
 
     def show(self, tensor: tf.Tensor):
-        """The tensor as the user gets it: a number or bytes for a scalar, else a read-only array."""
+        """The user's form of a tensor: a number or bytes for a scalar, else a read-only array."""
         if tensor.shape.rank == 0 or tensor.dtype == tf.string:
             array = tensor.numpy()
             if isinstance(array, np.ndarray):
@@ -34,7 +34,7 @@ class ReturnedArrays:
         return array
 
     def tensor(self, value):
-        """The tensor of a returned array; any other value as it is."""
+        """The tensor of a returned array; any other value unchanged."""
         if not isinstance(value, np.ndarray):
             return value
         with self._lock:
@@ -49,7 +49,7 @@ class ReturnedArrays:
 def _array(tensor: tf.Tensor) -> np.ndarray:
     try:
         return np.asarray(memoryview(tensor))
-    except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not ours
+    except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not mapped
         return tensor.numpy()
 
 

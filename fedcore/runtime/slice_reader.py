@@ -1,4 +1,4 @@
-"""Reads the clients' values of a slice: conversion, its deadline, and the cache of slices that come again."""
+"""Reads the clients' values of a slice: converts them within a deadline, and caches slices of datasets."""
 
 import functools
 import itertools
@@ -16,16 +16,16 @@ from fedcore.runtime.stopping import Stop, Stopped, stopped_by
 from fedcore.runtime.workers import users_code
 
 MAX_SLICES = 1024
-"""Slices of datasets that an executor caches, for cohorts that come again."""
+"""Number of slices of datasets that an executor caches, for cohorts that take part in several calls."""
 
 
 def slice_cache() -> IdentityCache[ClientSlice]:
-    """Slices by the datasets of their clients."""
+    """Cache of slices by the identities of their clients' datasets."""
     return IdentityCache(MAX_SLICES, _size, remembered=MAX_SLICES)
 
 
 def _size(clients: ClientSlice) -> float:
-    """A slice that lacks a client is too large for the cache: its reading would not report the fault again."""
+    """Cache size of a slice. A slice that lacks a client has no room: a cache hit would not report the fault."""
     return math.inf if None in clients.clients else 1
 
 
@@ -33,8 +33,11 @@ class SliceReader:
     """Reads slices of one client stage.
 
     Guarantees:
-      - Slices of datasets, which do not change, are cached; others are read anew.
-      - Code of the user's runs within the deadline. A client whose value cannot be read follows the fault policy.
+      - Slices of `ClientDataset`s, which are immutable, are cached; other slices are read in every call.
+      - User code runs within the deadline. The fault policy handles a client whose value cannot be read.
+
+    Args:
+        size: clients of a full slice.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class SliceReader:
         self._timeout_s = timeout_s
 
     def read(self, unread: UnreadSlice) -> ClientSlice:
-        """The slice with converted values; None for a client that is left out."""
+        """The slice with converted values, and None for each client that is left out."""
         given = list(itertools.chain.from_iterable(unread.clients))
         if may_block(given):
             blocked_threads.check()
@@ -65,7 +68,7 @@ class SliceReader:
         if self._report.dropped or not given or set(map(type, given)) != {ClientDataset}:
             return self._read(unread)
         if any([dataset.columns.has_fixed_order for dataset in given]):
-            return self._read(unread)  # those have seeds of the call
+            return self._read(unread)  # a fixed order depends on the call's seed
         return self._cache.get((*self._work.key, unread.first, self._size), given, lambda: self._read(unread))
 
     def _read(self, unread: UnreadSlice) -> ClientSlice:
@@ -74,7 +77,7 @@ class SliceReader:
         return ClientSlice(unread.first, self._size, tuple(clients))
 
     def _converted(self, index: int, client: tuple, reader: Reader) -> tuple | None:
-        """A client's values as the runtime takes them; None where it is left out."""
+        """A client's values in the runtime's form; None if the client is left out."""
         if index in self._report.dropped:
             return None
         for reads in itertools.count(1):

@@ -11,7 +11,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.cancellation import Cancellation
 
 GRACE_S = 1.5
-"""Seconds that a stopped call waits for its graph calls. A kernel that takes longer ends on its own."""
+"""Seconds that a stopped call waits for its graph calls. A kernel that takes longer is not waited for."""
 
 
 class Stopped(FedcoreError):
@@ -22,8 +22,9 @@ class Stop:
     """Ends one call of a computation early.
 
     Guarantees:
-      - Stopping: `cancel`, from any thread, cancels the graph calls that run, and no further graph call begins.
-      - Other calls on the same runtime go on.
+      - `cancel` may be called from any thread. It cancels the graph calls in progress, and prevents further graph
+        calls.
+      - Other calls on the runtime are not affected.
     """
 
     def __init__(self) -> None:
@@ -39,12 +40,12 @@ class Stop:
         with self._lock:
             self._stopped = True
             running = list(self._running)
-        for one in running:
-            one.cancel()
+        for cancellable in running:
+            cancellable.cancel()
 
     @contextlib.contextmanager
     def inner(self) -> Iterator["Stop"]:
-        """The stop of a call within this one: it can be stopped alone, and stops with this one."""
+        """A nested `Stop`: it can be cancelled alone, and is cancelled with this one."""
         within = Stop()
         with self._lock:
             within._stopped = self._stopped
@@ -57,10 +58,10 @@ class Stop:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Cancellation]:
-        """The cancellation of a graph call that runs inside.
+        """Gives the `Cancellation` for a graph call in the `with` block.
 
         Raises:
-            Stopped: the call was stopped before, or is while it runs.
+            Stopped: the call was stopped, before or during the graph call.
         """
         cancellation = Cancellation()
         with self._lock:
@@ -83,7 +84,7 @@ _of_task: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("fedcore_
 
 @contextlib.contextmanager
 def stopped_by(stop: Stop) -> Iterator[None]:
-    """Calls made inside, in this thread or task, stop with `stop`."""
+    """Cancelling `stop` stops the calls that this thread or task makes in the `with` block."""
     token = _of_task.set(stop)
     try:
         yield
@@ -97,5 +98,5 @@ def stops_from_elsewhere() -> bool:
 
 
 def current_stop() -> contextlib.AbstractContextManager[Stop]:
-    """The stop of a call that begins here."""
+    """The `Stop` for a call that this thread or task makes now."""
     return (_of_task.get() or Stop()).inner()

@@ -19,11 +19,11 @@ Job = TypeVar("Job")
 
 @attrs.define(eq=False)
 class _Task:
-    """One task of a run.
+    """A task of a run. A run is a `dispatch` or a `Workers.call`.
 
     Args:
-        run: identifies the run that the task belongs to.
-        in_users_code: the task reads clients' data now, with code that may block, or may wait for a run of its own.
+        run: identifies the run.
+        in_users_code: the task now runs user code, which may block, or may start a run and wait for it.
     """
 
     run: Hashable
@@ -32,7 +32,13 @@ class _Task:
 
 
 class _Pool:
-    """The threads of one device. They refer to the pool, and the pool does not refer to its `Workers`."""
+    """The threads of one device. A thread refers to its pool; the pool does not refer to its `Workers`.
+
+    Args:
+        each: number of threads.
+        name: prefix of the threads' names.
+        first: number of the first thread, in its name.
+    """
 
     def __init__(self, each: int, name: str, first: int):
         self._each = each
@@ -41,7 +47,7 @@ class _Pool:
         self._started = 0
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._lock = threading.RLock()  # the collector may close the pool where this thread holds the lock
-        self._threads: set[threading.Thread] = set()  # those that go on to the next task
+        self._threads: set[threading.Thread] = set()  # threads that take further tasks
         self._performing: dict[threading.Thread, _Task] = {}
         self._waiting = 0
         self._closed = False
@@ -66,8 +72,8 @@ class _Pool:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
 
-    def leave_behind(self, run: Hashable) -> list[str]:
-        """Replaces the threads that still perform tasks of a run; returns the names of the replaced threads."""
+    def abandon(self, run: Hashable) -> list[str]:
+        """Abandons and replaces the threads that still perform tasks of a run; returns their names."""
         with self._lock:
             left = [thread for thread, task in self._performing.items() if task.run is run]
             for thread in left:
@@ -78,15 +84,16 @@ class _Pool:
         return [thread.name for thread in left]
 
     def read(self, task: _Task, reads: bool) -> None:
-        """Notes that a task begins or ends to read clients' data with code of the user's."""
+        """Notes that a task begins (`reads`) or ends to run user code that reads clients' data."""
         with self._lock:
             task.in_users_code = reads
             if reads:
                 self._find_threads()
 
     def _find_threads(self) -> None:
-        """Starts the threads that the waiting tasks need: at most `each`, and where all of these run code of the
-        user's, one more for each further run."""
+        """Starts threads for waiting tasks: at most `each`; if all threads run user code, one more for each further
+        run.
+        """
         idle = len(self._threads) - sum(thread in self._threads for thread in self._performing)
         while self._waiting > idle and len(self._threads) < self._each:
             self._threads.add(self._start(self._serve))
@@ -99,7 +106,7 @@ class _Pool:
                 self._performing[self._start(self._perform_one, task)] = task
 
     def _taken(self, served: set) -> list[_Task]:
-        """Takes a waiting task of each run that is not served out of the queue."""
+        """Removes from the queue, and returns, one waiting task of each run that is not in `served`."""
         waiting: list[_Task | None] = []
         while True:
             try:
@@ -107,7 +114,7 @@ class _Pool:
             except queue.Empty:
                 break
         taken = []
-        for task in sorted(waiting, key=lambda task: task is None):  # no task behind an end
+        for task in sorted(waiting, key=lambda task: task is None):  # a None ends a thread, so it comes last
             if task is None or task.run in served:
                 self._queue.put(task)
             else:
@@ -154,7 +161,7 @@ class _Pool:
 
 
 class _Here(threading.local):
-    """The task that a thread performs."""
+    """The task that the current thread performs."""
 
     pool: _Pool | None = None
     task: _Task | None = None
@@ -165,10 +172,10 @@ _here = _Here()
 
 @contextlib.contextmanager
 def users_code() -> Iterator[None]:
-    """Marks Python code of the user's inside a task: it may block, and may call computations of its own.
+    """Marks the `with` block as user code, if the current thread performs a task.
 
-    Such a computation never waits for the worker of this task: where all workers run such code, each further run gets
-    a thread.
+    User code may block, and may call computations. Such a call never waits for the thread of this task: if all threads
+    of a pool run user code, each further run gets a new thread.
     """
     pool, task = _here.pool, _here.task
     if pool is None or task is None:
@@ -182,15 +189,19 @@ def users_code() -> Iterator[None]:
 
 
 class Workers:
-    """Pools of threads, one pool a device.
+    """Pools of threads, one pool for each device.
 
     Guarantees:
-      - `each` threads a pool, made when first needed and never more, whatever is submitted; but where all of them are
-        in `users_code`, one more for each further run that has work.
-      - A thread whose task has not ended when its run was stopped is left behind, and another takes its place.
-      - Threads keep no reference to a task that has ended. They are daemons: a kernel that does not end keeps no
-        process alive.
-      - `close`, or dropping the last reference, ends the threads that are idle; the others end after their task.
+      - A pool has at most `each` threads, made when first needed. If all of them are in `users_code`, each further run
+        that has work gets one more thread.
+      - A thread whose task has not ended when its run is stopped is abandoned, and a new thread takes its place.
+      - Threads keep no reference to a task that has ended.
+      - Threads are daemons: a kernel that does not end does not keep the process alive.
+      - `close`, or dropping the last reference, ends idle threads at once, and busy threads after their task.
+
+    Args:
+        pools: number of pools.
+        each: threads of a pool.
     """
 
     def __init__(self, pools: int, each: int, name: str = "fedcore-worker"):
@@ -200,7 +211,7 @@ class Workers:
         self._close = weakref.finalize(self, _close, self._pools)
 
     def submit(self, pool: int, task: Callable[[], None], run: Hashable = None) -> None:
-        """Runs `task`, which raises nothing, on the pool's first free thread.
+        """Runs `task`, which must not raise, on the pool's first free thread.
 
         Raises:
             FedcoreError: the workers are closed.
@@ -208,9 +219,9 @@ class Workers:
         self._pools[pool].submit(_Task(run, task))
 
     def call(self, function: Callable, stop: Stop, pool: int = 0):
-        """Runs a function on a thread of the pool, and returns or raises what the function does.
+        """Runs a function on a thread of the pool; returns its result or raises its error.
 
-        The calling thread receives signals meanwhile: Ctrl-C ends the call.
+        Meanwhile the calling thread handles signals, so that Ctrl-C ends the call.
         """
         answer: queue.SimpleQueue = queue.SimpleQueue()
         run = object()
@@ -220,18 +231,18 @@ class Workers:
         except BaseException:
             stop.cancel()
             _wait(answer, 1)
-            self.leave_behind(run)
+            self.abandon(run)
             raise
         if error is not None:
             raise error
         return result
 
-    def leave_behind(self, run: Hashable) -> list[str]:
-        """Replaces the threads that still perform tasks of a run; returns the names of the replaced threads."""
-        return [name for pool in self._pools for name in pool.leave_behind(run)]
+    def abandon(self, run: Hashable) -> list[str]:
+        """Abandons and replaces the threads that still perform tasks of a run; returns their names."""
+        return [name for pool in self._pools for name in pool.abandon(run)]
 
     def close(self) -> None:
-        """Ends the threads, and waits for those that are idle or about to be."""
+        """Ends the threads, and waits for them up to `GRACE_S`."""
         self._close()
         until = time.monotonic() + GRACE_S
         for pool in self._pools:
@@ -253,15 +264,16 @@ def _outcome(function: Callable) -> tuple:
 def dispatch(
     jobs: Iterator[Job], perform: Callable[[int, Job], None], workers: Workers, stop: Stop, *, ahead: int = 0
 ) -> None:
-    """Performs all jobs, each on a pool of the workers.
+    """Performs all jobs, each on a thread of one of the pools.
 
     Args:
-        ahead: jobs of each pool that are taken before a worker is free, so that it need not wait for this thread.
+        perform: (pool number, job) -> None.
+        ahead: number of jobs that each pool queues, so that a thread that becomes free need not wait for this thread.
     Guarantees:
-      - Jobs are taken from the iterator in the calling thread, and only when a worker is free.
-      - Job i goes to pool i modulo their number, or if that is busy to the next one that is free.
-      - When a job fails, the iterator raises, or Ctrl-C comes: no more jobs are taken, running jobs are stopped, and
-        the first failure is raised. Code of the user's that blocks is left behind with its thread.
+      - The calling thread takes jobs from the iterator, and only when a pool has a free thread (or room `ahead`).
+      - Job i goes to pool i modulo the number of pools; if this pool is busy, to the next free pool.
+      - If a job fails, the iterator raises, or Ctrl-C comes: no more jobs are taken, running jobs are stopped, and the
+        first failure is raised. User code that blocks is abandoned with its thread.
     """
     done: queue.SimpleQueue = queue.SimpleQueue()
     run = object()
@@ -295,14 +307,14 @@ def dispatch(
     except BaseException:
         stop.cancel()
         _wait(done, running)
-        workers.leave_behind(run)
+        workers.abandon(run)
         raise
     if stop.is_stopped:
         raise Stopped("the call was stopped")
 
 
 def _next(answers: queue.SimpleQueue, stop: Stop):
-    """The next answer. Waits in short pieces: a signal that comes just before a wait begins does not end that wait.
+    """The next answer. Polls, since a signal that arrives just before a wait begins does not interrupt that wait.
 
     Raises:
         Stopped: another thread stopped the call, and there is no answer.
@@ -316,7 +328,7 @@ def _next(answers: queue.SimpleQueue, stop: Stop):
 
 
 def _wait(done: queue.SimpleQueue, number: int) -> None:
-    """Waits up to `GRACE_S` for so many stopped jobs to end."""
+    """Waits up to `GRACE_S` until `number` stopped jobs have ended."""
     until = time.monotonic() + GRACE_S
     for _ in range(number):
         try:

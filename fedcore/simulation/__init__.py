@@ -1,4 +1,4 @@
-"""Client data, ways to split data over clients, and client sampling, for experiments on one machine."""
+"""Client data, partitioners and client sampling, for experiments on one machine."""
 
 from fedcore.simulation import datasets, partition
 from fedcore.simulation.sampling import build_uniform_sampling_fn

@@ -1,7 +1,7 @@
-"""Splits of one data set over clients.
+"""Partitioners: split a data set over clients.
 
-Every partitioner takes the examples' labels, `int[n]`, and returns one ascending index array per client. Each
-example goes to exactly one client, each client gets at least one, and equal arguments give equal splits.
+A partitioner takes the examples' labels, `int[n]`, and returns an ascending array of example indices for each client.
+Each example goes to exactly one client, each client gets at least one example, and equal arguments give equal splits.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ Parts = list[NDArray[np.int64]]
 
 
 def iid(labels: ArrayLike, num_clients: int, seed: int = 0) -> Parts:
-    """Shuffles and deals: sizes differ by at most one.
+    """Shuffles the examples and splits them evenly: sizes differ by at most one.
 
     Raises:
         ValueError: there are fewer examples than clients.
@@ -29,19 +29,19 @@ def iid(labels: ArrayLike, num_clients: int, seed: int = 0) -> Parts:
 
 
 def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) -> Parts:
-    """Gives each client its own mix of labels, and all clients the same number of examples (to within one).
+    """Gives each client a random mix of labels, and all clients equally many examples (to within one).
 
-    A client's mix is drawn from Dir(alpha · K · p) for K labels of frequencies p: a small `alpha` leaves a
-    client with one label, a large one with the mix of the whole. A label that runs out leaves the mixes of
-    the clients still to be served, so the last of them get what is left.
+    A client's mix is drawn from Dir(alpha · K · p), for K labels with frequencies p. With a small `alpha` a client has
+    mostly one label; with a large `alpha` its mix is close to p. When the examples of a label run out, the label is
+    removed from the mixes of the remaining clients, so the last clients get the labels that are left.
 
     Args:
-        alpha: above 0. At equal frequencies, each label's own concentration.
+        alpha: above 0. If the labels are equally frequent, the concentration parameter of each label.
     Raises:
         ValueError: there are fewer examples than clients, or `alpha` is not above 0.
     Source:
-        Hsu et al. 2019, arXiv:1909.06335, section 3. Their α is `alpha` · K here; what follows when a label
-        runs out is ours.
+        Hsu et al. 2019, arXiv:1909.06335, section 3. Their α is `alpha` · K here. The rule for labels that run out is
+        not from the paper.
     Example:
         >>> labels = np.repeat([0, 1], 50)
         >>> [len(np.unique(labels[part])) for part in dirichlet(labels, 2, alpha=0.001)]
@@ -89,14 +89,14 @@ def shards(labels: ArrayLike, num_clients: int, shards_per_client: int = 2, seed
 
 
 def quantity_skew(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) -> Parts:
-    """Deals shuffled examples so that sizes follow Dir(alpha): one for each client, the rest by the draw.
+    """Splits shuffled examples so that sizes follow Dir(alpha): each client gets one example, and a share of the rest.
 
     Args:
-        alpha: above 0. A small one gives a few clients nearly everything, a large one equal sizes.
+        alpha: above 0. With a small `alpha` a few clients have nearly all examples; with a large one sizes are equal.
     Raises:
         ValueError: there are fewer examples than clients, or `alpha` is not above 0.
     Source:
-        Li et al. 2021, arXiv:2102.02079, for quantity skew; the one example to start with is ours.
+        Li et al. 2021, arXiv:2102.02079, for quantity skew. The minimum of one example is not from the paper.
     Example:
         >>> sum(len(part) for part in quantity_skew(np.zeros(100), 5, alpha=0.5))
         100
@@ -129,11 +129,11 @@ def _even_sizes(n: int, num_clients: int) -> list[int]:
 
 
 def _draw_counts(rng: np.random.Generator, mix: NDArray, left: NDArray, size: int) -> NDArray:
-    """Draws `size` labels from `mix` and counts them; draws of labels that have run out are drawn again."""
+    """How many of `size` labels drawn from `mix` are of each label; a label that has run out is drawn again."""
     counts = np.zeros_like(left)
     while (missing := size - counts.sum()) > 0:
         odds = np.where(counts < left, mix, 0.0)
-        if odds.sum() < 1e-12:  # none of the mix is left: what is there has to do
+        if odds.sum() < 1e-12:  # all labels of the mix have run out: draw from the labels that are left
             odds = (left - counts).astype(float)
         counts = np.minimum(counts + rng.multinomial(missing, odds / odds.sum()), left)
     return counts

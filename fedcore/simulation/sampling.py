@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""Samples the clients of a round."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -14,16 +14,16 @@ Id = TypeVar("Id")
 def build_uniform_sampling_fn(
     client_ids: Sequence[Id], replace: bool = False, seed: int | None = None
 ) -> Callable[[int, int], list[Id]]:
-    """Builds a function that draws a round's clients uniformly.
+    """Builds a function that samples the clients of a round uniformly.
 
-    Its draw depends on the seed and the round alone, so a resumed training draws the same clients.
+    A sample depends on the seed and the round number only, so a training that is resumed samples equal clients.
 
     Args:
-        client_ids: the candidates.
-        replace: whether a client may be drawn twice for one round.
-        seed: a whole number. Default: drawn once, here.
+        client_ids: the identifiers to sample from.
+        replace: whether a client may be sampled twice in a round.
+        seed: a whole number. Default: drawn when the function is built.
     Returns:
-        A function of a round's number (at least 0) and a number of clients.
+        A function (round number, at least 0; number of clients) -> identifiers.
     Raises:
         ValueError: the function is asked for more clients than there are, and `replace` is False.
     Example:

@@ -1,4 +1,4 @@
-"""What an author of an intrinsic, an aggregation or a pass gets tested by one call. Needs the extra `fedcore[test]`."""
+"""Checkers for authors of intrinsics, aggregations and passes, and fault injection. Needs the extra `fedcore[test]`."""
 
 from fedcore.testing import faults
 from fedcore.testing.aggregations import check_aggregation
@@ -11,6 +11,6 @@ __all__ = ["LawBroken", "check_aggregation", "check_intrinsic", "check_pass", "f
 def __getattr__(name):
     if name != "check_pass":
         raise AttributeError(f"module 'fedcore.testing' has no attribute {name!r}")
-    from fedcore.testing.passes import check_pass  # the only one that needs hypothesis
+    from fedcore.testing.passes import check_pass  # imports hypothesis, which the other checkers do not need
 
     return check_pass

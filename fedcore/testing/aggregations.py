@@ -1,4 +1,4 @@
-"""The laws of an aggregation: wherever blocks of clients end, the result is the same."""
+"""Checks the laws of an aggregation: its result does not depend on the division of clients into blocks."""
 
 from collections.abc import Sequence
 
@@ -18,16 +18,16 @@ from fedcore.types import FederatedType, Type, to_type
 def check_aggregation(
     zero, accumulate, merge, report, values: Sequence, *, value_type=None, tolerance: float = 64
 ) -> None:
-    """Checks that `merge` joins partials as accumulating on would have.
+    """Checks that merging the partials of two groups of clients equals accumulating all their values.
 
-    Laws, each seen through `report`: `zero` is neutral on either side of `merge`; a merge of two folds is the fold of
-    both; `merge` is associative; blocks of any size, merged in a tree, give the fold.
+    Laws, for partials compared through `report`: `zero` is neutral on either side of `merge`; the merge of two folds is
+    the fold of all values; `merge` is associative; a tree of merges over blocks of any size is the fold of all values.
 
     Args:
         zero, accumulate, merge, report: as for `fc.federated_aggregate`.
-        values: the clients' values, at least three that differ.
-        value_type: their type. Default: that of the first.
-        tolerance: how many roundings floats may differ by.
+        values: the clients' values: three or more different values.
+        value_type: type of the values. Default: the type of the first value.
+        tolerance: how many roundings (units of the dtype's epsilon) floats may differ by.
     Raises:
         LawBroken: names the law, the values, and both results.
     Example:
@@ -42,7 +42,7 @@ def check_aggregation(
 
 
 class _Aggregation:
-    """The four functions, traced, over nested tuples of numpy arrays."""
+    """The four traced functions of an aggregation, as functions over nested tuples of numpy arrays."""
 
     def __init__(self, zero, accumulate, merge, report, type_: Type, values: list, tolerance: float):
         @fc.federated_computation(FederatedType(type_, fc.CLIENTS))
@@ -62,7 +62,7 @@ class _Aggregation:
         self.values = [prepare(v, type_, f"values[{i}]", _no_sequence) for i, v in enumerate(values)]
 
     def _zero(self, run: Interpreter, name: str):
-        """The zero is made of constants, so what makes it runs without the clients."""
+        """The zero: the result of the operations that do not depend on clients."""
         main = self.module.main
         known: dict = {}
         types = main.types()

@@ -1,4 +1,4 @@
-"""Random programs over all dtypes and their edges, and where two runtimes differ on them."""
+"""Differential tests: random programs over all dtypes and their edge values, run by a runtime and by the reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedcore.types import (
 
 SHAPES: list[tuple[int | None, ...]] = [(), (), (), (2,), (0,), (3, 2), (None,)]
 UNKNOWN = 2
-"""The size of every unknown dimension: what meets has to agree."""
+"""The size of every unknown dimension, so that operands have equal shapes."""
 
 CLIENT_COUNTS = (0, 1, 2, 3, 5, 11)
 
@@ -38,8 +38,8 @@ class Batch:
     """Several random programs over the same parameters.
 
     Args:
-        seed: of the types, the arguments and the programs.
-        programs: the numbers of those that are in it.
+        seed: seed of the types, the arguments and the programs.
+        programs: numbers of the programs in the batch.
     """
 
     seed: int
@@ -70,13 +70,13 @@ class Batch:
         return [value_of(t, clients, rng) for t in self.types()]
 
     def alone(self) -> Iterator[Batch]:
-        """A batch for each of its programs."""
+        """For each program of the batch, a batch with this program only."""
         return (attrs.evolve(self, programs=(n,)) for n in self.programs)
 
 
 @attrs.frozen
 class Difference:
-    """One program on which a runtime does not give what the meanings give."""
+    """A program on which a runtime differs from the reference."""
 
     batch: Batch
     clients: int
@@ -88,9 +88,9 @@ class Difference:
 
 
 def differences(batch: Batch, runtimes: dict[str, object], counts: Sequence[int] = CLIENT_COUNTS) -> list[Difference]:
-    """Where the runtimes differ from the reference on the programs of a batch, each told of the program alone.
+    """The differences of the runtimes from the reference on a batch, one for each program that differs alone.
 
-    A program that one refuses all have to refuse.
+    A program that the reference refuses must be refused by every runtime, and the other way round.
     """
     found = []
     for clients in counts:
@@ -119,7 +119,7 @@ def _outcome(computation: Computation, runtime: object, arguments: list):
 
 
 def _with_lists(value):
-    """A result with lists for its sequences."""
+    """A result with its sequences as lists."""
     if isinstance(value, tf.data.Dataset):
         return [_with_lists(x) for x in value.as_numpy_iterator()]
     if isinstance(value, dict):
@@ -143,9 +143,9 @@ def _type(rng: np.random.Generator, depth: int) -> Type:
 
 
 def value_of(type_: Type, clients: int, rng: np.random.Generator):
-    """A value with edges in it: limits of integers, infinities, NaN, -0.0, no elements, bytes that are no UTF-8.
+    """A random value with edge cases: integer limits, infinities, NaN, -0.0, empty tensors, bytes that are no UTF-8.
 
-    Finite floats are small and exact, so that no order of a sum overflows or rounds.
+    Finite floats are small and exact, so that a sum neither overflows nor rounds in any order.
     """
     if isinstance(type_, FederatedType):
         each = type_.placement == CLIENTS and not type_.all_equal
@@ -192,7 +192,7 @@ _WRONG = (TypeMismatch, TracingError)
 
 
 class _Program:
-    """One random program: from one of the values to a result, by steps that fit it."""
+    """A random program: starts from one of the values and applies random steps that accept its type."""
 
     def __init__(self, rng: np.random.Generator, values: Sequence[Value]):
         self.rng = rng
@@ -208,7 +208,7 @@ class _Program:
         return options[int(self.rng.integers(len(options)))]
 
     def _step(self, value: Value) -> Value:
-        """The value after a step; itself where none of a few attempts fits it."""
+        """The value after a random step; the value itself if no step of a few attempts accepts it."""
         for _ in range(4):
             step = self._picked(self._steps(value))
             try:
@@ -296,7 +296,7 @@ class _Program:
         return self._picked(ways)(value)
 
     def _beside_made(self, value: Value) -> Value:
-        """Beside a value that is made at the placement: of nothing, or drawn."""
+        """The value zipped with a constant or a random seed at its placement."""
         place = _place(value)
         constant = self._constant(self._picked(list(DTYPES)))
         ways = [
@@ -307,7 +307,7 @@ class _Program:
         return fc.federated_zip((value, self._picked(ways)()))
 
     def _selected(self, value: Value) -> Value:
-        """Slices of a server value at the clients; of each, the last."""
+        """A `federated_select` from a server value; each client folds the keys of its slices."""
         keys = np.array([1, 7, -1, 0], np.int32)[: int(self.rng.integers(0, 5))]
         select = self._picked([fc.federated_select, fc.federated_secure_select])
         at_clients = fc.federated_map(self._one_parameter(lambda _: keys), self._picked(self._at(CLIENTS)))
@@ -316,7 +316,7 @@ class _Program:
         return fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, x: n * 10 + x[1]), slices)
 
     def _in_tensorflow(self, value: Value) -> Value:
-        """Through a graph of the user's, which passes on what it takes."""
+        """The value through a user's graph, which returns its argument and a constant."""
 
         def graph(x):
             return x, tf.constant([1, 2], tf.int32)
@@ -371,7 +371,7 @@ class _Program:
         return x if isinstance(x.type, StructType) or self.rng.random() < 0.4 else self._constant(dtype)
 
     def _constant(self, dtype: str):
-        """A scalar of the dtype with numpy's type."""
+        """A numpy scalar of the dtype."""
         edges = _edges(dtype)
         found = edges[int(self.rng.integers(len(edges)))]
         return found if dtype == "str" else DTYPES[dtype].numpy.type(found)

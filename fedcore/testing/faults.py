@@ -1,4 +1,4 @@
-"""Faults on purpose: clients that fail in a real graph or through their data, devices that run out of memory."""
+"""Fault injection: clients that fail in a graph or while their data are read, devices that run out of memory."""
 
 import contextlib
 import threading
@@ -19,19 +19,19 @@ KINDS = ("raise", "hang", "nan", "misshapen")
 
 
 class InjectedFault(Exception):
-    """What a client raises on purpose."""
+    """The error that an injected fault of kind `raise` raises."""
 
 
 @attrs.frozen
 class Faults:
-    """Which clients fail, and how: the same for the same seed.
+    """A choice of clients that fail, and the kind of their fault. Equal seeds choose equal clients.
 
     Args:
-        seed: draws the clients.
-        kind: `raise`, `hang`, `nan` (floats become NaN) or `misshapen` (arrays get an axis more).
-        fraction: of the clients fail, rounded to whole clients.
+        seed: seed of the choice.
+        kind: `raise`, `hang`, `nan` (floats become NaN) or `misshapen` (arrays get one more axis).
+        fraction: the fraction of clients that fail, rounded to whole clients.
     Raises:
-        FedcoreError: there is no such kind; a fraction that is not from 0 to 1.
+        FedcoreError: the kind is unknown, or the fraction is not from 0 to 1.
     Example:
         >>> faults = fc.testing.faults.Faults(seed=3, kind='nan', fraction=0.3)
         >>> with fc.use(fc.runtime.local(on_client_failure=fc.runtime.drop())):
@@ -54,25 +54,28 @@ class Faults:
             raise FedcoreError(f"fraction is a number from 0 to 1, not {brief(fraction)}")
 
     def clients(self, count: int) -> list[int]:
-        """The indices that fail, of so many clients."""
+        """The indices of the clients that fail, in a cohort of `count` clients."""
         drawn = random_generator(self.seed).choice(count, round(self.fraction * count), replace=False)
         return sorted(drawn.tolist())
 
     def flags(self, count: int) -> list[np.int32]:
-        """For each client what `act` takes."""
+        """For each client of a cohort the argument `fault` of `act`."""
         faulty = set(self.clients(count))
         return [np.int32(1 + KINDS.index(self.kind) if i in faulty else 0) for i in range(count)]
 
     def cohort(self, clients: Sequence) -> list:
-        """The clients' values (numbers, arrays, `ClientDataset`s, structs of them); those of faulty ones fail.
+        """The clients' values, in which the values of faulty clients fail.
 
-        A client that hangs does so in Python while its data are read, until `release`.
+        A client of kind `hang` hangs in Python while its data are read, until `release`.
+
+        Args:
+            clients: numbers, arrays, `ClientDataset`s, or structs of them.
         """
         faulty = set(self.clients(len(clients)))
         return [tf.nest.map_structure(self._faulty, c) if i in faulty else c for i, c in enumerate(clients)]
 
     def release(self) -> None:
-        """Lets the clients go that hang while their data are read: they raise."""
+        """Ends the hanging of clients: reading their data then raises."""
         self._released.set()
 
     def _faulty(self, leaf):
@@ -99,7 +102,11 @@ def _with_an_axis_more(array: np.ndarray, axis: int = 0) -> np.ndarray:
 
 
 class _Unreadable:
-    """A client's value that raises when it is read, after a wait if there is one."""
+    """A client's value that raises when it is read.
+
+    Args:
+        released: reading first waits for this event; None: no wait.
+    """
 
     def __init__(self, released: threading.Event | None):
         self._released = released
@@ -114,14 +121,14 @@ class _Unreadable:
 
 
 def act(fault, value, *, hangs: bool = False):
-    """In the body of a `tf_computation`: the value, or what the fault makes of it.
+    """Injects a fault into the graph of a `tf_computation`: returns the value, NaN, or does not return.
 
     Args:
-        fault: int32, of `Faults.flags`. `misshapen` is no fault of a graph: it leaves the value as it is.
+        fault: int32, an element of `Faults.flags`. `misshapen` leaves the value unchanged.
         value: a tensor of floats.
-        hangs: puts the endless loop of the fault `hang` into the graph, which cannot be stacked then.
+        hangs: builds the endless loop of the fault `hang` into the graph. The graph is then not vectorised.
     Note:
-        The fault `raise` is a division by zero, which a GPU does not mind: raise through the data there.
+        The fault `raise` is a division by zero, which is no error on a GPU: use `Faults.cohort` there.
     """
     raising, hanging, nan = (fault == 1 + KINDS.index(kind) for kind in ("raise", "hang", "nan"))
     quotient = 1 // (1 - tf.cast(raising, tf.int32))
@@ -136,13 +143,13 @@ def act(fault, value, *, hangs: bool = False):
 def out_of_memory(
     runtime: LocalRuntime, device: str, *, calls: Collection[int] = (), capacity_bytes: int | None = None
 ) -> Iterator[list[int]]:
-    """While the block runs, one client device of a local runtime runs out of memory; gives the calls that did.
+    """During the `with` block, a client device of a local runtime runs out of memory. Gives the numbers of its calls
+    that failed.
 
     Args:
-        device: its name, such as `CPU:1`.
-        calls: the graph calls that fail, numbered from 0 as this device begins them.
-        capacity_bytes: a call also fails where the tensors that it is given, and those of the calls that run beside
-            it, have more bytes.
+        device: name of the device, such as `CPU:1`.
+        calls: numbers of the graph calls that fail, counted from 0 in the order in which the device begins them.
+        capacity_bytes: a call also fails if its operands, and those of the calls in progress, have more bytes in total.
     Raises:
         FedcoreError: the runtime runs no clients on that device.
     Example:

@@ -1,4 +1,4 @@
-"""Types and values for a signature: what `check_intrinsic` calls an intrinsic with."""
+"""Generates the types and values with which `check_intrinsic` calls an intrinsic."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -41,11 +41,11 @@ ATTRIBUTE = 3
 
 @attrs.frozen
 class Call:
-    """One way to call an intrinsic: a type for each value, a function for each function, in order.
+    """One way to call an intrinsic.
 
     Args:
-        arguments: by parameter, a type or a Python function.
-        attributes: what is no value.
+        arguments: parameter -> the type of its value, or a Python function if it takes a function.
+        attributes: attribute -> its value.
     """
 
     arguments: dict[str, Type | Callable]
@@ -56,9 +56,9 @@ class Call:
 
 
 def calls_of(op) -> Iterator[Call]:
-    """Calls of each alternative of the signature: every kind's types, optional parameters there and not."""
+    """Calls of each alternative of the signature, with types of every kind, with and without optional parameters."""
     names = [n for n in op.__signature__.parameters if n not in op.attributes]
-    if op.signature is None:  # a function computes its type: one type for all, where it takes it
+    if op.signature is None:  # a function computes the result type: give all parameters the same type
         for type_ in (*_KINDS["any"], "int32", ("float32", (2,)), "bool", {"a": ("float32", (2, 3))}) if names else ():
             yield Call({n: to_type(type_) for n in names}, {a: _attribute(a, None) for a in op.attributes})
         return
@@ -72,7 +72,7 @@ def calls_of(op) -> Iterator[Call]:
 
 
 def _bindings(alternative: Alternative, kinds: dict[str, str]) -> Iterator[dict[str, Type]]:
-    """Types for the variables of value parameters: all of one kind take the same, so that what meets fits."""
+    """Types for the type variables of value parameters. Variables of one kind get the same type."""
     labels = sorted(alternative.variables)
     for index in range(3 if labels else 1):
         chosen = {}
@@ -114,7 +114,7 @@ def _numeric(type_: Type) -> bool:
 
 
 def _known(type_: Type) -> Type:
-    """Unknown sizes become known ones, larger than the attributes: a generated value has a shape."""
+    """The type with a known size, larger than the attributes, for each unknown size: a value needs a shape."""
     size = ATTRIBUTE + 2
     if isinstance(type_, TensorType):
         return TensorType(type_.dtype, (size,) if type_.shape is None else [s or size for s in type_.sizes])
@@ -124,8 +124,8 @@ def _known(type_: Type) -> Type:
 SPREADS = ("small", "offset", "mixed")
 """Ranges of generated numbers: near 0, near a large number, and of several orders of magnitude.
 
-Sums of a few stay exact in float32, so that a correct result does not depend on the order of the sum. Squares near the
-large number are not exact: a formula that cancels them shows.
+Sums of a few numbers are exact in float32, so that a correct result does not depend on the order of the sum. Squares of
+numbers near the large number are not exact, so that a formula with cancellation gives a visible error.
 """
 
 _LENGTHS = (5, 0, 1, 8, 3)
@@ -133,7 +133,12 @@ _LENGTHS = (5, 0, 1, 8, 3)
 
 
 class Values:
-    """Generates values of types: numbers of one spread, text of one letter, sequences of several lengths."""
+    """Generates values of types: numbers of a spread, strings of one letter, sequences of several lengths.
+
+    Args:
+        clients: number of clients of a client value.
+        spread: one of `SPREADS`.
+    """
 
     def __init__(self, clients: int, seed: Sequence[int], spread: str = "small"):
         self._clients = clients
@@ -189,7 +194,7 @@ def _of_integers(dtype: np.dtype) -> tuple[int, tuple[int, ...]]:
 
 
 def wrong_types(type_: Type) -> Iterator[Type]:
-    """Types that surely do not fit: another placement."""
+    """Types that certainly do not fit: the type at the other placement."""
     if isinstance(type_, FederatedType):
         other = fc.SERVER if type_.placement == fc.CLIENTS else fc.CLIENTS
         yield FederatedType(type_.member, other)

@@ -1,4 +1,4 @@
-"""The laws of an intrinsic, checked from its declaration."""
+"""Checks the laws of an intrinsic, with calls that are generated from its declaration."""
 
 import ast
 import builtins
@@ -25,23 +25,23 @@ CLIENTS = (0, 1, 2, 3, 7)
 
 
 def check_intrinsic(op: Intrinsic | str, cases: Iterable[tuple[Computation, Sequence]] | None = None) -> int:
-    """Checks all that one declaration promises.
+    """Checks the laws of an intrinsic.
 
-    Laws: the documentation begins with a sentence and ends with an example that runs; a wrong argument is refused
-    with both sides shown; a program with the intrinsic prints and parses; its meaning, its lowering and the local
-    runtime give the same, for 0, 1, 2, 3 and 7 clients. A local intrinsic is also mapped over clients, which the local
-    runtime computes side by side. Numbers are near 0, near a large number, and of several orders of magnitude;
-    sequences have up to 8 elements.
+    Laws: the documentation begins with a sentence and has an example that runs; a wrong argument is refused with both
+    types shown; a program with the intrinsic prints and parses; the meaning, the lowering and the local runtime give
+    equal results, for 0, 1, 2, 3 and 7 clients. A local intrinsic is also mapped over clients, which the local runtime
+    vectorises. Numbers are near 0, near a large number, and of several orders of magnitude. Sequences have up to 8
+    elements.
 
     Args:
         op: the intrinsic, or its name.
-        cases: computations that hold the intrinsic, each with its arguments. They come on top of the calls that
-            are generated from the signature; an intrinsic with attributes other than `placement` and `dtype` is
-            generated with 3 for each.
+        cases: computations that use the intrinsic, each with its arguments. They are checked in addition to the calls
+            that are generated from the signature. Generated calls set every attribute other than `placement` and
+            `dtype` to 3.
     Returns:
         How many programs were run.
     Raises:
-        LawBroken: names the law, shows the program and the inputs, and says what differed.
+        LawBroken: names the law, shows the program and the inputs, and describes the difference.
     Example:
         >>> fc.testing.check_intrinsic(fc.federated_sum)
     """
@@ -64,7 +64,7 @@ def check_intrinsic(op: Intrinsic | str, cases: Iterable[tuple[Computation, Sequ
     return ran
 
 
-# What is written about it.
+# The documentation.
 
 
 def _documentation(op: Intrinsic) -> str:
@@ -79,7 +79,7 @@ def _documentation(op: Intrinsic) -> str:
 
 
 def _example(op: Intrinsic, source: str, calls: list[Call]) -> None:
-    """Runs the example in a computation, with a made-up value for each name that it does not define."""
+    """Runs the example in a computation, with a generated value for each name that the example does not define."""
     law = f"the example of {op.name} runs"
     try:
         tree = ast.parse(source)
@@ -104,7 +104,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _free_names(op: Intrinsic, node: ast.Call, tree: ast.AST, call: Call) -> tuple[dict[str, Type], dict]:
-    """For the names of the example: the types of values, and functions, as the call has them."""
+    """The free names of the example: name -> type of its value, and name -> function; both from the call."""
     parameters = list(op.__signature__.parameters)
     at: dict[str, str] = {}
     for i, argument in enumerate(node.args):
@@ -138,11 +138,11 @@ def _run_example(op: Intrinsic, source: str, types: dict[str, Type], functions: 
 
 
 def _traced(body, types: list[Type]) -> Computation:
-    """A computation over the types; `body` takes the tuple of its values."""
+    """A computation with parameters of the types; `body` takes the tuple of the parameters' values."""
     return fc.federated_computation(with_parameters(lambda *values: body(values), len(types)), *types)
 
 
-# What it refuses.
+# Refused arguments.
 
 
 def _refusals(op: Intrinsic, call: Call) -> None:
@@ -166,11 +166,14 @@ def _refuses(op: Intrinsic, call: Call, types: dict[str, Type], name: str) -> No
         raise LawBroken(law, f"it takes {types[name]}")
 
 
-# What it does.
+# Results.
 
 
 def _program(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
-    """The intrinsic called on parameters of the types, and a client value that says how many clients there are."""
+    """A computation that calls the intrinsic on parameters of the types.
+
+    Its last parameter is a client value, which gives the number of clients.
+    """
 
     def body(values):
         *own, counted = values
@@ -183,7 +186,7 @@ def _program(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
 
 
 def _program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
-    """The local intrinsic mapped over client values of the types."""
+    """A computation that maps the local intrinsic over client values of the types."""
 
     def body(values):
         *own, index = values
@@ -199,9 +202,9 @@ def _program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type]) -> Co
 
 
 def _in_own_place(value: Value, index: Value):
-    """The value as element `index` of a struct of zeros, where there are zeros of its type.
+    """A struct of zeros with the value as element `index`; the value itself if its type has no zeros.
 
-    The sum of such structs keeps clients apart, and clients that are aggregated run batched.
+    The sum of these structs over clients holds every client's value. Aggregated client values are computed batched.
     """
     if _is_numeric(value.type, "bool"):
         value = fc.cast(value, "int32")
@@ -212,7 +215,7 @@ def _in_own_place(value: Value, index: Value):
 
 
 def _is_numeric(type_: Type, dtype: str | None = None) -> bool:
-    """Whether all leaves are numbers (or of the dtype) of known shapes, and there is one."""
+    """Whether the type has leaves, and all of them are numeric (or of the dtype) and of known shapes."""
     found = [t for _, t in leaves(type_)]
     return bool(found) and all(
         isinstance(t, TensorType)
@@ -224,7 +227,7 @@ def _is_numeric(type_: Type, dtype: str | None = None) -> bool:
 
 def _called_on(op: Intrinsic, call: Call, types: dict[str, Type], values: Sequence) -> Value:
     result = op(**{**call.arguments, **dict(zip(types, values, strict=True))}, **call.attributes)
-    if isinstance(member_of(result.type), SequenceType):  # no result of a computation: its elements are added up
+    if isinstance(member_of(result.type), SequenceType):  # a computation cannot return a sequence: sum its elements
         return fc.sequence_sum(result)
     return result
 
@@ -235,7 +238,7 @@ def _generated(op: Intrinsic, calls: list[Call]) -> Iterator[tuple[Computation, 
         try:
             programs = [(_program(op, call, types), _SIZES)]
         except TypeMismatch:
-            continue  # a rule beyond the signature refuses these types
+            continue  # a rule that the signature does not express refuses these types
         if op.level == LOCAL:
             programs.append((_program_at_clients(op, call, types), _SIZES_AT_CLIENTS))
         for computation, sizes in programs:
@@ -252,7 +255,7 @@ _SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread)
 
 
 def _neutral(name: str, value):
-    """The value for a parameter; one that is called `zero` is neutral, as whoever folds asks of it."""
+    """The value for a parameter; zeros for a parameter named `zero`, since a fold needs a neutral element."""
     return _zeros(value) if name == "zero" else value
 
 
@@ -282,10 +285,10 @@ def _check_program(op: Intrinsic, module: Module, inputs: list, runtime: context
         raise broken("it is lowered", _shown(error)) from error
     found = _difference(_outcome(_reference, lowered, inputs), want)
     if found is not None:
-        raise broken("the lowering gives what the meaning gives", f"{found}; it is lowered to\n{lowered}")
+        raise broken("the lowering gives the meaning's result", f"{found}; it is lowered to\n{lowered}")
     found = _difference(_outcome(functools.partial(_local, runtime), module, inputs), want)
     if found is not None:
-        raise broken("the local runtime gives what the meaning gives", found)
+        raise broken("the local runtime gives the meaning's result", found)
 
 
 def _outcome(run: Callable, module: Module, inputs: list):
@@ -297,7 +300,7 @@ def _outcome(run: Callable, module: Module, inputs: list):
 
 
 def _difference(have, want) -> str | None:
-    """Where two outcomes differ; both may refuse the inputs."""
+    """The first difference of two outcomes; None if they are equal, or if both refuse the inputs."""
     if isinstance(have, FedcoreError) and isinstance(want, FedcoreError):
         return None
     if isinstance(have, Exception) or isinstance(want, Exception):

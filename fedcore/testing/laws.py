@@ -1,4 +1,4 @@
-"""A law that does not hold, and when two results are the same."""
+"""The error for a law that does not hold, and the comparison of two results."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class LawBroken(AssertionError):
-    """Names the law, shows the program and the inputs, and says what differed."""
+    """A law does not hold. The message has the law, the difference, the inputs and the program."""
 
     def __init__(self, law: str, what: str, *, program: object = None, inputs: object = None):
         lines = [f"the law is broken: {law}", *(f"  {line}" for line in what.split("\n"))]
@@ -20,7 +20,10 @@ class LawBroken(AssertionError):
 
 
 def difference(have, want, tolerance: float = 64, path: str = "the result") -> str | None:
-    """Where two results differ, or None. Integers are equal; floats within `tolerance` roundings; NaN is NaN."""
+    """The first difference of two results; None if they agree.
+
+    Integers must be equal. Floats may differ by `tolerance` roundings. NaN agrees with NaN.
+    """
     if isinstance(want, Mapping):
         if not isinstance(have, Mapping) or list(have) != list(want):
             return f"{path} is {have!r}, not {want!r}"
@@ -43,7 +46,7 @@ def _same(have: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
         return False
     if want.dtype.kind not in "fc" and want.dtype.name != "bfloat16":
         return bool(np.array_equal(have, want))
-    if want.dtype.kind == "c":  # part by part: an infinity in one says nothing of the other
+    if want.dtype.kind == "c":  # part by part: an infinite real part must not hide a wrong imaginary part
         return _same(have.real, want.real, tolerance) and _same(have.imag, want.imag, tolerance)
     within = min(tolerance * float(ml_dtypes.finfo(want.dtype).eps), 0.1 if tolerance else 0.0)
     close = np.isclose(have.astype(np.float64), want.astype(np.float64), within, within, equal_nan=True)

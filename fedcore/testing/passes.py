@@ -1,4 +1,4 @@
-"""The laws of a pass, on generated programs."""
+"""Checks the laws of a pass on generated programs."""
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
@@ -27,11 +27,11 @@ from fedcore.types import FederatedType, FunctionType, SequenceType, StructType,
 
 @attrs.frozen
 class Checked:
-    """The programs that a pass was checked on.
+    """The numbers of programs that a pass was checked on.
 
     Args:
-        programs: generated programs and cases.
-        changed: how many of them the pass changed.
+        programs: number of generated programs and cases.
+        changed: number of programs that the pass changed.
     """
 
     programs: int
@@ -45,22 +45,22 @@ def check_pass(
     programs: int = 25,
     cases: Iterable[str] = (),
 ) -> Checked:
-    """Checks a pass on generated programs and on those given.
+    """Checks the laws of a pass on generated programs and on given programs.
 
-    Laws: it changes a program; it keeps the meaning and the type, leaves a valid module, gives no client more graph
-    calls (or makes a graph call of an operation, but no more of both), and run twice changes nothing more (unless it is
-    declared with `idempotent=False`).
+    Laws: the pass changes at least one program; it keeps the meaning and the type; the result is a valid module; no
+    client makes more graph calls (a local operation may become a graph call, if the sum of both does not grow); a
+    second run changes nothing (unless the pass is declared with `idempotent=False`).
 
     Args:
         one: a pass, its name, or a function from module to module.
-        before: pipelines, each of which prepares the generated programs for it. Default: programs as they are traced.
-        programs: how many programs for each pipeline.
-        cases: programs as text, of any stage, that the pass is given as they are. Text has no graphs' bytes, so they
-            call none. A pass for programs that the generator does not make needs them.
+        before: pipelines; each prepares generated programs for the pass. Default: traced programs.
+        programs: how many programs to generate for each pipeline.
+        cases: programs as text, of any stage, to which the pass is applied directly. They call no graphs, since text
+            has no bytes of graphs. Needed for a pass that changes no generated program.
     Returns:
         How many programs there were, and how many of them the pass changed.
     Raises:
-        LawBroken: names the law, shows the smallest program found and the inputs, and says what differed.
+        LawBroken: names the law, shows the smallest program found and the inputs, and describes the difference.
         FedcoreError: a case does not parse, is not valid, or calls a graph.
     Example:
         >>> fc.testing.check_pass('dce', before=['', 'inline'])
@@ -91,7 +91,7 @@ def _registered(fn: Callable) -> Pass:
 def _case(text: str) -> Module:
     module = verify(parse_module(text))
     if module.graphs:
-        raise FedcoreError(f"a case calls the graph @{module.graphs[0].name}, whose bytes no text holds:\n{text}")
+        raise FedcoreError(f"a case calls the graph @{module.graphs[0].name}, whose bytes are not in the text:\n{text}")
     return module
 
 
@@ -123,7 +123,7 @@ def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> bool:
     """Checks the laws for one program; returns whether the pass changed it.
 
     Args:
-        inputs: by number of clients, the arguments of its main function.
+        inputs: number of clients -> arguments of the program's main function.
     """
 
     def broken(law: str, what: str, given_inputs=None) -> LawBroken:
@@ -160,7 +160,7 @@ def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> bool:
 
 
 def _text(module: Module) -> str:
-    """The module as text; of one that is not valid, as much as can be written."""
+    """The module as text; its `repr` if the module is not valid and cannot be printed."""
     try:
         return str(module)
     except Exception:
@@ -168,7 +168,7 @@ def _text(module: Module) -> str:
 
 
 def _as_planned(type_: FunctionType) -> FunctionType:
-    """The type with a result that says of unplaced values that they are the server's, as a plan says it."""
+    """The type with unplaced values of the result placed at SERVER, as in a plan."""
 
     def placed(result: Type) -> Type:
         if isinstance(result, FederatedType):
@@ -184,7 +184,7 @@ def _run(module: Module, values: list):
 
 
 _FREE = {"struct", "item", "literal", "generic_zero", "call"}
-"""Local operations that are no work: a call is what it calls."""
+"""Local operations that do not count as work. The work of a call is counted in the called function."""
 
 
 def _client_work(module: Module, three: list) -> collections.Counter:
@@ -221,7 +221,7 @@ def _by_client(type_) -> bool:
 
 
 def plain(value, type_, clients: int):
-    """An argument as the meanings take it: structs as tuples, client values and sequences as lists."""
+    """An argument in the form that meanings take: structs as tuples, client values and sequences as lists."""
     if isinstance(type_, FederatedType):
         if type_.placement == fc.CLIENTS and type_.all_equal:
             return AllEqual(plain(value, type_.member, clients), clients)

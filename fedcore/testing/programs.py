@@ -1,4 +1,4 @@
-"""Random well-typed federated programs, and arguments for them."""
+"""Hypothesis strategies for well-typed federated programs and their arguments."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _pick(draw, pool, wanted, only_asks):
     found = [v for v in pool if wanted(v)]
     if only_asks:
         return bool(found)
-    # A later value is likelier: chains get deep.
+    # Prefer the newest values, so that programs become deep.
     return found[-1 - draw(st.integers(0, min(3, len(found) - 1)))]
 
 
@@ -92,7 +92,7 @@ def mapped(draw, pool, only_asks=False):
 
 
 def mapped_twice(draw, pool, only_asks=False):
-    """Two maps of one value, zipped: a shape that stages and common work meet often."""
+    """Two maps of a value, zipped: a common input of common subexpression elimination and of fusion."""
     value = _pick(draw, pool, _client_tensors, only_asks)
     if only_asks:
         return value
@@ -129,7 +129,7 @@ def averaged(draw, pool, only_asks=False):
 
 
 def aggregated(draw, pool, only_asks=False):
-    """A count and a sum in one aggregation: a merge that takes a tuple, and a report."""
+    """A count and a sum in a single aggregation, with a merge over a tuple and a report."""
     value = _pick(draw, pool, _client_tensors, only_asks)
     if only_asks:
         return value
@@ -156,7 +156,7 @@ def placed_constant(draw, pool, only_asks=False):
 
 
 def picked(draw, pool, only_asks=False):
-    """An element of a placed struct, as it stands: one for all clients stays that."""
+    """An element of a placed struct; an element of an all-equal value is all-equal."""
 
     def wanted(v):
         member = v.type.member
@@ -170,7 +170,7 @@ STEPS = [mapped, mapped_twice, zipped, sent, added_up, averaged, aggregated, app
 
 
 def _local_function(draw, type_):
-    """A small function over values of the type: lambdas, structs, literals, captured values, sequences."""
+    """A small function over values of the type, which may use structs, literals, captured values or sequences."""
     kinds = ["identity", "pair"]
     if isinstance(type_, SequenceType):
         kinds = ["sequence_sum", "sequence_count", "sequence_of_mapped"]
@@ -203,7 +203,7 @@ def _local_function(draw, type_):
 
 
 def _result(draw, pool: list[Value]) -> Value:
-    """One value or a pair; no sequence."""
+    """The result: a value or a pair of values, without sequences."""
     wanted = [v for v in pool if not _has_sequence(v.type)]
     if not wanted:
         wanted = [fc.federated_value(1, SERVER)]
@@ -216,13 +216,17 @@ def _result(draw, pool: list[Value]) -> Value:
 
 @st.composite
 def arguments(draw, module: Module, clients: int | None = None) -> list:
-    """Arguments for the module's main function; by default of zero to four clients."""
+    """Arguments for the module's main function.
+
+    Args:
+        clients: number of clients. Default: drawn, 0 to 4.
+    """
     count = draw(st.integers(0, 4)) if clients is None else clients
     return [draw(values(p.type, count)) for p in module.main.parameters]
 
 
 def values(type_, clients: int):
-    """Small numbers, so that sums stay exact in float32."""
+    """A strategy for values of the type: small numbers, so that sums are exact in float32."""
     if isinstance(type_, FederatedType):
         one = values(type_.member, clients)
         per_client = type_.placement == CLIENTS and not type_.all_equal

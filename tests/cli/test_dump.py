@@ -51,7 +51,7 @@ def test_a_stage_that_the_file_has_left_behind_is_a_usage_error(fedcore, mean_fe
     (tmp_path / "lowered.fed").write_text(fedcore("dump", "mean.fed", "--stage", "lowered").out)
     ran = fedcore("dump", "lowered.fed", "--stage", "traced")
     assert ran.code == 2
-    assert "lowered.fed is lowered: what was traced is not in it" in ran.err
+    assert "lowered.fed is lowered: it holds no traced module" in ran.err
 
 
 def test_after_a_pass_on_a_plan_is_a_usage_error(fedcore, mean_fed):

@@ -77,8 +77,8 @@ def test_tune_prints_a_table_of_plain_text_in_a_pipe(fedcore):
         (("sensors:no_clients",), 1, "@no_clients has no client stage: there is nothing to tune"),
         (("sensors:mean", "--arg", "[1.0]", "-o", "no/such/place.fed", "--rounds", "1", "--width", "2"), 2, "cannot"),
         (("sensors:mean", "--width", "1"), 2, "is not in the range"),
-        (("sensors:mean", "--width", "65537"), 2, "Invalid value for --width: at most 65536 clients go together"),
-        (("sensors:mean", "--block", "1000000000"), 2, "Invalid value for --block: at most 65536 clients go together"),
+        (("sensors:mean", "--width", "65537"), 2, "Invalid value for --width: it is at most 65536 clients"),
+        (("sensors:mean", "--block", "1000000000"), 2, "Invalid value for --block: it is at most 65536 clients"),
     ],
 )
 def test_what_cannot_be_tuned_says_why(fedcore, arguments, code, says):
@@ -92,25 +92,25 @@ def test_what_is_compiled_already_is_not_tuned(fedcore, mean_fed):
     assert planned.code == 0, planned.err
     ran = fedcore("tune", "plan.fed")
     assert ran.code == 2
-    assert "plan.fed is planned; a traced program is tuned" in ran.err
+    assert "plan.fed is planned; only a traced program can be tuned" in ran.err
     assert fedcore("run", "plan.fed", "--arg", "[1.0, 2.0]").out == "[1.5, 3.0]\n"
 
 
-def test_values_are_made_up_for_every_kind_of_type():
+def test_values_are_generated_for_every_kind_of_type():
     import numpy as np
 
     import fedcore as fc
-    from fedcore.cli.made_up import Amounts, made_up
+    from fedcore.cli.synthetic_arguments import Sizes, synthetic_argument
 
     element = fc.StructType([("x", fc.TensorType("float32", (None, 3))), ("y", fc.TensorType("int32", (None,)))])
-    amounts, rng = Amounts(clients=2, steps=3, rows=4), np.random.default_rng(0)
-    clients = made_up(fc.FederatedType(fc.SequenceType(element), fc.CLIENTS), amounts, rng)
+    sizes, rng = Sizes(clients=2, steps=3, rows=4), np.random.default_rng(0)
+    clients = synthetic_argument(fc.FederatedType(fc.SequenceType(element), fc.CLIENTS), sizes, rng)
     batches = [batch["x"].shape for batch in clients[0]]
     assert (len(clients), batches) == (2, [(4, 3)] * 3)
-    assert made_up(fc.SequenceType("float32"), amounts, rng).element_type == fc.to_type("float32")
-    assert made_up(fc.to_type(("str", "bool")), amounts, rng)[0] == b""
+    assert synthetic_argument(fc.SequenceType("float32"), sizes, rng).element_type == fc.to_type("float32")
+    assert synthetic_argument(fc.to_type(("str", "bool")), sizes, rng)[0] == b""
     with pytest.raises(fc.errors.FedcoreError, match="give it with --arg"):
-        made_up(fc.TensorType("float32", None), amounts, rng)
+        synthetic_argument(fc.TensorType("float32", None), sizes, rng)
 
 
 @pytest.mark.usefixtures("sensors")

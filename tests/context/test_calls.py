@@ -226,7 +226,7 @@ def test_awaiting_inside_a_computation_is_refused():
         coroutine = fc.invoke_async(total, xs)
         coroutine.send(None)
 
-    with pytest.raises(TracingError, match="invoke_async stands inside a computation; call total there"):
+    with pytest.raises(TracingError, match="invoke_async is used inside a computation; call total there"):
         fc.federated_computation(body, FLOATS)
 
 

@@ -171,7 +171,7 @@ def test_a_trusted_plan_may_hold_any_operation(reading, monkeypatch):
 
 def test_a_plan_has_no_earlier_stage_and_stands_in_no_computation(looping):
     loaded = fc.load(looping)
-    with pytest.raises(FedcoreError, match="mean_of_tenths is planned: what was traced is not in it"):
+    with pytest.raises(FedcoreError, match="mean_of_tenths is planned: it holds no traced module"):
         loaded.to_module("traced")
     with pytest.raises(TracingError, match="mean_of_tenths is planned: call it from Python"):
         fc.federated_computation(lambda xs: loaded(xs), FLOATS)

@@ -307,7 +307,9 @@ def test_ragged_elements_without_a_common_first_dimension_are_refused():
         lambda d: fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, _: n + 1), d), type_
     )
     one, two = np.zeros(1, np.float32), np.zeros(2, np.float32)
-    with pytest.raises(FedcoreError, match="elements of unequal shapes need one common first dimension"):
+    with pytest.raises(
+        FedcoreError, match="tensors of an element must have a common first dimension if elements differ"
+    ):
         first([[(one, two), (two, one)]])
 
 

@@ -115,7 +115,7 @@ def test_batched_clients_have_the_orders_of_clients_one_by_one():
     values = [(client().shuffle(9).columns, client().shuffle(9).columns) for _ in range(2)]
     seeds = np.array([5, 6])
     shape, stacked = pack_clients(
-        ClientLeaves(values), [0, 1], seeds, [3, 7], width=2, places=2, kept=packing_cache(1 << 20)
+        ClientLeaves(values), [0, 1], seeds, [3, 7], width=2, capacity=2, cache=packing_cache(1 << 20)
     )
     assert [layout is not None for layout in shape.layouts] == [True, True]
     _, place, _, first_rows, _, _, second_rows, _ = map(np.asarray, stacked)
@@ -126,20 +126,20 @@ def test_batched_clients_have_the_orders_of_clients_one_by_one():
 
 
 def test_rows_that_were_packed_for_groups_of_one_width_do_not_serve_another():
-    values, kept = [(client().columns,) for _ in range(3)], packing_cache(1 << 20)
+    values, cache = [(client().columns,) for _ in range(3)], packing_cache(1 << 20)
     for width in (2, 4, 2):
         _, (seeds, *_) = pack_clients(
-            ClientLeaves(values), range(3), np.arange(3), [0], width=width, places=8, kept=kept
+            ClientLeaves(values), range(3), np.arange(3), [0], width=width, capacity=8, cache=cache
         )
         assert len(seeds) == 4
-    _, (seeds, *_) = pack_clients(ClientLeaves(values), range(3), np.arange(3), [0], width=5, places=8, kept=kept)
+    _, (seeds, *_) = pack_clients(ClientLeaves(values), range(3), np.arange(3), [0], width=5, capacity=8, cache=cache)
     assert len(seeds) == 5
 
 
 def test_absent_clients_have_no_lane():
     values = [(client().columns,) for _ in range(2)]
     _, (seeds, place, *_) = pack_clients(
-        ClientLeaves(values), [1, 4], np.array([11, 14]), [0], width=2, places=8, kept=packing_cache(1 << 20)
+        ClientLeaves(values), [1, 4], np.array([11, 14]), [0], width=2, capacity=8, cache=packing_cache(1 << 20)
     )
     assert np.flatnonzero(np.asarray(place) >= 0).tolist() == [1, 4]
     assert [np.asarray(seeds)[place[i]] for i in (1, 4)] == [11, 14]

@@ -248,7 +248,9 @@ def test_a_forgotten_state_is_named():
     process = processes()
     output = process.next(process.initialize(), [1.0])
     text = message(lambda: process.next(output, [1.0]), TypeMismatch)
-    assert text.endswith("\n  fix: `state` is the state in what is given there: write next_round(output.state, …)")
+    assert text.endswith(
+        "\n  fix: `state` takes the element `state` of the given result: write next_round(output.state, …)"
+    )
     assert process.next(output.state, [2.0]).state["total"] == 3.0
 
 

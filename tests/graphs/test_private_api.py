@@ -30,20 +30,21 @@ def test_every_private_part_says_what_it_relies_on():
         assert getattr(private_api, name).__doc__, name
 
 
-def _defined_attributes() -> set[str]:
-    """Underscore names that fedcore's own classes and modules define."""
+def _own_names(tree: ast.Module) -> set[str]:
+    """Names that a module of fedcore defines: functions, classes, and attributes of its classes."""
     found = set()
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found.add(node.name)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                found.add(node.attr)
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                found.add(node.target.id)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-                found.add(node.value)  # a slot
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in OWN:
+            found.add(node.attr)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
     return found
+
+
+def test_names_in_strings_and_attributes_of_other_objects_are_not_own_names():
+    assert _own_names(ast.parse("name = '_shape'\ntensor._shape = 1\nself._size = 2")) == {"_size"}
 
 
 def _private_uses(path: pathlib.Path, own: set[str]) -> list[str]:
@@ -64,7 +65,7 @@ def _private_uses(path: pathlib.Path, own: set[str]) -> list[str]:
 
 
 def test_no_other_module_uses_private_parts():
-    own = _defined_attributes()
+    own = set().union(*(_own_names(ast.parse(path.read_text())) for path in SOURCES.rglob("*.py")))
     found = [use for path in SOURCES.rglob("*.py") if path.name not in DOOR for use in _private_uses(path, own)]
     assert not found, "\n".join(found)
 

@@ -96,7 +96,7 @@ def draws_in_a_dataset(x):
 
 
 def test_a_draw_where_no_seed_is_handed_on_is_refused():
-    says = "draws random numbers in a function of the op MapDataset, which hands on no seed. Draw outside of it"
+    says = "draws random numbers in a function of the op MapDataset, which passes no seed on. Draw outside of it"
     with pytest.raises(TracingError, match=f"`draws_in_a_dataset` .*{says}"):
         fc.tf_computation("float32")(draws_in_a_dataset)
 

@@ -190,7 +190,7 @@ def test_a_sequence_that_is_sent_is_refused_with_advice():
 
 def test_a_map_of_a_dataset_that_makes_datasets_is_refused():
     dataset = fc.data.ClientDataset.from_columns(np.arange(3, dtype=np.int64))
-    with pytest.raises(TracingError, match=r"`many` .* makes int64\* of an element; it returns tensors"):
+    with pytest.raises(TracingError, match=r"`many` .* returns int64\*; a function of a map returns tensors"):
         dataset.map(many)
 
 

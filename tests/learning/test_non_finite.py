@@ -153,7 +153,7 @@ def test_a_process_is_warned_once_at_the_users_line(tmp_path):
     assert category == "RuntimeWarning"
     assert file == "rounds.py"
     assert message == (
-        "next_round: the work of 2 of 4 clients is not finite (NaN or infinite) and counts for nothing; a smaller "
+        "next_round: the work of 2 of 4 clients is not finite (NaN or infinite) and is left out; a smaller "
         "learning rate, clipped gradients or finite data may help. Later calls say so in their metrics and reports only"
     )
 

@@ -71,6 +71,6 @@ def test_client_values_of_unequally_many_clients_are_refused(runtime):
     added = fc.federated_computation(lambda x, y: x + y, ints, ints)
     with (
         fc.use(runtime),
-        pytest.raises(TypeMismatch, match="the client values of one call are of equally many clients"),
+        pytest.raises(TypeMismatch, match="the client values of a call must have equally many clients"),
     ):
         added([1, 2, 3], [1])

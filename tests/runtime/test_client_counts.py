@@ -8,7 +8,7 @@ from fedcore import context
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
-BOTH = "the client values of one call are of equally many clients, but {} and {}"
+BOTH = "the client values of a call must have equally many clients, but {} and {}"
 
 
 @pytest.fixture(scope="module", params=["local", "two workers", "reference"])
@@ -106,7 +106,7 @@ def test_a_generator_without_end_is_refused(program, runtime):
 def test_generators_of_different_lengths_are_refused(program, runtime):
     for a, b in ((1, 2), (2, 1)):
         message = refused(lambda a=a, b=b: program(generated([1.0] * a), generated([1.0] * b)), runtime)
-        assert message.startswith("the client values of one call are of equally many clients, but ")
+        assert message.startswith("the client values of a call must have equally many clients, but ")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
@@ -166,9 +166,9 @@ CALLS = {
 def test_a_call_whose_clients_nobody_counts_is_refused(name, runtime):
     message = refused(CALLS[name], runtime)
     assert message.startswith(f"{name}: federated_")
-    assert "asks how many clients there are, which nothing says: no argument of the call is a client value" in message
+    assert "needs the number of clients, which is unknown: no argument of the call is a client value" in message
     assert "\n  at tests/runtime/test_client_counts.py:" in message
-    assert message.endswith("\n  fix: fc.use(fc.runtime.local(default_num_clients=...)) says how many")
+    assert message.endswith("\n  fix: fc.use(fc.runtime.local(default_num_clients=...)) gives the number")
 
 
 @pytest.mark.parametrize("make", [fc.runtime.local, fc.runtime.reference], ids=lambda f: f.__name__)
@@ -215,7 +215,7 @@ def test_the_tutorials_function_takes_the_number_and_sizing_keeps_it():
         assert sum_of_evaluations() == 9.0
         fc.backends.native.set_local_python_execution_context()
         fc.framework.set_sizing_environment()
-        with pytest.raises(TypeMismatch, match="which nothing says"):
+        with pytest.raises(TypeMismatch, match="which is unknown"):
             sum_of_evaluations()
     finally:
         fc.set_runtime(None)

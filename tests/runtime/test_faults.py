@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from local_runtimes import local_runtime
 
 import fedcore as fc
 from fedcore import context
@@ -88,8 +89,7 @@ def merged(left, right):
 
 
 def runtime_of(**settings):
-    settings = {"on_client_failure": fc.runtime.drop(), "workers_per_device": 2, **settings}
-    return fc.use(fc.runtime.local(**settings))
+    return local_runtime(**{"on_client_failure": fc.runtime.drop(), "workers_per_device": 2, **settings})
 
 
 def test_the_stages_of_these_tests_run_as_they_say():
@@ -127,9 +127,8 @@ def test_faults_of_the_data_are_left_out_like_those_of_the_graph(stage, kind, fr
 def test_graphs_that_hang_are_ended_and_left_out(fraction):
     faults = Faults(7, "hang", fraction)
     clients = values(12)
-    with runtime_of(block_size=4, vectorize=False, client_timeout_s=0.3) as runtime:
+    with runtime_of(block_size=4, vectorize=False, client_timeout_s=0.3):
         result = looped_average(list(zip(clients, faults.flags(12), strict=True)))
-        runtime.close()
     assert context.last_report().dropped == dict.fromkeys(faults.clients(12), "the graph did not end within 0.3 s")
     assert result.tobytes() == survivors_mean(clients, faults.clients(12), block=4).tobytes()
 
@@ -244,7 +243,7 @@ def test_no_quorum_of_survivors_is_an_error_and_the_stack_goes_on():
         with pytest.raises(ClientError) as caught:
             average(clients)
         assert str(caught.value) == (
-            "7 of 12 clients failed, but min_fraction=0.5 of them must be left\n"
+            "7 of 12 clients failed, but min_fraction=0.5 of them must not fail\n"
             "  client 0: Integer division by zero\n"
             "  client 1: Integer division by zero\n"
             "  client 2: Integer division by zero\n"
@@ -290,13 +289,12 @@ def test_a_stacked_client_that_fails_is_named():
 def test_a_client_that_hangs_is_named_soon_and_leaves_no_thread():
     flags = [np.int32(0), np.int32(2), np.int32(0)]
     before = set(threading.enumerate())
-    with runtime_of(on_client_failure="raise", client_timeout_s=0.5) as runtime:
+    with runtime_of(on_client_failure="raise", client_timeout_s=0.5):
         began = time.monotonic()
         with pytest.raises(ClientError, match=r"client 1 failed: the graph did not end within 0.5 s"):
             looped_average(list(zip(values(3), flags, strict=True)))
         took = time.monotonic() - began
         assert looped_average([(np.ones(3, np.float32), np.int32(0))]).tolist() == [1.0, 1.0, 1.0]
-        runtime.close()
     assert took < 10
     assert not set(threading.enumerate()) - before
 
@@ -410,18 +408,17 @@ def ended(name: str) -> bool:
 
 def test_a_generator_that_blocks_past_the_deadline_is_named():
     until = threading.Event()
-    with runtime_of(client_timeout_s=0.3) as runtime:
+    with runtime_of(client_timeout_s=0.3):
         began = time.monotonic()
         with pytest.raises(ClientError) as caught:
             total(blocked(until))
         assert time.monotonic() - began < 10
         assert re.fullmatch(
-            r"client 1 was not drawn from <generator object blocked at 0x\w+>: the data were not there within 0.3 s, "
+            r"client 1 was not read from <generator object blocked at 0x\w+>: the data were not there within 0.3 s, "
             "and the thread fedcore-cohort still waits for them",
             str(caught.value),
         )
         assert total([1.0, 2.0]) == 3.0
-        runtime.close()
     until.set()
     assert ended("fedcore-cohort")
 
@@ -462,9 +459,8 @@ def test_a_cancelled_call_leaves_a_blocked_generator_behind_and_nothing_else():
 
 
 def test_what_failed_is_freed():
-    with runtime_of() as runtime:
+    with runtime_of():
         total([1.0, Flaky(), float("nan")])
-        runtime.close()
     gc.collect()
     assert not [x for x in gc.get_objects() if isinstance(x, Flaky)]
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from local_runtimes import local_runtime
 
 import fedcore as fc
 from fedcore import context
@@ -56,10 +57,8 @@ def sum_of_rows(rows):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_rows_that_clients_send_are_measured_one_by_one(workers):
-    runtime = fc.runtime.local(workers_per_device=workers)
-    with fc.use(runtime):
+    with local_runtime(workers_per_device=workers):
         assert sum_of_rows([[1, 2, 3], [4], [5, 6]]) == 1 + 2 + 3 + 1 + 4 + 4 + 5 + 6 + 5
-    runtime.close()
     assert crossed() == [("merge", "int32[?]", 3, 32 * (4 + 2 + 3))]
 
 
@@ -140,10 +139,8 @@ def sum_of_positive(rows, usual):
 @pytest.mark.parametrize("block_size", [1, 4])
 def test_a_client_that_is_dropped_sends_nothing_and_no_other_counts_twice(block_size):
     policy = fc.runtime.drop(min_fraction=0.5)
-    runtime = fc.runtime.local(workers_per_device=1, block_size=block_size, on_client_failure=policy)
-    with fc.use(runtime):
+    with local_runtime(workers_per_device=1, block_size=block_size, on_client_failure=policy):
         assert sum_of_positive([[1, 2], [3], [-1, 1, 1], [4, 5, 6, 7]], 10) == (28, 70)
-    runtime.close()
     assert list(context.last_report().dropped) == [2]
     sent = 32 * (2 + 1 + 4)
     assert sorted(crossed()) == [
@@ -358,13 +355,11 @@ def test_each_tensor_crosses_once_and_constants_do_not(program, arguments, down,
     given = ([1.0, 2.0, 5.0], *arguments)
     with fc.use(fc.runtime.reference()):
         meant = program(*given)
-    runtime = fc.runtime.local(vectorize=vectorize)
-    with fc.use(runtime):
+    with local_runtime(vectorize=vectorize):
         sizes = fc.framework.sizing_executor_factory()
         with fc.use(sizes):
             plan = program.to_module("planned")
             tf.nest.map_structure(np.testing.assert_array_equal, program(*given), meant)
-    runtime.close()
     bits = {"broadcast": 0, "merge": 0}
     for op in plan.main.operations:
         if op.kind in bits:

@@ -94,7 +94,9 @@ def test_half_as_many_calls_run_at_once_where_they_do_not_fit():
     with fc.use(runtime), out_of_memory(runtime, "CPU:0", calls=[5]) as failed:
         result = average_and_largest(clients)
         assert failed == [5]
-        assert context.last_report().notes == ["/device:CPU:0 ran out of memory: calls there at once: 2"]
+        assert context.last_report().notes == [
+            "/device:CPU:0 ran out of memory: at most 2 of its calls run at once now"
+        ]
         assert bits(result) == of_settings(average_and_largest, clients, vectorize=False)
         assert context.last_report().notes == []
     runtime.close()

@@ -73,7 +73,7 @@ def test_a_right_one_passes(declared):
 
 def test_a_wrong_lowering_is_found_and_shown(declared):
     text = broken(doubled_sum(once))
-    assert text.startswith("the law is broken: doubled_sum: the lowering gives what the meaning gives\n  the result is")
+    assert text.startswith("the law is broken: doubled_sum: the lowering gives the meaning's result\n  the result is")
     assert "it is lowered to\n  fedcore 1 lowered" in text
     assert "inputs: [[" in text
     assert "= doubled_sum(" in text
@@ -117,7 +117,7 @@ def test_a_meaning_that_differs_from_the_local_runtime_is_found(declared):
 
     kernels.kernels["negated"] = lambda op, value: value
     try:
-        assert "negated: the local runtime gives what the meaning gives" in broken(negated)
+        assert "negated: the local runtime gives the meaning's result" in broken(negated)
     finally:
         del kernels.kernels["negated"]
 
@@ -188,7 +188,7 @@ def test_a_lowering_that_loses_small_parts_of_large_numbers_is_found(declared):
         half = fc.federated_map(lambda x: fc.cast(fc.cast(x, "float16"), "float32"), value)
         return fc.federated_sum(half)
 
-    assert "halved_sum: the lowering gives what the meaning gives" in broken(halved_sum)
+    assert "halved_sum: the lowering gives the meaning's result" in broken(halved_sum)
 
 
 def test_a_formula_that_cancels_is_found(declared):
@@ -213,7 +213,7 @@ def test_a_formula_that_cancels_is_found(declared):
 
         return fc.federated_map(report, sums)
 
-    assert "variance: the lowering gives what the meaning gives" in broken(variance)
+    assert "variance: the lowering gives the meaning's result" in broken(variance)
 
 
 def test_a_kernel_that_forgets_its_attribute_is_found_by_a_long_sequence(declared, monkeypatch):
@@ -232,7 +232,7 @@ def test_a_kernel_that_forgets_its_attribute_is_found_by_a_long_sequence(declare
         return sequence.reduce(tf.constant(0.0), lambda total, x: total + x, op.type)
 
     monkeypatch.setitem(kernels.kernels, "sum_of_first", forgetful)
-    assert "sum_of_first: the local runtime gives what the meaning gives" in broken(sum_of_first)
+    assert "sum_of_first: the local runtime gives the meaning's result" in broken(sum_of_first)
 
 
 def _softsign(declared_by=None):
@@ -257,7 +257,7 @@ def test_a_wrong_batching_rule_is_found_at_the_clients(declared, monkeypatch):
     assert fc.testing.check_intrinsic(op) > 0
     monkeypatch.setitem(batching_rules, "Softsign", lambda call, node, x: x)
     text = broken(op)
-    assert "squashed: the local runtime gives what the meaning gives" in text
+    assert "squashed: the local runtime gives the meaning's result" in text
     assert "{float32[4]}@CLIENTS" in text
 
 
@@ -269,6 +269,6 @@ def test_a_kernel_that_crashes_is_shown_with_the_program(declared, monkeypatch):
 
     monkeypatch.setitem(kernels.kernels, "squashed", crash)
     text = broken(_softsign())
-    assert "squashed: the local runtime gives what the meaning gives\n  the result is" in text
+    assert "squashed: the local runtime gives the meaning's result\n  the result is" in text
     assert "KeyError" in text
     assert "= squashed(" in text

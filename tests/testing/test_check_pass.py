@@ -224,5 +224,5 @@ def test_a_pass_that_crashes_is_shown_with_the_program():
 def test_a_case_that_calls_a_graph_is_refused():
     called = f"graph @double : (float32 -> float32)  sha256:{'ab' * 32}\n\n"
     text = MAXIMUM.replace("fn @main", called + "fn @main").replace("@larger, %2", "@double, %0")
-    with pytest.raises(fc.errors.FedcoreError, match="a case calls the graph @double, whose bytes no text holds"):
+    with pytest.raises(fc.errors.FedcoreError, match="a case calls the graph @double, whose bytes are not in the text"):
         fc.testing.check_pass("dce", cases=[text])

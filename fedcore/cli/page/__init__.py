@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, font or picture from elsewhere."""
+"""The report as an HTML page that loads nothing: scripts, fonts and pictures are inside."""
 
 from importlib.resources import files
 
@@ -11,8 +11,8 @@ from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import CallRecord
 
 _TABS = ("Overview", "IR", "Plan", "Bits", "Timeline", "Memory & threads")
-_DRAWN = 6  # timelines a computation
-_LISTED = 20  # clients that a call left out
+_DRAWN = 6  # number of timelines for each computation
+_LISTED = 20  # number of dropped clients that are listed for each call
 
 
 def page(recorded: Recorded) -> str:

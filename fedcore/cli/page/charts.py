@@ -14,7 +14,7 @@ _SHORTEST_S = 1e-9
 
 
 def bits_chart(calls: list[CallRecord]) -> Markup:
-    """A bar a call: what went to the clients below, what came back above."""
+    """A bar for each call: bits sent to clients below, bits sent back to the server above."""
     calls = [c for c in calls if c.broadcast_bits + c.aggregate_bits]
     if not calls:
         return element("p", "Nothing crossed between the server and clients in these calls.")
@@ -44,7 +44,7 @@ def _key(class_: str) -> Markup:
 
 
 def bits_table(calls: list[CallRecord]) -> Markup | None:
-    """What crossed in the last call that sent anything, tensor by tensor."""
+    """The crossings of the last call that has any, tensor by tensor; None if there is no such call."""
     last: list[CrossingRecord] = next((c.crossings for c in reversed(calls) if c.crossings), [])
     if not last:
         return None
@@ -78,7 +78,7 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
 
 
 def timeline(call: CallRecord, *, open_: bool) -> Markup:
-    """The spans of one call: a row for each worker."""
+    """The spans of a call, with a row for each worker."""
     spans = [s for s in call.spans if s.kind != "clients"]
     total = max(_SHORTEST_S, *(s.end for s in spans), 0.0)
     title = element("summary", f"call {call.number} · {seconds(call.seconds)} · {call.clients} clients")

@@ -1,4 +1,4 @@
-"""The IR at each stage, and side by side what each pass changed."""
+"""The IR at each stage, and the changes of each pass side by side."""
 
 import difflib
 import json
@@ -45,7 +45,7 @@ def ir_view(one: Computation) -> Markup:
 
 
 def _chip(index: int, stage: StageRecord) -> Markup:
-    """The button that shows what a pass left; disabled for one that changed nothing."""
+    """The button that shows the result of a pass; disabled if the pass changed nothing."""
     note = element("i", seconds(stage.seconds) if index else "as written")
     same = stage.text is None
     title = "it changed nothing" if same else None
@@ -55,7 +55,7 @@ def _chip(index: int, stage: StageRecord) -> Markup:
 
 
 def _last_of_each_form(one: Computation) -> set[int]:
-    """The last text of the traced, the lowered and the planned form: those are shown whole too."""
+    """The last text of the traced, the lowered and the planned module; these are also shown without a comparison."""
     return set({s.text.split("\n", 1)[0]: i for i, s in enumerate(one.stages) if s.text}.values())
 
 
@@ -85,7 +85,7 @@ _NOTHING = joined(element("td", class_="n none"), element("td", class_="none"))
 
 
 def _equal(left, right, a: int, c: int, one: Computation, *, first: bool, last: bool) -> list[Markup]:
-    """Lines that are the same: only those next to a change are shown."""
+    """Unchanged lines, of which only lines next to a change are shown."""
     count = len(left)
     head, tail = (0 if first else _CONTEXT), (0 if last else _CONTEXT)
     if count <= head + tail + 1:
@@ -142,7 +142,7 @@ def _coloured(text: str) -> Markup:
 
 
 def source_panes(recorded: Recorded) -> Markup:
-    """The user's files, each once; a click on a location opens one."""
+    """The user's source files, each once; a click on a location opens its file."""
     sources = {name: text for one in recorded.computations for name, text in one.sources.items()}
     return joined(_source(name, text) for name, text in sources.items())
 

@@ -1,4 +1,4 @@
-"""HTML and SVG built of elements: every text in them is escaped, since there is no other way to put one in."""
+"""Builds HTML and SVG from elements; every text is escaped, since no function inserts raw text."""
 
 import hashlib
 import re
@@ -22,15 +22,15 @@ class Markup:
 
 
 Child: TypeAlias = "Markup | str | int | float | Iterable[Child] | None"
-"""What stands in an element: text and numbers are escaped, None is nothing, an iterable gives its items in order."""
+"""A child of an element: text and numbers are escaped, None is nothing, an iterable is its items in order."""
 
 
 def element(name: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
     """`<name attributes>children</name>`.
 
     Args:
-        attributes: named as in HTML, with `_` for `-`, and `_` behind a word of Python (`class_`). True gives the bare
-            name; None and False leave the attribute out.
+        attributes: named as in HTML, with `_` for `-`, and a trailing `_` after a Python keyword (`class_`). True gives
+            the bare name; None and False omit the attribute.
     """
     if name in _CODE or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no element that holds text")
@@ -46,7 +46,7 @@ def joined(*children: Child) -> Markup:
 
 
 def code_element(name: str, code: str) -> tuple[Markup, str]:
-    """A style or script element of this package's own code, and the source that allows it in a security policy."""
+    """A style or script element of this package's code, and the hash that allows it in a content security policy."""
     if name not in _CODE or "</" in code or "<!--" in code:
         raise ValueError(f"the code could end the {name} element early")
     digest = b64encode(hashlib.sha256(code.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""The plan as a picture: two lanes for the placements, and what crosses between them."""
+"""Draws a plan: a lane for each placement, and the crossings between them."""
 
 import fedcore.intrinsics  # noqa: F401  the verifier knows the operations that are imported
 from fedcore.cli.page.markup import Markup, element, joined
@@ -32,7 +32,7 @@ def plan_picture(one: Computation) -> Markup:
 
 
 def _spent(calls: list[CallRecord]) -> dict[str, tuple[int, float]]:
-    """For each stage how often it ran, and for how long."""
+    """Stage -> (number of runs, total seconds)."""
     found: dict[str, tuple[int, float]] = {}
     for call in calls:
         for span in call.spans:
@@ -92,7 +92,7 @@ class _Picture:
         return _LEFT + _COLUMN * column
 
     def _sources(self, op: Operation) -> list[str]:
-        """The shown operations and parameters behind the operands: structs and items are seen through."""
+        """The operations and parameters on which the operands depend; `struct` and `item` are not drawn."""
         found: dict[str, None] = {}
         stack = [o.name for o in op.operands if isinstance(o, Ref)]
         while stack:
@@ -105,7 +105,7 @@ class _Picture:
         return list(found)
 
     def _place(self, name: str) -> tuple[float, float]:
-        """Where the arrow leaves a value."""
+        """The start (x, y) of the arrows from a value."""
         op = self.ops.get(name)
         if op is None:
             return self._x(0) + _BOX - 22, self._parameter_y(name)

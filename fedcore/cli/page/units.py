@@ -1,4 +1,4 @@
-"""Quantities as people read them."""
+"""Quantities as text with a unit."""
 
 
 def seconds(value: float) -> str:

@@ -30,7 +30,8 @@ def batched_call(
     Returns:
         Leaves of the result. A result that depends on no batched argument is shared.
     Raises:
-        NoBatchingRule: an operation cannot be evaluated for several clients. Discard what was emitted so far.
+        NoBatchingRule: an operation cannot be evaluated for several clients. The caller discards the operations that
+            were emitted before.
     """
     body = body_of(graph.digest, data)
     if body.seeded:

@@ -74,7 +74,7 @@ class BatchedInterpreter:
     def _reduce(self, sequence: BatchedSequence, zero, function: Callable, type_: Type):
         """Steps until all clients have ended. The carry of a client that has ended is frozen.
 
-        Where all clients take the same number of steps nothing is frozen; the results of empty lanes are not used.
+        If all clients take equally many steps, no carry is frozen; the results of empty lanes are not used.
         """
         clients = int(sequence.sizes.shape[0])
 

@@ -1,17 +1,18 @@
 """A client stage for the clients of one call, as one TensorFlow function that returns their partial.
 
-In:  the broadcasts, then the tensors of `pack_clients`. Out: the leaves of the partial.
+In:  the broadcasts, then the tensors of `pack_clients`.
+Out: the leaves of the partial.
 
-The function works in three parts:
+The function has three parts:
 
-1. operations that depend on broadcasts only run once, before the loop over groups;
-2. the client operations run once for each group of `width` clients, batched; their results that the fold reads are the
-   clients' contributions;
-3. the fold runs over the clients of each block, all blocks side by side, and the merge over the tree of blocks.
+1. Client-invariant operations (they depend on broadcasts only) run once, before the loop over groups.
+2. Client operations run once for each group of `width` clients, batched. The values that the fold reads are the
+   contribution of a client.
+3. The fold runs over the clients of each block, all blocks side by side. The merge then runs over the tree of blocks.
 
 Example: 1,000 clients of FedAvg with weights [7, 3], width 32, blocks of 8, 64 blocks a call. The first call has 512
 clients in 16 groups. A group trains weights [32, 7, 3] and contributes <weighted change [32, 7, 3], weight [32]>. The
-sum of each block is [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and [].
+block sums are [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and [].
 """
 
 from collections.abc import Callable
@@ -65,7 +66,8 @@ def packed_specs(types: SequenceOf[Type], layout: PackedLayout) -> list[tf.Tenso
 def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]:
     """(client operations, fold operations, contribution) of a stage.
 
-    Fold operations depend on the partial. The contribution names the values that they read from the others.
+    Fold operations depend on the partial; client operations do not. The contribution is the names of the values that
+    fold operations read from client operations and parameters.
     """
     dependent = {stage.parameters[0].name}
     client_operations: list[Operation] = []
@@ -85,7 +87,7 @@ def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list
 def _split_invariant(
     module: Module, operations: list[Operation], broadcasts: list[str]
 ) -> tuple[list[Operation], list[Operation]]:
-    """(client-invariant operations, the others): the former depend on broadcasts only, and on no seed."""
+    """(client-invariant operations, other operations). The former depend on broadcasts only, and on no seed."""
     seeded, invariant = seeded_symbols(module), set(broadcasts)
     invariant_operations, others = [], []
     for op in operations:
@@ -124,13 +126,13 @@ class _BatchedFold:
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """Of the broadcasts and of the packed clients."""
+        """Specs of the broadcasts and of the packed clients."""
         specs = [spec(t) for p in self._broadcasts for t in tensor_leaves(p.type)]
         return specs + packed_specs([p.type for p in self._client_parameters], self._layout)
 
     @property
     def contribution_specs(self) -> list[tf.TensorSpec]:
-        """Of the leaves of one client's contribution."""
+        """Specs of the leaves of one client's contribution."""
         return [spec(t) for name in self._contribution for t in tensor_leaves(self._types[name])]
 
     @property
@@ -138,8 +140,10 @@ class _BatchedFold:
         return self._zero.result_type
 
     def open(self, tensors: list) -> tuple[Callable, tf.Tensor, tf.Tensor]:
-        """Takes the broadcasts and the packed clients from the front of the list, and runs the invariant operations.
+        """Runs the client-invariant operations, and returns a function that runs the client operations of a group.
 
+        Args:
+            tensors: broadcasts, then packed clients; they are removed from the list.
         Returns:
             group: first lane of a group -> leaves [width, …] of the contributions of its clients.
             lanes: int64, number of lanes.
@@ -198,7 +202,7 @@ def realize_batched(
     block: int,
     blocks: int,
 ) -> Realized:
-    """The function of a call of several blocks: takes the broadcasts, then the tensors of `pack_clients`.
+    """The function of a call: (broadcasts, tensors of `pack_clients`) -> partial of all blocks.
 
     Args:
         zero, join: names of the functions that make and merge partials.
@@ -206,8 +210,6 @@ def realize_batched(
         width: clients of a group.
         block: clients of a block.
         blocks: blocks of a call, a power of two; blocks without clients are skipped.
-    Returns:
-        A function whose result is the partial of all blocks.
     """
     stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width)
     groups_hold_blocks = layout.equal_steps and not width % block and block <= MAX_SEQUENTIAL_TERMS
@@ -236,10 +238,10 @@ def realize_batched(
 def realize_next_client(
     module: Module, zero: str, stage: str, broadcasts: int, layout: PackedLayout, *, width: int
 ) -> Realized:
-    """The function that adds one client to the partial of its block.
+    """The function that adds one client to the partial of its block: (is_first, is_last, broadcasts, tensors of
+    `pack_clients` for this client, partial after the previous clients) -> partial.
 
-    Takes two bools, whether the client is the first and the last of its block; then the broadcasts, the tensors of
-    `pack_clients` for the one client, and the partial after the previous clients.
+    `is_first` and `is_last` are bools: whether the client is the first or the last of its block.
     """
     stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width)
     flag = tf.TensorSpec([], tf.bool)
@@ -259,7 +261,11 @@ def realize_next_client(
 
 
 def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
-    """The arguments of all clients: batched values, and sequences; takes the tensors of `pack_clients` in order."""
+    """The arguments of all clients, as batched values and sequences.
+
+    Args:
+        tensors: tensors of `pack_clients`, in order; they are removed from the list.
+    """
     layouts = iter(layout.layouts)
     arguments = []
     for parameter in parameters:
@@ -277,7 +283,7 @@ def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
 
 
 def _group_of(value, lanes: Window, first_lane: tf.Tensor):
-    """The part of an argument of all clients that belongs to a group."""
+    """A group's part of an argument of all clients."""
     if isinstance(value, tuple):
         return tuple(_group_of(part, lanes, first_lane) for part in value)
     return value.group(lanes, first_lane) if isinstance(value, BatchedSequence) else batched(lanes.of(value.tensor))

@@ -1,16 +1,16 @@
 """Reduction of client contributions to one partial: a fold over the clients of each block, a tree over the blocks.
 
 In:  the contributions of a call's clients, and `lane_of`, int64 [blocks, block]: the lane of each client, negative for
-     absent ones. Clients are folded in the order of their indices, whatever their lanes are.
+     absent clients. Clients are folded in the order of their indices, whatever their lanes are.
 Out: leaves of the partial, [1, …].
 
-Example: 4 blocks of 8 clients, a partial <float32[5], float32> and a fold that adds the first leaf and takes the
-maximum of the second. The fold is traced once on placeholders, which shows that leaf 0 is a sum-only leaf. Leaf 0 is
-computed by one segment sum, [32, 5] -> [4, 5]. Leaf 1 is folded in 8 steps; each takes one client of all 4 blocks, [4].
-The merge tree then halves the leading axis: [4, 5] -> [2, 5] -> [1, 5].
+Example: 4 blocks of 8 clients, a partial <float32[5], float32> and a fold that adds to leaf 0 and takes the maximum in
+leaf 1. A trace of the fold on placeholders shows that leaf 0 is a sum-only leaf. One segment sum computes leaf 0:
+[32, 5] -> [4, 5]. Leaf 1 is folded in 8 steps; each step takes one client of every block, [4]. The merge tree then
+halves the leading axis: [4, 5] -> [2, 5] -> [1, 5].
 
-Where all leaves are sum-only and the lanes are in the order of the client indices, each group sums its own blocks
-(`sums_by_group`), and `merge_sums` continues from there.
+If all leaves are sum-only and the lanes are in the order of the client indices, `sums_by_group` has already summed each
+block. `merge_sums` then merges the sums.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ SUMMED_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
 """Dtypes for which TensorFlow's sum kernels add values one after the other, in the precision of the dtype."""
 
 MAX_SEQUENTIAL_TERMS = 8
-"""Number of terms up to which AddN and SparseSegmentSum add sequentially; more terms are added in pieces."""
+"""Largest number of terms that AddN and SparseSegmentSum add sequentially; longer sums are split."""
 
 
 def fold_blocks(
@@ -43,7 +43,7 @@ def fold_blocks(
         merge: (left partials, right partials) -> partials.
         zeros: initial partials, leaves [blocks, …].
         specs: of the leaves of one client's contribution.
-        lane_of: int64 [blocks, block]: the lane of each client, negative for absent ones.
+        lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
     """
     lane_of = tf.gather(lane_of, _bit_reversed(int(lane_of.shape[0])))
     return _merge_tree(merge, _fold_clients(fold, zeros, specs, contributions, lane_of), lane_of)
@@ -57,9 +57,10 @@ def merge_sums(merge: Callable, zeros: Tensors, sums: Tensors, lane_of: tf.Tenso
 
 
 def _merge_tree(merge: Callable, partial: Tensors, lane_of: tf.Tensor) -> Tensors:
-    """Merges blocks in bit-reversed order: each level of the tree merges two contiguous halves, without copies.
+    """Merges partials of blocks, leaves [blocks, …] in bit-reversed order, to leaves [1, …].
 
-    A block without clients is skipped: its sibling is passed on.
+    Bit-reversed order makes the siblings of each level two contiguous halves, so that no level copies. If one sibling
+    has no clients, the result is the other sibling.
     """
     blocks = int(lane_of.shape[0])
     present = tf.reduce_any(lane_of >= 0, axis=1)
@@ -89,20 +90,18 @@ def fold_next_client(
     is_first: tf.Tensor,
     is_last: tf.Tensor,
 ) -> Tensors:
-    """The partial of a block, leaves [1, …], after one more client. A block folded so has the bits of `fold_blocks`.
+    """The partial of a block, leaves [1, …], after one more client; the bits are those of `fold_blocks`.
 
-    Sum-only leaves are accumulated without the initial partial; the block's last client adds it.
+    Sum-only leaves are accumulated without the initial partial, which is added with the block's last client.
 
     Args:
         zeros: initial partial.
-        contributions: of a call whose lane 0 holds the client.
+        contributions: contributions of a call whose lane 0 holds the client.
         before: partial after the block's previous clients.
-        is_first, is_last: bool, the client's position in its block.
+        is_first, is_last: bool, whether the client is the first or the last of its block.
     """
-    by_position: dict[int, tf.Tensor] = {}
-    for c in contributions:
-        by_position.update(c.leaves.unpack(tf.ensure_shape(c.concatenated()[:1], [1, *c.shape])))
-    client = [by_position[i] for i in range(len(specs))]
+    leaves = _unpacked(contributions, lambda c: tf.ensure_shape(c.concatenated()[:1], [1, *c.shape]))
+    client = [leaves[i] for i in range(len(specs))]
     after = fold(client, [tf.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
     for i, j in sum_only_leaves(fold, zeros, specs).items():
         total = tf.where(is_first, client[j], before[i] + client[j])
@@ -119,21 +118,27 @@ def _fold_clients(
 ) -> Tensors:
     """The partial of each block, leaves [blocks, …]: its present clients in the order of their indices."""
     addends = sum_only_leaves(fold, zeros, specs)
-    sums: dict[int, tf.Tensor] = {}
-    for c in contributions:
-        if set(c.leaves.positions) & set(addends.values()):
-            sums.update(c.leaves.unpack(_block_sums(c, lane_of)))
+    summed = [c for c in contributions if set(c.leaves.positions) & set(addends.values())]
+    sums = _unpacked(summed, lambda c: _block_sums(c, lane_of))
     results = {i: zeros[i] + sums[j] for i, j in addends.items()}
     if len(results) < len(zeros):
         partial = zeros
-        by_position: dict[int, tf.Tensor] = {}
-        for c in contributions:
-            by_position.update(c.leaves.unpack(c.concatenated()))
+        leaves = _unpacked(contributions, ClientContribution.concatenated)
         for b in range(int(lane_of.shape[1])):
-            client = [tf.gather(by_position[i], tf.maximum(lane_of[:, b], 0)) for i in range(len(specs))]
+            client = [tf.gather(leaves[i], tf.maximum(lane_of[:, b], 0)) for i in range(len(specs))]
             partial = select_rows(lane_of[:, b] >= 0, fold(client, partial), partial)
         results = {**dict(enumerate(partial)), **results}
     return [results[i] for i in range(len(zeros))]
+
+
+def _unpacked(
+    contributions: list[ClientContribution], tensor_of: Callable[[ClientContribution], tf.Tensor]
+) -> dict[int, tf.Tensor]:
+    """Position -> leaf [K, …], from one packed tensor [K, …] of each contribution."""
+    leaves: dict[int, tf.Tensor] = {}
+    for c in contributions:
+        leaves.update(c.leaves.unpack(tensor_of(c)))
+    return leaves
 
 
 def _block_sums(contribution: ClientContribution, lane_of: tf.Tensor) -> tf.Tensor:

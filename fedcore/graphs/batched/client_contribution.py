@@ -5,7 +5,7 @@ With 10 clients in groups of 4 (3 groups, 12 lanes) and the contribution <float3
     leaf 0, float32[5]       TensorList of 4 tensors [4, 5]: one for each group, then one of zeros
     leaves 1 and 2, scalars  TensorList of 4 tensors [4, 2]: scalars of the same dtype are stored side by side
 
-The tensor of zeros stands in for absent clients: lane 12 and those behind it read zeros.
+The tensor of zeros stands in for absent clients: lanes 12 to 15 read zeros.
 """
 
 from collections.abc import Callable, Sequence

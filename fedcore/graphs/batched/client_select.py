@@ -29,8 +29,8 @@ def select_by_client(
 ) -> list[tf.Tensor]:
     """`select_rows` without unnecessary copies.
 
-    A tensor that is the same on both sides is returned as is. A large tensor of `if_true` is passed through where the
-    condition holds for all clients.
+    If a tensor of `if_true` is the tensor of `if_false`, it is returned. If the condition holds for all clients, the
+    large tensors of `if_true` are passed through.
     """
     large = [
         i
@@ -64,5 +64,5 @@ def _select_unless_all_true(
 
 
 def _fill_value(tensor: tf.Tensor) -> tf.Tensor:
-    """The scalar that a Fill repeats; other tensors as they are."""
+    """The scalar operand, if the tensor is the result of a Fill; else the tensor."""
     return tensor.op.inputs[1] if tensor.op.type == "Fill" else tensor

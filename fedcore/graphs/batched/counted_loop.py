@@ -1,14 +1,19 @@
 """A loop with a given number of iterations, built of TensorFlow's Enter, Merge, Switch, NextIteration and Exit.
 
-`tf.while_loop` turns its body into a function: every constant of the body and every loop-invariant operation is handled
-in each iteration, and captured values are carried as loop variables. This loop differs in three ways.
+In:  a step (iteration number, *loop variables) -> loop variables, the number of iterations, and the initial values.
+Out: the loop variables after the last iteration; their shapes are those of the initial values.
+
+`tf.while_loop` turns its body into a function. Each iteration then executes the constants and the loop-invariant
+operations of the body again, and captured values become loop variables. This loop differs in three ways:
 
 - Loop-invariant operations stay outside; only their results enter the loop, as constants of its frame.
 - A loop variable that the step returns unchanged is not carried.
-- Accumulators (loop variables that the step only adds to, such as metrics) of the same dtype are carried as one tensor.
+- Accumulators (loop variables that the step only adds to, such as metrics) of one dtype and length are carried as one
+  tensor: n accumulators [K] become [K, n].
 
-Example: with initial values (total [2], rate []) and the step (total + exp(rate) * [2, 3], rate), `exp(rate) * [2, 3]`
-is computed once, and the loop holds two additions: the iteration number and the total.
+Example: the initial values are total [2] and rate []; the step returns (total + exp(rate) * [2, 3], rate). The product
+`exp(rate) * [2, 3]` is computed once, before the loop. The loop holds two additions: to the iteration number, and to
+the total.
 """
 
 import collections
@@ -36,10 +41,10 @@ def counted_loop(
     """The loop variables after the given number of iterations.
 
     Args:
-        step: (iteration number, *loop variables) -> (loop variables of the same shapes, active). `active` is bool [K]:
-            rows of the loop variables where it is false are left unchanged. None means that all rows are active. The
-            step has no side effects, and its operations have no control inputs.
-        iterations: int64.
+        step: (iteration number, *loop variables) -> (loop variables of equal shapes, active). `active` is bool [K];
+            row k of every loop variable is left unchanged if `active[k]` is false. None: all rows are active. The step
+            has no side effects, and its operations have no control inputs.
+        iterations: int64, the number of iterations.
         parallel_iterations: number of iterations that may overlap.
     """
     operands = [iterations, *initial]
@@ -48,8 +53,9 @@ def counted_loop(
         lambda iterations, *initial: _Loop(iterations, initial, parallel_iterations).build(step),
         [tf.TensorSpec(t.shape, t.dtype) for t in operands],
     )
-    # TensorFlow cannot inline a function with such a loop into another one. Its arithmetic optimiser rewrites `x + x`
-    # to `2 * x` with a control dependency that also fires on the untaken Switch branch of the last iteration.
+    # TensorFlow cannot inline a function that holds these operations into another function. Its arithmetic optimiser
+    # rewrites `x + x` to `2 * x` with a control dependency that also fires on the untaken Switch branch of the last
+    # iteration.
     with without_function_optimisation():
         return called(wrapped, operands)
 
@@ -63,7 +69,7 @@ class _Loop:
         self._parallel_iterations = parallel_iterations
         self._initial: list[tf.Tensor] = []
         self._merged: list[tf.Tensor] = []
-        self._variables: list[tf.Tensor] = []  # what the step reads: the true output of each Switch
+        self._variables: list[tf.Tensor] = []  # the step's operands: the true output of each Switch
         self._exits: list[tf.Tensor] = []  # the false output of each Switch
         number = self._merge(tf.constant(0, tf.int64))
         self._condition = tf.raw_ops.LoopCond(input=number < self._enter(iterations, constant=True))
@@ -122,7 +128,7 @@ class _Loop:
 
     @contextlib.contextmanager
     def _recording(self, built: list[tf.Operation]) -> Iterator[None]:
-        """Appends the operations that are created in the context."""
+        """Appends the operations that are created in the context to the list."""
         before = len(self._graph.get_operations())
         yield
         built.extend(self._graph.get_operations()[before:])
@@ -140,10 +146,10 @@ class _Loop:
         return [addends for addends in groups.values() if len(addends) > 1]
 
     def _hoist_invariants(self, built: list[tf.Operation], next_iterations: dict[int, tf.Tensor]) -> None:
-        """Rewires the step's operations: loop-variant ones read loop-invariant tensors through an Enter.
+        """Rewires the step's operations: loop-variant operations read loop-invariant tensors through an Enter.
 
-        An operation is loop-variant if it depends on a loop variable that changes. The others read initial values, so
-        they stay outside of the loop's frame.
+        An operation is loop-variant if it depends on a loop variable that changes. Loop-invariant operations read the
+        initial values, so they stay outside of the loop's frame.
         """
         pairs = enumerate(zip(self._variables, self._initial, strict=True))
         unchanged = {variable.ref(): initial for i, (variable, initial) in pairs if i not in next_iterations}
@@ -168,7 +174,7 @@ def _with_shape_of(tensor: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
 
 
 def _addend(total: tf.Tensor, before: tf.Tensor) -> tf.Tensor | None:
-    """The tensor t where `total` is `before + t` and neither of them has another consumer; else None."""
+    """The tensor t if `total` is `before + t` and neither `total` nor `before` has another consumer; else None."""
     if total.op.type != "AddV2" or before.consumers() != [total.op] or total.consumers():
         return None
     x, y = total.op.inputs

@@ -60,7 +60,7 @@ class BatchedEvaluation:
         self._tensors: dict = {}
 
     def for_nested_graph(self) -> "BatchedEvaluation":
-        """The same evaluation within a nested function, which cannot use this one's cached constants and masks."""
+        """An evaluation for a nested function, which cannot use the cached constants and masks of this graph."""
         return BatchedEvaluation(self.clients, self.rows, self.sizes)
 
     # --- evaluation ---
@@ -259,13 +259,13 @@ class BatchedEvaluation:
         rows, flat = tf.reshape(rows, [-1]), _reshaped(tensor, [math.prod(tensor.shape[:2]), *tensor.shape[2:]])
         return tf.reshape(tf.raw_ops.Select(condition=rows, x=flat, y=tf.fill(flat.shape, fill)), tensor.shape)
 
-    # --- the same bits for every K ---
+    # --- equal bits for every number of clients ---
 
     def apply_in_packets(self, fn: Callable, *tensors: tf.Tensor) -> tf.Tensor:
         """Applies an elementwise function to batched tensors of one shape, padded to whole vector registers.
 
-        A kernel computes the remainder of a buffer with scalar instructions, which round differently. Which client the
-        remainder belongs to would depend on K.
+        A kernel computes the remainder of a buffer with scalar instructions, which round differently. Without padding,
+        the number K of clients would decide which client's values are in the remainder.
         """
         shape = tensors[0].shape
         total = shape.num_elements()
@@ -277,7 +277,11 @@ class BatchedEvaluation:
         return tf.reshape(result, tf.shape(tensors[0]) if total is None else shape)
 
     def apply_rows_in_packets(self, fn: Callable, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """The same for a function of rows, whose results have the rows as leading axis."""
+        """Applies a function of rows to tensors that are padded to whole vector registers of rows.
+
+        Args:
+            fn: tensors with the rows as leading axis -> tensors with the rows as leading axis.
+        """
         extra = _packet_padding(tensors[0].shape[0], tensors[0].dtype)
         if not extra:
             return fn(*tensors)

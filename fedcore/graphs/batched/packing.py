@@ -1,20 +1,22 @@
 """Packing: the argument values of a call's clients as a few flat tensors.
 
-In:  for each client its leaves (tensors and `Columns`) and its seed. Out: the tensors that `realize_batched` takes.
+In:  for each client its leaves (tensors and `Columns`) and its seed.
+Out: the tensors that `realize_batched` takes.
 
 Clients are assigned to lanes by descending number of steps, so that the clients of a group end at about the same time.
 Groups have `width` lanes; lanes without a client fill the last group. Example with width 2: 3 clients have 2, 5 and 3
 rows in batches of 2. They take 1, 3 and 2 steps; the padded size of a batch is 2.
 
-    seeds    int64 [4]        of the lanes: clients 1, 2, 0 and none
-    lane_of  int64 [4]        [2, 0, 1, -1]: lane of each client of the call, -1 for absent ones
+    seeds    int64 [4]        seed of each lane: of clients 1, 2, 0, and 0 for the empty lane
+    lane_of  int64 [4]        [2, 0, 1, -1]: lane of each client of the call, -1 for absent clients
     columns  [10, …]          rows of clients 0, 1 and 2, one after the other
     rows     int64 [4, 3, 2]  row numbers of each lane's batches, step by step; a short batch repeats its last row
-    sizes    int64 [4, 3]     [[2, 2, 1], [2, 1, 0], [2, 0, 0], [0, 0, 0]]: rows of each batch, 0 behind the end
+    sizes    int64 [4, 3]     [[2, 2, 1], [2, 1, 0], [2, 0, 0], [0, 0, 0]]: rows of each batch; 0 after the client's end
 
-Where the only sequence's batches are its examples in order, the columns hold whole padded batches instead, in the order
-in which the groups read them: for each step the batches of its lanes. No row is gathered then. Above, the 3 steps are
-taken by 2, 1 and 1 groups: columns are [8, 2, …], and `rows` is [0, 4, 6], the number of the first batch of each step.
+Whole batches: if there is one sequence and its batches are its examples in order, the columns hold padded batches in
+the order in which the groups read them, so that no row is gathered. In the example, 2 groups take step 0, and 1 group
+takes steps 1 and 2. The columns are [8, 2, …]: 4 batches of step 0, 2 of step 1 and 2 of step 2. `rows` is [0, 4, 6],
+the number of the first batch of each step.
 """
 
 import functools
@@ -44,10 +46,10 @@ class PackedLayout:
     Args:
         layouts: for each leaf of a client's arguments the layout of its sequence; None for a tensor.
         batch_rows: for each leaf the padded size of a batch; 0 if the leaf is not a sequence of batches.
-        whole_batches: the columns of the only sequence hold whole batches in reading order; otherwise row numbers say
-            which examples belong to a batch.
-        equal_steps: all clients take the same number of steps, and the lanes are in the order of the client indices.
-        single_step: moreover, that number is 1.
+        whole_batches: the columns of the only sequence hold whole batches in reading order; otherwise row numbers give
+            the examples of each batch.
+        equal_steps: all clients take equally many steps, and the lanes are in the order of the client indices.
+        single_step: `equal_steps`, and the number of steps is 1.
     """
 
     layouts: tuple[Layout | None, ...]
@@ -58,14 +60,14 @@ class PackedLayout:
 
 
 REMEMBERED_KEYS = 1024
-"""Number of keys that a packing cache remembers to have seen once."""
+"""Number of keys seen once that a packing cache remembers."""
 
 PackingCache = IdentityCache[tuple]
 """Cache of packed tensors by the identities of the columns; columns of a dataset are immutable."""
 
 
 def packing_cache(max_bytes: int) -> PackingCache:
-    """Cache that stores a packing when it is asked for the second time, since most cohorts do not come again."""
+    """Cache that stores a packing at its second use, since most cohorts are used once."""
     return IdentityCache(
         max_bytes,
         lambda items: sum(_size_bytes(t) for t in items if isinstance(t, tf.Tensor)),
@@ -79,7 +81,7 @@ def _size_bytes(tensor: tf.Tensor) -> int:
 
 @attrs.frozen
 class ClientLeaves:
-    """Leaves of the arguments of a call's clients; the properties are computed once for all packings.
+    """Leaves of the arguments of a call's clients; each property is computed once and shared by all packings.
 
     Args:
         each: the leaves of each client.
@@ -95,13 +97,13 @@ class ClientLeaves:
 
     @functools.cached_property
     def is_seed_independent(self) -> bool:
-        """Whether there is exactly one sequence, whose rows do not depend on a seed."""
+        """Whether there is exactly one sequence and its rows do not depend on a seed."""
         columns = [c for of_clients in self.sequences.values() for c in of_clients]
         return len(self.sequences) == 1 and not any(c.is_random for c in columns)
 
     @functools.cached_property
     def whole_batches(self) -> bool:
-        """Whether moreover its batches are its examples in order."""
+        """Whether there is exactly one sequence and its batches are its examples in order."""
         return self.is_seed_independent and all(c.is_in_order for columns in self.sequences.values() for c in columns)
 
 
@@ -112,8 +114,8 @@ def pack_clients(
     numbers: SequenceOf[int],
     *,
     width: int,
-    places: int,
-    kept: PackingCache,
+    capacity: int,
+    cache: PackingCache,
 ) -> tuple[PackedLayout, list]:
     """The flat tensors of a call: seeds of the lanes, lane of each client, then the tensors of each leaf.
 
@@ -121,23 +123,23 @@ def pack_clients(
     docstring has an example.
 
     Args:
-        leaves: of the clients that are present.
-        positions: position of each of these clients within the call; clients at other positions are absent.
-        seeds: int64, of each of these clients.
+        leaves: leaves of the present clients.
+        positions: position of each present client within the call; clients at other positions are absent.
+        seeds: int64, seed of each present client.
         numbers: number of each leaf among the leaves of the call's arguments; see `realize.pack`.
-        width: lanes of a group; the number of lanes is a multiple of it.
-        places: number of clients of a call that is not the last.
-        kept: cache for the tensors that do not depend on the seeds.
+        width: lanes of a group; the number of lanes is a multiple of the width.
+        capacity: number of clients of a full call, present and absent.
+        cache: cache for the tensors that do not depend on the seeds.
     """
     sequences = leaves.sequences
     assign = functools.partial(_assign_lanes, leaves, numbers, seeds, width)
     if leaves.is_seed_independent:
         (columns,) = sequences.values()
-        client_of, *rest = kept.get(f"rows by {width}", columns, functools.partial(_as_tensors, assign))
+        client_of, *rest = cache.get(f"rows by {width}", columns, functools.partial(_as_tensors, assign))
     else:
         client_of, *rest = assign()
     client_of = np.asarray(client_of)
-    lane_of = np.full(places, ABSENT, np.int64)
+    lane_of = np.full(capacity, ABSENT, np.int64)
     lane_of[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
     count = len(leaves.each)
     all_sizes = [np.asarray(sizes)[:count] for sizes in rest[1::3]]
@@ -160,7 +162,7 @@ def pack_clients(
             kind, make = f"batches by {width}", functools.partial(_batches, columns, client_of, sizes, padded, width)
         else:
             kind, make = "columns", functools.partial(_concatenated_columns, columns)
-        tensors.extend([*kept.get(kind, columns, functools.partial(_as_tensors, make)), rows, sizes])
+        tensors.extend([*cache.get(kind, columns, functools.partial(_as_tensors, make)), rows, sizes])
     return PackedLayout(tuple(layouts), tuple(batch_rows), leaves.whole_batches, equal_steps, single_step), tensors
 
 
@@ -195,7 +197,7 @@ def _assign_lanes(leaves: ClientLeaves, numbers: SequenceOf[int], seeds: np.ndar
 
 
 def _sizes_by_lane(rows: list[Rows], client_of: np.ndarray) -> np.ndarray:
-    """int64 [lanes, steps]: rows of each batch; 1 for an element that is not a batch, 0 behind the end."""
+    """int64 [lanes, steps]: rows of each batch; 1 for an element that is not a batch, 0 after the client's end."""
     sizes = np.zeros((len(client_of), max(map(len, rows))), np.int64)
     for lane, client in enumerate(client_of[: len(rows)].tolist()):
         of_client = rows[client]
@@ -220,14 +222,14 @@ def _rows_by_lane(columns: list[Columns], rows: list[Rows], client_of: np.ndarra
 
 
 def _pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
-    """[steps, width] of [steps, n]: cut, or filled with the last row of each batch."""
+    """[steps, n] -> [steps, width]: rows are cut off, or each batch's last row is repeated."""
     missing = width - rows.shape[1]
     return rows[:, :width] if missing <= 0 else np.concatenate([rows, np.repeat(rows[:, -1:], missing, axis=1)], axis=1)
 
 
 def _padded_size(rows: list[Rows], columns: list[Columns]) -> int:
-    """The padded size of a batch: the longest one, rounded up to a power of two so that few graphs are built, but not
-    beyond the batch size of the dataset.
+    """The padded size of a batch: the size of the longest batch, rounded up to a power of two, so that few graphs are
+    built; at most the batch size of the dataset.
     """
     longest = max((int(r.sizes.max()) for r in rows if r.sizes is not None and len(r.sizes)), default=1)
     limit = max(next((s.number for s in c.steps if s.kind == "batch"), longest) for c in columns)
@@ -235,7 +237,7 @@ def _padded_size(rows: list[Rows], columns: list[Columns]) -> int:
 
 
 def _groups_by_step(sizes: np.ndarray, width: int) -> np.ndarray:
-    """[steps]: the number of groups that take each step; they are the first ones, since lanes are sorted by steps."""
+    """[steps]: the number n of groups that take each step: groups 0 … n - 1, since lanes are sorted by steps."""
     return sizes.reshape(-1, width, sizes.shape[1]).any(axis=1).sum(axis=0)
 
 
@@ -248,8 +250,8 @@ def _first_batches(sizes: np.ndarray, width: int) -> np.ndarray:
 def _batches(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, width: int) -> tuple:
     """The columns as whole batches [batches, padded, …]: step after step, and within a step lane after lane.
 
-    A short batch is filled with its last row, a batch of a lane that has ended with a row of some client. The graph
-    computes with these rows too, so they must be valid inputs of the model.
+    A short batch is filled with its last row. A batch of a lane whose client has ended is filled with a row of any
+    client. The graph computes with padded rows too, so they must be valid inputs of the model.
     """
     batch_sizes = [next(s.number for s in c.steps if s.kind == "batch") for c in columns]
     sizes = np.asarray(sizes)
@@ -273,7 +275,7 @@ def _batches(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, 
 
 
 def _concatenated_columns(columns: list[Columns]) -> tuple:
-    """Each column of all clients, one client after the other; a row of zeros if there are no rows."""
+    """Each column of all clients, one client after the other; one row of zeros if no client has rows."""
     results = []
     for i in range(len(columns[0].arrays)):
         column = _concatenated([np.asarray(c.arrays[i]) for c in columns])
@@ -282,7 +284,7 @@ def _concatenated_columns(columns: list[Columns]) -> tuple:
 
 
 def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
-    """np.concatenate into memory that TensorFlow can use without a copy."""
+    """`np.concatenate` into memory that is aligned, so that TensorFlow uses it without a copy."""
     shape, dtype = (sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype
     if dtype.hasobject:
         return np.concatenate(arrays)
@@ -293,7 +295,7 @@ def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def _tensor(array: np.ndarray) -> tf.Tensor:
-    """The array as a tensor, over the same memory where TensorFlow can use it."""
+    """The array as a tensor; the memory is shared if TensorFlow can use it."""
     usable = array.dtype.kind in "biufc" and array.flags.c_contiguous and array.flags.writeable
     if usable and array.size and not array.ctypes.data % ALIGNMENT_BYTES:
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

@@ -23,7 +23,7 @@ _issued: set[int] = set()  # bounded by the largest model, since every trace beg
 
 
 def _randint(low: int, high: int) -> int:
-    """Stands for `random.randint` in Keras: Python's, or the next number of the fixed sequence during a trace."""
+    """Replacement of `random.randint` in Keras: the next number of a fixed sequence during a trace, else Python's."""
     sequence = _sequence.get()
     if sequence is None:
         return random.randint(low, high)

@@ -1,16 +1,17 @@
 """Rewrites the random operations of a traced graph to functions of the graph's implicit seed.
 
-TensorFlow's stateful random operations keep a counter in the process, so no two runs agree. The rewrite, in place:
+TensorFlow's stateful random operations keep a counter in the process, so two runs give different numbers. The graph is
+rewritten in place.
 
-input     a traced GraphDef, and the name of the placeholder of its implicit seed (an int64 scalar)
-output    the GraphDef without stateful random operations:
-          - each random operation is stateless, with a seed folded from the implicit one and the operation's position
-            among the random operations of its function (or its own seed, if the user set one);
-          - a function that contains random operations, or calls such a function, has a seed as its last argument;
-          - the body of a loop also returns the seed of its next iteration;
-          - calls of functions without stateful operations are stateless calls.
+In:  a traced GraphDef, and the name of the placeholder of its implicit seed (an int64 scalar).
+Out: the GraphDef without stateful random operations:
+     - Each random operation is stateless. Its seed (int64 [2]) is the implicit seed folded with a number: the
+       operation's position among the random operations of its function, or the operation seed that the user set.
+     - A function that contains random operations, or calls such a function, takes a seed as its last argument.
+     - The body of a loop also returns the seed of the next iteration.
+     - A call of a function without stateful operations is a stateless call.
 
-Example, the second random operation of the graph, before and after:
+Example: the second random operation of a graph, before and after the rewrite.
 
     name: "u" op: "RandomUniform" input: "shape" attr: seed=0, seed2=0, dtype=float32, T=int32
 
@@ -18,7 +19,7 @@ Example, the second random operation of the graph, before and after:
     name: "fedcore_pair_8" op: "PartitionedCall" input: "seed" input: "fedcore_number_7" attr: f=[fold_in(seed, 2), 0]
     name: "u" op: "StatelessRandomUniform" input: "shape" input: "fedcore_pair_8" attr: dtype=float32, Tseed=int64
 
-Operations with equal seeds of their own give equal numbers in one call of their function.
+Operations for which the user set equal seeds give equal numbers within one call of their function.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from fedcore.graphs.graphdef.side_effects import STATELESS_CALL, callees, statef
 from fedcore.graphs.tensors.tensor_seeds import fold_in
 
 _INT64 = types_pb2.DT_INT64
-_SEEDED_BY_OP = 87654321  # the graph seed of TensorFlow's operations that have a seed of their own
+_SEEDED_BY_OP = 87654321  # TensorFlow's attribute `seed` of an operation for which the user set a seed
 
 # Stateful operation -> (its stateless form, the position of the seed operand, renamed attributes).
 _DIRECT: dict[str, tuple[str, int, dict[str, str]]] = {
@@ -75,7 +76,8 @@ def seed_random_operations(graph_def: graph_pb2.GraphDef, seed: str, describe: s
     """Rewrites the graph's random operations, in place, to functions of the placeholder `seed` (int64).
 
     Raises:
-        TracingError: a random operation has no stateless form, or is called by an operation that passes no seed on.
+        TracingError: a random operation has no stateless form, or its function is called by an operation that cannot
+            pass a seed.
     """
     _Seeding(graph_def, describe).run(seed)
 
@@ -85,7 +87,7 @@ class _Seeding:
 
     Attributes:
         functions: the library's functions as they were traced.
-        random_functions: the names of those that contain random operations, or call such a function.
+        random_functions: names of the functions that contain random operations, or call such a function.
         added: names of new library functions, by key.
     """
 
@@ -120,7 +122,7 @@ class _Seeding:
             self._without_state()
 
     def _without_state(self) -> None:
-        """Makes calls stateless where no called function contains a stateful operation any more."""
+        """Makes a call stateless if the called functions no longer contain stateful operations."""
         stateful = stateful_functions(self.graph_def.library.function)
         for function in self.graph_def.library.function:
             if function.signature.name not in stateful:
@@ -134,7 +136,7 @@ class _Seeding:
         """The name of the function with the seed as its last argument.
 
         Args:
-            loop: it is the body of a loop, which also returns the seed of the next iteration.
+            loop: the function is the body of a loop, which also returns the seed of the next iteration.
         """
         key = f"{name}_{'loop' if loop else 'draws'}"
         if key in self.added:
@@ -163,7 +165,7 @@ class _Seeding:
 
 
 _DATASETS = {"ShuffleDatasetV3": 2, "RandomDatasetV2": 0}
-"""Random operations of datasets -> the position of the first of their two seed operands; zeros mean no seed."""
+"""Random operation of datasets -> position of the first of its two seed operands; two zeros mean no seed."""
 
 _UNSEEDED = "_fedcore_unseeded"
 """Attribute that marks random operations of datasets without a seed."""
@@ -182,7 +184,7 @@ def _is_zero(node) -> bool:
 
 
 def _default_seed(node: node_def_pb2.NodeDef) -> int | None:
-    """The default seed of Keras in a constant; None if it holds none."""
+    """Keras' default seed, if the node is a constant that holds such a seed; else None."""
     if node.op != "Const" or node.attr["dtype"].type not in (types_pb2.DT_UINT32, types_pb2.DT_INT32, _INT64):
         return None
     tensor = node.attr["value"].tensor
@@ -201,13 +203,13 @@ def _pair(seed, number):
 
 
 class _Body:
-    """The rewrite of one body: the graph's, or a function's.
+    """The rewrite of one body, of the graph or of a function.
 
     Args:
         seed: the name of the body's seed.
-        in_function: tensors are named `node:output:index`.
+        in_function: the body is a function's: tensors are named `node:output:index`.
     Attributes:
-        count: the number of random operations and calls so far.
+        count: number of random operations, and of calls of random functions, so far.
     """
 
     def __init__(self, owner: _Seeding, nodes, seed: str, *, in_function: bool):
@@ -233,7 +235,7 @@ class _Body:
                 self._call(node)
 
     def _number(self, node) -> int:
-        """The operation's position among the random ones of its body, or a number for its own seed."""
+        """The number to fold: the operation's position, or a number for the seed that the user set."""
         if node.attr["seed"].i == _SEEDED_BY_OP:
             return (1 << 40) + node.attr["seed2"].i
         return self.count
@@ -261,7 +263,7 @@ class _Body:
         return self._called("folded", _folded, number)
 
     def pair(self, number: int) -> str:
-        """As `folded`, in the form that stateless operations take: two int64."""
+        """The body's seed folded with a number, as int64 [2]: the form that stateless operations take."""
         return self._called("pair", _pair, number)
 
     def _dataset(self, node) -> None:
@@ -319,7 +321,7 @@ class _Body:
         _set_inputs(node, [self.seed, self._constant(default), *control])
 
     def _call(self, node) -> None:
-        """Passes a seed to the functions that a node calls."""
+        """Has the node pass a seed to the functions that it calls."""
         data = [i for i in node.input if not i.startswith("^")]
         control = [i for i in node.input if i.startswith("^")]
         seed = self.folded(self.count)
@@ -342,8 +344,8 @@ class _Body:
                 node.attr["output_shapes"].list.shape.add()
         else:
             raise TracingError(
-                f"{self.owner.describe} draws random numbers in a function of the op {node.op}, which hands on no "
-                "seed. Draw outside of it, or use tf.map_fn, tf.while_loop or tf.cond"
+                f"{self.owner.describe} draws random numbers in a function of the op {node.op}, which passes no "
+                "seed on. Draw outside of it, or use tf.map_fn, tf.while_loop or tf.cond"
             )
         _set_inputs(node, [*data, seed, *control])
 

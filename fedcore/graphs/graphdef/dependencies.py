@@ -52,7 +52,7 @@ class _Walk:
             operands = [_of(found, i) for i in node.input if not i.startswith("^")]
             controls = _NONE.union(*(_of(found, i) for i in node.input if i.startswith("^")))
             called = _callee(node)
-            if called not in self._of_functions:  # no function, or one that calls itself
+            if called not in self._of_functions:  # no call, or a recursive call
                 found[name] = controls.union(*operands)
                 continue
             found[name] = [controls.union(*(operands[i] for i in reads)) for reads in self._of_functions[called]]

@@ -29,11 +29,11 @@ _SCALARS = ("Case", "StatelessCase")  # their first operand is a scalar
 GUARDED = frozenset((*_CONV, *_SCATTERS, *_SCALARS, "Fill"))
 
 _MAX_FILLED = 2.0**40  # elements
-# Fill ends the process where its constant dims, folded from others, multiply to more than 2**63. Dims that are a shape,
-# or that these make of shapes and of a few small constants, need no check.
+# Fill ends the process if its constant dims, folded from other constants, multiply to more than 2**63. Dims that are a
+# shape, or that these operations compute from shapes and a few small constants, need no check.
 _SELECTIONS = ("Identity", "Pack", "ConcatV2", "StridedSlice", "Slice", "Cast", "Squeeze", "ExpandDims", "Reshape")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
-_MAX_SELECTIONS = 32  # operations between a Fill and the shapes that it is made of
+_MAX_SELECTIONS = 32  # operations between a Fill and the shapes from which its dims are computed
 _SMALL = 2**16
 
 

@@ -63,7 +63,7 @@ def _is_shared(op: str) -> bool:
 
 
 def side_effects_of(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
-    """Those of the graph attributes `effects`, `seeded` and `stateful` that a canonical graph has.
+    """The graph attributes of a canonical graph, a subset of `effects`, `seeded` and `stateful`.
 
     effects    it prints or asserts
     seeded     it takes the seed of its random numbers as an argument
@@ -99,10 +99,10 @@ def stateful_functions(functions: Iterable) -> set[str]:
 
 
 def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[str]:
-    """Some functions of a library, and those that call one of them, directly or not. Each call is looked at once.
+    """The root functions, and all functions that call a root function directly or indirectly. Linear in the calls.
 
     Args:
-        bodies: the nodes of each function.
+        bodies: function -> its nodes.
     """
     callers: dict[str, list[str]] = collections.defaultdict(list)
     for name, nodes in bodies.items():

@@ -1,6 +1,7 @@
 """Realizes stages of a plan: one TensorFlow function for each stage, data layout and number of clients.
 
-In:  a function of the planned module, and the layout of each of its arguments. Out: a `Realized` over flat tensors.
+In:  a function of the planned module, and the layout of each of its arguments.
+Out: a `Realized` over flat tensors.
 
 Example: a client stage `<partial, weights, batches> -> partial` for a block of 3 clients, with weights float32[7] and
 batches of rows float32[7]. The function takes seeds int64 [3]; the weights [7]; and for each client its column [n, 7],
@@ -8,6 +9,7 @@ row numbers [steps, rows] and batch sizes [steps]. It folds the clients in order
 """
 
 from collections.abc import Sequence as SequenceOf
+from typing import Any
 
 import attrs
 import tensorflow as tf
@@ -24,6 +26,7 @@ from fedcore.graphs.tensors.sizes import measured_bits, unsized
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.ir.interpret import Interpreter
 from fedcore.ir.module import Function, Module
 from fedcore.ir.purity import pure_symbols, seeded_symbols
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
@@ -40,9 +43,9 @@ class Realized:
         call: takes the flat tensors of all arguments and returns flat tensors.
         result: type of the result.
         pure: the result depends on the tensors only, not on the seed, and there are no side effects.
-        optimised: built of optimised graphs; optimising the whole again would take a second.
-        in_order: TensorFlow must not regroup sums, because they add clients in order, or because regrouping would
-            make the graph explode.
+        optimised: the graphs inside are optimised already; a second optimisation would take about a second.
+        in_order: TensorFlow must not regroup sums: they add clients in order, or regrouping would make the graph
+            explode.
     """
 
     call: tf.types.experimental.ConcreteFunction
@@ -56,7 +59,7 @@ class Realized:
         return result_value(list(out), self.result)
 
     def get_ready(self, tensors: SequenceOf) -> None:
-        """Compiles the function for the device of this scope without running it: a cancelled call compiles only."""
+        """Compiles the function for the device of this scope without running it: a cancelled call only compiles."""
         cancelled = Cancellation()
         cancelled.cancel()
         try:
@@ -93,7 +96,7 @@ def _specs(type_: Type, layouts: Layouts) -> list[tf.TensorSpec]:
 
 
 def _unpack(type_: Type, layouts: Layouts, tensors: list):
-    """The nested tuple of a value in the graph; takes its tensors from the front of the list."""
+    """The nested tuple of a value in the graph; its tensors are removed from the front of the list."""
     values = []
     for layout in layouts:
         if layout is None:
@@ -111,7 +114,7 @@ def profiler_name(module: Module, stage: str) -> str:
 
 
 def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Realized:
-    """The function of a server stage or of a merge: takes a seed (int64), then the tensors of the arguments."""
+    """The function of a server stage or of a merge: (seed int64, tensors of the arguments) -> result."""
     function = module.function(name)
     run = interpreter(module)
     types = [p.type for p in function.parameters]
@@ -136,8 +139,8 @@ def realize_block(
     broadcasts: int,
     clients: SequenceOf[SequenceOf[Layouts]],
     *,
-    keeps: bool,
-    continues: bool = False,
+    has_client_values: bool,
+    from_partial: bool = False,
     measured: SequenceOf[str] = (),
 ) -> Realized:
     """The function that folds a block of clients, one after the other.
@@ -148,11 +151,11 @@ def realize_block(
         zero: name of the function that makes the initial partial; None if the stage has no partial.
         broadcasts: number of the stage's parameters that all clients share.
         clients: for each client of the block the layouts of its arguments.
-        keeps: the stage also returns a value for each client.
-        continues: the fold starts from a partial, whose tensors come last, and not from `zero`.
+        has_client_values: the stage also returns a value for each client.
+        from_partial: the fold starts from a partial, not from `zero`; the tensors of the partial are the last operands.
         measured: names of values in the stage whose sizes are measured.
     Returns:
-        A function whose result is <partial, client values, bits>, without the parts that the stage does not have;
+        A function whose result is <partial, client values, bits>, without the parts that the stage does not have.
         `bits` is int64 [clients, n]: the sizes of the n measured leaves whose types leave their sizes open.
     """
     function = module.function(stage)
@@ -162,20 +165,12 @@ def realize_block(
     specs = [spec(t) for type_ in broadcast_types for t in tensor_leaves(type_)]
     for layouts in clients:
         specs.extend(s for t, of_type in zip(client_types, layouts, strict=True) for s in _specs(t, of_type))
-    partial_type = module.function(zero).result_type if zero is not None and continues else None
+    partial_type = module.function(zero).result_type if zero is not None and from_partial else None
     if partial_type is not None:
         specs.extend(_specs(partial_type, _no_sequences(partial_type)))
     run = interpreter(module, xla=bool(function.attributes.get("xla")))
     sizes = sum(len(unsized(function.types()[name])) for name in measured)
-    type_ = _block_type(module, zero, function, len(clients), keeps=keeps, sizes=sizes)
-
-    def run_client(arguments, seed):
-        """The stage's result for one client, and the sizes of its measured leaves."""
-        values = dict(zip([p.name for p in function.parameters], arguments, strict=True))
-        types = {p.name: p.type for p in function.parameters}
-        run.operations(function.operations, values, types, tensor_seed(seed))
-        bits = [size for name in measured for size in measured_bits(values[name], types[name])]
-        return values[function.result.name], bits
+    type_ = _block_type(module, zero, function, len(clients), has_client_values=has_client_values, sizes=sizes)
 
     def body(seeds, *tensors):
         rest = list(tensors)
@@ -190,18 +185,18 @@ def realize_block(
         client_values, bits = [], []
         for k, of_client in enumerate(of_clients):
             before = [] if zero is None else [partial]
-            result, of_sizes = run_client([*before, *broadcast, *of_client], seeds[k])
-            bits.append(of_sizes)
+            result, bits_of_client = _run_client(run, function, [*before, *broadcast, *of_client], seeds[k], measured)
+            bits.append(bits_of_client)
             if zero is None:
                 client_values.append(result)
-            elif keeps:
+            elif has_client_values:
                 partial = result[0]
                 client_values.append(result[1])
             else:
                 partial = result
         results = [
             *([] if zero is None else [partial]),
-            *([tuple(client_values)] if keeps or zero is None else []),
+            *([tuple(client_values)] if has_client_values or zero is None else []),
             *([tf.reshape(tf.convert_to_tensor(bits, tf.int64), [len(clients), sizes])] if measured else []),
         ]
         return [tf.identity(t) for t in result_tensors(tuple(results), type_)]
@@ -209,6 +204,17 @@ def realize_block(
     body.__name__ = profiler_name(module, stage)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
     return _realized(traced, type_, in_order=len(clients) > 1)
+
+
+def _run_client(
+    run: Interpreter, function: Function, arguments: list, seed: tf.Tensor, measured: SequenceOf[str]
+) -> tuple[Any, list]:
+    """A client stage's result for one client, and the sizes of its measured leaves in bits."""
+    values = dict(zip([p.name for p in function.parameters], arguments, strict=True))
+    types = {p.name: p.type for p in function.parameters}
+    run.operations(function.operations, values, types, tensor_seed(seed))
+    bits = [size for name in measured for size in measured_bits(values[name], types[name])]
+    return values[function.result.name], bits
 
 
 def _no_sequences(type_: Type) -> Layouts:
@@ -223,14 +229,14 @@ def _realized(traced, result: Type, *, pure: bool = False, in_order: bool = Fals
 
 
 def _block_type(
-    module: Module, zero: str | None, function: Function, clients: int, *, keeps: bool, sizes: int
+    module: Module, zero: str | None, function: Function, clients: int, *, has_client_values: bool, sizes: int
 ) -> StructType:
     """Type of the result of a block; see `realize_block`."""
     if zero is None:
         return StructType([(None, StructType([(None, function.result_type)] * clients))])
     partial = module.function(zero).result_type
     bits: list[tuple[None, Type]] = [(None, TensorType("int64", (clients, sizes)))] if sizes else []
-    if not keeps:
+    if not has_client_values:
         return StructType([(None, partial), *bits])
     pair = function.result_type
     if not isinstance(pair, StructType):

@@ -28,10 +28,12 @@ def claim_threads() -> None:
 
 
 def set_intra_op_threads(wanted: int | None) -> str | None:
-    """Sets the number; where TensorFlow has started with another one, returns a message that names it.
+    """Sets the number of intra-op threads.
 
     Args:
-        wanted: None for FEDCORE_INTRA_OP_THREADS, which defaults to 1.
+        wanted: the number. None: FEDCORE_INTRA_OP_THREADS, which defaults to 1.
+    Returns:
+        None; if TensorFlow has started with another number, a message that names this number.
     """
     if wanted is not None and wanted < 1:
         raise FedcoreError(f"intra_op_threads is at least 1, not {wanted}")

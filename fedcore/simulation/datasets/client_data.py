@@ -20,7 +20,7 @@ Structure = Any  # arrays in dicts and tuples, as tf.data has them; a list is an
 
 
 class ClientData(abc.ABC):
-    """A data set per client, made when asked for.
+    """A data set for each client, created when it is asked for.
 
     Guarantees:
       - `client_ids` are strings, sorted and without repetition.
@@ -48,17 +48,17 @@ class ClientData(abc.ABC):
 
     @abc.abstractmethod
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        """The data set of one client; KeyError for an unknown one."""
+        """The data set of a client; KeyError for an unknown client."""
 
     @abc.abstractmethod
     def select(self, client_ids: Iterable[str]) -> ClientData:
-        """The same data for some of the clients; KeyError for an unknown one."""
+        """The client data with only these clients; KeyError for an unknown client."""
 
     def create_tf_dataset_from_all_clients(self, seed: int | None = None) -> tf.data.Dataset:
-        """All clients' examples in one data set, client after client, the clients shuffled by `seed`.
+        """The examples of all clients in one data set, client after client, in an order of clients shuffled by `seed`.
 
-        Without a seed the order is drawn anew at each call. For clients that hold arrays it is a
-        `ClientDataset`, otherwise a `tf.data.Dataset` that reads the clients when it is iterated.
+        Without a seed each call draws an order. `ArrayClientData` returns a `ClientDataset`; otherwise the result is a
+        `tf.data.Dataset` that reads the clients when it is iterated.
         """
         import tensorflow as tf
 
@@ -76,7 +76,7 @@ class ClientData(abc.ABC):
             yield self.create_tf_dataset_for_client(client_id)
 
     def preprocess(self, preprocess_fn: Callable[[ClientDataset], tf.data.Dataset]) -> ClientData:
-        """The same clients with `preprocess_fn` applied to each data set, when it is asked for.
+        """Client data in which `preprocess_fn` is applied to a client's data set when this data set is asked for.
 
         Example:
             >>> data = TestClientData({"a": {"x": [1, 2, 3]}})
@@ -98,12 +98,12 @@ class ClientData(abc.ABC):
     def train_test_client_split(
         client_data: ClientData, num_test_clients: int, seed: int | None = None
     ) -> tuple[ClientData, ClientData]:
-        """Splits by client: `num_test_clients` drawn by `seed` for test, the others for training.
+        """Splits the clients: `num_test_clients` clients, drawn by `seed`, for test, and the others for training.
 
-        Only clients that have an example are drawn for test; a client is read to see whether it has one.
+        Only clients with examples are drawn for test; their data sets are read to check this.
 
         Raises:
-            ValueError: training would be left without clients, or too few clients have examples.
+            ValueError: no client would remain for training, or too few clients have examples.
         Example:
             >>> data = TestClientData({name: [1.0, 2.0] for name in "abc"})
             >>> train, test = ClientData.train_test_client_split(data, 1, seed=0)
@@ -149,10 +149,10 @@ class FunctionClientData(ClientData):
 
 
 class ArrayClientData(ClientData):
-    """All clients' examples in shared arrays, a client being a range of their rows.
+    """The examples of all clients in shared arrays, of which each client has a range of rows.
 
     Guarantees:
-      - A client's data set holds views of the arrays: making one copies nothing.
+      - A client's data set holds views of the arrays; creating it copies nothing.
 
     Args:
         columns: equally long arrays in dicts and tuples.
@@ -203,15 +203,15 @@ class ArrayClientData(ClientData):
 
 
 class TestClientData(ArrayClientData):
-    """Client data written out by hand, for tests.
+    """Client data from literals, for tests.
 
-    As in TensorFlow, Python ints become int32 where they fit, floats float32 and strings bytes.
+    As in TensorFlow, Python ints become int32 if they fit, floats become float32, and strings become bytes.
 
     Args:
-        tensor_slices_dict: for each client what `tf.data.Dataset.from_tensor_slices` takes: arrays, or lists,
-            in dicts and tuples.
+        tensor_slices_dict: client id -> an argument of `tf.data.Dataset.from_tensor_slices`: arrays or lists, in dicts
+            and tuples.
     Raises:
-        ValueError: no clients, or two with different structures, dtypes or shapes of an example.
+        ValueError: there are no clients, or examples of two clients differ in structure, dtypes or shapes.
     Example:
         >>> data = TestClientData({"a": {"x": [1, 2]}, "b": {"x": [3]}})
         >>> [int(example["x"]) for example in data.create_tf_dataset_for_client("a")]

@@ -1,8 +1,8 @@
-"""Real handwritten digits, 8 x 8 pixels, that ship with scikit-learn and so work offline.
+"""Handwritten digits, 8 x 8 pixels. They are part of scikit-learn, so loading them needs no network.
 
 Source:
-    E. Alpaydin and C. Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning
-    Repository: the 1,797 examples of its test set. It names no writers, so clients are made by label.
+    E. Alpaydin and C. Kaynak 1998, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository: the
+    1,797 examples of its test set. It does not name writers, so the examples are split over clients by label.
 """
 
 import numpy as np
@@ -16,19 +16,22 @@ from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData
 def load_data(
     num_clients: int = 100, alpha: float = 0.3, test_fraction: float = 0.15, seed: int = 0
 ) -> tuple[ClientData, ClientData]:
-    """Loads the digits: train, split over clients by label; test, one client `test` with every label's share.
+    """Loads the digits as (training data, test data).
+
+    The training data are split over clients by label. The test data have a single client `test`, with labels in the
+    proportions of the whole. An example is in the test data or at exactly one training client.
 
     Types, for each client:
         <label=int32,pixels=float32[8,8,1]>*   with pixels from 0 to 1
 
     Args:
-        num_clients: clients of the training data, each with at least one example.
-        alpha: how alike clients are; see `partition.dirichlet`.
-        test_fraction: the share of all examples in the test data; between 0 and 1.
-        seed: fixes both splits. An example is in the test data or at exactly one client.
+        num_clients: number of clients of the training data, each with at least one example.
+        alpha: similarity of the clients' labels; see `partition.dirichlet`.
+        test_fraction: fraction of the examples in the test data, between 0 and 1.
+        seed: seed of both splits.
     Raises:
         FedcoreError: scikit-learn is not installed.
-        ValueError: more clients than training examples, or a fraction or an `alpha` out of range.
+        ValueError: there are more clients than training examples, or `test_fraction` or `alpha` is out of range.
     Example:
         >>> train, test = load_data(num_clients=10)
         >>> len(train.client_ids), test.client_ids
@@ -62,9 +65,9 @@ def load_data(
 
 
 def get_synthetic() -> ClientData:
-    """Makes three clients of ten examples each, of the type of `load_data`, for tests. Needs no scikit-learn.
+    """Synthetic data with the type of `load_data`, for tests: three clients with ten examples each.
 
-    The digit k is a bright 2 x 2 square whose place depends on k, on faint noise.
+    The image of digit k is faint noise with a bright 2 x 2 square, whose position depends on k. Needs no scikit-learn.
     """
     digits = np.tile(np.arange(10, dtype=np.int32), 3)
     pixels = np.random.default_rng(0).uniform(0, 0.2, (len(digits), 8, 8, 1)).astype(np.float32)

@@ -22,7 +22,7 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
 def _(
     evaluation: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *data: BatchedValue
 ) -> list[BatchedValue]:
-    """A condition that is known to hold is dropped. One that all clients share is checked once."""
+    """An assertion whose condition is known to hold is dropped. A condition that all clients share is checked once."""
     known = evaluation.known_value(condition)
     if known is not None and known.is_constant and known.values[0].all():
         return []

@@ -20,7 +20,7 @@ def _(evaluation: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[Bat
     *("StatelessRandomUniformInt", "StatelessRandomUniformFullInt"),
 )
 def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands: BatchedValue) -> BatchedValue:
-    """The numbers depend on their position only: the leading rows are those of an unpadded batch."""
+    """A random number depends only on the seed and its position, so padding a batch does not change its rows."""
     known = evaluation.known_value(shape)
     if known is None:
         raise NoBatchingRule(node.op, "its shape is not known")

@@ -1,0 +1,73 @@
+"""Generates arguments of a type, for measurements in which shapes matter and values do not."""
+
+import attrs
+import numpy as np
+
+from fedcore.data import ClientDataset
+from fedcore.errors import FedcoreError
+from fedcore.types import FederatedType, SequenceType, StructType, TensorType, Type, tensor_leaves
+
+
+@attrs.frozen
+class Sizes:
+    """The sizes that types leave open.
+
+    Args:
+        clients: number of clients.
+        steps: number of elements of each sequence.
+        rows: size of every unknown dimension, such as a batch's.
+    """
+
+    clients: int
+    steps: int
+    rows: int
+
+
+def synthetic_argument(type_: Type, sizes: Sizes, rng: np.random.Generator):
+    """A value of the type: small normally distributed floats, integers and bools of 0 and 1, empty strings.
+
+    Raises:
+        FedcoreError: the type has no generated values (a function, or a tensor of unknown rank).
+    """
+    if isinstance(type_, FederatedType):
+        if type_.placement.name == "CLIENTS" and not type_.all_equal:
+            return [synthetic_argument(type_.member, sizes, rng) for _ in range(sizes.clients)]
+        return synthetic_argument(type_.member, sizes, rng)
+    if isinstance(type_, SequenceType):
+        return _sequence(type_, sizes, rng)
+    if isinstance(type_, StructType):
+        return _struct(type_, [synthetic_argument(t, sizes, rng) for t in type_.types])
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        raise FedcoreError(f"no value of type {type_} can be generated: give it with --arg")
+    return _array(type_, [sizes.rows if s is None else s for s in type_.shape], rng)
+
+
+def _struct(type_: StructType, parts: list):
+    if parts and None not in type_.names:
+        return dict(zip(type_.names, parts, strict=True))
+    return tuple(parts)
+
+
+def _sequence(type_: SequenceType, sizes: Sizes, rng: np.random.Generator) -> ClientDataset:
+    """A client's dataset: batches if the first dimension of all tensors is unknown, else single elements."""
+    batched = all(t.shape and t.shape[0] is None for t in tensor_leaves(type_.element))
+    count = sizes.steps * (sizes.rows if batched else 1)
+
+    def columns(element: Type):
+        if isinstance(element, StructType):
+            return _struct(element, [columns(t) for t in element.types])
+        if not isinstance(element, TensorType) or element.shape is None:
+            raise FedcoreError(f"no value of type {type_} can be generated: give it with --arg")
+        inner = element.shape[1:] if batched else element.shape
+        return _array(element, [count, *(sizes.rows if s is None else s for s in inner)], rng)
+
+    made = ClientDataset.from_columns(columns(type_.element))
+    return made.batch(sizes.rows) if batched else made
+
+
+def _array(type_: TensorType, shape: list[int], rng: np.random.Generator):
+    if type_.dtype.name == "str":
+        return np.full(shape, b"", object)
+    if type_.dtype.is_inexact:
+        return (rng.standard_normal(shape) / 10).astype(type_.dtype.numpy)
+    return rng.integers(0, 2, shape).astype(type_.dtype.numpy)
