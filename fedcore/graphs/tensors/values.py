@@ -114,9 +114,9 @@ _tensor_type = functools.lru_cache(256)(TensorType)  # a state has many leaves o
 
 def _array(value, type_: TensorType, path: str) -> tuple[np.ndarray, str]:
     """The array, and a note where the dtype does not hold its numbers."""
-    number = small_number(value, type_.dtype)
-    if number is not None:
-        return number, ""
+    small = small_number(value, type_.dtype)
+    if small is not None:
+        return small, ""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcV":
         array = np.asarray(value)
         return (array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))), ""
