@@ -5,13 +5,14 @@ Example: a fold over 20 clients with block=4 and call=8 runs as three slices, ea
 """
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import attrs
 import numpy as np
 
+from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.packing import ClientLeaves
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
@@ -164,11 +165,50 @@ class ClientSlice:
     def without(self, indices: Iterable[int]) -> "ClientSlice":
         return self.with_only(set(self.present).difference(indices))
 
-    def halves(self) -> tuple["ClientSlice", "ClientSlice"]:
-        """The slices of the first half of the blocks and of the second half."""
-        half = self.places // 2
-        left = attrs.evolve(self, places=half, clients=self.clients[:half])
-        return left, attrs.evolve(self, first=self.first + half, places=half, clients=self.clients[half:])
+    def parts(self, block: int, most: int) -> list["ClientSlice"]:
+        """Equal parts of whole blocks, in order of their clients; parts without present clients are left out.
+
+        The number of parts, with those left out, is the smallest power of two that gives parts of at most `most`
+        clients. So `joined` merges the parts in the tree in which the whole slice merges its blocks.
+
+        Args:
+            block: clients of a block, `work.block`.
+            most: clients of a part; at least a block.
+        Raises:
+            FedcoreError: such parts would not have whole blocks.
+        Example:
+            >>> slice.parts(block=4, most=8)  # 16 places, clients 32 to 43: the parts 32 to 39 and 40 to 43
+        """
+        places = self.places
+        while places > most and places % (2 * block) == 0:
+            places //= 2
+        if places > most or places % block:
+            raise FedcoreError(
+                f"a slice of {self.places} places has no parts of whole blocks of {block} with at most {most} clients"
+            )
+        starts = range(0, len(self.clients), places) if places else ()
+        cut = [ClientSlice(self.first + i, places, self.clients[i : i + places]) for i in starts]
+        return [part for part in cut if part.present]
+
+    def joined(
+        self, parts: Sequence["ClientSlice"], results: Iterable["SliceResult"], merge: Callable[[Any, Any], Any]
+    ) -> "SliceResult":
+        """The result of this slice from the results of its parts.
+
+        Args:
+            parts: one result of `parts`.
+            results: for each part its result.
+            merge: merges two partials, such as the `merge` of a `DeviceStage`; not called if the stage has no fold.
+        """
+        row = {(part.first - self.first) // part.places: r for part, r in zip(parts, results, strict=True)}
+        while len(row) > 1:  # up one row of the merge tree
+            above: dict[int, SliceResult] = {}
+            for index, right in row.items():
+                left = above.get(index // 2)
+                above[index // 2] = right if left is None else _merged(left, right, merge)
+            row = above
+        (whole,) = row.values()
+        return whole
 
     def seeds(self, seed: int) -> np.ndarray:
         """The seeds of the present clients."""
@@ -196,3 +236,8 @@ class SliceResult:
 
     def __reduce__(self):
         return SliceResult, (self.partial, dict(self.kept), dict(self.sent_bits))
+
+
+def _merged(left: SliceResult, right: SliceResult, merge: Callable[[Any, Any], Any]) -> SliceResult:
+    partial = None if left.partial is None else merge(left.partial, right.partial)
+    return SliceResult(partial, {**left.kept, **right.kept}, {**left.sent_bits, **right.sent_bits})

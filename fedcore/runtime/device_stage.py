@@ -62,7 +62,7 @@ class DeviceStage:
 
     def _fitting(self, whole: Run, one_by_one: Run) -> FittingSlices:
         name = self._device.device
-        return FittingSlices(self._work, self._memory, whole, one_by_one, self._join, name, self._report.note)
+        return FittingSlices(self._work, self._memory, whole, one_by_one, self.merge, name, self._report.note)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         """The result of a slice with at least one present client."""
@@ -84,10 +84,6 @@ class DeviceStage:
             tensors = device.put([np.int64(work.seed), *flatten(left), *flatten(right)])
             call = functools.partial(device.call, function, tensors, self._stop)
             return self._memory.run(call, self._stop, self._note_fewer)
-
-    def _join(self, left: SliceResult, right: SliceResult) -> SliceResult:
-        partial = None if self._work.zero is None else self.merge(left.partial, right.partial)
-        return SliceResult(partial, {**left.kept, **right.kept}, {**left.sent_bits, **right.sent_bits})
 
     def _vectorised(self, clients: ClientSlice) -> SliceResult:
         """One graph call that computes the clients side by side."""
@@ -132,7 +128,7 @@ class DeviceStage:
     def _client_by_client(self, clients: ClientSlice) -> SliceResult:
         """A `_loop` for each client. Partials merge in a tree: first within each block, then across blocks."""
         if clients.places > self._work.block:
-            return in_halves(clients, self._client_by_client, self._join)
+            return in_halves(clients, self._work.block, self._client_by_client, self.merge)
         tree = MergeTree(self.merge)
         for place, client in enumerate(clients.clients):
             alone = clients.with_only([clients.first + place])

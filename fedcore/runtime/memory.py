@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -87,6 +87,7 @@ class DeviceMemory:
 
 
 Run = Callable[[ClientSlice], SliceResult]
+Merge = Callable[[Any, Any], Any]
 
 
 class FittingSlices:
@@ -100,7 +101,7 @@ class FittingSlices:
     Args:
         run: runs a slice in one graph call.
         one_by_one: runs one block, by a graph call for each client.
-        join: joins the results of two halves.
+        merge: merges two partials.
         device: name of the device, for the report.
         note: adds a note to the report.
     """
@@ -111,7 +112,7 @@ class FittingSlices:
         memory: DeviceMemory,
         run: Run,
         one_by_one: Run,
-        join: Callable[[SliceResult, SliceResult], SliceResult],
+        merge: Merge,
         device: str,
         note: Callable[[str], None],
     ):
@@ -119,7 +120,7 @@ class FittingSlices:
         self._memory = memory
         self._run = run
         self._one_by_one = one_by_one
-        self._join = join
+        self._merge = merge
         self._device = device
         self._note = note
 
@@ -133,7 +134,7 @@ class FittingSlices:
                 self._shrink(clients.places)
         if clients.places == self._work.block:
             return self._one_by_one(clients)
-        return in_halves(clients, self, self._join)
+        return in_halves(clients, self._work.block, self, self._merge)
 
     def _shrink(self, places: int) -> None:
         fits = places // 2 if places > self._work.block else 0
@@ -144,7 +145,7 @@ class FittingSlices:
         )
 
 
-def in_halves(clients: ClientSlice, run: Run, join: Callable[[SliceResult, SliceResult], SliceResult]) -> SliceResult:
+def in_halves(clients: ClientSlice, block: int, run: Run, merge: Merge) -> SliceResult:
     """The joined result of the two halves of a slice. A half without present clients is left out."""
-    results = [run(half) for half in clients.halves() if half.present]
-    return results[0] if len(results) == 1 else join(*results)
+    halves = clients.parts(block, clients.places // 2)
+    return clients.joined(halves, map(run, halves), merge)

@@ -1,12 +1,14 @@
 """Each policy of client stages alone: on a stage that adds clients' numbers in Python."""
 
+import operator
+
 import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import ClientError
+from fedcore.errors import ClientError, FedcoreError
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.runtime import ClientSlice, FaultPolicy, Report, SliceResult, Stop
 from fedcore.runtime.batching_fallback import BatchingFallback
@@ -41,13 +43,9 @@ def add(clients):
     return SliceResult([value for (value,) in clients.values], {i: i for i in clients.present})
 
 
-def join(left, right):
-    return SliceResult(left.partial + right.partial, {**left.kept, **right.kept})
-
-
 def fitting(work, memory, run, one_by_one=add, notes=None):
     note = (lambda text: None) if notes is None else notes.append
-    return FittingSlices(work, memory, run, one_by_one, join, "CPU:0", note)
+    return FittingSlices(work, memory, run, one_by_one, operator.add, "CPU:0", note)
 
 
 # Memory.
@@ -232,3 +230,43 @@ def test_a_deadline_is_told_apart_from_a_stopped_call():
     stop = Stop()
     with pytest.raises(Stopped, match="the call was stopped"):
         stopped_within(stop, 60, stop.cancel)
+
+
+# Parts of slices.
+
+
+def test_parts_are_whole_blocks_in_order_and_none_is_empty():
+    part = numbers(32, 32, [*range(11), None, None, None, None, None, *range(3)]).parts(block=4, most=8)
+    assert [(p.first, p.places, len(p.clients), p.present) for p in part] == [
+        (32, 8, 8, list(range(32, 40))),
+        (40, 8, 8, [40, 41, 42]),
+        (48, 8, 3, [48, 49, 50]),
+    ]
+    whole = numbers(0, 8, [None, 7])
+    assert whole.parts(block=4, most=100) == [whole]
+    assert [p.places for p in numbers(0, 24, range(24)).parts(block=6, most=11)] == [6, 6, 6, 6]
+    assert ClientSlice(0, 8, ()).parts(block=4, most=4) == []
+
+
+@pytest.mark.parametrize(("places", "block", "most"), [(8, 8, 4), (24, 8, 8), (8, 3, 8), (1, 1, 0)])
+def test_parts_of_broken_blocks_are_refused(places, block, most):
+    text = f"a slice of {places} places has no parts of whole blocks of {block} with at most {most} clients"
+    with pytest.raises(FedcoreError, match=text):
+        numbers(0, places, range(places)).parts(block, most)
+
+
+def test_joined_parts_merge_in_the_tree_of_the_whole_slice():
+    """Also where parts are left out: the first, the fourth, the seventh and the eighth."""
+    clients = numbers(16, 16, [None, None, *range(4), None, None, *range(4, 8)])
+    parts = clients.parts(block=2, most=2)
+    results = [SliceResult(str(part.values[0][0]), {i: i for i in part.present}) for part in parts]
+    joined = clients.joined(parts, results, lambda left, right: f"({left} {right})")
+    assert joined.partial == "((0 2) (4 6))"
+    assert list(joined.kept) == clients.present
+
+
+def test_parts_without_a_fold_are_joined_without_a_merge():
+    clients = numbers(0, 4, range(4))
+    parts = clients.parts(block=2, most=2)
+    kept = [SliceResult(None, {i: i}, {i: np.int64([i])}) for i in (0, 2)]
+    assert clients.joined(parts, kept, None) == SliceResult(None, {0: 0, 2: 2}, {0: np.int64([0]), 2: np.int64([2])})
