@@ -37,7 +37,7 @@ from fedcore.runtime.faults import Drop, FaultPolicy
 from fedcore.runtime.finite_check import checked_finite
 from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
-from fedcore.runtime.protocols import SliceExecutor, check_slice_executor
+from fedcore.runtime.protocols import SliceExecutor, check_slice_executor, prepared
 from fedcore.runtime.report import Report
 from fedcore.runtime.slice_reader import SliceReader, slice_cache
 from fedcore.runtime.stopping import Stop
@@ -146,7 +146,7 @@ class _Run:
         self.stop = stop
         self.workers = stack.workers
         self.executors = stack.executors
-        self.runs: list[RunSlice] = [executor.prepare(work, report, stop) for executor in stack.executors]
+        self.runs: list[RunSlice] = [prepared(executor, work, report, stop) for executor in stack.executors]
         self.partials = stack.merging.prepare(work, report, stop)
         self.tree = MergeTree(self.partials.merge)
         self.kept: dict[int, object] = {}

@@ -18,12 +18,16 @@ from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.failures import failures_of
 from fedcore.runtime.memory import DeviceMemory, FittingSlices, Run, in_halves
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
+from fedcore.runtime.protocols import ProtocolBroken
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 
 
 class DeviceStage:
-    """Runs slices of one client stage on one device.
+    """Runs slices of one client stage on one device; the result of `DeviceSliceExecutor.prepare`.
+
+    `stage(clients)` runs a slice, `stage.merge(left, right)` merges the partials of two slices (as `clients.joined`
+    needs it), and `stage.zero()` is the partial of no clients. All three may be called in any thread.
 
     Policies wrap each other, outermost first: `BatchingFallback` (only if the stage is vectorised), `FittingSlices`,
     and for each graph call `DeviceMemory.run` and `deadline`.
@@ -65,7 +69,16 @@ class DeviceStage:
         return FittingSlices(self._work, self._memory, whole, one_by_one, self.merge, name, self._report.note)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
-        """The result of a slice with at least one present client."""
+        """The result of a slice with at least one present client.
+
+        Raises:
+            ProtocolBroken: the slice has no present client.
+        """
+        if not clients.present:
+            raise ProtocolBroken(
+                f"it ran a slice of @{self._work.stage} without clients; clients.parts(work.block, most) leaves out "
+                "such slices; see fc.runtime.SliceExecutor"
+            )
         return self._run(clients)
 
     def zero(self) -> object:
@@ -185,7 +198,13 @@ class DeviceSliceExecutor:
         self._timeout_s = timeout_s
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> DeviceStage:
-        """The function that runs slices of a client stage; it also has `zero` and `merge` of partials."""
+        """A `DeviceStage`: the function that runs slices of a client stage, with `zero` and `merge` of partials.
+
+        Args:
+            report: gets counts of graph calls and notes; `fc.runtime.Report()` where there is none, such as in another
+                process.
+            stop: is cancelled when the call must end early; `fc.runtime.Stop()` where there is none.
+        """
         return DeviceStage(work, self.device, self._memory, report, stop, self._timeout_s)
 
     def close(self) -> None:

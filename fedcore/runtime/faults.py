@@ -9,6 +9,7 @@ from fedcore.errors import ClientError, FedcoreError, brief
 from fedcore.runtime.client_work import ClientSlice, SliceResult
 from fedcore.runtime.failures import reason
 from fedcore.runtime.finite_check import NotFinite
+from fedcore.runtime.protocols import ProtocolBroken
 from fedcore.runtime.reader import TooLate
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stopped
@@ -89,7 +90,7 @@ class FaultPolicy:
         while present := clients.present:
             try:
                 return run(clients)
-            except Stopped:
+            except (Stopped, ProtocolBroken):
                 raise
             except Exception as error:
                 if len(present) > 1:
@@ -126,7 +127,7 @@ class FaultPolicy:
         for _ in range(1 + self._retries):
             try:
                 run(client)
-            except Stopped:
+            except (Stopped, ProtocolBroken):
                 raise
             except Exception as error:
                 found = error

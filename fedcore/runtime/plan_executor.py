@@ -19,7 +19,7 @@ from fedcore.runtime.client_count import ClientCount
 from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.failures import failures_of
-from fedcore.runtime.protocols import ClientsExecutor
+from fedcore.runtime.protocols import ClientsExecutor, checked_run
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers
@@ -143,7 +143,7 @@ class PlanExecutor:
         self._server_thread.close()
 
     def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop):
-        merged, kept = self._clients.run(work, report, stop)
+        merged, kept = checked_run(self._clients, work, report, stop)
         values = ClientValues(kept, lambda value, path: value, work.stage)
         if op.kind == "collect":
             return values

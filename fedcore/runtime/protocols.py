@@ -50,9 +50,10 @@ class Runtime(Protocol):
 class ClientsExecutor(Protocol):
     """Runs the client stages of plans, for `fc.runtime.local(clients_executor=...)`.
 
-    `fc.runtime.SlicedClientsExecutor` implements it over any pool of slice executors. Other implementations may use its
-    pieces: `DeviceSliceExecutor.prepare(work, report, stop)` has the `zero` and the `merge` of partials, `MergeTree`
-    fixes the order of merges, and `FaultPolicy` handles clients that fail.
+    Write a `SliceExecutor` instead, unless clients hold their own data. `fc.runtime.SlicedClientsExecutor` implements
+    this protocol over any pool of slice executors. Other implementations may use its pieces:
+    `DeviceSliceExecutor.prepare(work, report, stop)` has the `zero` and the `merge` of partials, `MergeTree` fixes the
+    order of merges, and `FaultPolicy` handles clients that fail.
     """
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
@@ -74,6 +75,19 @@ class ClientsExecutor(Protocol):
 class SliceExecutor(Protocol):
     """Runs slices of clients in one place, for `fc.runtime.SlicedClientsExecutor`.
 
+    `fc.testing.check_slice_executor` checks one. Most executors send slices to a `DeviceSliceExecutor` elsewhere.
+
+    A slice:
+      - `places` is the capacity of the slice. It may be larger than `len(clients)`: the last slice of a cohort has
+        fewer clients.
+      - An element of `clients` is None if the client is left out: it failed, or the slice looks for a client that
+        failed. `present` lists the other clients. No slice without present clients is run.
+      - A slice may be divided only into whole blocks, in the order of the clients; else the bits change.
+        `clients.parts(work.block, most)` divides so, and leaves out parts without clients, which must not be run.
+        `clients.joined(parts, results, merge)` joins the results; `merge` is that of a `DeviceStage`.
+      - After an error the clients run again: alone, and then without those that failed. So a slice must have no
+        effect that a second run repeats.
+
     Attributes:
         name: name of the place, in reports and recordings.
     """
@@ -85,10 +99,76 @@ class SliceExecutor(Protocol):
 
         The function raises any error of a client: the caller finds the client, and drops it or ends the call. `work`
         pickles without its cohorts; a slice and its result pickle completely.
+
+        The result has the partial of the slice's clients (None if `work.zero` is None), and in `kept` a value for each
+        present client if `work.zero` is None or `work.keeps` is True.
         """
 
     def close(self) -> None:
         """Ends the executor's threads and processes."""
+
+
+class ProtocolBroken(TypeMismatch):
+    """An executor returned an object of the wrong type, or ran a slice without clients. It is no client's fault."""
+
+
+def prepared(
+    executor: SliceExecutor, work: ClientWork, report: Report, stop: Stop
+) -> Callable[[ClientSlice], SliceResult]:
+    """The function of `executor.prepare`, whose results are checked.
+
+    Raises:
+        ProtocolBroken: `prepare` returns no function, or (when it is called) the function returns no correct result.
+    """
+    name, see = f"{type(executor).__name__}.prepare", "see fc.runtime.SliceExecutor"
+    run = executor.prepare(work, report, stop)
+    if not callable(run):
+        wants = "prepare(work, report, stop) -> Callable[[ClientSlice], SliceResult]"
+        raise ProtocolBroken(f"{name} returns no function; {see}\n  wants  {wants}\n  has    {brief(run)}")
+
+    def checked(clients: ClientSlice) -> SliceResult:
+        try:
+            result = run(clients)
+        except ProtocolBroken as error:
+            raise ProtocolBroken(f"the function of {name}: {error}") from error
+        found = _mistake(work, clients, result)
+        if found is not None:
+            problem, wants, has = found
+            raise ProtocolBroken(
+                f"the function of {name} returns {problem}; {see}\n  wants  {wants}\n  has    {brief(has)}"
+            )
+        return result
+
+    return checked
+
+
+def _mistake(work: ClientWork, clients: ClientSlice, result) -> tuple[str, str, object] | None:
+    """The mistake in the result of a slice, with what is wanted and what is there."""
+    if not isinstance(result, SliceResult):
+        return "no SliceResult", "(ClientSlice) -> SliceResult", result
+    if result.partial is None and work.zero is not None:
+        return f"no partial, but @{work.stage} has a fold", "SliceResult(partial=nested tuple of tensors)", result
+    if (work.keeps or work.zero is None) and result.kept.keys() != set(clients.present):
+        wants = f"kept: a value for each of the clients {brief(clients.present)}"
+        return f"other kept values than @{work.stage} has", wants, list(result.kept)
+    return None
+
+
+def checked_run(executor: ClientsExecutor, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
+    """The result of `executor.run`.
+
+    Raises:
+        ProtocolBroken: it is no pair of a partial and a list.
+    """
+    given = executor.run(work, report, stop)
+    is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], list | tuple)
+    if is_pair and (given[0] is not None or work.zero is None):
+        return given
+    problem = f"no partial, but @{work.stage} has a fold" if is_pair else "no pair of a partial and kept values"
+    raise ProtocolBroken(
+        f"{type(executor).__name__}.run returns {problem}; see fc.runtime.ClientsExecutor\n"
+        f"  wants  run(work, report, stop) -> (partial, list of kept values)\n  has    {brief(given)}"
+    )
 
 
 def check_runtime(function: str, given) -> None:
@@ -109,6 +189,10 @@ def check_clients_executor(given) -> None:
         TypeMismatch: lists the missing members, or suggests a fix.
     """
     needs = "fc.runtime.local: clients_executor takes a clients executor"
+    if not isinstance(given, type) and callable(getattr(given, "prepare", None)) and not hasattr(given, "run"):
+        raise TypeMismatch(
+            f"{needs}, but {type(given).__name__} is a slice executor: wrap it, fc.runtime.SlicedClientsExecutor([...])"
+        )
     _check(needs, "fc.runtime.SlicedClientsExecutor(...)", given, ClientsExecutor, ["run", "close"])
 
 

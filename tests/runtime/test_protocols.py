@@ -142,3 +142,120 @@ def test_a_runtime_that_derives_from_the_protocol_needs_run_and_compiles_only():
 
     with fc.use(Mine()):
         assert total([1.0, 2.0]) == ("planned", [[1.0, 2.0]])
+
+
+# Executors that break the protocol.
+
+
+class Slices(fc.runtime.SliceExecutor):
+    """A slice executor whose function is `answer(stage, work, clients)`."""
+
+    name = "here"
+
+    def __init__(self, answer):
+        self.device = fc.runtime.DeviceSliceExecutor("CPU:0")
+        self.answer = answer
+
+    def prepare(self, work, report, stop):
+        stage = self.device.prepare(work, report, stop)
+        return lambda clients: self.answer(stage, work, clients)
+
+
+class NoFunction(Slices):
+    def __init__(self):
+        super().__init__(None)
+
+    def prepare(self, work, report, stop):
+        return None
+
+
+class Answers:
+    """A clients executor that returns what it is given."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def run(self, work, report, stop):
+        return self.answer
+
+    def close(self): ...
+
+
+def with_first_half_and_second(stage, work, clients):
+    """Divides by hand: the second half may be empty."""
+    half = clients.places // 2
+    cut = [fc.runtime.ClientSlice(clients.first + i, half, clients.clients[i : i + half]) for i in (0, half)]
+    return clients.joined(cut, map(stage, cut), stage.merge)
+
+
+def sliced(answer):
+    return fc.runtime.SlicedClientsExecutor([Slices(answer)], on_client_failure=fc.runtime.drop())
+
+
+BROKEN = {
+    "prepare returns no function": (
+        lambda: fc.runtime.SlicedClientsExecutor([NoFunction()]),
+        "NoFunction.prepare returns no function; see fc.runtime.SliceExecutor\n"
+        "  wants  prepare(work, report, stop) -> Callable[[ClientSlice], SliceResult]\n"
+        "  has    None",
+    ),
+    "a slice gives no result": (
+        lambda: sliced(lambda stage, work, clients: 3.0),
+        "the function of Slices.prepare returns no SliceResult; see fc.runtime.SliceExecutor\n"
+        "  wants  (ClientSlice) -> SliceResult\n"
+        "  has    3.0",
+    ),
+    "a slice gives no partial": (
+        lambda: sliced(lambda stage, work, clients: fc.runtime.SliceResult(None)),
+        "the function of Slices.prepare returns no partial, but @clients has a fold; see fc.runtime.SliceExecutor\n"
+        "  wants  SliceResult(partial=nested tuple of tensors)\n"
+        "  has    SliceResult(partial=None, kept=mappingproxy({}), sent_bits=mappingproxy({}))",
+    ),
+    "a slice keeps no values": (
+        lambda: sliced(lambda stage, work, clients: fc.runtime.SliceResult(stage(clients).partial)),
+        "the function of Slices.prepare returns other kept values than @clients has; see fc.runtime.SliceExecutor\n"
+        "  wants  kept: a value for each of the clients [0]\n"
+        "  has    []",
+    ),
+    "a slice without clients is run": (
+        lambda: sliced(with_first_half_and_second),
+        "the function of Slices.prepare: it ran a slice of @clients without clients; clients.parts(work.block, most) "
+        "leaves out such slices; see fc.runtime.SliceExecutor",
+    ),
+    "run returns no pair": (
+        lambda: Answers(None),
+        "Answers.run returns no pair of a partial and kept values; see fc.runtime.ClientsExecutor\n"
+        "  wants  run(work, report, stop) -> (partial, list of kept values)\n"
+        "  has    None",
+    ),
+    "run returns no list": (
+        lambda: Answers((3.0, None)),
+        "Answers.run returns no pair of a partial and kept values; see fc.runtime.ClientsExecutor\n"
+        "  wants  run(work, report, stop) -> (partial, list of kept values)\n"
+        "  has    (3.0, None)",
+    ),
+    "run returns no partial": (
+        lambda: Answers((None, [])),
+        "Answers.run returns no partial, but @clients has a fold; see fc.runtime.ClientsExecutor\n"
+        "  wants  run(work, report, stop) -> (partial, list of kept values)\n"
+        "  has    (None, [])",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_an_executor_that_breaks_the_protocol_is_named(case):
+    executor, message = BROKEN[case]
+    program = total_and_each if "keeps" in case else total
+    with fc.use(fc.runtime.local(clients_executor=executor())), pytest.raises(TypeMismatch) as raised:
+        program([1.0, 2.0])
+    assert str(raised.value) == message
+
+
+def test_a_slice_executor_is_to_be_wrapped():
+    with pytest.raises(TypeMismatch) as raised:
+        fc.runtime.local(clients_executor=fc.runtime.DeviceSliceExecutor())
+    assert str(raised.value) == (
+        "fc.runtime.local: clients_executor takes a clients executor, but DeviceSliceExecutor is a slice executor: "
+        "wrap it, fc.runtime.SlicedClientsExecutor([...])"
+    )
