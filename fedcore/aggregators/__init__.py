@@ -2,7 +2,7 @@
 
 from fedcore.aggregators.bounding import clipping_factory, zeroing_factory
 from fedcore.aggregators.concat import concat_factory
-from fedcore.aggregators.factory import UnweightedAggregationFactory, WeightedAggregationFactory
+from fedcore.aggregators.factory import UnweightedAggregationFactory, WeightedAggregationFactory, aggregation_process
 from fedcore.aggregators.mean import MeanFactory, UnweightedMeanFactory
 from fedcore.aggregators.measurements import add_measurements
 from fedcore.aggregators.quantile_estimation import PrivateQuantileEstimationProcess
@@ -22,6 +22,7 @@ __all__ = [
     "UnweightedReservoirSamplingFactory",
     "WeightedAggregationFactory",
     "add_measurements",
+    "aggregation_process",
     "as_weighted_aggregator",
     "clipping_factory",
     "concat_factory",

@@ -56,7 +56,14 @@ def aggregation_process(
     """The process with or without a weight whose `next` is `body(state, value, weights)`.
 
     Args:
-        body: traced once; `weights` is a tuple of the weight, or () where there is none.
+        initialize: makes the state.
+        weight_type: None for a process without a weight.
+        body: traced once; `weights` is a tuple of the weight, or () where there is none. Returns a
+            `fc.templates.MeasuredProcessOutput`.
+    Raises:
+        TypeMismatch: as for `fc.templates.AggregationProcess`.
+    Example:
+        >>> process = fc.aggregators.aggregation_process(initialize, value_type, None, body)
     """
     state_type, client_value = initialize.type_signature.result, FederatedType(value_type, CLIENTS)
     if weight_type is None:

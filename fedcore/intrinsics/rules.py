@@ -9,6 +9,7 @@ from fedcore.types import (
     Type,
     explain,
     fits,
+    float_fix,
     map_leaves,
     member_of,
     shape_fits,
@@ -82,6 +83,7 @@ def zero_fits(function: str) -> Callable:
     def rule(name: str, types, attributes) -> None:
         zero, accumulator = types[1], types[2].parameter.types[0]
         if not fits(zero, accumulator):
-            raise TypeMismatch(explain(f"{name}: `zero` does not fit what `{function}` takes first", zero, accumulator))
+            title = f"{name}: `zero` does not fit what `{function}` takes first"
+            raise TypeMismatch(explain(title, zero, accumulator, fix=float_fix(zero, accumulator)))
 
     return rule

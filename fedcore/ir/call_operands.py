@@ -13,8 +13,20 @@ from fedcore.ir.locations import user_location
 from fedcore.ir.module import Ref
 from fedcore.ir.registry import lookup
 from fedcore.ir.values import Value, is_placed
-from fedcore.types import PENDING, AbstractType, FederatedType, FunctionType, StructType, fits, member_of, substitute
+from fedcore.types import (
+    PENDING,
+    AbstractType,
+    FederatedType,
+    FunctionType,
+    StructType,
+    Type,
+    fits,
+    float_fix,
+    member_of,
+    substitute,
+)
 from fedcore.types.fits import join_shapes
+from fedcore.types.signatures import Binding
 
 if TYPE_CHECKING:
     from fedcore.ir.operations import Intrinsic
@@ -83,7 +95,13 @@ def _traced(op: "Intrinsic", builder: Builder, types: list, index: int, fn) -> V
         parameter = wanted.parameter
         return builder.function(fn, None if parameter is None else substitute(parameter, variables, binding.placements))
 
-    value = traced()
+    try:
+        value = traced()
+    except TypeMismatch as error:
+        raise TypeMismatch(f"{error}{_note_of_start(op, binding, wanted, variables)}") from error
+    except TypeError as error:  # TensorFlow's
+        error.add_note(_note_of_start(op, binding, wanted, variables).strip())
+        raise
     if not isinstance(wanted.result, AbstractType) or wanted.result.label not in op.widens:
         return value
     for _ in range(3):  # sizes, then ranks become unknown
@@ -94,6 +112,18 @@ def _traced(op: "Intrinsic", builder: Builder, types: list, index: int, fn) -> V
         variables[wanted.result.label] = wider
         value = traced()
     return value
+
+
+def _note_of_start(op: "Intrinsic", binding: Binding, wanted: FunctionType, variables: Mapping[str, Type]) -> str:
+    """For a function that widens the type of another operand, such as `zero`: names this operand and its type."""
+    result, parameter = wanted.result, wanted.parameter
+    if not isinstance(result, AbstractType) or result.label not in op.widens or not isinstance(parameter, StructType):
+        return ""
+    start = next(p for p in binding.alternative.parameters if p.type == AbstractType(op.widens[result.label]))
+    type_ = variables[result.label]
+    fix = float_fix(type_, substitute(parameter.types[1], variables, binding.placements))
+    note = f"\n  note: the first argument of this function is `{start.name}`, which has the type {type_}"
+    return f"{note}; {fix}" if fix else note
 
 
 def _check_captures(op: "Intrinsic", builder: Builder, function: Value) -> None:

@@ -37,11 +37,20 @@ class AggregationProcess(MeasuredProcess):
         assert isinstance(result, StructType)  # a MeasuredProcess returns one
         for name, type_ in result.items():
             if not _stands_at_server(type_):
-                raise TypeMismatch(f"AggregationProcess: the {name} of {who} is at the server, not {type_}")
+                raise TypeMismatch(
+                    f"AggregationProcess: the {name} of {who} is at the server, not {type_}{_fix(type_)}"
+                )
 
     @property
     def is_weighted(self) -> bool:
         return len(self.next.module.main.parameters) == 3
+
+
+def _fix(type_: Type) -> str:
+    if contains(type_, lambda t: isinstance(t, FederatedType)):
+        return ""
+    shown = "()" if isinstance(type_, StructType) and not len(type_) else "..."
+    return f"\n  fix: fc.federated_value({shown}, fc.SERVER)"
 
 
 def _is_at(type_: Type, where) -> bool:

@@ -2,7 +2,7 @@
 
 from fedcore.computation import Computation, PolymorphicComputation
 from fedcore.errors import TypeMismatch, brief
-from fedcore.types import FederatedType, StructType, Type, explain, fits, member_of
+from fedcore.types import FederatedType, StructType, Type, contains, explain, fits, member_of
 
 
 class IterativeProcess:
@@ -29,7 +29,8 @@ class IterativeProcess:
         returned = _returned_state(next_fn.type_signature.result, taken)
         if not fits(returned, taken):
             title = f"{name}: {called('next_fn', next_fn)} does not return the state that it takes"
-            raise TypeMismatch(explain(title, returned, taken, want_label="it takes", have_label="it returns"))
+            fix = _zip_fix(returned, taken)
+            raise TypeMismatch(explain(title, returned, taken, want_label="it takes", have_label="it returns", fix=fix))
         self._initialize = initialize_fn
         self._next = next_fn
 
@@ -74,8 +75,17 @@ def state_parameter(name: str, role: str, fn: Computation, state: Type) -> Type:
     taken = parameters[0].type
     if not fits(state, taken):
         title = f"{name}: {called(role, fn)} does not take the state of initialize_fn"
-        raise TypeMismatch(explain(title, state, taken, want_label=role, have_label="initialize_fn"))
+        fix = _zip_fix(state, taken)
+        raise TypeMismatch(explain(title, state, taken, want_label=role, have_label="initialize_fn", fix=fix))
     return taken
+
+
+def _zip_fix(have: Type, want: Type) -> str | None:
+    """The fix for a struct of placed values in place of a placed struct."""
+    if not isinstance(have, StructType) or not isinstance(want, FederatedType):
+        return None
+    is_placed = contains(have, lambda t: isinstance(t, FederatedType))
+    return "fc.federated_zip(...) makes the struct one placed value" if is_placed else None
 
 
 def _returned_state(result: Type, taken: Type) -> Type:

@@ -1,11 +1,24 @@
-"""Checkers for authors of intrinsics, aggregations and passes, and fault injection. Needs the extra `fedcore[test]`."""
+"""Checkers for authors of intrinsics, passes, executors and aggregators, and fault injection.
+
+Needs the extra `fedcore[test]`.
+"""
 
 from fedcore.testing import faults
 from fedcore.testing.aggregations import check_aggregation
+from fedcore.testing.aggregators import check_aggregator
+from fedcore.testing.executors import check_slice_executor
 from fedcore.testing.intrinsics import check_intrinsic
 from fedcore.testing.laws import LawBroken
 
-__all__ = ["LawBroken", "check_aggregation", "check_intrinsic", "check_pass", "faults"]
+__all__ = [
+    "LawBroken",
+    "check_aggregation",
+    "check_aggregator",
+    "check_intrinsic",
+    "check_pass",
+    "check_slice_executor",
+    "faults",
+]
 
 
 def __getattr__(name):

@@ -3,7 +3,7 @@
 from fedcore.types.containers import container_class, register_container
 from fedcore.types.convert import not_dense, to_type
 from fedcore.types.dtypes import DTYPES, DType, as_dtype
-from fedcore.types.fits import Mismatch, explain, fits, mismatches
+from fedcore.types.fits import Mismatch, explain, fits, float_fix, mismatches
 from fedcore.types.kinds import KINDS
 from fedcore.types.notation import parse_signature, parse_type
 from fedcore.types.placements import (
@@ -70,6 +70,7 @@ __all__ = [
     "contains",
     "explain",
     "fits",
+    "float_fix",
     "is_static",
     "leaves",
     "map_leaves",

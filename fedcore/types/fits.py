@@ -25,7 +25,7 @@ from fedcore.types.types import (
     TensorType,
     Type,
 )
-from fedcore.types.walk import At, element_path, notation_with_spans
+from fedcore.types.walk import At, element_path, leaves, notation_with_spans
 
 
 @attrs.frozen
@@ -105,6 +105,15 @@ def explain(
         function=function,
         fix=fix,
     )
+
+
+def float_fix(have: Type, want: Type) -> str | None:
+    """The fix for an integer in place of a float, such as 0 in place of 0.0."""
+    integers, floats = (
+        any(isinstance(t, TensorType) and of(t.dtype) for _, t in leaves(type_))
+        for type_, of in ((have, lambda d: d.is_integer), (want, lambda d: d.is_inexact))
+    )
+    return "write 0.0 in place of 0" if integers and floats else None
 
 
 def _span(spans: dict[At, tuple[int, int]], at: At) -> tuple[int, int]:

@@ -166,3 +166,40 @@ def test_a_captured_value_is_refused_with_advice(which):
 
     with pytest.raises(TracingError, match=r"federated_aggregate: a function of it captures a value of type int32"):
         fc.federated_computation(added, INTS, "int32")
+
+
+def plus(a, b):
+    return a + b
+
+
+NOTE = "note: the first argument of this function is `zero`, which has the type int32; write 0.0 in place of 0"
+
+
+def test_a_whole_zero_of_a_sum_of_floats_is_named():
+    with pytest.raises(fc.errors.TypeMismatch) as raised:
+        fc.federated_computation(lambda xs: fc.federated_aggregate(xs, 0, plus, plus, lambda n: n), FLOATS)
+    assert str(raised.value).startswith("generic_plus: `right` does not fit\n")
+    assert str(raised.value).endswith(f"\n  {NOTE}")
+
+
+def test_a_whole_zero_of_a_declared_sum_of_floats_is_named():
+    add = fc.tf_computation(plus, "float32", "float32")
+    with pytest.raises(fc.errors.TypeMismatch) as raised:
+        fc.federated_computation(lambda xs: fc.federated_aggregate(xs, 0, add, add, lambda n: n), FLOATS)
+    assert "`zero` does not fit what `accumulate` takes first" in str(raised.value)
+    assert str(raised.value).endswith("\n  fix: write 0.0 in place of 0")
+
+
+def test_a_whole_zero_is_named_where_tensorflow_refuses_the_sum():
+    add = fc.tf_computation(plus)
+    with pytest.raises(TypeError) as raised:
+        fc.federated_computation(lambda xs: fc.federated_aggregate(xs, 0, add, add, lambda n: n), FLOATS)
+    assert raised.value.__notes__ == [NOTE]
+
+
+def test_a_zero_of_the_values_dtype_is_named_without_a_fix():
+    with pytest.raises(fc.errors.TypeMismatch) as raised:
+        fc.federated_computation(
+            lambda xs: fc.federated_aggregate(xs, 0.0, lambda n, x: n + fc.cast(x, "int32"), plus, lambda n: n), FLOATS
+        )
+    assert str(raised.value).endswith("`zero`, which has the type float32")

@@ -155,6 +155,29 @@ def test_an_aggregation_that_leaves_its_result_at_the_clients_is_refused():
     )
 
 
+@pytest.mark.parametrize(("measurements", "shown"), [((), "<>"), ({"n": 1}, "<n=int32>")])
+def test_measurements_without_a_placement_are_placed(measurements, shown):
+    next_fn = fc.federated_computation(
+        lambda s, value: MeasuredProcessOutput(s, fc.federated_sum(value), measurements), COUNT, FLOATS
+    )
+    fix = "()" if not measurements else "..."
+    assert refused(AggregationProcess, zero, next_fn) == (
+        f"AggregationProcess: the measurements of next_fn (`<lambda>`) is at the server, not {shown}\n"
+        f"  fix: fc.federated_value({fix}, fc.SERVER)"
+    )
+
+
+def test_a_state_of_several_placed_values_is_zipped():
+    two = fc.federated_computation(lambda: fc.federated_value((0, 0), fc.SERVER))
+    state = two.type_signature.result
+    taken = fc.federated_computation(lambda s, x: MeasuredProcessOutput((s[0], s[1]), x, x), state, FLOAT)
+    fix = "\n  fix: fc.federated_zip(...) makes the struct one placed value"
+    assert refused(MeasuredProcess, two, taken).endswith(fix)
+    unzipped = fc.federated_computation(lambda: (fc.federated_value(0, fc.SERVER), fc.federated_value(0, fc.SERVER)))
+    assert refused(MeasuredProcess, unzipped, taken).endswith(fix)
+    assert fix not in refused(MeasuredProcess, zero, taken)
+
+
 def test_an_aggregation_of_a_state_alone_is_refused():
     next_fn = fc.federated_computation(lambda s: MeasuredProcessOutput(s, s, s), COUNT)
     assert "takes a state, a value and maybe a weight, not 1: int32@SERVER" in refused(
