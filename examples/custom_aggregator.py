@@ -42,13 +42,12 @@ class MajorityVoteFactory(fc.aggregators.UnweightedAggregationFactory):
         def initialize():
             return fc.federated_value((), fc.SERVER)
 
-        @fc.federated_computation(initialize.type_signature.result, fc.FederatedType(value_type, fc.CLIENTS))
-        def next_fn(state, value):
+        def body(state, value, _):
             total = fc.federated_sum(fc.federated_map(vote, value))
             decided = fc.federated_map(lambda t: decide(t[0], t[1], fc.generic_zero(value_type)), total)
             return fc.templates.MeasuredProcessOutput(state, decided[0], decided[1])
 
-        return fc.templates.AggregationProcess(initialize, next_fn)
+        return fc.aggregators.aggregation_process(initialize, value_type, None, body)
 
 
 def main(rounds=15):

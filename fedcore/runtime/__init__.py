@@ -1,7 +1,7 @@
 """Runtimes: the reference runtime interprets the specification; the local runtime uses this machine's devices.
 
-`Runtime`, `ClientsExecutor` and `SliceExecutor` are the boundaries to other runtimes. examples/process_pool.py
-implements a `SliceExecutor`.
+`Runtime`, `ClientsExecutor` and `SliceExecutor` are the boundaries to other runtimes. docs/extending.md and
+examples/process_pool.py implement a `SliceExecutor`.
 """
 
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult

@@ -8,7 +8,7 @@ SliceExecutor      runs slices of clients for a `SlicedClientsExecutor`: on a de
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedcore.errors import TypeMismatch, brief
 from fedcore.ir import Module
@@ -121,7 +121,8 @@ def prepared(
         ProtocolBroken: `prepare` returns no function, or (when it is called) the function returns no correct result.
     """
     name, see = f"{type(executor).__name__}.prepare", "see fc.runtime.SliceExecutor"
-    run = executor.prepare(work, report, stop)
+    prepare: Callable[..., Any] = executor.prepare
+    run = prepare(work, report, stop)
     if not callable(run):
         wants = "prepare(work, report, stop) -> Callable[[ClientSlice], SliceResult]"
         raise ProtocolBroken(f"{name} returns no function; {see}\n  wants  {wants}\n  has    {brief(run)}")
