@@ -100,7 +100,8 @@ def _traced(op: "Intrinsic", builder: Builder, types: list, index: int, fn) -> V
     except TypeMismatch as error:
         raise TypeMismatch(f"{error}{_note_of_start(op, binding, wanted, variables)}") from error
     except TypeError as error:  # TensorFlow's
-        error.add_note(_note_of_start(op, binding, wanted, variables).strip())
+        if note := _note_of_start(op, binding, wanted, variables):
+            error.add_note(note.strip())
         raise
     if not isinstance(wanted.result, AbstractType) or wanted.result.label not in op.widens:
         return value
@@ -122,7 +123,7 @@ def _note_of_start(op: "Intrinsic", binding: Binding, wanted: FunctionType, vari
     start = next(p for p in binding.alternative.parameters if p.type == AbstractType(op.widens[result.label]))
     type_ = variables[result.label]
     fix = float_fix(type_, substitute(parameter.types[1], variables, binding.placements))
-    note = f"\n  note: the first argument of this function is `{start.name}`, which has the type {type_}"
+    note = f"\n  note: the first argument of this function has the type of `{start.name}`, {type_}"
     return f"{note}; {fix}" if fix else note
 
 

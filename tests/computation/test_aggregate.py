@@ -172,7 +172,7 @@ def plus(a, b):
     return a + b
 
 
-NOTE = "note: the first argument of this function is `zero`, which has the type int32; write 0.0 in place of 0"
+NOTE = "note: the first argument of this function has the type of `zero`, int32; write 0.0 in place of 0"
 
 
 def test_a_whole_zero_of_a_sum_of_floats_is_named():
@@ -202,4 +202,4 @@ def test_a_zero_of_the_values_dtype_is_named_without_a_fix():
         fc.federated_computation(
             lambda xs: fc.federated_aggregate(xs, 0.0, lambda n, x: n + fc.cast(x, "int32"), plus, lambda n: n), FLOATS
         )
-    assert str(raised.value).endswith("`zero`, which has the type float32")
+    assert str(raised.value).endswith("has the type of `zero`, float32")
