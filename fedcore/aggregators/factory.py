@@ -55,15 +55,25 @@ def aggregation_process(
 ) -> AggregationProcess:
     """The process with or without a weight whose `next` is `body(state, value, weights)`.
 
+    Types, for client values of type V with weights of type W; without weights `next` takes a state and a value:
+        next  (<state=S@SERVER,value={V}@CLIENTS,weight={W}@CLIENTS> ->
+               <state=S@SERVER,result=R@SERVER,measurements=M@SERVER>)
+
     Args:
         initialize: makes the state.
-        weight_type: None for a process without a weight.
+        value_type: V.
+        weight_type: W; None for a process without a weight.
         body: traced once; `weights` is a tuple of the weight, or () where there is none. Returns a
             `fc.templates.MeasuredProcessOutput`.
     Raises:
-        TypeMismatch: as for `fc.templates.AggregationProcess`.
+        TypeMismatch: `body` does not return a state that it takes, or not at the server.
     Example:
-        >>> process = fc.aggregators.aggregation_process(initialize, value_type, None, body)
+        >>> nothing = fc.federated_computation(lambda: fc.federated_value((), fc.SERVER))
+        >>> def largest(state, value, weights):
+        ...     return fc.templates.MeasuredProcessOutput(state, fc.federated_max(value), state)
+        >>> process = fc.aggregators.aggregation_process(nothing, fc.to_type('float32'), None, largest)
+        >>> process.next(process.initialize(), [1.0, 3.0]).result
+        np.float32(3.0)
     """
     state_type, client_value = initialize.type_signature.result, FederatedType(value_type, CLIENTS)
     if weight_type is None:
