@@ -9,7 +9,7 @@ MAX_BLOB_BYTES = 2**31 - 1  # what protobuf can hold
 MAX_BUNDLE_BYTES = 2**36
 MAX_STREAM_BYTES = 2**28  # of what is no regular file, such as a pipe, which tells no size before it is read
 MAX_BLOBS = 100_000
-MAX_NESTING = 250  # brackets in brackets: types nest 200 deep at most
+MAX_NESTING = 150  # brackets in brackets: types nest 100 deep at most
 MAX_NAMES = 2_000_000  # bindings and symbols of one text, wherever they are named
 MAX_NAME = 10_000  # characters of a quoted name
 MAX_INLINED = 250_000  # operations of a program, with every call of a function replaced by what it calls
@@ -19,6 +19,7 @@ MAX_PROBLEMS = 100  # that `verify` lists
 MAX_PROBLEM = 20_000  # characters of one that it shows
 MAX_CLIENTS_AT_ONCE = 65_536  # in a vectorised group, a block, or a call
 MAX_BITS = 2**62  # that cross in one step
+MAX_WHY = 200  # characters of the reason why a stage is not vectorised
 
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|//[^\n]*|->|[\[({<]|[\])}>]', re.DOTALL)
 

@@ -15,8 +15,8 @@ from fedcore.types.dtypes import DType, as_dtype
 from fedcore.types.placements import Placement, PlacementVariable, placement
 from fedcore.types.shapes import Shape, as_shape, is_static
 
-MAX_DEPTH = 200
-"""Types nest no deeper, so that everything over types may recurse."""
+MAX_DEPTH = 100
+"""Types nest no deeper, so that functions over types may recurse, also from a Python stack of some hundred frames."""
 
 MAX_PARTS = 100_000
 """Types have no more parts, a part that stands twice counted twice: everything over types walks all of them."""
