@@ -26,7 +26,8 @@ class _Symbols:
 
     @classmethod
     def of(cls, module: Module) -> "_Symbols":
-        nodes = {node.name: node for node in (*module.graphs, *module.functions[:-1])}
+        found: tuple[Function | Graph, ...] = (*module.graphs, *module.functions[:-1])
+        nodes = {node.name: node for node in found}
         drawing = frozenset(name for name, node in nodes.items() if _draws(node))
         by_content = {_content(node): name for name, node in nodes.items()}
         return cls(nodes, by_content, drawing, len(by_content) == len(nodes) and all(map(_is_plain, nodes)))
@@ -44,6 +45,7 @@ class ModuleBuilder:
         self._nodes: dict[str, Function | Graph] = {}
         self._types: dict[str, FunctionType] = {}
         self._reserved: str | None = None
+        self._repeated: Function | Graph | None = None  # the last one that was added, if it equals an earlier one
         self._by_content: dict[object, str] = {}
         self._tried: dict[str, int] = {}  # by stem, the last number that is taken
         self._drawing: set[str] = set()
@@ -72,10 +74,16 @@ class ModuleBuilder:
         """Adds a function or graph and returns the name it got."""
         content = _content(node)
         if content in self._by_content:
+            self._repeated = node
             return self._by_content[content]
+        self._repeated = None
+        name = self._append(node)
+        self._by_content[content] = name
+        return name
+
+    def _append(self, node: Function | Graph) -> str:
         name = self.unique(node.name)
         self._types[name] = node.type
-        self._by_content[content] = name
         if _draws(node):
             self._drawing.add(name)
         if node.name != name:
@@ -113,7 +121,7 @@ class ModuleBuilder:
         verified = module.verified
         if verified is None or module.stage != self.stage:
             return False
-        nodes = (*module.graphs, *module.functions[:-1])
+        nodes: tuple[Function | Graph, ...] = (*module.graphs, *module.functions[:-1])
         if all(self._nodes.get(node.name) is node for node in nodes):
             return True
         symbols = module.fact("symbols without main", _Symbols.of)
@@ -154,6 +162,10 @@ class ModuleBuilder:
         return name in self._drawing
 
     def build(self) -> Module:
+        """The module whose main function is the one that was added last."""
+        if isinstance(self._repeated, Function):  # main equals a function that stands before others
+            self._append(self._repeated)
+            self._repeated = None
         module = Module(self.stage, tuple(self.graphs), tuple(self.functions), self.blobs)
         if self.stage == "traced" and self.functions:
             module.fact("symbols without main", self._symbols)
@@ -163,7 +175,9 @@ class ModuleBuilder:
         """As `_Symbols.of`, without computing contents again."""
         name = module.main.name
         nodes, by_content = self._nodes.copy(), self._by_content.copy()
-        del nodes[name], by_content[_content(module.main)]
+        del nodes[name]
+        if by_content[_content(module.main)] == name:
+            del by_content[_content(module.main)]
         return _Symbols(nodes, by_content, frozenset(self._drawing - {name}), are_unique=True)
 
 

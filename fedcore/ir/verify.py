@@ -82,8 +82,9 @@ def verify(module: Module, known: Verified | None = None) -> Module:
     Args:
         known: symbols of a traced module that come unchanged from verified modules; they are not verified again.
     """
-    holds = known is not None and known.declarations == declarations()
-    verifier = _Verifier(module, known if holds else Verified({}, 0, 0))
+    if known is None or known.declarations != declarations():
+        known = Verified({}, 0, 0)
+    verifier = _Verifier(module, known)
     found = itertools.islice(verifier.problems(), limits.MAX_PROBLEMS + 1)
     problems = [p if len(p) <= limits.MAX_PROBLEM else f"{p[: limits.MAX_PROBLEM]} …" for p in found]
     if len(problems) > limits.MAX_PROBLEMS:
