@@ -7,7 +7,10 @@ operations backwards; around a fold and its merge it repeats until no leaf is ad
 """
 
 import functools
+import operator
 from collections.abc import Mapping
+
+import attrs
 
 from fedcore.compiler.leaf_sets import (
     NOTHING,
@@ -80,6 +83,26 @@ class _Needs:
         return {name: self.of(name) for name in self._found}
 
 
+@attrs.frozen(eq=False)
+class _Reads:
+    """Dependencies of the result of a graph.
+
+    Args:
+        masks: for each leaf of the result the bit mask of the argument tensors that it depends on.
+        leaf_of: for each argument tensor the position of its leaf in the parameter.
+    """
+
+    masks: list[int]
+    leaf_of: list[int]
+
+    def of(self, wanted: Leaves) -> Leaves:
+        """The leaves of the parameter that some leaves of the result depend on."""
+        from fedcore.graphs.graphdef.dependencies import positions
+
+        union = functools.reduce(operator.or_, (self.masks[i] for i in wanted), 0)
+        return frozenset(self.leaf_of[i] for i in positions(union))
+
+
 class Liveness:
     """Follows needs from results back to parameters, leaf by leaf."""
 
@@ -87,7 +110,7 @@ class Liveness:
         self.module = module
         self.symbols = module.symbols()
         self.effects = effectful_symbols(module)
-        self._reads: dict[str, list[Leaves]] = {}
+        self._reads: dict[str, _Reads] = {}
         self._known: dict[tuple[str, Leaves], Live] = {}
 
     def has_effect(self, op: Operation) -> bool:
@@ -137,7 +160,7 @@ class Liveness:
         reads = self._reads_of(callee)
         if reads is None:
             return whole
-        read = NOTHING.union(*(reads[i] for i in wanted))
+        read = reads.of(wanted)
         found, start = [], 0
         for type_ in given:
             solid = {i for i, leaf in enumerate(flat(type_)) if not can_stand_in(leaf)}
@@ -145,8 +168,8 @@ class Liveness:
             start += count(type_)
         return found
 
-    def _reads_of(self, graph: Graph) -> list[Leaves] | None:
-        """For each leaf of a graph's result the leaves of its parameter; None where all of them are needed."""
+    def _reads_of(self, graph: Graph) -> "_Reads | None":
+        """The dependencies of a graph's result; None if each leaf is taken to depend on the whole parameter."""
         if graph.digest not in self.module.blobs or graph.attributes.get("stateful") or graph.type.parameter is None:
             return None
         if contains(graph.type, lambda t: isinstance(t, SequenceType)):
@@ -154,12 +177,11 @@ class Liveness:
         if graph.name not in self._reads:
             from fedcore.graphs.graphdef.dependencies import dependencies_of
 
-            results, arguments = _tensor_positions(graph.type.result), _tensor_positions(graph.type.parameter)
-            leaf_of = {tensor: i for i, tensor in enumerate(arguments) if tensor is not None}
-            read = dependencies_of(self.module.blobs[graph.digest])
-            self._reads[graph.name] = [
-                NOTHING if tensor is None else frozenset(leaf_of[i] for i in read[tensor]) for tensor in results
-            ]
+            masks = dependencies_of(self.module.blobs[graph.digest])
+            self._reads[graph.name] = _Reads(
+                [0 if tensor is None else masks[tensor] for tensor in _tensor_positions(graph.type.result)],
+                [i for i, tensor in enumerate(_tensor_positions(graph.type.parameter)) if tensor is not None],
+            )
         return self._reads[graph.name]
 
     def _of_captures(self, name: str, given: list) -> list[Leaves]:

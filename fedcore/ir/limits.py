@@ -9,7 +9,7 @@ MAX_BLOB_BYTES = 2**31 - 1  # what protobuf can hold
 MAX_BUNDLE_BYTES = 2**36
 MAX_STREAM_BYTES = 2**28  # of a pipe or another file whose size is unknown before it is read
 MAX_BLOBS = 100_000
-MAX_NESTING = 250  # brackets in brackets: types nest 200 deep at most
+MAX_NESTING = 150  # brackets in brackets: types nest 100 deep at most
 MAX_NAMES = 2_000_000  # occurrences of names of bindings and symbols in one text
 MAX_NAME = 10_000  # characters of a quoted name
 MAX_INLINED = 250_000  # operations of a program after inlining
@@ -19,6 +19,7 @@ MAX_PROBLEMS = 100  # in one `VerifyError`
 MAX_PROBLEM = 20_000  # characters of one of these problems
 MAX_CLIENTS_AT_ONCE = 65_536  # in a vectorised group, a block, or a call
 MAX_BITS = 2**62  # of one crossing
+MAX_WHY = 200  # characters of the reason why a stage is not vectorised
 
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|//[^\n]*|->|[\[({<]|[\])}>]', re.DOTALL)
 
