@@ -20,6 +20,7 @@ from fedcore.ir.module import Graph
 from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import call, item
+from fedcore.ir.value_names import ValueNames
 from fedcore.types import CLIENTS, FunctionType, SequenceType, StructType, Type, contains
 
 GraphKeys = dict[str, tuple[bool, int]]
@@ -168,6 +169,11 @@ def _opened(function: Function, run: list[Operation], wanted: set[str]) -> list[
             found.append(op)
             wanted.update(o.name for o in op.operands if o.name in inside)
     return found[::-1]
+
+
+def _partial(function: Function) -> str | None:
+    """Name of the parameter of a fold's stage that holds the partial."""
+    return function.parameters[0].name if _is_fold_stage(function) else None
 
 
 class _Fusion:
@@ -333,4 +339,6 @@ class _Fusion:
             operations=tuple(run),
             placement=None,
         )
-        return trace_operations(self.module, local, inputs, [op.name for op in outputs])
+        whole = attrs.evolve(function, operations=(*function.operations, *run))
+        elements = ValueNames(whole).distinct([op.name for op in outputs], unnamed=_partial(function))
+        return trace_operations(self.module, local, inputs, elements)
