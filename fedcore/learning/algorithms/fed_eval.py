@@ -13,6 +13,7 @@ from fedcore.intrinsics import (
     generic_plus,
 )
 from fedcore.learning.algorithms.client_work import build_evaluation
+from fedcore.learning.algorithms.composition import next_state, round_metrics
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
@@ -22,18 +23,26 @@ from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 def build_fed_eval(model_fn) -> LearningProcess:
     """Builds federated evaluation: every client computes the metrics of the model on its data.
 
-    Types, for batches B:
+    Types, for weights W, batches B and metrics M of the model:
         initialize  (-> State@SERVER)
-        next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=M@SERVER>)
+        next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=<client_work=<eval=E>,…>@SERVER>)
+        E           <current_round_metrics=M,total_rounds_metrics=M>: of this round, and of all so far
+        State       <global_model_weights=W,client_work=…,…>: the total of the clients' reports in `client_work`.
 
+    Args:
+        model_fn: makes the model, or a `PureModel`; the state starts from its initial weights.
     Returns:
-        A `LearningProcess`; put a model into its state with `set_model_weights`. The metrics are in
-        `metrics['client_work']['eval']`, of this round (`current_round_metrics`) and of all so far
-        (`total_rounds_metrics`). No clients: counts of 0, a loss of NaN.
+        A `LearningProcess`; put a model into its state with `set_model_weights`. No clients: counts of 0, a loss of
+        NaN.
+    Raises:
+        TracingError: `model_fn` makes no model of `fc.learning`.
     Example:
         >>> evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
+        >>> weights = fc.learning.ModelWeights((np.ones([2, 1], np.float32), np.zeros([1], np.float32)), ())
         >>> state = evaluation.set_model_weights(evaluation.initialize(), weights)
-        >>> state, metrics = evaluation.next(state, clients)
+        >>> state, metrics = evaluation.next(state, [client_a, client_b])
+        >>> metrics['client_work']['eval']['current_round_metrics']['loss']
+        np.float32(0.0)
     """
     model = trace_model(model_fn)
     initial_weights = tf_computation(lambda: model.initial_weights())
@@ -45,7 +54,6 @@ def build_fed_eval(model_fn) -> LearningProcess:
     aggregate_metrics = sum_then_finalize(model)
     finalize = tf_computation(lambda state: model.finalize_metrics(state))
     start = tf_computation(lambda: tf.constant(0, tf.int64))
-    add_one = tf_computation(lambda round_number: round_number + 1)
 
     @federated_computation
     def initialize():
@@ -67,24 +75,8 @@ def build_fed_eval(model_fn) -> LearningProcess:
         weights_at_clients = federated_broadcast(state.global_model_weights)
         summed, current = aggregate_metrics(federated_map(evaluate, (weights_at_clients, data)))
         total = federated_map(lambda a, b: generic_plus(a, b), (state.client_work, summed))
-        nothing = federated_value((), SERVER)
-        after = LearningAlgorithmState(
-            global_model_weights=state.global_model_weights,
-            distributor=state.distributor,
-            client_work=total,
-            aggregator=state.aggregator,
-            finalizer=state.finalizer,
-            round=federated_map(add_one, state.round),
-            seed=state.seed,
-        )
-        metrics = {
-            "distributor": nothing,
-            "client_work": federated_zip(
-                {"eval": {"current_round_metrics": current, "total_rounds_metrics": federated_map(finalize, total)}}
-            ),
-            "aggregator": nothing,
-            "finalizer": nothing,
-        }
-        return LearningProcessOutput(federated_zip(after), federated_zip(metrics))
+        found = {"current_round_metrics": current, "total_rounds_metrics": federated_map(finalize, total)}
+        metrics = round_metrics(client_work=federated_zip({"eval": found}))
+        return LearningProcessOutput(next_state(state, client_work=total), metrics)
 
     return LearningProcess(initialize, next_round)
