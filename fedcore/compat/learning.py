@@ -78,8 +78,7 @@ def build_federated_evaluation(model_fn) -> Computation:
         TracingError: `model_fn` makes no model of `fc.learning`.
     Example:
         >>> evaluate = fc.learning.build_federated_evaluation(model_fn)
-        >>> weights = fc.learning.ModelWeights.from_model(keras_model())
-        >>> metrics = evaluate(weights, [client_a, client_b])
+        >>> metrics = evaluate(state.model, [client_a, client_b])
     """
     model = trace_model(model_fn)
     weights_type = weights_type_of(model)

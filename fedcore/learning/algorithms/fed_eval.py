@@ -39,8 +39,8 @@ def build_fed_eval(model_fn) -> LearningProcess:
     Example:
         >>> evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
         >>> weights = fc.learning.ModelWeights((np.ones([2, 1], np.float32), np.zeros([1], np.float32)), ())
-        >>> state = evaluation.set_model_weights(evaluation.initialize(), weights)
-        >>> state, metrics = evaluation.next(state, [client_a, client_b])
+        >>> evaluated = evaluation.set_model_weights(evaluation.initialize(), weights)
+        >>> evaluated, metrics = evaluation.next(evaluated, [client_a, client_b])
         >>> metrics['client_work']['eval']['current_round_metrics']['loss']
         np.float32(0.0)
     """

@@ -76,7 +76,7 @@ def build_fed_sgd(
         model_aggregator: joins negative gradients of type W, weighted by examples. Default: a weighted mean.
     Returns:
         A `LearningProcess`. With a plain mean a round equals one step on the union of the clients' examples. A round
-        without examples changes nothing.
+        without examples leaves the weights as they were.
     Raises:
         FedcoreError: as for `build_weighted_fed_avg`.
     Source:

@@ -182,7 +182,8 @@ def build_unweighted_mime_lite(
         Karimireddy et al. 2020, arXiv:2008.03606, Algorithm 1 (MimeLite). Gradients are averaged over examples, where
         the paper averages over clients, and a server optimizer takes the mean change, which the paper adds.
     Example:
-        >>> process = fc.learning.algorithms.build_unweighted_mime_lite(model_fn, keras.optimizers.Adam(0.01))
+        >>> process = fc.learning.algorithms.build_unweighted_mime_lite(
+        ...     model_fn, keras.optimizers.SGD(0.1, momentum=0.9))
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
     return build_weighted_mime_lite(

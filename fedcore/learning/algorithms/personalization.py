@@ -42,8 +42,7 @@ def build_personalization_eval_computation(
     Example:
         >>> evaluate = fc.learning.algorithms.build_personalization_eval_computation(
         ...     model_fn, {'sgd': lambda: keras.optimizers.SGD(0.1)})
-        >>> weights = fc.learning.algorithms.build_fed_eval(model_fn).initialize().global_model_weights
-        >>> metrics = evaluate(weights, [{'train_data': client_a, 'test_data': client_b}])
+        >>> metrics = evaluate(state.global_model_weights, [{'train_data': client_a, 'test_data': client_b}])
         >>> bool(metrics['sgd']['loss'][0] < metrics['baseline_metrics']['loss'][0])
         True
     """

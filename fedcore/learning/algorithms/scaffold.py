@@ -63,8 +63,8 @@ class ScaffoldProcess(LearningProcess):
         TypeMismatch: `next` does not take what `initialize` gives, or does not return it.
     Example:
         >>> process = fc.learning.algorithms.build_scaffold(model_fn, 0.1, num_clients=2)
-        >>> process.initial_client_state.type_signature
-        ( -> <float32[2,1],float32[1]>)
+        >>> print(process.initial_client_state.type_signature)
+        (-> <float32[2,1],float32[1]>)
     """
 
     def __init__(self, initialize_fn, next_fn, hyperparameters, initial_client_state: Computation):
@@ -172,7 +172,7 @@ def build_scaffold(
     Returns:
         A process; the caller keeps the clients' states, by client, and passes those of the round's cohort in the
         order of its data. A client without examples, or whose change is not finite, keeps its state. A round without
-        clients changes nothing.
+        clients leaves the weights and the server's control as they were.
     Raises:
         FedcoreError: `num_clients` is less than 1, or the rate is not greater than 0.
     Source:
