@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -13,9 +13,8 @@ from fedcore.intrinsics import (
     generic_plus,
 )
 from fedcore.learning.algorithms.client_work import build_evaluation
-from fedcore.learning.algorithms.composition import next_state, round_metrics
 from fedcore.learning.metrics import sum_then_finalize
-from fedcore.learning.models import trace_model
+from fedcore.learning.models import PureModel, trace_model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
@@ -46,13 +45,46 @@ def build_fed_eval(model_fn) -> LearningProcess:
     """
     model = trace_model(model_fn)
     initial_weights = tf_computation(lambda: model.initial_weights())
+    evaluate = build_evaluation(model, initial_weights.type_signature.result)
+    aggregate_metrics = sum_then_finalize(model)
+    finalize = tf_computation(lambda state: model.finalize_metrics(state))
+    add_one = tf_computation(lambda round_number: round_number + 1)
+    initialize = _build_initialize(model, initial_weights)
+
+    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
+    def next_round(state, data):
+        weights_at_clients = federated_broadcast(state.global_model_weights)
+        summed, current = aggregate_metrics(federated_map(evaluate, (weights_at_clients, data)))
+        total = federated_map(lambda a, b: generic_plus(a, b), (state.client_work, summed))
+        nothing = federated_value((), SERVER)
+        after = LearningAlgorithmState(
+            global_model_weights=state.global_model_weights,
+            distributor=state.distributor,
+            client_work=total,
+            aggregator=state.aggregator,
+            finalizer=state.finalizer,
+            round=federated_map(add_one, state.round),
+            seed=state.seed,
+        )
+        metrics = {
+            "distributor": nothing,
+            "client_work": federated_zip(
+                {"eval": {"current_round_metrics": current, "total_rounds_metrics": federated_map(finalize, total)}}
+            ),
+            "aggregator": nothing,
+            "finalizer": nothing,
+        }
+        return LearningProcessOutput(federated_zip(after), federated_zip(metrics))
+
+    return LearningProcess(initialize, next_round)
+
+
+def _build_initialize(model: PureModel, initial_weights: Computation) -> Computation:
+    """`(-> State@SERVER)`, with the total of no clients."""
     # Reports are added, so zeros are the total of no clients; the report of a client without data need not be zeros.
     no_metrics = tf_computation(
         lambda: tf.nest.map_structure(tf.zeros_like, model.report_metrics(model.initial_metrics()))
     )
-    evaluate = build_evaluation(model, initial_weights.type_signature.result)
-    aggregate_metrics = sum_then_finalize(model)
-    finalize = tf_computation(lambda state: model.finalize_metrics(state))
     start = tf_computation(lambda: tf.constant(0, tf.int64))
 
     @federated_computation
@@ -70,13 +102,4 @@ def build_fed_eval(model_fn) -> LearningProcess:
             )
         )
 
-    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
-    def next_round(state, data):
-        weights_at_clients = federated_broadcast(state.global_model_weights)
-        summed, current = aggregate_metrics(federated_map(evaluate, (weights_at_clients, data)))
-        total = federated_map(lambda a, b: generic_plus(a, b), (state.client_work, summed))
-        found = {"current_round_metrics": current, "total_rounds_metrics": federated_map(finalize, total)}
-        metrics = round_metrics(client_work=federated_zip({"eval": found}))
-        return LearningProcessOutput(next_state(state, client_work=total), metrics)
-
-    return LearningProcess(initialize, next_round)
+    return initialize
