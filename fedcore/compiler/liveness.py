@@ -45,18 +45,18 @@ LEAFWISE = (
     "modulo",
     "where",
 )
-"""Operations that make each leaf of the leaves in the same place, and of operands that are a single leaf."""
+"""Operations that compute each leaf from the leaves at the same position, and from operands with one leaf."""
 
 Live = dict[str, Leaves]
-"""By the name of a binding or a parameter, the leaves that are needed; what is not named is not needed."""
+"""The needed leaves by the name of the binding or parameter; other names need none."""
 
 
 class _Needs:
-    """The needed leaves of each value, as they are found."""
+    """Sets of needed leaves by value, which grow during the analysis."""
 
     def __init__(self, types: Mapping[str, Type]):
         self.count = 0
-        """How many leaves are needed in sum."""
+        """The number of needed leaves of all values."""
         self._types = types
         self._found: dict[str, set[int]] = {}
         self._frozen: dict[str, Leaves] = {}
@@ -104,7 +104,7 @@ class _Reads:
 
 
 class Liveness:
-    """Follows needs from results back to parameters, leaf by leaf."""
+    """Backward analysis from results to parameters, leaf by leaf."""
 
     def __init__(self, module: Module):
         self.module = module
@@ -117,7 +117,7 @@ class Liveness:
         return any(isinstance(o, Symbol) and o.name in self.effects for o in op.operands)
 
     def of(self, function: Function, wanted: Leaves) -> Live:
-        """What is needed inside a function (a stage, or what a loop of one calls) for some leaves of its result."""
+        """The needed leaves inside a function, a stage or the body of a loop, for some leaves of its result."""
         key = (function.name, wanted)
         if key not in self._known:
             self._known[key] = self._of(function, wanted)
@@ -137,7 +137,7 @@ class Liveness:
         return needs.all()
 
     def needs(self, op: Operation, wanted: Leaves, types: dict[str, Type]) -> list[Leaves]:
-        """For each operand the leaves that some leaves of a local operation's result need; none for a symbol."""
+        """For each operand the leaves that a local operation needs for some leaves of its result; none for symbols."""
         given = [types[o.name] if isinstance(o, Ref) else None for o in op.operands]
         if op.kind == "struct":
             return [within(wanted, start_of(op.type, i), t) for i, t in enumerate(elements_of(op.type))]
@@ -185,7 +185,7 @@ class Liveness:
         return self._reads[graph.name]
 
     def _of_captures(self, name: str, given: list) -> list[Leaves]:
-        """What a function needs of what it captured; of the rest of its arguments it gets all."""
+        """The needed leaves of captured values; of its other arguments the function gets all leaves."""
         callee = self.symbols[name]
         if not isinstance(callee, Function) or len(given) > len(callee.parameters):
             return [everything(t) for t in given]
@@ -194,9 +194,9 @@ class Liveness:
     # The top level of a plan.
 
     def of_plan(self) -> Live:
-        """What is needed of each value at the top level for all that the plan returns.
+        """The needed leaves of each value at the top level for the result of the plan.
 
-        A partial needs what its own accumulation reads, so this goes round until nothing is added.
+        The accumulation of a partial reads the partial, so the analysis repeats until no leaf is added.
         """
         main = self.module.main
         types = main.types()
