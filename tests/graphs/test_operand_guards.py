@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from batched_by_client import run_batched, traced
 from elsewhere import module_of, with_graph
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2
@@ -14,6 +15,7 @@ from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.graphs.graphdef.grappler import optimised_graph
 from fedcore.graphs.graphdef.operand_checks import SIZE_OPERANDS
 from fedcore.graphs.graphdef.operand_guards import guarded
+from fedcore.runtime.failures import reason
 
 OPEN = fc.TensorType("float32", None)
 RANKS = fc.TensorType("int32", None)
@@ -229,18 +231,18 @@ def test_sizes_of_clients_side_by_side_are_bounded():
 
 
 def test_a_branch_that_clients_share_checks_its_operands():
-    def taken(which, dims):
-        branches = [lambda: tf.size(tf.fill(dims * 2, 1.0), tf.int64), lambda: tf.constant(0, tf.int64)]
-        return tf.switch_case(which, branches)
+    def with_branch(x, which, n):
+        return x + tf.switch_case(which, [lambda: tf.size(tf.range(n * 2), tf.int64), lambda: tf.constant(0, tf.int64)])
 
-    @fc.federated_computation(fc.FederatedType(tf.int64, fc.CLIENTS), fc.FederatedType((tf.int32, RANKS), fc.SERVER))
-    def shared(xs, which):
-        step = fc.tf_computation(lambda x, which: x + taken(*which), tf.int64, (tf.int32, RANKS))
-        return fc.federated_sum(fc.federated_map(step, (xs, fc.federated_broadcast(which))))
+    def of_clients(n):
+        values = [np.array([1, 2, 3]), np.int32(0), np.int64(n)]
+        return run_batched(graph, values, per_client=[0])[0][0]
 
-    assert shared([1, 2], (0, np.array([2, 3], np.int32))) == 3 + 2 * 24
-    with pytest.raises(FedcoreError, match=f"Fill asks for {2**40} elements"):
-        shared([1, 2], (0, np.array([2**19, 2**19], np.int32)))
+    graph = traced(with_branch, (np.int64, ()), (np.int32, ()), (np.int64, ()))
+    np.testing.assert_array_equal(of_clients(5), [11, 12, 13])
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        of_clients(2**39)
+    assert reason(raised.value) == f"Range asks for {2**40} elements; a tensor may have at most {2**33}"
 
 
 @pytest.mark.parametrize("how", ["Add", "Sub", "Mul", "Div", "Max", "Min"])
