@@ -11,6 +11,7 @@ MAX_STREAM_BYTES = 2**28  # of what is no regular file, such as a pipe, which te
 MAX_BLOBS = 100_000
 MAX_NESTING = 250  # brackets in brackets: types nest 200 deep at most
 MAX_NAMES = 2_000_000  # bindings and symbols of one text, wherever they are named
+MAX_MARKS = 2_000_000  # lines, commas and the like, each kind: a text is read word by word
 MAX_NAME = 10_000  # characters of a quoted name
 MAX_INLINED = 250_000  # operations of a program, with every call of a function replaced by what it calls
 MAX_DIGITS = 400  # of one number: more than the longest float64 written without an exponent
@@ -20,6 +21,7 @@ MAX_PROBLEM = 20_000  # characters of one that it shows
 MAX_CLIENTS_AT_ONCE = 65_536  # in a vectorised group, a block, or a call
 MAX_BITS = 2**62  # that cross in one step
 
+_MARKS = {"lines": "\n", "commas": ",", "equals signs": "=", "comments": "//"}
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|//[^\n]*|->|[\[({<]|[\])}>]', re.DOTALL)
 
 
@@ -30,6 +32,9 @@ def check_text(text: str) -> None:
     names = text.count("%") + text.count("@")
     if names > MAX_NAMES:
         raise FedcoreError(f"the text has {names} names; at most {MAX_NAMES} are read")
+    for what, mark in _MARKS.items():
+        if text.count(mark) > MAX_MARKS:
+            raise FedcoreError(f"the text has {text.count(mark)} {what}; at most {MAX_MARKS} are read")
     if text.count("[") + text.count("(") + text.count("{") + text.count("<") <= MAX_NESTING:
         return
     depth = 0
