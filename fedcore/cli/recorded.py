@@ -24,6 +24,8 @@ class Computation:
 
     Args:
         sources: the user's files by the name that locations give them.
+    Attributes:
+        lines: of the sources.
     """
 
     name: str
@@ -31,6 +33,11 @@ class Computation:
     stages: list[StageRecord]
     sources: dict[str, str]
     calls: list[CallRecord]
+    lines: dict[str, list[str]] = attrs.field(init=False)
+
+    @lines.default
+    def _lines(self) -> dict[str, list[str]]:
+        return {name: text.split("\n") for name, text in self.sources.items()}
 
     @property
     def plan(self) -> str | None:

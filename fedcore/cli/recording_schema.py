@@ -15,6 +15,8 @@ from fedcore.errors import InvalidValue
 from fedcore.ir.regular_files import read_regular_file
 
 MAX_FILE_BYTES = 256 * 2**20
+MAX_TEXT = 8 * 2**20  # characters of one text
+MAX_ENTRIES = 500_000  # of one list
 _MAX_SECONDS = 1e10
 _MAX_WHOLE = 2**63
 _SHOWN = 40
@@ -56,6 +58,8 @@ def _wrong(value: object, where: str, wanted: str) -> _Wrong:
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise _wrong(value, where, "a text")
+    if len(value) > MAX_TEXT:
+        raise _Wrong(f"{where} has {len(value)} characters; at most {MAX_TEXT} are read")
     return value.encode(errors="replace").decode()  # JSON can hold halves of characters
 
 
@@ -83,6 +87,11 @@ def _flag(value: Any, where: str) -> bool:
     return value
 
 
+def _check_count(value: list | dict, where: str) -> None:
+    if len(value) > MAX_ENTRIES:
+        raise _Wrong(f"{where} has {len(value)} entries; at most {MAX_ENTRIES} are read")
+
+
 def _optional(reader: Reader) -> Reader:
     return lambda value, where: None if value is None else reader(value, where)
 
@@ -91,6 +100,7 @@ def _list(reader: Reader) -> Reader:
     def read(value: Any, where: str) -> list:
         if not isinstance(value, list):
             raise _wrong(value, where, "a list")
+        _check_count(value, where)
         return [reader(v, f"{where}[{i}]") for i, v in enumerate(value)]
 
     return read
@@ -109,6 +119,7 @@ def _mapping(keys: Callable[[str, str], Any], reader: Reader) -> Reader:
     def read(value: Any, where: str) -> dict:
         if not isinstance(value, dict):
             raise _wrong(value, where, "an object")
+        _check_count(value, where)
         return {keys(k, where): reader(v, f"{where}.{k[:_SHOWN]}") for k, v in value.items()}
 
     return read

@@ -1,16 +1,17 @@
 """The IR at each stage, and side by side what each pass changed."""
 
-import difflib
 import json
 import re
 
+from fedcore.cli.line_matcher import LineMatcher
 from fedcore.cli.page.markup import Child, Markup, element, joined
 from fedcore.cli.page.units import seconds
 from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import StageRecord
 
 _CONTEXT = 3
-_LOCATION = re.compile(r'\s+loc\(("(?:\\.|[^"\\])*"):(\d{1,9})\)')
+_MAX_COLOURED = 10_000  # characters of a line
+_LOCATION = re.compile(r'(?<!\s)\s+loc\(("(?:\\.|[^"\\])*"):(\d{1,9})\)')
 _TOKENS = re.compile(
     r"""(?P<digest>sha256:[0-9a-f]+)
 |(?P<symbol>@(?:"(?:\\.|[^"\\])*"|(?!CLIENTS\b|SERVER\b)\w+))
@@ -67,7 +68,7 @@ def _whole(text: str, one: Computation) -> Markup:
 def _side_by_side(before: str, after: str, one: Computation) -> Markup:
     left, right = before.rstrip("\n").split("\n"), after.rstrip("\n").split("\n")
     plain = [[_LOCATION.sub("", line) for line in lines] for lines in (left, right)]
-    matcher = difflib.SequenceMatcher(None, plain[0], plain[1], autojunk=False)
+    matcher = LineMatcher(plain[0], plain[1])
     rows = []
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag == "equal":
@@ -116,7 +117,7 @@ def _line(line: str, one: Computation) -> Markup:
     label = f"{name}:{number}"
     if name not in one.sources:
         return joined(body, element("span", label, class_="loc"))
-    source = one.sources[name].split("\n")
+    source = one.lines[name]
     shown = source[number - 1].strip() if 0 < number <= len(source) else ""
     return joined(body, element("a", label, class_="loc", href="#", data_file=name, data_line=number, title=shown))
 
@@ -131,6 +132,8 @@ def _unquoted(text: str) -> str | None:
 def _coloured(text: str) -> Markup:
     out: list[Child] = []
     at = 0
+    if len(text) > _MAX_COLOURED:
+        return joined(text)
     for token in _TOKENS.finditer(text):
         out.append(text[at : token.start()])
         if token.lastgroup == "digest":

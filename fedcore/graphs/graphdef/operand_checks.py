@@ -111,8 +111,8 @@ class Checks:
     def of(self, op: str, operands: Sequence, dtypes: Sequence[tf.DType]) -> Iterator[tuple[int, Any]]:
         """The operands of an operation that are checked, by index, and what stands in their place."""
         if op in _SHAPED:
-            for index, shape in _SHAPED[op].items():
-                yield index, self._of_shape(operands[index], dtypes[index], shape)
+            for index, wanted in _SHAPED[op].items():
+                yield index, self._of_shape(operands[index], dtypes[index], wanted)
         elif op in _CONV:
             rank, shape = _CONV[op]
             for i, operand in enumerate(operands):

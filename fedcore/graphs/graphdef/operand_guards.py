@@ -134,7 +134,7 @@ def _needs_none(op: str, operands: Sequence, source: Callable[[Any], _Source | N
         return False
     if op == "Range":
         step = source(operands[2])
-        whole = step is not None and step[2] is not None and step[2].dtype.kind in "iu" and step[2].all()
+        whole = step is not None and step[2] is not None and step[2].dtype.kind in "iu" and bool(step[2].all())
         return whole and all(_is_small(operand, source) for operand in operands[:2])
     return _is_small(operands[SIZE_OPERANDS[op]], source)
 
