@@ -17,6 +17,7 @@ from fedcore.ir.regular_files import read_regular_file
 MAX_FILE_BYTES = 256 * 2**20
 MAX_TEXT = 8 * 2**20  # characters of one text
 MAX_ENTRIES = 500_000  # of one list
+MAX_STAGES = 500  # and sources, of a computation
 _MAX_SECONDS = 1e10
 _MAX_WHOLE = 2**63
 _SHOWN = 40
@@ -88,8 +89,9 @@ def _flag(value: Any, where: str) -> bool:
 
 
 def _check_count(value: list | dict, where: str) -> None:
-    if len(value) > MAX_ENTRIES:
-        raise _Wrong(f"{where} has {len(value)} entries; at most {MAX_ENTRIES} are read")
+    most = MAX_STAGES if where in ("stages", "sources") else MAX_ENTRIES
+    if len(value) > most:
+        raise _Wrong(f"{where} has {len(value)} entries; at most {most} are read")
 
 
 def _optional(reader: Reader) -> Reader:

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import re
+import sys
 import time
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -372,6 +373,24 @@ def test_a_recording_over_a_limit_is_refused(tmp_path, monkeypatch, limit, call,
     monkeypatch.setattr(recording_schema, limit, 1_000)
     with pytest.raises(FedcoreError, match=says):
         recorded(tmp_path, call=call)
+
+
+def test_a_computation_with_too_many_stages_is_refused(tmp_path):
+    stages = [{"pass": "traced", "text": None, "seconds": 0.0}] * 501
+    with pytest.raises(FedcoreError, match="stages has 501 entries; at most 500 are read"):
+        recorded(tmp_path, module={"stages": stages})
+
+
+def test_texts_and_sources_that_are_too_long_are_left_out_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["fedcore.cli.page.ir_view"], "_MAX_SHOWN", 100)
+    stages = [
+        {"pass": name, "text": f"fedcore 1 {name}\n" + "x\n" * 30, "seconds": 0.0} for name in ("traced", "lowered")
+    ]
+    sources = {"short.py": "short = 1", "long.py": "long = 1\n" * 100}
+    text = page(recorded(tmp_path, module={"stages": stages, "sources": sources}))
+    assert text.count("It is not shown") == 1
+    assert "short = 1" in text
+    assert "long = 1" not in text
 
 
 def test_equal_lines_are_found_in_order_or_at_both_ends(monkeypatch):

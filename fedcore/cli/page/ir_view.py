@@ -1,5 +1,6 @@
 """The IR at each stage, and side by side what each pass changed."""
 
+import itertools
 import json
 import re
 
@@ -10,6 +11,7 @@ from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import StageRecord
 
 _CONTEXT = 3
+_MAX_SHOWN = 8_000_000  # characters of all texts of a computation, or of all sources
 _MAX_COLOURED = 10_000  # characters of a line
 _LOCATION = re.compile(r'(?<!\s)\s+loc\(("(?:\\.|[^"\\])*"):(\d{1,9})\)')
 _TOKENS = re.compile(
@@ -32,9 +34,14 @@ def ir_view(one: Computation) -> Markup:
     bodies = []
     last, total = "", sum(s.seconds for s in one.stages)
     ends = _last_of_each_form(one)
+    left = _MAX_SHOWN
     for i, stage in enumerate(one.stages):
         chips.append(_chip(i, stage))
         if stage.text is None:
+            continue
+        left -= len(stage.text)
+        if left < 0:
+            bodies.append(element("div", element("p", _TOO_LONG, class_="dim"), data_body=i, hidden=i > 0))
             continue
         content = _side_by_side(last, stage.text, one) if i else _whole(stage.text, one)
         whole = element("details", element("summary", "the whole module"), _whole(stage.text, one))
@@ -43,6 +50,9 @@ def ir_view(one: Computation) -> Markup:
     says = f"compiled in {seconds(total)}; a pass in grey changed nothing. Click a line's file to see it."
     passes = [[element("b", "→") if i else None, chip] for i, chip in enumerate(chips)]
     return joined(element("div", passes, class_="passes"), element("p", says, class_="dim"), bodies)
+
+
+_TOO_LONG = f"It is not shown: the texts have more than {_MAX_SHOWN} characters."
 
 
 def _chip(index: int, stage: StageRecord) -> Markup:
@@ -147,7 +157,10 @@ def _coloured(text: str) -> Markup:
 def source_panes(recorded: Recorded) -> Markup:
     """The user's files, each once; a click on a location opens one."""
     sources = {name: text for one in recorded.computations for name, text in one.sources.items()}
-    return joined(_source(name, text) for name, text in sources.items())
+    sizes = itertools.accumulate(len(text) for text in sources.values())
+    return joined(
+        _source(name, text) for (name, text), size in zip(sources.items(), sizes, strict=True) if size <= _MAX_SHOWN
+    )
 
 
 def _source(name: str, text: str) -> Markup:
