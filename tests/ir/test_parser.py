@@ -86,7 +86,9 @@ def test_types_that_double_with_every_name_are_refused_at_once():
     assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize(("limit", "says"), [("MAX_TEXT_BYTES", "bytes"), ("MAX_NAMES", "names")])
+@pytest.mark.parametrize(
+    ("limit", "says"), [("MAX_TEXT_BYTES", "bytes"), ("MAX_NAMES", "names"), ("MAX_MARKS", "lines")]
+)
 def test_a_text_over_a_limit_is_not_parsed(monkeypatch, limit, says):
     monkeypatch.setattr(limits, limit, 2)
     with pytest.raises(FedcoreError, match=rf"the text has \d+ {says}; at most 2 are read"):
