@@ -13,7 +13,6 @@ import numpy as np
 import fedcore as fc
 from fedcore import context
 from fedcore.compiler.inlining import with_parameters
-from fedcore.compiler.passes.plan import why_not_batched
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.stages.kernels import kernels
@@ -394,8 +393,8 @@ def _check_program(op: Intrinsic, module: Module, inputs: list, runtime: context
 
 def _check_batched(op: Intrinsic, module: Module, runtime: context.Runtime) -> None:
     plan = _plan(runtime, module)
-    for work in plan.main.operations:
-        reason = why_not_batched(plan, work) if work.kind == "fold" else None
+    for stage in plan.functions:
+        reason = stage.attributes.get("why")
         if reason is not None:
             raise LawBroken(
                 f"{op.name}: its clients are batched",
