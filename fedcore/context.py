@@ -41,7 +41,7 @@ class PlanCache:
 
     Guarantees:
       - Equal programs from different source lines have separate plans, so that errors and reports name the right lines.
-      - A program is compiled again after an intrinsic, a lowering or a pass is declared again, as in a notebook.
+      - A program is compiled again after an intrinsic, a lowering, a batching rule or a pass is declared.
       - Threads that ask for a module at once share one compilation. A thread waits for its own module only.
     """
 

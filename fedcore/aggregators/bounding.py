@@ -90,8 +90,13 @@ def clipping_factory(
     Raises:
         FedcoreError: the norm is negative.
         TypeMismatch: the value is not inexact.
+    Source: McMahan et al. 2018, "Learning differentially private recurrent language models", arXiv:1710.06963, flat
+        clipping; by an estimated norm, Andrew et al. 2021, arXiv:1905.03871, Algorithm 1. Both without noise.
     Example:
-        >>> factory = fc.aggregators.clipping_factory(1.0, fc.aggregators.MeanFactory())
+        >>> factory = fc.aggregators.clipping_factory(1.0, fc.aggregators.SumFactory())
+        >>> process = factory.create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [0.5, 7.0]).result
+        np.float32(1.5)
     """
 
     def clip(value, size, limit):
@@ -123,7 +128,10 @@ def zeroing_factory(
         FedcoreError: the norm is negative, or of another order.
         TypeMismatch: the value is not inexact.
     Example:
-        >>> factory = fc.aggregators.zeroing_factory(10.0, fc.aggregators.MeanFactory())
+        >>> factory = fc.aggregators.zeroing_factory(10.0, fc.aggregators.SumFactory())
+        >>> process = factory.create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [0.5, np.nan]).result
+        np.float32(0.5)
     """
     norm_order = python_scalar(norm_order)
     if not isinstance(norm_order, int | float) or norm_order not in (1, 2, math.inf):

@@ -17,10 +17,15 @@ def concat_factory(inner_agg_factory: AggregationFactory) -> AggregationFactory:
 
     Types, for V of n elements and one dtype d: those of the inner process for d[n], with V in place of d[n].
 
+    Args:
+        inner_agg_factory: aggregates the vectors; the result is weighted if it is.
     Raises:
         TypeMismatch: the leaves have several dtypes or unknown shapes, or there are none.
     Example:
         >>> factory = fc.aggregators.concat_factory(fc.aggregators.SumFactory())
+        >>> process = factory.create(fc.to_type(['float32', ('float32', [2])]))
+        >>> process.next(process.initialize(), [[1.0, [2.0, 3.0]]]).result
+        [np.float32(1.0), array([2., 3.], dtype=float32)]
     """
 
     def build(value_type, weight_type, create_inner):

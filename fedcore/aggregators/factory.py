@@ -11,7 +11,19 @@ from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type
 
 
 class UnweightedAggregationFactory(abc.ABC):
-    """Builds aggregations of values that all count the same."""
+    """Builds aggregations of values that all count the same.
+
+    Types, for client values of type V; most results are of type V too:
+        create  V -> AggregationProcess
+        next    (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=R@SERVER,measurements=M@SERVER>)
+
+    Raises:
+        TypeMismatch: by `create`, the factory does not aggregate V.
+    Example:
+        >>> process = fc.aggregators.SumFactory().create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [1.0, 2.0]).result
+        np.float32(3.0)
+    """
 
     @abc.abstractmethod
     def create(self, value_type: Type) -> AggregationProcess:
@@ -19,7 +31,20 @@ class UnweightedAggregationFactory(abc.ABC):
 
 
 class WeightedAggregationFactory(abc.ABC):
-    """Builds aggregations of values that come with a weight."""
+    """Builds aggregations of values that come with a weight.
+
+    Types, for client values of type V with weights of type W; most results are of type V too:
+        create  (V, W) -> AggregationProcess
+        next    (<state=S@SERVER,value={V}@CLIENTS,weight={W}@CLIENTS> ->
+                 <state=S@SERVER,result=R@SERVER,measurements=M@SERVER>)
+
+    Raises:
+        TypeMismatch: by `create`, the factory does not aggregate V, or W is no numeric scalar.
+    Example:
+        >>> process = fc.aggregators.MeanFactory().create(fc.to_type('float32'), fc.to_type('float32'))
+        >>> process.next(process.initialize(), [1.0, 2.0], [3.0, 1.0]).result
+        np.float32(1.25)
+    """
 
     @abc.abstractmethod
     def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:

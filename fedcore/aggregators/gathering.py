@@ -13,6 +13,16 @@ def rows_type(type_: Type) -> Type:
     return map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes)), type_)
 
 
+def require_stackable(row_type: Type) -> None:
+    """Refuses values that cannot be the rows of tensors.
+
+    Raises:
+        TypeMismatch: a shape is not known.
+    """
+    if not all(is_static(t.shape) for t in tensor_leaves(row_type)):
+        raise TypeMismatch(f"values of unknown shapes cannot be stacked: {row_type}")
+
+
 def gathered(value, row_type: Type, report):
     """`report` of the rows, in the order of the clients; the server holds all of them.
 
@@ -22,8 +32,7 @@ def gathered(value, row_type: Type, report):
     Raises:
         TypeMismatch: a shape is not known.
     """
-    if not all(is_static(t.shape) for t in tensor_leaves(row_type)):
-        raise TypeMismatch(f"values of unknown shapes cannot be stacked: {row_type}")
+    require_stackable(row_type)
     rows = rows_type(row_type)
 
     def none_of(leaf):

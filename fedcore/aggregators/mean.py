@@ -37,7 +37,10 @@ class MeanFactory(WeightedAggregationFactory):
     Raises:
         TypeMismatch: V is not inexact, W is no numeric scalar, or a sum changes its type.
     Example:
-        >>> process = fc.aggregators.MeanFactory().create(fc.to_type('float32'), fc.to_type('float32'))
+        >>> factory = fc.aggregators.MeanFactory(no_nan_division=True)
+        >>> process = factory.create(fc.to_type('float32'), fc.to_type('float32'))
+        >>> process.next(process.initialize(), [4.0, 8.0], [0.0, 0.0]).result
+        np.float32(0.0)
     """
 
     def __init__(
@@ -88,7 +91,10 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
     Raises:
         TypeMismatch: V is not inexact.
     Example:
-        >>> process = fc.aggregators.UnweightedMeanFactory().create(fc.to_type('float32'))
+        >>> factory = fc.aggregators.UnweightedMeanFactory()
+        >>> process = factory.create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [4.0, 8.0]).result
+        np.float32(6.0)
     """
 
     def __init__(

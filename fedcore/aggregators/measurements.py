@@ -17,14 +17,19 @@ def add_measurements(
     of an inner process that has none (<>) are the new ones alone.
 
     Args:
+        inner_agg_factory: aggregates as without the measurements; the result is weighted if it is.
         client_measurement_fn: traced; takes the client value (and the weight, where there is one) and returns a dict
-            from names to server values.
-        server_measurement_fn: traced; takes the result at the server and returns such a dict.
+            from names to server values. Default: measures nothing.
+        server_measurement_fn: traced; takes the result at the server and returns such a dict. Default: measures
+            nothing.
     Raises:
         TypeMismatch: neither function is given, one returns no dict, or a name is taken.
     Example:
         >>> factory = fc.aggregators.add_measurements(
         ...     fc.aggregators.SumFactory(), lambda value: {'largest': fc.federated_max(value)})
+        >>> process = factory.create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [1.0, 2.0]).measurements['largest']
+        np.float32(2.0)
     """
     if client_measurement_fn is None and server_measurement_fn is None:
         raise TypeMismatch("add_measurements: give client_measurement_fn, server_measurement_fn or both")

@@ -22,8 +22,15 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
 
     A round without clients leaves the estimate as it was. A value that is not finite counts as larger than any.
 
+    Raises:
+        TypeMismatch: a computation does not take the state, or `initialize_fn` and `next_fn` give different ones.
     Source: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially private learning with adaptive clipping",
         arXiv:1905.03871, Algorithm 1, without its noise.
+    Example:
+        >>> process = fc.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, learning_rate=0.2)
+        >>> state = process.next(process.initialize(), [3.0, 4.0])
+        >>> bool(process.report(state) > 1)
+        True
     """
 
     def __init__(self, initialize_fn: Computation, next_fn: Computation, report_fn: Computation):
@@ -36,7 +43,14 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
         return self._report
 
     def map(self, fn: Callable) -> "PrivateQuantileEstimationProcess":
-        """The process that reports `fn` (tensor -> tensor) of the estimate."""
+        """The process that reports `fn` (tensor -> tensor) of the estimate.
+
+        Example:
+            >>> process = fc.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, learning_rate=0.2)
+            >>> doubled = process.map(lambda estimate: 2.0 * estimate)
+            >>> doubled.report(doubled.initialize())
+            np.float32(2.0)
+        """
         inner, transform = self._report, tf_computation(TensorType("float32"))(fn)
 
         @federated_computation(self.state_type)
@@ -58,7 +72,8 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
         Raises:
             FedcoreError: an argument is outside its range.
         Example:
-            >>> median = PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, learning_rate=0.2)
+            >>> median = fc.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, learning_rate=0.2)
+            >>> factory = fc.aggregators.clipping_factory(median, fc.aggregators.MeanFactory())
         """
         initial_estimate = real_number("initial_estimate", initial_estimate, above=0)
         learning_rate = real_number("learning_rate", learning_rate, at_least=0)

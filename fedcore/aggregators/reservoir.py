@@ -1,6 +1,7 @@
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
+from fedcore.aggregators.gathering import require_stackable
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import federated_aggregate, federated_map, federated_sum, federated_value, generic_zero
 from fedcore.scalars import whole_number
@@ -17,14 +18,19 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
         next  (<state=<>@SERVER,value={V}@CLIENTS> ->
                <state=<>@SERVER,result=V[?]@SERVER,measurements=<num_clients=int32>@SERVER>)
 
-    Fewer clients than `sample_size` give all of them.
+    Fewer clients than `sample_size` give all of them, and no clients no rows.
 
+    Args:
+        sample_size: the most rows of a sample.
     Raises:
         FedcoreError: the size is less than 1.
-        TypeMismatch: V is not numeric.
+        TypeMismatch: V is not numeric, or has a shape that is not known.
     Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir", algorithm A with equal weights.
     Example:
-        >>> factory = fc.aggregators.UnweightedReservoirSamplingFactory(10)
+        >>> factory = fc.aggregators.UnweightedReservoirSamplingFactory(2)
+        >>> process = factory.create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [7.0, 7.0, 7.0]).result
+        array([7., 7.], dtype=float32)
     """
 
     def __init__(self, sample_size: int):
@@ -32,6 +38,7 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
 
     def create(self, value_type: Type) -> AggregationProcess:
         require("numeric", value_type, "UnweightedReservoirSamplingFactory")
+        require_stackable(value_type)
         size = self._size
         with_key = tf_computation(value_type)(lambda value: (tf.random.uniform([], dtype=tf.float64), value))
         one = tf_computation(value_type)(lambda value: tf.constant(1))

@@ -53,10 +53,13 @@ def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFac
         trim_fraction: of n clients, floor(trim_fraction · n) are left out at each end; from 0 to below 0.5.
     Raises:
         FedcoreError: the fraction is outside its range.
-        TypeMismatch: V is not inexact.
+        TypeMismatch: V is not inexact, or has a shape that is not known.
     Source: Yin et al. 2018, "Byzantine-robust distributed learning", arXiv:1803.01498, Definition 2.
     Example:
-        >>> factory = fc.aggregators.trimmed_mean_factory(0.2)
+        >>> factory = fc.aggregators.trimmed_mean_factory(0.25)
+        >>> process = factory.create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [1.0, 2.0, 3.0, 1000.0]).result
+        np.float32(2.5)
     """
     trim_fraction = real_number("trim_fraction", trim_fraction)
     if not 0 <= trim_fraction < 0.5:
@@ -79,10 +82,13 @@ def coordinate_median_factory() -> UnweightedAggregationFactory:
     The server holds all values of a round. No clients give NaN.
 
     Raises:
-        TypeMismatch: V is not inexact.
+        TypeMismatch: V is not inexact, or has a shape that is not known.
     Source: Yin et al. 2018, "Byzantine-robust distributed learning", arXiv:1803.01498, Definition 1.
     Example:
         >>> factory = fc.aggregators.coordinate_median_factory()
+        >>> process = factory.create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [1.0, 2.0, 1000.0]).result
+        np.float32(2.0)
     """
     return _Sorted(
         "coordinate_median_factory", lambda rows, count: tf.reduce_mean(rows[(count - 1) // 2 : count // 2 + 1], 0)

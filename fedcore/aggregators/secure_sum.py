@@ -46,6 +46,9 @@ class SecureSumFactory(UnweightedAggregationFactory):
         without its masks.
     Example:
         >>> factory = fc.aggregators.SecureSumFactory(8.0)
+        >>> process = factory.create(fc.to_type('int32'))
+        >>> process.next(process.initialize(), [1, 100]).result
+        np.int32(9)
     """
 
     def __init__(self, upper_bound_threshold, lower_bound_threshold: float | None = None):

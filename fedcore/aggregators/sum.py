@@ -14,7 +14,9 @@ class SumFactory(UnweightedAggregationFactory):
     Raises:
         TypeMismatch: V is not numeric.
     Example:
-        >>> process = fc.aggregators.SumFactory().create(fc.to_type(('float32', [3])))
+        >>> process = fc.aggregators.SumFactory().create(fc.to_type(('float32', [2])))
+        >>> process.next(process.initialize(), [[1.0, 2.0], [3.0, 4.0]]).result
+        array([4., 6.], dtype=float32)
     """
 
     def create(self, value_type: Type) -> AggregationProcess:

@@ -28,10 +28,15 @@ def as_weighted_aggregator(factory: AggregationFactory) -> WeightedAggregationFa
     Since weights are ignored, a client of weight 0 (no examples, or a change that was not finite) counts as a value of
     zeros.
 
+    Types: those of the factory, with a weight of any numeric scalar type.
+
     Raises:
-        TypeMismatch: it is no factory of fc.aggregators.
+        TypeMismatch: it is no factory of `fc.aggregators`.
     Example:
-        >>> median = fc.aggregators.as_weighted_aggregator(fc.aggregators.coordinate_median_factory())
+        >>> factory = fc.aggregators.as_weighted_aggregator(fc.aggregators.coordinate_median_factory())
+        >>> process = factory.create(fc.to_type('float32'), fc.to_type('float32'))
+        >>> process.next(process.initialize(), [1.0, 2.0, 9.0], [1.0, 1.0, 100.0]).result
+        np.float32(2.0)
     """
     if isinstance(factory, WeightedAggregationFactory):
         return factory

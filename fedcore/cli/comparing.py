@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterator
 
 import attrs
 
+from fedcore.cli.line_matcher import LineMatcher
 from fedcore.ir import Function, Module, Ref, Symbol
 from fedcore.ir.printer import print_value
 from fedcore.ir.renaming import form_of
@@ -33,7 +34,7 @@ class Comparison:
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """(same | changed | gap, left line, right line), with two lines of context around each change."""
-        matcher = difflib.SequenceMatcher(None, self.left, self.right, autojunk=False)
+        matcher = LineMatcher(self.left, self.right)
         for number, group in enumerate(matcher.get_grouped_opcodes(2)):
             if number:
                 yield "gap", "…", "…"
@@ -144,7 +145,7 @@ def _bindings_as_in(
         ([(p.name, p.type) for p in function.parameters], [(p.name, p.type) for p in other.parameters]),
         (_operation_keys(function, names), _operation_keys(other, other_names)),
     ):
-        matcher = difflib.SequenceMatcher(None, [k for _, k in other_nodes], [k for _, k in nodes], autojunk=False)
+        matcher = LineMatcher([k for _, k in other_nodes], [k for _, k in nodes])
         last = "%"
         for tag, a, b, c, d in matcher.get_opcodes():
             for i in range(d - c):

@@ -31,7 +31,7 @@ def dump(work: Work, target, stage, after, pipeline, format_, extensions, truste
       fedcore dump my_module:next_round
       fedcore dump my_module:process.next --stage planned
       fedcore dump round.fed --after fuse
-      fedcore dump round.fed -p default,mine --load my_passes --after mine
+      fedcore dump round.fed -p lowering,mine,planning --load my_passes --after mine
       fedcore dump round.fed --stage planned --format dot | dot -Tsvg > round.svg
       fedcore dump round.fed --format html > round.html     # all passes, side by side
     """

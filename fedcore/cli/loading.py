@@ -38,7 +38,7 @@ passes_option = click.option(
     metavar="PASSES",
     default="default",
     show_default=True,
-    help="The passes that make the plan; 'default,mine' adds one to the default pipeline.",
+    help="The passes that make the plan; 'lowering,mine,planning' adds one to the default pipeline.",
 )
 
 

@@ -38,7 +38,7 @@ def opt(
     Examples:
       fedcore opt my_module:next_round -p 'inline,lower-intrinsics' --print-after-change
       fedcore opt round.fed -p 'inline,lower-intrinsics,cse,dce,partition,fuse' -o planned.fed
-      fedcore opt round.fed -p 'default,mine' --load my_passes -o planned.fed
+      fedcore opt round.fed -p 'lowering,mine,planning' --load my_passes -o planned.fed
       fedcore opt --list
     """
     from fedcore.cli.loading import import_extension, parsed_pipeline, read_target

@@ -26,6 +26,8 @@ class Computation:
         stages: the module after each pass.
         sources: name in locations -> text of the user's file.
         calls: its calls, in the order in which they began.
+    Attributes:
+        lines: of the sources.
     """
 
     name: str
@@ -33,6 +35,11 @@ class Computation:
     stages: list[StageRecord]
     sources: dict[str, str]
     calls: list[CallRecord]
+    lines: dict[str, list[str]] = attrs.field(init=False)
+
+    @lines.default
+    def _lines(self) -> dict[str, list[str]]:
+        return {name: text.split("\n") for name, text in self.sources.items()}
 
     @property
     def plan(self) -> str | None:

@@ -15,6 +15,9 @@ from fedcore.errors import InvalidValue
 from fedcore.ir.regular_files import read_regular_file
 
 MAX_FILE_BYTES = 256 * 2**20
+MAX_TEXT = 8 * 2**20  # characters of one text
+MAX_ENTRIES = 500_000  # of one list
+MAX_STAGES = 500  # and sources, of a computation
 _MAX_SECONDS = 1e10
 _MAX_WHOLE = 2**63
 _SHOWN = 40
@@ -56,6 +59,8 @@ def _wrong(value: object, where: str, wanted: str) -> _Wrong:
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise _wrong(value, where, "a text")
+    if len(value) > MAX_TEXT:
+        raise _Wrong(f"{where} has {len(value)} characters; at most {MAX_TEXT} are read")
     return value.encode(errors="replace").decode()  # JSON can hold lone surrogates
 
 
@@ -83,6 +88,12 @@ def _flag(value: Any, where: str) -> bool:
     return value
 
 
+def _check_count(value: list | dict, where: str) -> None:
+    most = MAX_STAGES if where in ("stages", "sources") else MAX_ENTRIES
+    if len(value) > most:
+        raise _Wrong(f"{where} has {len(value)} entries; at most {most} are read")
+
+
 def _optional(reader: Reader) -> Reader:
     return lambda value, where: None if value is None else reader(value, where)
 
@@ -91,6 +102,7 @@ def _list(reader: Reader) -> Reader:
     def read(value: Any, where: str) -> list:
         if not isinstance(value, list):
             raise _wrong(value, where, "a list")
+        _check_count(value, where)
         return [reader(v, f"{where}[{i}]") for i, v in enumerate(value)]
 
     return read
@@ -109,6 +121,7 @@ def _mapping(keys: Callable[[str, str], Any], reader: Reader) -> Reader:
     def read(value: Any, where: str) -> dict:
         if not isinstance(value, dict):
             raise _wrong(value, where, "an object")
+        _check_count(value, where)
         return {keys(k, where): reader(v, f"{where}.{k[:_SHOWN]}") for k, v in value.items()}
 
     return read

@@ -10,7 +10,6 @@ import attrs
 from fedcore import context
 from fedcore.cli.json_values import as_json
 from fedcore.compiler import compile_module, pipeline_with
-from fedcore.compiler.passes.plan import why_not_batched
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module, Operation, verify
 from fedcore.runtime import Report
@@ -95,15 +94,14 @@ def tune(
             continue
         offered = list(_offered(unplanned, with_options, work, clients, widths, blocks))
         first = dict(plan.function(stage).attributes)
-        tried = [Trial(a) for a in [first, *(a for a in offered if a != first)]]
+        tried = [Trial(first), *(Trial(a) for a in offered if _strategy(a) != _strategy(first))]
         _measure(plan, stage, tried, arguments, rounds, seed, say)
         best = min((t for t in tried if not t.failed), key=lambda t: t.median_s, default=tried[0])
         if best.median_s > tried[0].median_s * WORTH_IT:
             best = tried[0]
         best.chosen = True
-        reason = why_not_batched(unplanned, work)
-        if reason is not None and not tried[0].note:
-            tried[0].note = f"not vectorised: {reason}"
+        if "why" in first and not tried[0].note:
+            tried[0].note = f"not vectorised: {first['why']}"
         trials[stage] = tried
         plan = _with(plan, stage, best.attributes)
     return Tuned(trials, plan)
@@ -141,9 +139,14 @@ def _offered(
         options: dict[str, object] = {"vectorize": vectorize, "block_size": block, "xla": xla}
         planned = compile_module(unplanned, with_options(options))
         attributes = dict(planned.function(_stage_of(work)).attributes)
-        if attributes not in seen:
-            seen.append(attributes)
+        if _strategy(attributes) not in seen:
+            seen.append(_strategy(attributes))
             yield attributes
+
+
+def _strategy(attributes: dict[str, object]) -> dict[str, object]:
+    """The attributes of a stage without the reason for its strategy."""
+    return {key: value for key, value in attributes.items() if key != "why"}
 
 
 def _with(plan: Module, stage: str, attributes: dict[str, object]) -> Module:
@@ -185,5 +188,5 @@ def _timed(runtime, plan: Module, arguments: list, report: Report) -> tuple[floa
 
 def written(attributes: dict[str, object]) -> str:
     """A strategy as text, such as `vectorised, width=4, block=8, call=8`."""
-    rest = [f"{key}={value}" for key, value in attributes.items() if key != "strategy"]
+    rest = [f"{key}={value}" for key, value in _strategy(attributes).items() if key != "strategy"]
     return ", ".join([str(attributes.get("strategy", "loop")), *rest])

@@ -4,8 +4,7 @@ from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import Computation, federated_computation
 from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.learning.algorithms import build_weighted_fed_avg
-from fedcore.learning.algorithms.client_work import build_evaluation
-from fedcore.learning.algorithms.composition import initial_weights_of
+from fedcore.learning.algorithms.client_work import build_evaluation, weights_type_of
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
@@ -29,14 +28,20 @@ def build_federated_averaging_process(
         next        (<State@SERVER,{B*}@CLIENTS> ->
                      <state=State@SERVER,metrics=<broadcast=…,aggregation=…,train=M,stat=<num_examples=int64>>@SERVER>)
 
+    The other arguments are those of `build_weighted_fed_avg`.
+
     Args:
         broadcast_process: sends the model. Default: a broadcast.
         model_update_aggregation_factory: joins the changes, weighted. Default: a weighted mean.
         use_experimental_simulation_loop: changes nothing: clients' loops are always in graphs.
+    Raises:
+        FedcoreError: as for `build_weighted_fed_avg`.
+    Source: that of `build_weighted_fed_avg`.
     Example:
         >>> process = fc.learning.build_federated_averaging_process(model_fn, lambda: keras.optimizers.SGD(0.1))
-        >>> state, metrics = process.next(process.initialize(), clients)
-        >>> metrics['train']['loss']
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
+        >>> metrics['stat']['num_examples']
+        np.int64(5)
     """
     modern = build_weighted_fed_avg(
         model_fn,
@@ -69,12 +74,14 @@ def build_federated_evaluation(model_fn) -> Computation:
     Types, for weights W, batches B and metrics M of the model:
         (<model=W@SERVER,data={B*}@CLIENTS> -> M@SERVER)
 
+    Raises:
+        TracingError: `model_fn` makes no model of `fc.learning`.
     Example:
         >>> evaluate = fc.learning.build_federated_evaluation(model_fn)
-        >>> metrics = evaluate(state.model, clients)
+        >>> metrics = evaluate(state.model, [client_a, client_b])
     """
     model = trace_model(model_fn)
-    weights_type = initial_weights_of(model).type_signature.result
+    weights_type = weights_type_of(model)
     evaluate, aggregate = build_evaluation(model, weights_type), sum_then_finalize(model)
 
     @federated_computation(FederatedType(weights_type, SERVER), FederatedType(SequenceType(model.batch_type), CLIENTS))

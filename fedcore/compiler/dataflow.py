@@ -1,4 +1,4 @@
-"""The values of a lowered program as a graph: where each one is, and after how many crossings."""
+"""Data-flow graph of a lowered program: the placement and the crossing depth of each placed value."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,19 +16,19 @@ AT_SERVER, AT_CLIENTS = "SERVER", "CLIENTS"
 
 @attrs.define(eq=False)
 class Node:
-    """One placed value: the operation (or parameter) that makes it and the values that it is made of.
+    """One placed value: its operation or parameter, and the values that it is computed from.
 
     Args:
-        level: how many crossings lie before it on the longest path; the server has even levels, clients odd.
-        inputs: for each operand a symbol name, a node, or a tuple of nodes where the operand is a struct.
-        is_constant: made of literals only, by operations that always give the same result. It is computed again
-            wherever it is used, and never sent.
-        is_part_of_input: an element of a parameter of the server's, available wherever the parameter is.
+        depth: crossing depth, the number of crossings on the longest path to it: even at the server, odd at clients.
+        inputs: for each operand a symbol name, a node, or, for a struct, a tuple of nodes.
+        is_constant: computed from literals only, by deterministic operations. Each stage that uses it computes it
+            again; it is never sent.
+        is_part_of_input: an element of a server parameter, available wherever the parameter is.
     """
 
     name: str
     where: str
-    level: int
+    depth: int
     type: Type  # of the member
     op: Operation | None = None
     inputs: tuple = ()
@@ -41,7 +41,11 @@ class Node:
 
     @property
     def operation(self) -> Operation:
-        """What makes the value, where it is no input."""
+        """The operation that computes the value.
+
+        Raises:
+            FedcoreError: it is a parameter.
+        """
         if self.op is None:
             raise FedcoreError(f"%{self.name} is a parameter: no operation makes it")
         return self.op
@@ -52,7 +56,7 @@ class Node:
 
     @property
     def is_sent(self) -> bool:
-        """Whether the value is sent to the clients: a constant is computed there instead."""
+        """Whether the value is sent to the clients; a constant is computed there instead."""
         sends = self.op is not None and lookup(self.op.kind).crosses == TO_CLIENTS
         return sends and self.where == AT_CLIENTS and not self.is_constant
 
@@ -105,20 +109,20 @@ class Dataflow:
             for source in dict.fromkeys(node.sources()):
                 self._users[source].append(node)
         self._sink()
-        self._levels: dict[int, list[Node]] = defaultdict(list)
+        self._by_depth: dict[int, list[Node]] = defaultdict(list)
         for node in self.needed:
-            self._levels[node.level].append(node)
+            self._by_depth[node.depth].append(node)
 
     def users(self, node: Node) -> list[Node]:
-        """The needed nodes that are made of the node."""
+        """The needed nodes that take the node as an operand."""
         return self._users.get(node, [])
 
-    def at_level(self, level: int) -> list[Node]:
-        """The needed nodes of a level, parameters left out."""
-        return [n for n in self._levels.get(level, []) if not n.is_input]
+    def at_depth(self, depth: int) -> list[Node]:
+        """The needed nodes of a crossing depth, without parameters."""
+        return [n for n in self._by_depth.get(depth, []) if not n.is_input]
 
-    def levels(self) -> range:
-        return range(max(self._levels, default=0) + 1)
+    def depths(self) -> range:
+        return range(max(self._by_depth, default=0) + 1)
 
     def _parameter(self, name: str, type_: Type):
         if isinstance(type_, StructType) and _has_placement(type_):
@@ -141,8 +145,8 @@ class Dataflow:
         _check_is_core(op)
         sources = [n for i in inputs for n in nodes_of(i)]
         constant = self._is_constant(op, inputs, sources)
-        where, level = self._place(op, sources, constant=constant)
-        node = Node(op.name, where, level, member_of(op.type), op, tuple(inputs), constant)
+        where, depth = self._place(op, sources, constant=constant)
+        node = Node(op.name, where, depth, member_of(op.type), op, tuple(inputs), constant)
         node.is_part_of_input = where == AT_SERVER and _is_part_of_input(op, sources)
         return self._add(node)
 
@@ -154,10 +158,10 @@ class Dataflow:
         return all(s in self._repeatable for s in symbols) and all(n.is_constant for n in sources)
 
     def _place(self, op: Operation, sources: list[Node], *, constant: bool) -> tuple[str, int]:
-        deepest = max((n.level for n in sources), default=0)
+        deepest = max((n.depth for n in sources), default=0)
         declared = lookup(op.kind)
         if declared.crosses == TO_SERVER:
-            return AT_SERVER, self._client_level(sources) + 1
+            return AT_SERVER, self._depth_of_aggregation(sources) + 1
         if isinstance(op.type, FederatedType) and op.type.placement.name == AT_CLIENTS:
             if constant:
                 return AT_CLIENTS, 1
@@ -166,13 +170,16 @@ class Dataflow:
             raise FedcoreError(f"{op.kind} ({op.location}) takes a client value to the server without an aggregation")
         return AT_SERVER, deepest
 
-    def _client_level(self, sources: list[Node]) -> int:
-        """The client stage in which an aggregation runs: after its value, and after what its zero needs is sent."""
-        levels = [n.level if n.where == AT_CLIENTS else (0 if n.is_constant else n.level + 1) for n in sources]
-        return max([1, *levels])
+    def _depth_of_aggregation(self, sources: list[Node]) -> int:
+        """Crossing depth of the client stage that runs an aggregation.
+
+        It comes after the stage that computes the value, and after the broadcasts of the operands of the zero.
+        """
+        depths = [n.depth if n.where == AT_CLIENTS else (0 if n.is_constant else n.depth + 1) for n in sources]
+        return max([1, *depths])
 
     def _needed(self) -> list[Node]:
-        """What the result is made of, in order: a node's sources come before it."""
+        """The nodes that the result depends on, each after its sources."""
         wanted = set(self.in_result)
         for node in reversed(self.nodes):
             if node in wanted:
@@ -180,10 +187,10 @@ class Dataflow:
         return [n for n in self.nodes if n in wanted]
 
     def _sink(self) -> None:
-        """Work moves to the latest stage that uses it, where what it is made of is at hand there too.
+        """Moves each node to the first stage that uses it, if its sources are available in that stage.
 
-        At the clients nothing has to be kept between two stages for its sake; at the server the early stages
-        compute only what is sent.
+        Clients then keep no value from one stage to a later one, and early server stages compute only values that are
+        sent.
         """
         for node in reversed(self.needed):
             if node.op is None or node.is_sent:
@@ -191,20 +198,21 @@ class Dataflow:
             users = [self._stage_of_use(node, user) for user in self.users(node)]
             if node.where == AT_SERVER:
                 if users and node not in self.in_result and not node.is_aggregation:
-                    node.level = max(node.level, min(users))
+                    node.depth = max(node.depth, min(users))
                 continue
             free = all(s.is_input or s.where == AT_SERVER or s.is_sent for s in node.sources())
             if free and users and node not in self.in_result:
-                node.level = max(node.level, min(users))
+                node.depth = max(node.depth, min(users))
 
     def _stage_of_use(self, node: Node, user: Node) -> int:
-        """The level at the node's own placement in which the user takes it.
+        """Crossing depth of the stage at the node's placement that has to provide the node to the user.
 
-        An aggregation at the server takes what its zero is made of a crossing earlier: its clients need it.
+        The operands of an aggregation's zero are needed two crossings before its result, since its clients start from
+        them.
         """
         if node.where == AT_SERVER and user.is_aggregation:
-            return user.level - 2
-        return user.level if user.where == node.where else user.level - 1
+            return user.depth - 2
+        return user.depth if user.where == node.where else user.depth - 1
 
 
 def _check_is_core(op: Operation) -> None:

@@ -60,9 +60,11 @@ Source = Literal | InputLeaf | Result | tuple
 
 @attrs.frozen
 class Distinct:
-    """Args:
-    sources: for each result.
-    computed: the parts that the smaller graph returns: the index of the result, and the path inside of it.
+    """Sources of the results of a graph.
+
+    Args:
+        sources: for each result.
+        computed: the parts that the smaller graph returns: the index of a result, and the path inside it.
     """
 
     sources: list[Source]
@@ -71,10 +73,12 @@ class Distinct:
 
 @attrs.frozen
 class Contributions:
-    """Args:
-    sent: the values of a client stage that meet the partial, and the elements and structs that they are made of.
-    at_hand: values that the server has, or that the client sends anyway.
-    structs: the operations of the stage that put structs together, by name.
+    """Values that the clients of a fold contribute.
+
+    Args:
+        sent: the values that operations on the partial take, and the elements and structs that they are built of.
+        at_hand: values that the server has, or that the client sends anyway.
+        structs: the operations `struct` of the stage, by name.
     """
 
     sent: frozenset[str] = frozenset()
@@ -82,7 +86,7 @@ class Contributions:
     structs: dict[str, Operation] = attrs.field(factory=dict)
 
     def element(self, leaf: InputLeaf) -> InputLeaf:
-        """The same leaf without the structs of the stage around it."""
+        """The leaf as part of the operand that the stage put into its structs."""
         name, path = leaf.name, leaf.path
         while path and name in self.structs:
             name, path = self.structs[name].operands[path[0]].name, path[1:]
@@ -90,7 +94,7 @@ class Contributions:
 
 
 def contributions(function: Function, dependent: Set[str], broadcasts: int) -> Contributions:
-    """What the clients of a fold's stage contribute.
+    """The contributions of the clients in the stage of a fold.
 
     Args:
         dependent: the values that depend on the partial.
@@ -116,7 +120,7 @@ def distinct_results(
     Args:
         data: the bytes of the canonical graph.
         inputs: the names and types of its arguments, in order.
-        results: the names and types of its results, in order. Those that are not sent are computed as they are.
+        results: the names and types of its results, in order. Results that are not sent are all computed.
     """
     from fedcore.graphs.graphdef.result_origins import Argument, Constant, result_origins
 
@@ -143,7 +147,7 @@ def distinct_results(
 
 
 def _parts(sources: list[Literal | InputLeaf | int], results: Sequence[Type]) -> Distinct:
-    """Structs of leaves of which each is computed, and for itself only, stay together."""
+    """The sources by struct. A struct stays whole if the graph computes each of its leaves for this struct only."""
     uses = collections.Counter(s for s in sources if isinstance(s, int))
     computed: list[tuple[int, Path]] = []
     at: dict[int, Result] = {}  # the leaves that are computed alone
@@ -173,7 +177,7 @@ def _parts(sources: list[Literal | InputLeaf | int], results: Sequence[Type]) ->
 
 
 def part_operations(operations: Sequence[Operation], parts: Sequence[tuple[int, Path]]) -> list[list[Operation]]:
-    """For each part of the operations' results the operation itself and the items that lead to the part."""
+    """For each part of the results: the operation that computes the result, and the items that select the part."""
     found = []
     for index, path in parts:
         steps = [operations[index]]
@@ -186,7 +190,7 @@ def part_operations(operations: Sequence[Operation], parts: Sequence[tuple[int, 
 
 
 def assembled(builder: Builder, source: Source, type_: Type, known: dict[str, Value], computed: list[Value]) -> Value:
-    """A result, put together of its sources."""
+    """A result, built from its sources."""
     if isinstance(source, Result):
         return computed[source.position]
     if isinstance(source, Literal):

@@ -1,6 +1,7 @@
 """Inliner: copies functions into a new module, with each call of a function replaced by its body."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -21,10 +22,17 @@ _PLACES = {"federated_map": None, "federated_apply": "SERVER"}
 
 @attrs.frozen
 class Bound:
-    """Partial application whose `bind` is not emitted: a lambda and its captured values."""
+    """Partial application whose `bind` is not emitted: a lambda and the values and functions that it captures.
+
+    Only functions whose names are known are written into others; the parameters of functions count as values.
+    """
 
     function: Value
-    captured: tuple[Value, ...]
+    captured: tuple["Value | Bound", ...]
+
+
+def _is_known_function(captured: "Value | Bound") -> bool:
+    return isinstance(captured, Bound) or isinstance(captured.operand, Symbol)
 
 
 class Inliner:
@@ -69,7 +77,7 @@ class Inliner:
     def _function(self, function: Function) -> Steps:
         builder = Builder(self.target)
         arguments = [builder.parameter(p.name, p.type) for p in function.parameters]
-        result = self.materialized(builder, (yield self._body(builder, function, arguments)))
+        result = yield self._materialized(builder, (yield self._body(builder, function, arguments)))
         return builder.finish(
             function.name,
             result,
@@ -93,7 +101,9 @@ class Inliner:
         if len(arguments) > len(function.parameters):  # the last parameter is a struct of the surplus arguments
             alone, packed = len(function.parameters) - 1, member_of(function.parameters[-1].type)
             assert isinstance(packed, StructType)
-            parts = [self.materialized(builder, a) for a in arguments[alone:]]
+            parts = []
+            for argument in arguments[alone:]:
+                parts.append((yield self._materialized(builder, argument)))
             arguments = [*arguments[:alone], builder.struct(list(zip(packed.names, parts, strict=True)))]
         arguments = [self._conformed(builder, a, p.type) for a, p in zip(arguments, function.parameters, strict=True)]
         known = dict(zip((p.name for p in function.parameters), arguments, strict=True))
@@ -112,7 +122,7 @@ class Inliner:
                 values = []
                 for o in op.operands:
                     values.append((yield self._symbol(builder, o.name)) if isinstance(o, Symbol) else known[o.name])
-                known[op.name] = self._operation(builder, _salted(op, salt), values)
+                known[op.name] = yield self._operation(builder, _salted(op, salt), values)
         result = function.result
         return (yield self._symbol(builder, result.name)) if isinstance(result, Symbol) else known[result.name]
 
@@ -134,15 +144,18 @@ class Inliner:
             same = builder.function(lambda x: self._conformed(x.builder, x, member), member_of(value.type), "same")
             return lookup("federated_map").emit([same, value], builder=builder)
 
-    def _operation(self, builder: Builder, op: Operation, values: list):
+    def _operation(self, builder: Builder, op: Operation, values: list) -> Steps:
         if op.kind == "item":
             return element(builder, values[0], op.attributes["index"])
         if op.kind == "bind":
             return Bound(values[0], tuple(values[1:]))
         if any(isinstance(v, Bound) for v in values):
-            if lookup(op.kind).level == PLACED:
+            if op.kind in _PLACES:
                 return self._placed_with_captures(builder, op, values)
-            values = [self.materialized(builder, v) for v in values]
+            whole = []
+            for value in values:
+                whole.append((yield self._materialized(builder, value, of_placed=op)))
+            values = whole
         type_ = op.type
         if op.kind == "struct" and isinstance(type_, StructType):  # the elements may have narrower types now
             type_ = type_.with_types([v.type for v in values])
@@ -159,11 +172,7 @@ class Inliner:
             if isinstance(function, Bound):
                 function, captured = function.function, function.captured
             if not isinstance(function.operand, Symbol):
-                return call.emit(
-                    [function, *(self.materialized(builder, value) for value in given)],
-                    builder=builder,
-                    **op.attributes,
-                )
+                return (yield self._emit_call(builder, op, function, given))
             target = self.target_function(function.operand.name)
         else:
             target = self.symbols[function.name]
@@ -173,7 +182,12 @@ class Inliner:
                 raise FedcoreError(f"@{target.name} is called so often that its callers have too many operations")
             return (yield self._body(builder, target, arguments, salt_of(op, 0)))
         callee = (yield self._symbol(builder, function.name)) if isinstance(function, Symbol) else function
-        values = [self.materialized(builder, a) for a in arguments]
+        return (yield self._emit_call(builder, op, callee, arguments))
+
+    def _emit_call(self, builder: Builder, op: Operation, callee: Value, arguments: list) -> Steps:
+        values = []
+        for argument in arguments:
+            values.append((yield self._materialized(builder, argument)))
         return call.emit([callee, *values], builder=builder, **op.attributes)
 
     def target_function(self, name: str) -> Function | Graph:
@@ -181,29 +195,75 @@ class Inliner:
         return self._sources[name]
 
     def materialized(self, builder: Builder, value) -> Value:
-        """The value; emits the `bind` of a `Bound`."""
+        """The value in the target; a function with captures becomes an operation `bind`."""
+        return run_steps(self._materialized(builder, value))
+
+    def _materialized(self, builder: Builder, value, of_placed: Operation | None = None) -> Steps:
+        """As `materialized`. Known functions that a function captures are written into it.
+
+        Args:
+            of_placed: the operation that takes the value; if it is placed, the function may not capture values.
+        """
         if not isinstance(value, Bound):
             return value
-        return bind.emit([value.function, *value.captured], builder=builder)
+        if any(map(_is_known_function, value.captured)):
+            value = yield self._specialised(builder, value)
+        if value.captured and of_placed is not None and lookup(of_placed.kind).level == PLACED:
+            raise FedcoreError(
+                f"{of_placed.kind} ({of_placed.location}): its functions may capture constants only; put what they "
+                "need into the value"
+            )
+        return bind.emit([value.function, *value.captured], builder=builder) if value.captured else value.function
+
+    def _specialised(self, builder: Builder, bound: Bound) -> Steps:
+        """The function with the known functions that it captures written into it, bound to the captured values."""
+        target = self.target_function(bound.function.operand.name)
+        assert isinstance(target, Function), "a graph captures nothing"
+        inner = Builder(self.target)
+        values = yield self._captured_values(bound)
+        parameters = [inner.parameter(f"capture_{i}", v.type) for i, v in enumerate(values)]
+        own = yield self._with_captured_values(bound, iter(parameters))
+        rest = [inner.parameter(p.name, p.type) for p in target.parameters[len(bound.captured) :]]
+        result = yield self._body(inner, target, [*own.captured, *rest])
+        name = inner.finish(target.name, (yield self._materialized(inner, result)), location=target.location)
+        return Bound(builder.symbol(name), tuple(values))
+
+    def _captured_values(self, bound: Bound) -> Steps:
+        """The captured values of the function and of the functions that it captures, in order."""
+        values: list[Value] = []
+        for captured in bound.captured:
+            if isinstance(captured, Bound):
+                values += yield self._captured_values(captured)
+            elif not _is_known_function(captured):
+                values.append(captured)
+        return values
+
+    def _with_captured_values(self, bound: Bound, values: Iterator[Value]) -> Steps:
+        """The function with other captured values, in the order of `_captured_values`."""
+        captured: list[Value | Bound] = []
+        for one in bound.captured:
+            if isinstance(one, Bound):
+                captured.append((yield self._with_captured_values(one, values)))
+            else:
+                captured.append(one if _is_known_function(one) else next(values))
+        return Bound(bound.function, tuple(captured))
 
     def _placed_with_captures(self, builder: Builder, op: Operation, values: list) -> Value:
-        """Maps a lambda with captures, by a zip of the captured values and the argument."""
-        if op.kind not in _PLACES:
-            raise FedcoreError(
-                f"{op.kind} ({op.location}): its functions may capture constants only; put what they need into the "
-                "value"
-            )
+        """Zips the captured values of a mapped function with the value that it is mapped over."""
         function, argument = values
         target = self.target_function(function.function.operand.name)
         if not isinstance(target, Function):
             raise FedcoreError(f"{op.kind} ({op.location}): the graph @{target.name} captures nothing")
+        captured_values = run_steps(self._captured_values(function))
         with builder:
             where = placement(_PLACES[op.kind] or argument.type.placement.name)
-            captured = [lookup("federated_value")(v, where) for v in function.captured]
-            zipped = lookup("federated_zip")((*captured, argument))
+            captured = [lookup("federated_value")(v, where) for v in captured_values]
+            zipped = lookup("federated_zip")((*captured, argument)) if captured else argument
 
             def applied(*parts):
-                return self.body(parts[0].builder, target, list(parts))
+                rest = iter(parts)
+                own = run_steps(self._with_captured_values(function, rest))
+                return self.body(parts[0].builder, target, [*own.captured, *rest])
 
             count = len(captured) + 1
             wrapped = builder.function(with_parameters(applied, count), member_of(zipped.type), op.kind)

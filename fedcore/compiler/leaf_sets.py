@@ -40,10 +40,12 @@ def start_of(type_: Type, index: int) -> int:
 
 @attrs.frozen
 class _Facts:
-    """Args:
-    struct: the type that the facts are about.
-    starts: the positions of the elements' first leaves, and after them the number of leaves.
-    has_empty: whether a struct without elements stands in the type.
+    """Facts about the leaves of a struct type.
+
+    Args:
+        struct: the type.
+        starts: the position of the first leaf of each element, then the number of leaves.
+        has_empty: whether the type contains a struct without elements.
     """
 
     struct: StructType
@@ -56,7 +58,7 @@ MOST_KNOWN = 4096
 
 
 def _facts(struct: StructType) -> _Facts:
-    """Facts by the identity of the type: comparing two equal types takes as long as they are wide."""
+    """The facts, cached by the identity of the type, since comparing wide types takes time."""
     known = _known.get(id(struct))
     if known is None or known.struct is not struct:
         if len(_known) >= MOST_KNOWN:
@@ -68,7 +70,12 @@ def _facts(struct: StructType) -> _Facts:
 
 
 def within(wanted: Set[int], start: int, type_: Type) -> Leaves:
-    """Those of the wanted leaves that belong to an element of the type that starts there, as positions in it."""
+    """The wanted leaves of an element, as positions in the element.
+
+    Args:
+        start: the position of the element's first leaf.
+        type_: the type of the element.
+    """
     size = count(type_)
     if len(wanted) <= size:
         return frozenset([i - start for i in wanted if start <= i < start + size])
@@ -89,14 +96,14 @@ def flat(type_: Type) -> list[Type]:
 
 
 def has_empty(type_: Type) -> bool:
-    """Whether a struct without elements stands in the type."""
+    """Whether the type contains a struct without elements."""
     member = member_of(type_)
     return isinstance(member, StructType) and _facts(member).has_empty
 
 
 @functools.lru_cache(maxsize=4096)
 def with_empty(type_: Type, wanted: Leaves) -> Leaves:
-    """The wanted leaves, and the structs without elements that stand in structs of which all else is wanted."""
+    """The wanted leaves, and the empty structs inside structs whose other leaves are all wanted."""
     elements = elements_of(type_)
     if not elements or not wanted:
         return wanted
@@ -111,28 +118,28 @@ def with_empty(type_: Type, wanted: Leaves) -> Leaves:
 
 
 MOST_WRITTEN = 16
-"""Elements of text or bools that are written as a literal where no value is at hand."""
+"""Elements of a text or bool tensor for which a dummy literal is written."""
 
 
 def has_zero(type_: Type) -> bool:
-    """Whether zeros of the type need no more than its name: numbers of known shapes."""
+    """Whether `generic_zero` can make a value of the type: it holds numbers of known shapes only."""
     if isinstance(type_, StructType):
         return all(map(has_zero, type_.types))
     return isinstance(type_, TensorType) and type_.dtype.is_numeric and is_static(type_.shape)
 
 
 def can_stand_in(leaf: Type) -> bool:
-    """Whether something of a leaf's type can be made of nothing, for an operation that takes but does not read it."""
+    """Whether a dummy constant can stand in for an operand of the type that nothing reads."""
     if has_zero(leaf):
         return True
     return isinstance(leaf, TensorType) and is_static(leaf.shape) and math.prod(leaf.shape) <= MOST_WRITTEN
 
 
 def part_of(type_: Type, kept: Leaves) -> Type:
-    """The type that holds the kept leaves only.
+    """The type of the kept leaves only.
 
-    Elements of which nothing is kept are gone; what has one element left is that element; containers, which would
-    have elements missing, become plain structs.
+    Elements without kept leaves are dropped; a struct with one element left becomes that element; Python containers
+    become plain structs, since elements are missing.
     """
     if len(kept) == count(type_):
         return type_
@@ -144,7 +151,7 @@ def part_of(type_: Type, kept: Leaves) -> Type:
 
 
 def split(type_: StructType, kept: Leaves) -> list[tuple[str | None, Type, Leaves]]:
-    """The elements with their names, and what is kept of each."""
+    """Name, type and kept leaves of each element."""
     found, start = [], 0
     for name, element in type_.items():
         found.append((name, element, within(kept, start, element)))

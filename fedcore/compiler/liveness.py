@@ -7,7 +7,10 @@ operations backwards; around a fold and its merge it repeats until no leaf is ad
 """
 
 import functools
+import operator
 from collections.abc import Mapping
+
+import attrs
 
 from fedcore.compiler.leaf_sets import (
     NOTHING,
@@ -42,18 +45,18 @@ LEAFWISE = (
     "modulo",
     "where",
 )
-"""Operations that make each leaf of the leaves in the same place, and of operands that are a single leaf."""
+"""Operations that compute each leaf from the leaves at the same position, and from operands with one leaf."""
 
 Live = dict[str, Leaves]
-"""By the name of a binding or a parameter, the leaves that are needed; what is not named is not needed."""
+"""The needed leaves by the name of the binding or parameter; other names need none."""
 
 
 class _Needs:
-    """The needed leaves of each value, as they are found."""
+    """Sets of needed leaves by value, which grow during the analysis."""
 
     def __init__(self, types: Mapping[str, Type]):
         self.count = 0
-        """How many leaves are needed in sum."""
+        """The number of needed leaves of all values."""
         self._types = types
         self._found: dict[str, set[int]] = {}
         self._frozen: dict[str, Leaves] = {}
@@ -80,21 +83,41 @@ class _Needs:
         return {name: self.of(name) for name in self._found}
 
 
+@attrs.frozen(eq=False)
+class _Reads:
+    """Dependencies of the result of a graph.
+
+    Args:
+        masks: for each leaf of the result the bit mask of the argument tensors that it depends on.
+        leaf_of: for each argument tensor the position of its leaf in the parameter.
+    """
+
+    masks: list[int]
+    leaf_of: list[int]
+
+    def of(self, wanted: Leaves) -> Leaves:
+        """The leaves of the parameter that some leaves of the result depend on."""
+        from fedcore.graphs.graphdef.dependencies import positions
+
+        union = functools.reduce(operator.or_, (self.masks[i] for i in wanted), 0)
+        return frozenset(self.leaf_of[i] for i in positions(union))
+
+
 class Liveness:
-    """Follows needs from results back to parameters, leaf by leaf."""
+    """Backward analysis from results to parameters, leaf by leaf."""
 
     def __init__(self, module: Module):
         self.module = module
         self.symbols = module.symbols()
         self.effects = effectful_symbols(module)
-        self._reads: dict[str, list[Leaves]] = {}
+        self._reads: dict[str, _Reads] = {}
         self._known: dict[tuple[str, Leaves], Live] = {}
 
     def has_effect(self, op: Operation) -> bool:
         return any(isinstance(o, Symbol) and o.name in self.effects for o in op.operands)
 
     def of(self, function: Function, wanted: Leaves) -> Live:
-        """What is needed inside a function (a stage, or what a loop of one calls) for some leaves of its result."""
+        """The needed leaves inside a function, a stage or the body of a loop, for some leaves of its result."""
         key = (function.name, wanted)
         if key not in self._known:
             self._known[key] = self._of(function, wanted)
@@ -114,7 +137,7 @@ class Liveness:
         return needs.all()
 
     def needs(self, op: Operation, wanted: Leaves, types: dict[str, Type]) -> list[Leaves]:
-        """For each operand the leaves that some leaves of a local operation's result need; none for a symbol."""
+        """For each operand the leaves that a local operation needs for some leaves of its result; none for symbols."""
         given = [types[o.name] if isinstance(o, Ref) else None for o in op.operands]
         if op.kind == "struct":
             return [within(wanted, start_of(op.type, i), t) for i, t in enumerate(elements_of(op.type))]
@@ -137,7 +160,7 @@ class Liveness:
         reads = self._reads_of(callee)
         if reads is None:
             return whole
-        read = NOTHING.union(*(reads[i] for i in wanted))
+        read = reads.of(wanted)
         found, start = [], 0
         for type_ in given:
             solid = {i for i, leaf in enumerate(flat(type_)) if not can_stand_in(leaf)}
@@ -145,8 +168,8 @@ class Liveness:
             start += count(type_)
         return found
 
-    def _reads_of(self, graph: Graph) -> list[Leaves] | None:
-        """For each leaf of a graph's result the leaves of its parameter; None where all of them are needed."""
+    def _reads_of(self, graph: Graph) -> "_Reads | None":
+        """The dependencies of a graph's result; None if each leaf is taken to depend on the whole parameter."""
         if graph.digest not in self.module.blobs or graph.attributes.get("stateful") or graph.type.parameter is None:
             return None
         if contains(graph.type, lambda t: isinstance(t, SequenceType)):
@@ -154,16 +177,15 @@ class Liveness:
         if graph.name not in self._reads:
             from fedcore.graphs.graphdef.dependencies import dependencies_of
 
-            results, arguments = _tensor_positions(graph.type.result), _tensor_positions(graph.type.parameter)
-            leaf_of = {tensor: i for i, tensor in enumerate(arguments) if tensor is not None}
-            read = dependencies_of(self.module.blobs[graph.digest])
-            self._reads[graph.name] = [
-                NOTHING if tensor is None else frozenset(leaf_of[i] for i in read[tensor]) for tensor in results
-            ]
+            masks = dependencies_of(self.module.blobs[graph.digest])
+            self._reads[graph.name] = _Reads(
+                [0 if tensor is None else masks[tensor] for tensor in _tensor_positions(graph.type.result)],
+                [i for i, tensor in enumerate(_tensor_positions(graph.type.parameter)) if tensor is not None],
+            )
         return self._reads[graph.name]
 
     def _of_captures(self, name: str, given: list) -> list[Leaves]:
-        """What a function needs of what it captured; of the rest of its arguments it gets all."""
+        """The needed leaves of captured values; of its other arguments the function gets all leaves."""
         callee = self.symbols[name]
         if not isinstance(callee, Function) or len(given) > len(callee.parameters):
             return [everything(t) for t in given]
@@ -172,9 +194,9 @@ class Liveness:
     # The top level of a plan.
 
     def of_plan(self) -> Live:
-        """What is needed of each value at the top level for all that the plan returns.
+        """The needed leaves of each value at the top level for the result of the plan.
 
-        A partial needs what its own accumulation reads, so this goes round until nothing is added.
+        The accumulation of a partial reads the partial, so the analysis repeats until no leaf is added.
         """
         main = self.module.main
         types = main.types()

@@ -14,7 +14,18 @@ from fedcore.ir.active import active_builder
 from fedcore.ir.locations import user_location
 from fedcore.ir.module import STAGES, Parameter
 from fedcore.ir.values import is_placed
-from fedcore.types import FunctionType, StructType, Type, contains, explain, fits, member_of, strip_placement, to_type
+from fedcore.types import (
+    FunctionType,
+    StructType,
+    Type,
+    check_nesting,
+    contains,
+    explain,
+    fits,
+    member_of,
+    strip_placement,
+    to_type,
+)
 
 
 class Computation:
@@ -221,6 +232,7 @@ class PolymorphicComputation:
 
     def _for_arguments(self, given: list) -> Computation:
         try:
+            check_nesting(given)
             types = [to_type(_typed(a)) for a in given]
         except TypeMismatch as error:
             raise TypeMismatch(f"{self.__name__} cannot tell the type of its argument: {error}; declare it") from None

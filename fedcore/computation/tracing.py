@@ -114,7 +114,7 @@ def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Compu
         result = builder.value(result)
     module.release()
     builder.finish(name, result, location=function_location(fn))
-    return Computation(verify(module.build()), name)
+    return Computation(verify(module.build(), module.verified), name)
 
 
 def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Computation:

@@ -14,7 +14,7 @@ from fedcore.ir.locations import describe, function_location, user_location
 from fedcore.ir.module import Constant, Function, Operand, Operation, Parameter, Ref, Symbol
 from fedcore.ir.module_builder import ModuleBuilder
 from fedcore.ir.values import Value, is_placed
-from fedcore.types import DType, FunctionType, StructType, TensorType, Type, as_dtype
+from fedcore.types import DType, FunctionType, StructType, TensorType, Type, as_dtype, check_nesting
 from fedcore.types.python_values import as_array, holds
 
 # Converters of callables without `__fedcore_function__`, such as a tf.function, to function values:
@@ -174,7 +174,15 @@ class Builder:
 
         Args:
             like: type whose dtypes Python numbers take, if these dtypes hold them.
+        Raises:
+            InvalidValue: the containers nest too deep, or have too many parts.
         """
+        if isinstance(x, Value):
+            return x
+        check_nesting(x)
+        return self._value(x, like)
+
+    def _value(self, x, like: Type | None) -> Value:
         if isinstance(x, Value):
             return x
         if isinstance(x, dict):
@@ -186,12 +194,12 @@ class Builder:
         if isinstance(x, list | tuple):
             return self._container([(None, v) for v in x], list if isinstance(x, list) else None, like)
         if isinstance(like, StructType) and isinstance(x, int | float | complex):
-            return self.struct([(n, self.value(x, t)) for n, t in like.items()])
+            return self.struct([(n, self._value(x, t)) for n, t in like.items()])
         return self.constant(x, like if isinstance(like, TensorType) else None)
 
     def _container(self, pairs: list, container: type | None, like: Type | None) -> Value:
         likes = like.types if isinstance(like, StructType) and len(like) == len(pairs) else [None] * len(pairs)
-        return self.struct([(n, self.value(v, t)) for (n, v), t in zip(pairs, likes, strict=True)], container)
+        return self.struct([(n, self._value(v, t)) for (n, v), t in zip(pairs, likes, strict=True)], container)
 
     def struct(self, elements: Sequence[tuple[str | None, Value]], container: type | None = None) -> Value:
         from fedcore.ir.structural import struct_type

@@ -82,6 +82,17 @@ class Callee:
         return self if self.seed is None else self.at(self.seed.for_element(index))
 
 
+@attrs.frozen(eq=False)
+class _Body:
+    """A function of the module that draws nothing, as a function value."""
+
+    interpreter: "Interpreter"
+    function: Function
+
+    def __call__(self, *arguments):
+        return self.interpreter.run(self.function, *arguments)
+
+
 class Interpreter:
     """Runs functions of a module over values of any kind.
 
@@ -104,7 +115,7 @@ class Interpreter:
         node = self._symbols[name]
         if isinstance(node, Function):
             if name not in self._drawing:
-                return lambda *arguments: self.run(node, *arguments)
+                return _Body(self, node)
             return Callee(lambda seed, *arguments: self.run(node, *arguments, seed=seed), seed)
         if name not in self._graphs:
             self._graphs[name] = self._graph(node, self._module.blob(node.digest))
@@ -126,7 +137,7 @@ class Interpreter:
                     return result
                 stack[-1].known[frame.returns_to] = result
                 continue
-            callee = called_function(op, self._symbols)
+            callee, captured = self._callee(op, frame.known)
             if op.name in frame.equal:
                 frame.known[op.name] = frame.known[frame.equal[op.name]]
             elif callee is None:
@@ -135,8 +146,17 @@ class Interpreter:
             else:
                 _, given = self._operands(op, frame.known, frame.types, frame.seed)
                 at = None if frame.seed is None or callee.name not in self._drawing else frame.seed.at(op, 0)
-                stack.append(self._frame(callee, tuple(given[1:]), at, returns_to=op.name))
+                stack.append(self._frame(callee, (*captured, *given[1:]), at, returns_to=op.name))
             frame.types[op.name] = op.type
+
+    def _callee(self, op: Operation, known: dict) -> tuple[Function | None, tuple]:
+        """The function that an operation calls, by name or as a value, and the arguments that the value is bound to."""
+        if op.kind != "call" or isinstance(op.operands[0], Symbol):
+            return called_function(op, self._symbols), ()
+        value = known[op.operands[0].name]
+        captured = value.args if isinstance(value, functools.partial) else ()
+        body = value.func if isinstance(value, functools.partial) else value
+        return (body.function, captured) if isinstance(body, _Body) and body.interpreter is self else (None, ())
 
     def _frame(self, function: Function, arguments: tuple, seed: Seed | None, returns_to: str = "") -> "_Frame":
         arguments = spread(arguments, len(function.parameters)) if function.parameters else ()

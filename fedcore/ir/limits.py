@@ -9,8 +9,9 @@ MAX_BLOB_BYTES = 2**31 - 1  # what protobuf can hold
 MAX_BUNDLE_BYTES = 2**36
 MAX_STREAM_BYTES = 2**28  # of a pipe or another file whose size is unknown before it is read
 MAX_BLOBS = 100_000
-MAX_NESTING = 250  # brackets in brackets: types nest 200 deep at most
+MAX_NESTING = 150  # brackets in brackets: types nest 100 deep at most
 MAX_NAMES = 2_000_000  # occurrences of names of bindings and symbols in one text
+MAX_MARKS = 2_000_000  # of each kind (lines, commas, …), since a text is read word by word
 MAX_NAME = 10_000  # characters of a quoted name
 MAX_INLINED = 250_000  # operations of a program after inlining
 MAX_DIGITS = 400  # of one number: more than the longest float64 written without an exponent
@@ -19,7 +20,9 @@ MAX_PROBLEMS = 100  # in one `VerifyError`
 MAX_PROBLEM = 20_000  # characters of one of these problems
 MAX_CLIENTS_AT_ONCE = 65_536  # in a vectorised group, a block, or a call
 MAX_BITS = 2**62  # of one crossing
+MAX_WHY = 200  # characters of the reason why a stage is not vectorised
 
+_MARKS = {"lines": "\n", "commas": ",", "equals signs": "=", "comments": "//"}
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|//[^\n]*|->|[\[({<]|[\])}>]', re.DOTALL)
 
 
@@ -30,6 +33,9 @@ def check_text(text: str) -> None:
     names = text.count("%") + text.count("@")
     if names > MAX_NAMES:
         raise FedcoreError(f"the text has {names} names; at most {MAX_NAMES} are read")
+    for what, mark in _MARKS.items():
+        if text.count(mark) > MAX_MARKS:
+            raise FedcoreError(f"the text has {text.count(mark)} {what}; at most {MAX_MARKS} are read")
     if text.count("[") + text.count("(") + text.count("{") + text.count("<") <= MAX_NESTING:
         return
     depth = 0

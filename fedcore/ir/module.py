@@ -168,6 +168,28 @@ class Graph:
     attributes: Attributes = _attributes
 
 
+@attrs.frozen(eq=False)
+class Verified:
+    """Result of the verification of symbols.
+
+    Args:
+        types: the types of the symbols by name.
+        type_work: the number of parts of types that were compared.
+        declarations: the number of declared operations at that time; after another declaration it no longer holds.
+    """
+
+    types: Mapping[str, FunctionType]
+    type_work: int
+    declarations: int
+
+    def joined(self, other: "Verified") -> "Verified":
+        return Verified(
+            {**self.types, **other.types},
+            self.type_work + other.type_work,
+            min(self.declarations, other.declarations),
+        )
+
+
 @attrs.frozen
 class Module:
     """Functions and graphs; the last function is the main function.
@@ -203,6 +225,11 @@ class Module:
 
     def __getitem__(self, name: str) -> Function | Graph:
         return self.symbols()[name]
+
+    @property
+    def verified(self) -> "Verified | None":
+        """What `verify` found out; None if it did not check the module."""
+        return self._facts.get("verified")
 
     def symbols(self) -> Mapping[str, Function | Graph]:
         if self._symbols is None:

@@ -4,8 +4,33 @@ import re
 
 import attrs
 
-from fedcore.ir.module import Function, Graph, Module, Ref, Symbol
+from fedcore.ir.module import Function, Graph, Module, Ref, Symbol, Verified
 from fedcore.types import FunctionType
+
+
+@attrs.frozen(eq=False)
+class _Symbols:
+    """Symbols of a module without its main function.
+
+    Args:
+        nodes: the functions and graphs by name.
+        by_content: the names by content.
+        drawing: the names of symbols that draw random numbers.
+        are_unique: no two symbols have equal content, and a builder can give each symbol its name.
+    """
+
+    nodes: dict[str, Function | Graph]
+    by_content: dict[object, str]
+    drawing: frozenset[str]
+    are_unique: bool
+
+    @classmethod
+    def of(cls, module: Module) -> "_Symbols":
+        found: tuple[Function | Graph, ...] = (*module.graphs, *module.functions[:-1])
+        nodes = {node.name: node for node in found}
+        drawing = frozenset(name for name, node in nodes.items() if _draws(node))
+        by_content = {_content(node): name for name, node in nodes.items()}
+        return cls(nodes, by_content, drawing, len(by_content) == len(nodes) and all(map(_is_plain, nodes)))
 
 
 class ModuleBuilder:
@@ -16,8 +41,11 @@ class ModuleBuilder:
         self.graphs: list[Graph] = []
         self.functions: list[Function] = []
         self.blobs: dict[str, bytes] = {}
+        self.verified: Verified | None = None
+        self._nodes: dict[str, Function | Graph] = {}
         self._types: dict[str, FunctionType] = {}
         self._reserved: str | None = None
+        self._repeated: Function | Graph | None = None  # the last one that was added, if it equals an earlier one
         self._by_content: dict[object, str] = {}
         self._tried: dict[str, int] = {}  # highest number in use, by stem
         self._drawing: set[str] = set()
@@ -46,16 +74,25 @@ class ModuleBuilder:
         """Adds a function or graph unless an equal one is there; returns its unique name."""
         content = _content(node)
         if content in self._by_content:
+            self._repeated = node
             return self._by_content[content]
+        self._repeated = None
+        name = self._append(node)
+        self._by_content[content] = name
+        return name
+
+    def _append(self, node: Function | Graph) -> str:
         name = self.unique(node.name)
         self._types[name] = node.type
-        self._by_content[content] = name
         if _draws(node):
             self._drawing.add(name)
+        if node.name != name:
+            node = attrs.evolve(node, name=name)
+        self._nodes[name] = node
         if isinstance(node, Graph):
-            self.graphs.append(attrs.evolve(node, name=name))
+            self.graphs.append(node)
         else:
-            self.functions.append(attrs.evolve(node, name=name))
+            self.functions.append(node)
         return name
 
     def link(self, module: Module) -> str:
@@ -68,11 +105,54 @@ class ModuleBuilder:
         graph = _only_graph(module)
         if graph is not None:
             return self.add(graph)
+        if self._adopts(module):
+            return self._add_verified(module)
         for graph in module.graphs:
             renamed[graph.name] = self.add(graph)
         for function in module.functions:
             renamed[function.name] = self.add(rename_symbols(function, renamed))
         return renamed[module.main.name]
+
+    def _adopts(self, module: Module) -> bool:
+        """Adds the symbols of a verified module, except for main, if none of them needs another name.
+
+        Copies dicts and lists, so that computations that call one another thousands deep are traced in seconds.
+        """
+        verified = module.verified
+        if verified is None or module.stage != self.stage:
+            return False
+        nodes: tuple[Function | Graph, ...] = (*module.graphs, *module.functions[:-1])
+        if all(self._nodes.get(node.name) is node for node in nodes):
+            return True
+        symbols = module.fact("symbols without main", _Symbols.of)
+        if not (
+            symbols.are_unique
+            and self._reserved not in symbols.nodes
+            and self._nodes.keys().isdisjoint(symbols.nodes.keys())
+            and self._by_content.keys().isdisjoint(symbols.by_content.keys())
+        ):
+            return False
+        types = {**verified.types}
+        del types[module.main.name]
+        self.graphs += module.graphs
+        self.functions += module.functions[:-1]
+        self._nodes.update(symbols.nodes)
+        self._types.update(types)
+        self._by_content.update(symbols.by_content)
+        self._drawing |= symbols.drawing
+        self._note(attrs.evolve(verified, types=types))
+        return True
+
+    def _add_verified(self, module: Module) -> str:
+        """Adds the main function of a verified module whose other symbols have their names here."""
+        name = self.add(module.main)
+        assert module.verified is not None
+        type_ = module.verified.types[module.main.name]
+        self._note(Verified({name: type_}, 0, module.verified.declarations))
+        return name
+
+    def _note(self, verified: Verified) -> None:
+        self.verified = verified if self.verified is None else self.verified.joined(verified)
 
     def type_of(self, name: str) -> FunctionType:
         return self._types[name]
@@ -82,7 +162,23 @@ class ModuleBuilder:
         return name in self._drawing
 
     def build(self) -> Module:
-        return Module(self.stage, tuple(self.graphs), tuple(self.functions), self.blobs)
+        """The module whose main function is the one that was added last."""
+        if isinstance(self._repeated, Function):  # main equals a function that stands before others
+            self._append(self._repeated)
+            self._repeated = None
+        module = Module(self.stage, tuple(self.graphs), tuple(self.functions), self.blobs)
+        if self.stage == "traced" and self.functions:
+            module.fact("symbols without main", self._symbols)
+        return module
+
+    def _symbols(self, module: Module) -> _Symbols:
+        """As `_Symbols.of`, without computing contents again."""
+        name = module.main.name
+        nodes, by_content = self._nodes.copy(), self._by_content.copy()
+        del nodes[name]
+        if by_content[_content(module.main)] == name:
+            del by_content[_content(module.main)]
+        return _Symbols(nodes, by_content, frozenset(self._drawing - {name}), are_unique=True)
 
 
 def _content(node: Function | Graph) -> object:
@@ -93,6 +189,11 @@ def _content(node: Function | Graph) -> object:
     operations = node.operations if isinstance(node, Function) else ()
     values = [value for op in operations for value in op.attributes.values()]
     return tuple(map(_hash, values)), attrs.evolve(node, name="")
+
+
+def _is_plain(name: str) -> bool:
+    """Whether `unique` leaves the name as it is."""
+    return re.fullmatch(r"[A-Za-z0-9_]+", name) is not None
 
 
 def _hash(value: object) -> int:
@@ -123,6 +224,9 @@ def rename_symbols(function: Function, names: dict[str, str]) -> Function:
     def renamed(operand):
         return Symbol(names.get(operand.name, operand.name)) if isinstance(operand, Symbol) else operand
 
+    named = [function.result, *(o for op in function.operations for o in op.operands)]
+    if all(names.get(o.name, o.name) == o.name for o in named if isinstance(o, Symbol)):
+        return function
     operations = tuple(
         attrs.evolve(op, operands=tuple(map(renamed, op.operands)))
         if any(isinstance(o, Symbol) for o in op.operands)

@@ -69,7 +69,10 @@ def registered() -> dict[str, "Intrinsic"]:
 
 
 def declarations() -> int:
-    """Number of declarations of operations, lowerings and kernels so far. Compiled plans are stale when it grows."""
+    """Number of declarations of operations, lowerings, kernels and third parties' batching rules so far.
+
+    Compiled plans are stale when it grows.
+    """
     return len(_declared)
 
 

@@ -1,6 +1,6 @@
 """Names of values for people: in reports, and in the types of a plan."""
 
-from fedcore.ir.module import Function, Ref
+from fedcore.ir.module import Function, Operation, Ref
 from fedcore.types import FederatedType, StructType, Type
 
 
@@ -10,6 +10,7 @@ class ValueNames:
     def __init__(self, function: Function):
         self._made = {op.name: op for op in function.operations}
         self._types = function.types()
+        self._names: dict[str, str | None] = {p.name: p.name for p in function.parameters}
 
     def of(self, name: str) -> str | None:
         """Name of the parameter, struct element or called function that gives a value.
@@ -19,20 +20,45 @@ class ValueNames:
         Returns:
             None for a value that is computed from constants alone.
         """
-        while name in self._made:
+        way = []
+        while name not in self._names:
+            way.append(name)
             op = self._made[name]
-            if op.kind == "item":
-                struct = _struct(self._types[op.operands[0].name])
-                element = struct.names[op.attributes["index"]]
-                if element is not None:
-                    return element
-            if op.kind in ("call", "run"):
-                return op.operands[0].name
             operands = [o.name for o in op.operands if isinstance(o, Ref)]
-            if not operands:
-                return None
-            name = operands[0]
-        return name
+            own = self._own_name(op)
+            if own is not None or not operands:
+                self._names[name] = own
+            else:
+                name = operands[0]
+        found = self._names[name]
+        self._names.update(dict.fromkeys(way, found))
+        return found
+
+    def _own_name(self, op: Operation) -> str | None:
+        if op.kind == "item":
+            return _struct(self._types[op.operands[0].name]).names[op.attributes["index"]]
+        return op.operands[0].name if op.kind in ("call", "run") else None
+
+    def distinct(self, values: list[str], unnamed: str | None) -> dict[str, str | None]:
+        """Names of several values, numbered where they repeat, so that they can name the elements of a struct.
+
+        Args:
+            unnamed: name that is replaced by None.
+        """
+        found: dict[str, str | None] = {}
+        taken: dict[str, int] = {}  # with the last number that was tried
+        for value in values:
+            stem = self.of(value)
+            if stem is None or stem == unnamed:
+                found[value] = None
+                continue
+            name = stem
+            while name in taken:
+                taken[stem] += 1
+                name = f"{stem}_{taken[stem]}"
+            taken[name] = 0
+            found[value] = name
+        return found
 
 
 def _struct(type_: Type) -> StructType:

@@ -11,8 +11,9 @@ import attrs
 
 from fedcore.errors import FedcoreError, VerifyError, brief
 from fedcore.ir import limits
-from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operation, Ref, Symbol, Verified
 from fedcore.ir.operations import PLACED, PLAN, Intrinsic, lookup
+from fedcore.ir.registry import declarations
 from fedcore.ir.values import is_placed
 from fedcore.types import (
     CLIENTS,
@@ -35,7 +36,7 @@ from fedcore.types.placements import PlacementVariable
 from fedcore.types.types import MAX_PARTS
 
 _BOOKKEEPING = {"struct", "item"}  # allowed in main at every stage: they compute nothing
-_STRATEGIES = ("loop", "vectorised", "unrolled")
+_STRATEGIES = ("loop", "vectorised")
 _STAGES_OF = {"run": (SERVER,), "fold": (CLIENTS, CLIENTS), "merge": (CLIENTS,), "collect": (CLIENTS,)}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SALT = re.compile(r"[0-9]+(:[0-9]+)?(\.[0-9]+(:[0-9]+)?)*")
@@ -60,37 +61,53 @@ _KINDS = {
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),
     "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
+    "why": (
+        lambda x: isinstance(x, str) and 0 < len(x) <= limits.MAX_WHY and x.isprintable(),
+        f"a line of at most {limits.MAX_WHY} characters",
+    ),
     "width": (_whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"),
     "xla": (lambda x: type(x) is bool, "true or false"),
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
-_OF_STAGES = frozenset({"strategy", "width", "block", "call", "xla"})
+_OF_STAGES = frozenset({"strategy", "width", "block", "call", "xla", "why"})
 _OF_PLANS = frozenset({"program"})
 _OF_CROSSINGS = frozenset({"bits"})
 _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "seed"})
 
 
-def verify(module: Module) -> Module:
+def verify(module: Module, known: Verified | None = None) -> Module:
     """Returns the module if it is valid; else raises `VerifyError` with the first `MAX_PROBLEMS` problems.
 
     The size of the text and `MAX_TYPE_WORK` bound its time.
+
+    Args:
+        known: symbols of a traced module that come unchanged from verified modules; they are not verified again.
     """
-    found = itertools.islice(_Verifier(module).problems(), limits.MAX_PROBLEMS + 1)
+    if known is None or known.declarations != declarations():
+        known = Verified({}, 0, 0)
+    verifier = _Verifier(module, known)
+    found = itertools.islice(verifier.problems(), limits.MAX_PROBLEMS + 1)
     problems = [p if len(p) <= limits.MAX_PROBLEM else f"{p[: limits.MAX_PROBLEM]} …" for p in found]
     if len(problems) > limits.MAX_PROBLEMS:
         problems[limits.MAX_PROBLEMS :] = ["and more"]
     if problems:
         raise VerifyError("the module is not valid:\n" + "\n".join(f"  {p}" for p in problems))
+    module.fact("verified", lambda _: verifier.verified())
     return module
 
 
 class _Verifier:
-    def __init__(self, module: Module):
+    def __init__(self, module: Module, known: Verified):
         self.module = module
         self.nodes: dict[str, Function | Graph] = {}
-        self.types: dict[str, FunctionType | None] = {}  # None: duplicate parameters, so no type
+        self.types: dict[str, FunctionType | None] = {**known.types}  # None: duplicate parameters, so no type
+        self._known = known.types
         self._type_problems: dict[Type, str | None] = {}
-        self._type_work = 0
+        self._type_work = known.type_work
+
+    def verified(self) -> Verified:
+        """The result if there is no problem: then each symbol has a type."""
+        return Verified(cast(dict[str, FunctionType], self.types), self._type_work, declarations())
 
     def problems(self) -> Iterator[str]:
         if not self.module.functions:
@@ -99,7 +116,9 @@ class _Verifier:
             yield f"@{self.module.main.name}: the last function is the main function, but this is a stage"
         nodes: tuple[Graph | Function, ...] = (*self.module.graphs, *self.module.functions)
         for node in nodes:
-            if node.name in self.nodes:
+            if node.name in self._known:
+                continue
+            if node.name in self.types:
                 yield f"@{node.name} is defined twice"
             yield from self._graph(node) if isinstance(node, Graph) else self._function(node)
             self.nodes[node.name] = node

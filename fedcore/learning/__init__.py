@@ -1,4 +1,19 @@
-"""Federated learning, written in the language that users have."""
+"""Federated learning, written in the language that users have.
+
+The examples of this package use these names:
+    >>> import fedcore as fc, keras, numpy as np, tensorflow as tf
+    >>> def client(num_examples):
+    ...     x = np.arange(2 * num_examples, dtype=np.float32).reshape(num_examples, 2) / 10
+    ...     return fc.data.ClientDataset.from_columns((x, x.sum(1, keepdims=True))).batch(2)
+    >>> client_a, client_b = client(3), client(2)
+    >>> spec = client_a.element_spec
+    >>> def keras_model():
+    ...     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer='zeros')])
+    >>> def model_fn():
+    ...     return fc.learning.from_keras_model(keras_model(), keras.losses.MeanSquaredError(), spec)
+    >>> process = fc.learning.algorithms.build_fed_sgd(model_fn)
+    >>> state = process.initialize()
+"""
 
 import importlib
 

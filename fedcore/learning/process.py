@@ -18,11 +18,17 @@ from fedcore.templates import IterativeProcess
 class LearningAlgorithmState:
     """The state of a learning process: the model, what each part remembers, and what the next round draws from.
 
+    Types, for weights W: `<global_model_weights=W,distributor=…,client_work=…,aggregator=…,finalizer=…,round=int64,
+    seed=int64>`; a part without a state has <>.
+
     Args:
         global_model_weights: a `ModelWeights`.
         distributor, client_work, aggregator, finalizer: the state of that part of the algorithm.
         round: int64, how many rounds have been run.
         seed: int64; round r is called with `fold_in(seed, r)`, so a resumed run draws what an unbroken one would.
+    Example:
+        >>> state.round, state.distributor
+        (np.int64(0), ())
     """
 
     global_model_weights: ModelWeights
@@ -39,14 +45,29 @@ class LearningAlgorithmState:
         return self.global_model_weights
 
     def replace(self, **changes: Any) -> "LearningAlgorithmState":
-        """This state with some parts changed; `model` stands for `global_model_weights`."""
+        """This state with some parts changed; `model` stands for `global_model_weights`.
+
+        Raises:
+            TypeError: the state has no such part.
+        Example:
+            >>> state.replace(seed=np.int64(7)).seed
+            np.int64(7)
+        """
         if "model" in changes:
             changes["global_model_weights"] = changes.pop("model")
         return attrs.evolve(self, **changes)
 
 
 class LearningProcessOutput(NamedTuple):
-    """What `next` returns."""
+    """The result of `next`.
+
+    Types: `<state=State@SERVER,metrics=M@SERVER>`.
+
+    Example:
+        >>> after, metrics = process.next(state, [client_a, client_b])
+        >>> after.round
+        np.int64(1)
+    """
 
     state: object
     metrics: object
@@ -65,12 +86,20 @@ class _Next(Computation):
 class LearningProcess(IterativeProcess):
     """Federated learning as a process.
 
-    Types, for a state S and batches B:
+    Types, for a state S, batches B and metrics M:
         initialize  (-> S@SERVER)
         next        (<S@SERVER,{B*}@CLIENTS> -> <state=S@SERVER,metrics=M@SERVER>)
 
     Args:
+        initialize_fn, next_fn: computations of these types. Called from Python, `next` draws from the seed and the
+            round number of its state, so equal calls give equal results.
         hyperparameters: for parts of the state (client_work, finalizer) the names of the hyperparameters there.
+            Default: none.
+    Raises:
+        TypeMismatch: `next_fn` does not take what `initialize_fn` gives, or does not return it.
+    Example:
+        >>> same = fc.learning.LearningProcess(process.initialize, process.next)
+        >>> after, metrics = same.next(same.initialize(), [client_a, client_b])
     """
 
     def __init__(
@@ -88,11 +117,20 @@ class LearningProcess(IterativeProcess):
         return self._hyperparameters
 
     def get_model_weights(self, state: LearningAlgorithmState) -> ModelWeights:
-        """The global model's weights, to put into a Keras model with `assign_weights_to`."""
+        """The global model's weights.
+
+        Example:
+            >>> process.get_model_weights(state).assign_weights_to(keras_model())
+        """
         return state.global_model_weights
 
     def set_model_weights(self, state: LearningAlgorithmState, weights: ModelWeights) -> LearningAlgorithmState:
-        """The state with other weights of the global model."""
+        """The state with other weights of the global model.
+
+        Example:
+            >>> weights = fc.learning.ModelWeights.from_model(keras_model())
+            >>> state = process.set_model_weights(state, weights)
+        """
         return state.replace(global_model_weights=weights)
 
     def get_hparams(self, state: LearningAlgorithmState) -> dict[str, dict[str, Any]]:
@@ -100,7 +138,7 @@ class LearningProcess(IterativeProcess):
 
         Example:
             >>> process.get_hparams(state)
-            {'client_work': {'learning_rate': 0.1}, 'finalizer': {'learning_rate': 1.0}}
+            {'client_work': {}, 'finalizer': {'learning_rate': np.float32(0.1)}}
         """
         return {
             part: {name: getattr(state, part)[name] for name in names} for part, names in self._hyperparameters.items()
@@ -114,7 +152,7 @@ class LearningProcess(IterativeProcess):
         Raises:
             FedcoreError: the process has no such hyperparameter.
         Example:
-            >>> state = process.set_hparams(state, {'client_work': {'learning_rate': 0.01}})
+            >>> state = process.set_hparams(state, {'finalizer': {'learning_rate': 0.01}})
         """
         for part, given in hparams.items():
             known = self._hyperparameters.get(part, ())

@@ -1,3 +1,5 @@
+"""How much a client's change counts."""
+
 import enum
 from collections.abc import Callable
 from typing import TypeAlias
@@ -9,7 +11,14 @@ from fedcore.learning.models import PureModel
 
 
 class ClientWeighting(enum.Enum):
-    """How much a client's change counts: by its examples, or as much as every other's."""
+    """How much a client's change counts: by its examples, or as much as every other's.
+
+    Types: both give a client a weight of type float32, and 0 to one without examples.
+
+    Example:
+        >>> process = fc.learning.algorithms.build_weighted_fed_avg(
+        ...     model_fn, keras.optimizers.SGD(0.1), client_weighting=fc.learning.ClientWeighting.UNIFORM)
+    """
 
     NUM_EXAMPLES = 1
     UNIFORM = 2

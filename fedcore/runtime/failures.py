@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from fedcore.errors import ExecutionError, FedcoreError
+from fedcore.graphs.graphdef.operand_checks import size_message
 from fedcore.ir import Module
 
 _NAMES_OF_TENSORFLOW = re.compile(
@@ -20,6 +21,9 @@ _LABEL = re.compile(r"Received a label value of (-?\d+) which is outside the val
 def reason(error: Exception) -> str:
     """The message of an error, without TensorFlow's node names."""
     if isinstance(error, tf.errors.OpError):
+        size = size_message(error.message)
+        if size is not None:
+            return size
         return _LABEL.sub(_about_label, _NAMES_OF_TENSORFLOW.sub("", error.message))
     return str(error) if isinstance(error, FedcoreError) else f"{type(error).__name__}: {error}"
 

@@ -7,6 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import attrs
 import numpy as np
 
 import fedcore as fc
@@ -14,30 +15,35 @@ from fedcore import context
 from fedcore.compiler.inlining import with_parameters
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.graphs.stages.kernels import kernels
 from fedcore.ir import Intrinsic, Module, Value, lookup, parse_module
 from fedcore.ir.operations import LOCAL
 from fedcore.runtime import Report
 from fedcore.testing.generated import SPREADS, Call, Values, calls_of, wrong_types
 from fedcore.testing.laws import LawBroken, difference
-from fedcore.types import FederatedType, SequenceType, TensorType, Type, is_static, leaves, member_of
+from fedcore.types import FederatedType, SequenceType, TensorType, Type, contains, is_static, leaves, member_of
 
 CLIENTS = (0, 1, 2, 3, 7)
 
 
-def check_intrinsic(op: Intrinsic | str, cases: Iterable[tuple[Computation, Sequence]] | None = None) -> int:
+def check_intrinsic(
+    op: Intrinsic | str, cases: Iterable[tuple[Computation, Sequence]] | None = None, *, batched: bool = True
+) -> int:
     """Checks the laws of an intrinsic.
 
-    Laws: the documentation begins with a sentence and has an example that runs; a wrong argument is refused with both
-    types shown; a program with the intrinsic prints and parses; the meaning, the lowering and the local runtime give
-    equal results, for 0, 1, 2, 3 and 7 clients. A local intrinsic is also mapped over clients, which the local runtime
-    vectorises. Numbers are near 0, near a large number, and of several orders of magnitude. Sequences have up to 8
-    elements.
+    Laws: it has an implementation; the documentation begins with a sentence and has an example that runs; a wrong
+    argument is refused with both types shown; a program with the intrinsic prints and parses; the meaning, the lowering
+    and the local runtime give equal results, for 0, 1, 2, 3 and 7 clients. A local intrinsic is also mapped over
+    clients: over client values, and with each operand in turn shared by all clients. The local runtime must batch these
+    maps. Numbers are near 0, near a large number, and of several orders of magnitude. Sequences have up to 8 elements.
 
     Args:
         op: the intrinsic, or its name.
         cases: computations that use the intrinsic, each with its arguments. They are checked in addition to the calls
             that are generated from the signature. Generated calls set every attribute other than `placement` and
             `dtype` to 3.
+        batched: the clients of the generated maps must be batched. False accepts stages that run one client after the
+            other. Maps over strings always do.
     Returns:
         How many programs were run.
     Raises:
@@ -48,20 +54,60 @@ def check_intrinsic(op: Intrinsic | str, cases: Iterable[tuple[Computation, Sequ
     op = lookup(op) if isinstance(op, str) else op
     example = _documentation(op)
     calls = list(calls_of(op))
-    _example(op, example, calls)
-    for call in calls:
-        _refusals(op, call)
-    ran = 0
     runtime = fc.runtime.local(workers_per_device=1, default_num_clients=0)
     try:
-        for computation, inputs in itertools.chain(_generated(op, calls), cases or ()):
-            _check_program(op, computation.module, list(inputs), runtime)
-            ran += 1
+        _implementation(op, calls, runtime)
+        _example(op, example, calls)
+        for call in calls:
+            _refusals(op, call)
+        ran = 0
+        for program in itertools.chain(_generated(op, calls), (_Program(c, [list(i)]) for c, i in cases or ())):
+            for inputs in program.inputs:
+                _check_program(op, program.module, inputs, runtime)
+                ran += 1
+            if batched and program.batchable:
+                _check_batched(op, program.module, runtime)
     finally:
         runtime.close()
     if not ran:
         raise LawBroken(f"{op.name} is run", "no calls can be generated from its signature, so give cases")
     return ran
+
+
+# The implementation.
+
+
+def _implementation(op: Intrinsic, calls: list[Call], runtime: context.Runtime) -> None:
+    if op.lowered_by or op.staged_by or op.crosses or op.name in kernels:
+        return
+    problem = "it has no implementation"
+    if op.level == LOCAL:
+        reason = _why_not_on_tensors(op, calls, runtime)
+        if reason is None:
+            return
+        problem = f"its meaning does not run on tensors ({reason})"
+    raise LawBroken(
+        f"{op.name} has an implementation",
+        f"{problem}; give it one of\n"
+        f"@{op.name}.lowering: other operations\n"
+        f"@{op.name}.in_stage: local operations, for an operation that stays at its placement\n"
+        f"crosses=TO_CLIENTS or TO_SERVER: the communication, for an operation that crosses between placements\n"
+        f"@kernel({op.name!r}): TensorFlow, for level='local' (fedcore.graphs.stages.kernels)",
+    )
+
+
+def _why_not_on_tensors(op: Intrinsic, calls: list[Call], runtime: context.Runtime) -> str | None:
+    """The error of compiling a map of a local operation without a kernel; None if it compiles."""
+    for call in calls:
+        try:
+            module = _program_at_clients(op, call, call.types()).module
+        except TypeMismatch:
+            continue
+        try:
+            _plan(runtime, module)
+        except Exception as error:
+            return _shown(error).split("\n")[0]
+    return None
 
 
 # The documentation.
@@ -185,11 +231,16 @@ def _program(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
     return _traced(body, [*types.values(), FederatedType("int32", fc.CLIENTS)])
 
 
-def _program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
-    """A computation that maps the local intrinsic over client values of the types."""
+def _program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type], shared: str | None = None) -> Computation:
+    """A computation that maps the local intrinsic over client values of the types.
+
+    Args:
+        shared: the operand that is broadcast from the server.
+    """
 
     def body(values):
         *own, index = values
+        own = [fc.federated_broadcast(v) if v.type.placement == fc.SERVER else v for v in own]
 
         def of_client(*members):
             return _in_own_place(_called_on(op, call, types, members[:-1]), members[-1])
@@ -197,8 +248,8 @@ def _program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type]) -> Co
         results = fc.federated_map(with_parameters(of_client, len(own) + 1), (*own, index))
         return results if not _is_numeric(member_of(results.type)) else fc.federated_sum(results)
 
-    at_clients = [FederatedType(t, fc.CLIENTS) for t in types.values()]
-    return _traced(body, [*at_clients, FederatedType("int32", fc.CLIENTS)])
+    placed = [FederatedType(t, fc.SERVER if name == shared else fc.CLIENTS) for name, t in types.items()]
+    return _traced(body, [*placed, FederatedType("int32", fc.CLIENTS)])
 
 
 def _in_own_place(value: Value, index: Value):
@@ -232,25 +283,74 @@ def _called_on(op: Intrinsic, call: Call, types: dict[str, Type], values: Sequen
     return result
 
 
-def _generated(op: Intrinsic, calls: list[Call]) -> Iterator[tuple[Computation, list]]:
+@attrs.frozen
+class _Program:
+    """A program to check.
+
+    Args:
+        inputs: the lists of arguments to run it with.
+        batchable: it maps a local intrinsic over clients, and no operand or result prevents batching.
+    """
+
+    computation: Computation
+    inputs: list[list]
+    batchable: bool = False
+
+    @property
+    def module(self) -> Module:
+        return self.computation.module
+
+
+def _generated(op: Intrinsic, calls: list[Call]) -> Iterator[_Program]:
     for index, call in enumerate(calls):
         types = call.types()
         try:
-            programs = [(_program(op, call, types), _SIZES)]
+            computation = _program(op, call, types)
         except TypeMismatch:
             continue  # a rule that the signature does not express refuses these types
+        yield _Program(computation, _inputs(index, list(types), computation, _SIZES))
         if op.level == LOCAL:
-            programs.append((_program_at_clients(op, call, types), _SIZES_AT_CLIENTS))
-        for computation, sizes in programs:
-            parameters = [p.type for p in computation.module.main.parameters[:-1]]
-            for clients, spread in sizes:
-                values = Values(clients, [index, clients], spread)
-                inputs = [_neutral(name, values.value(t)) for name, t in zip(types, parameters, strict=True)]
-                yield computation, [*inputs, list(range(clients))]
+            for shared, sizes in ((None, _SIZES_AT_CLIENTS), *((name, _SIZES_SHARED) for name in _shareable(types))):
+                computation = _program_at_clients(op, call, types, shared)
+                yield _Program(
+                    computation,
+                    _inputs(index, list(types), computation, sizes),
+                    batchable=_is_summed(computation) and not any(contains(t, _is_string) for t in types.values()),
+                )
+
+
+def _inputs(index: int, names: list[str], computation: Computation, sizes: Sequence[tuple[int, str]]) -> list[list]:
+    """Arguments of a generated program, for each number of clients and spread."""
+    inputs = []
+    parameters = [p.type for p in computation.module.main.parameters[:-1]]
+    for clients, spread in sizes:
+        values = Values(clients, [index, clients], spread)
+        own = [_neutral(name, values.value(t)) for name, t in zip(names, parameters, strict=True)]
+        inputs.append([*own, list(range(clients))])
+    return inputs
+
+
+def _shareable(types: dict[str, Type]) -> list[str]:
+    """The operands that all clients can share while another operand differs between clients."""
+    return [name for name, type_ in types.items() if not contains(type_, _is_sequence)] if len(types) > 1 else []
+
+
+def _is_sequence(type_: Type) -> bool:
+    return isinstance(type_, SequenceType)
+
+
+def _is_string(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.dtype.name == "str"
+
+
+def _is_summed(computation: Computation) -> bool:
+    result = computation.module.main.result_type
+    return isinstance(result, FederatedType) and result.placement == fc.SERVER
 
 
 _SIDE_BY_SIDE = 3
 _SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in SPREADS)]
+_SIZES_SHARED = [(_SIDE_BY_SIDE, "mixed")]
 _SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in SPREADS[1:])]
 
 
@@ -291,6 +391,19 @@ def _check_program(op: Intrinsic, module: Module, inputs: list, runtime: context
         raise broken("the local runtime gives the meaning's result", found)
 
 
+def _check_batched(op: Intrinsic, module: Module, runtime: context.Runtime) -> None:
+    plan = _plan(runtime, module)
+    for stage in plan.functions:
+        reason = stage.attributes.get("why")
+        if reason is not None:
+            raise LawBroken(
+                f"{op.name}: its clients are batched",
+                f"they run one after the other (strategy=loop): {reason}\n"
+                "fix: write a batching rule, or call check_intrinsic with batched=False, which accepts this",
+                program=module,
+            )
+
+
 def _outcome(run: Callable, module: Module, inputs: list):
     """The result, or the exception that was raised."""
     try:
@@ -314,6 +427,11 @@ def _shown(outcome) -> str:
 
 def _reference(module: Module, inputs: list):
     return fc.runtime.reference().run(module, inputs, Report(seed=0))
+
+
+def _plan(runtime: context.Runtime, module: Module) -> Module:
+    with fc.use(runtime, pipeline="default"):
+        return context.plan_of(module)
 
 
 def _local(runtime: context.Runtime, module: Module, inputs: list):

@@ -5,6 +5,7 @@ from fedcore.types.convert import not_dense, to_type
 from fedcore.types.dtypes import DTYPES, DType, as_dtype
 from fedcore.types.fits import Mismatch, explain, fits, float_fix, mismatches
 from fedcore.types.kinds import KINDS
+from fedcore.types.nesting import check_nesting
 from fedcore.types.notation import parse_signature, parse_type
 from fedcore.types.placements import (
     CLIENTS,
@@ -66,6 +67,7 @@ __all__ = [
     "Type",
     "as_dtype",
     "as_shape",
+    "check_nesting",
     "container_class",
     "contains",
     "explain",

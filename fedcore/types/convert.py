@@ -11,6 +11,7 @@ import attrs
 from fedcore.errors import TypeMismatch, brief
 from fedcore.types.containers import register_container
 from fedcore.types.dtypes import find_dtype
+from fedcore.types.nesting import check_nesting
 from fedcore.types.notation import parse_type
 from fedcore.types.shapes import as_shape
 from fedcore.types.types import SequenceType, StructType, StructWithPythonType, TensorType, Type
@@ -34,7 +35,17 @@ def to_type(x) -> Type:
     Raises:
         TypeMismatch: x, or a part of it, is not one of these.
         ParseError: a text is not in the notation.
+        InvalidValue: the containers nest too deep, or have too many parts.
     """
+    if isinstance(x, Type):
+        return x
+    if isinstance(x, str):
+        return parse_type(x)
+    check_nesting(x)
+    return _to_type(x)
+
+
+def _to_type(x) -> Type:
     if isinstance(x, Type):
         return x
     if isinstance(x, str):
@@ -47,7 +58,7 @@ def to_type(x) -> Type:
     if isinstance(x, Mapping | list | tuple):
         return _from_collection(x)
     if hasattr(x, "element_spec") and not isinstance(x, type):
-        return SequenceType(to_type(x.element_spec))
+        return SequenceType(_to_type(x.element_spec))
     if hasattr(x, "shape") and hasattr(x, "dtype"):
         return _from_array(x)
     if attrs.has(type(x)):
@@ -72,17 +83,17 @@ def _from_collection(x) -> Type:
         unnamed = [key for key in x if not isinstance(key, str)]
         if unnamed:
             raise TypeMismatch(f"elements of a struct are named by str; the key {brief(unnamed[0])} is not one")
-        elements = [(key, to_type(value)) for key, value in x.items()]
+        elements = [(key, _to_type(value)) for key, value in x.items()]
         ordered = isinstance(x, collections.OrderedDict)
         return StructWithPythonType(elements, "OrderedDict") if ordered else StructType(elements)
     if hasattr(x, "_fields"):
         return _from_object(x, x._fields)
-    elements = [(None, to_type(value)) for value in x]
+    elements = [(None, _to_type(value)) for value in x]
     return StructWithPythonType(elements, "list") if isinstance(x, list) else StructType(elements)
 
 
 def _from_object(x, names) -> Type:
-    elements = [(name, to_type(getattr(x, name))) for name in names]
+    elements = [(name, _to_type(getattr(x, name))) for name in names]
     return StructWithPythonType(elements, register_container(type(x)))
 
 

@@ -15,8 +15,8 @@ from fedcore.types.dtypes import DType, as_dtype
 from fedcore.types.placements import Placement, PlacementVariable, placement
 from fedcore.types.shapes import Shape, as_shape, is_static
 
-MAX_DEPTH = 200
-"""Maximal nesting of a type, so that functions over types may recurse."""
+MAX_DEPTH = 100
+"""Maximal nesting of a type: functions over types recurse, also when Python's stack holds hundreds of frames."""
 
 MAX_PARTS = 100_000
 """Maximal number of parts of a type, repetitions included, since functions over types walk all of them."""

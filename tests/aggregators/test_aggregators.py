@@ -260,6 +260,10 @@ def test_an_unweighted_aggregator_as_a_weighted_one_ignores_the_weights():
         (lambda: agg.clipping_factory(1.0, agg.SumFactory), "the inner aggregator is a factory"),
         (lambda: agg.as_weighted_aggregator(3), "a factory of fc.aggregators is wanted, not 3"),
         (lambda: agg.SecureSumFactory(1.0).create(fc.to_type("complex64")), "adds real values"),
+        (
+            lambda: agg.UnweightedReservoirSamplingFactory(2).create(fc.to_type(("float32", [None]))),
+            r"unknown shapes cannot be stacked: float32\[\?\]",
+        ),
         (lambda: agg.add_measurements(agg.SumFactory()), "give client_measurement_fn"),
         (
             lambda: agg.add_measurements(agg.SumFactory(), lambda v: fc.federated_sum(v)).create(NUMBER),

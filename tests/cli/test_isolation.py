@@ -100,8 +100,8 @@ def test_a_child_that_is_killed_is_an_error_of_the_file(waiting):
     [
         ("fn @" + '"' + "x" * 100_000, "bad.fed:2:4: unexpected `@`"),
         (
-            f"fn @f(%x: int32{'*' * 199}) -> int32{'*' * 199} {{\n  return %x\n}}\n",
-            "bad.fed: types nest at most 200 deep",
+            f"fn @f(%x: int32{'*' * 99}) -> int32{'*' * 99} {{\n  return %x\n}}\n",
+            "bad.fed: types nest at most 100 deep",
         ),
         ("fn @f(%x: int32[" + "1," * 300 + "1]) -> int32 {\n  return %x\n}\n", "a tensor has at most 254 dimensions"),
     ],

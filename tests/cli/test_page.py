@@ -4,6 +4,8 @@ import copy
 import json
 import os
 import re
+import sys
+import time
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedcore.cli.page as pages
+from fedcore.cli import line_matcher, recording_schema
+from fedcore.cli.line_matcher import LineMatcher
 from fedcore.cli.page import page
 from fedcore.cli.page.markup import code_element, element, joined
 from fedcore.cli.recorded import read_recorded
@@ -318,3 +322,82 @@ def test_no_element_has_an_attribute_that_runs_code(name):
 def test_code_cannot_end_its_element():
     with pytest.raises(ValueError, match="could end the script element early"):
         code_element("script", "'</script>'")
+
+
+def recorded(tmp_path, *, call=None, module=None):
+    """A recording with changed fields."""
+    (tmp_path / "call-1.json").write_text(json.dumps(CALL | (call or {})))
+    (tmp_path / "module-1.json").write_text(json.dumps(MODULE | (module or {})))
+    return read_recorded(tmp_path)
+
+
+LONG = {
+    "a line of words": {"stages": [{"pass": "traced", "text": '@"' * 1_000_000, "seconds": 0.0}]},
+    "a line of spaces": {"stages": [{"pass": "traced", "text": " " * 1_000_000 + "x", "seconds": 0.0}]},
+    "equal lines": {
+        "stages": [
+            {"pass": "traced", "text": "a\nb\n" * 3_000, "seconds": 0.0},
+            {"pass": "cse", "text": "b\na\nc\n" * 3_000, "seconds": 0.0},
+        ]
+    },
+    "a long source": {
+        "stages": [{"pass": "traced", "text": '%0 = x() : y   loc("a.py":1)\n' * 3_000, "seconds": 0.0}],
+        "sources": {"a.py": "x\n" * 200_000},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_page_of_long_texts_is_made_in_seconds(tmp_path, kind):
+    began = time.process_time()
+    page(recorded(tmp_path, module=LONG[kind]))
+    assert time.process_time() - began < 5
+
+
+def test_a_page_lists_a_bounded_number_of_crossings_and_notes(tmp_path):
+    crossings = CALL["crossings"][:1] * 5_000
+    text = page(recorded(tmp_path, call={"crossings": crossings, "notes": ["slow"] * 5_000}))
+    assert "and 3500 more" in text
+    assert "and 4980 more" in text
+
+
+@pytest.mark.parametrize(
+    ("limit", "call", "says"),
+    [
+        ("MAX_TEXT", {"name": "x" * 2_000}, "name has 2000 characters; at most 1000 are read"),
+        ("MAX_ENTRIES", {"notes": ["x"] * 2_000}, "notes has 2000 entries; at most 1000 are read"),
+        ("MAX_ENTRIES", {"graph_calls": {f"{i}": 1 for i in range(2_000)}}, "graph_calls has 2000 entries"),
+    ],
+)
+def test_a_recording_over_a_limit_is_refused(tmp_path, monkeypatch, limit, call, says):
+    monkeypatch.setattr(recording_schema, limit, 1_000)
+    with pytest.raises(FedcoreError, match=says):
+        recorded(tmp_path, call=call)
+
+
+def test_a_computation_with_too_many_stages_is_refused(tmp_path):
+    stages = [{"pass": "traced", "text": None, "seconds": 0.0}] * 501
+    with pytest.raises(FedcoreError, match="stages has 501 entries; at most 500 are read"):
+        recorded(tmp_path, module={"stages": stages})
+
+
+def test_texts_and_sources_that_are_too_long_are_left_out_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["fedcore.cli.page.ir_view"], "_MAX_SHOWN", 100)
+    stages = [
+        {"pass": name, "text": f"fedcore 1 {name}\n" + "x\n" * 30, "seconds": 0.0} for name in ("traced", "lowered")
+    ]
+    sources = {"short.py": "short = 1", "long.py": "long = 1\n" * 100}
+    text = page(recorded(tmp_path, module={"stages": stages, "sources": sources}))
+    assert text.count("It is not shown") == 1
+    assert "short = 1" in text
+    assert "long = 1" not in text
+
+
+def test_equal_lines_are_found_in_order_or_at_both_ends(monkeypatch):
+    left, right = ["a", "x", "b", "y", "c"], ["a", "b", "c"]
+    same = [(m.a, m.b, m.size) for m in LineMatcher(left, right).get_matching_blocks()]
+    assert same == [(0, 0, 1), (2, 1, 1), (4, 2, 1), (5, 3, 0)]
+    monkeypatch.setattr(line_matcher, "MAX_PAIRS", 2)
+    same = [(m.a, m.b, m.size) for m in LineMatcher(left, right).get_matching_blocks()]
+    assert same == [(0, 0, 1), (4, 2, 1), (5, 3, 0)]
+    assert LineMatcher(left, left).get_opcodes() == [("equal", 0, 5, 0, 5)]

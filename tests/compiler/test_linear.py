@@ -1,6 +1,6 @@
 """Programs of 10,000 operations: everything is linear in them, and nothing nests on Python's stack.
 
-All but one test count and do not time: operations of a plan, nodes of a graph, calls of Python functions at two sizes.
+All but two tests count and do not time: operations of a plan, nodes of a graph, calls of Python functions at two sizes.
 What is not linear would need hours, gigabytes or a deeper stack than Python has at the larger sizes.
 """
 
@@ -14,9 +14,13 @@ import fedcore as fc
 from fedcore.compiler import DEFAULT_PIPELINE, compile_module, get_pass
 from fedcore.computation.computation import Computation
 from fedcore.errors import FedcoreError
+from fedcore.graphs.batched import batching_policy
+from fedcore.graphs.batched.batched_call import why_not_batchable
+from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.graphdef.allow_list import check_graphs
-from fedcore.ir import bundle, parse_module, verify
+from fedcore.ir import Function, Operation, Parameter, Ref, bundle, parse_module, verify
 from fedcore.ir.limits import MAX_INLINED
+from fedcore.types import TensorType
 
 MANY = 10_000
 
@@ -184,12 +188,78 @@ def rounds(n: int) -> Computation:
     return of_main("(%x: {int32}@CLIENTS, %s: int32@SERVER) -> int32@SERVER", lines, last, SUM)
 
 
+def added_up(n: int, kind: str) -> str:
+    """A function that adds up the elements of a struct, one by one."""
+    lines = ["  %s0 = item(%x) : int32 {index=0}"]
+    for i in range(1, n):
+        lines.append(f"  %i{i} = item(%x) : int32 {{index={i}}}")
+        lines.append(f"  %s{i} = generic_plus(%s{i - 1}, %i{i}) : int32")
+    body = "\n".join(lines)
+    return f"fn @add_up(%x: {kind}) -> int32 {{\n{body}\n  return %s{n - 1}\n}}\n\n"
+
+
+def struct_of_clients(n: int) -> Computation:
+    """The elements of a client's wide struct, added up, and the sum over the clients."""
+    kind = f"<{','.join(['int32'] * n)}>"
+    lines = ["%0 = federated_map(@add_up, %x) : {int32}@CLIENTS", "%1 = federated_sum(%0) : int32@SERVER"]
+    return of_main(f"(%x: {{{kind}}}@CLIENTS) -> int32@SERVER", lines, "1", added_up(n, kind))
+
+
+def sums_of_elements(n: int) -> Computation:
+    """Each element of a client's wide struct, summed over the clients."""
+    lines = []
+    for i in range(n):
+        lines.append(f"%i{i} = item(%x) : {{int32}}@CLIENTS {{index={i}}}")
+        lines.append(f"%s{i} = federated_sum(%i{i}) : int32@SERVER")
+    type_, packed = struct_of([f"s{i}" for i in range(n)], "int32@SERVER")
+    kind = f"<{','.join(['int32'] * n)}>"
+    return of_main(f"(%x: {{{kind}}}@CLIENTS) -> {type_}", [*lines, packed], "all")
+
+
+def wide_result(n: int) -> Computation:
+    """A wide struct that each client computes of one number, summed over the clients."""
+    lines = [f"  %s{i} = generic_plus(%{f's{i - 1}' if i else 'x'}, %x) : int32" for i in range(n)]
+    kind, packed = struct_of([f"s{i}" for i in range(n)], "int32")
+    body = "\n".join([*lines, f"  {packed}"])
+    function = f"fn @wide(%x: int32) -> {kind} {{\n{body}\n  return %all\n}}\n\n"
+    mapped = [f"%0 = federated_map(@wide, %x) : {{{kind}}}@CLIENTS", f"%1 = federated_sum(%0) : {kind}@SERVER"]
+    return of_main(f"(%x: {{int32}}@CLIENTS) -> {kind}@SERVER", mapped, "1", function)
+
+
+def prefix_sums(n: int) -> Computation:
+    """n server parameters; result i is the sum of the first i."""
+    taken = ", ".join(f"%p{i}: int32@SERVER" for i in range(n))
+    lines, last = [], "p0"
+    for i in range(1, n):
+        lines.append(f"%s{i} = struct(%{last}, %p{i}) : <int32@SERVER,int32@SERVER>")
+        lines.append(f"%z{i} = federated_zip(%s{i}) : <int32,int32>@SERVER")
+        lines.append(f"%m{i} = federated_map(@sum, %z{i}) : int32@SERVER")
+        last = f"m{i}"
+    type_, packed = struct_of([f"m{i}" for i in range(1, n)], "int32@SERVER")
+    return of_main(f"({taken}) -> {type_}", [*lines, packed], "all", SUM)
+
+
+@pytest.mark.parametrize(("runtime", "n"), [(fc.runtime.local, MANY // 50), (fc.runtime.reference, MANY // 2)])
+def test_a_client_struct_of_many_elements_runs(runtime, n):
+    with fc.use(runtime()):
+        assert struct_of_clients(n)([tuple(range(n))] * 2) == 2 * sum(range(n))
+
+
+@pytest.mark.parametrize("program", [struct_of_clients, wide_result])
+def test_wide_structs_are_partitioned(program):
+    plan = compile_module(program(MANY // 2).module, ",".join(TRACED))
+    assert [f.name for f in plan.functions][-1] == "main"
+
+
 PROGRAMS = {
     "many sums": many_sums,
     "equal sums": equal_sums,
     "wide struct": wide_struct,
     "parameters": parameters,
     "rounds": rounds,
+    "struct of clients": struct_of_clients,
+    "wide result": wide_result,
+    "prefix sums": prefix_sums,
     "server": lambda n: placed(n, "SERVER"),
     "clients": lambda n: placed(n, "CLIENTS"),
     "chain": lambda n: chain(n, "generic_plus(%{0}, %x)"),
@@ -242,7 +312,36 @@ def test_each_pass_works_in_proportion_to_the_operations(program):
 
 def test_the_default_pipeline_is_what_is_counted():
     passes = {name.partition("{")[0] for name in DEFAULT_PIPELINE.split(",")}
-    assert passes - set(TRACED) == {"fuse", "plan"}  # these two trace TensorFlow graphs
+    assert passes - set(TRACED) == set(GRAPH_PASSES)
+
+
+GRAPH_PASSES = ("fuse", "plan")
+
+
+@pytest.mark.parametrize("program", [struct_of_clients, sums_of_elements, wide_result, prefix_sums, rounds])
+def test_the_passes_that_trace_graphs_work_in_proportion_to_the_operations(program):
+    counts = {}
+    for n in (5, 10, 40):
+        module = compile_module(program(n).module, ",".join(TRACED))
+        for name in GRAPH_PASSES:
+            before, found = module, []
+            counts[name, n] = python_calls(lambda name=name, m=before, out=found: out.append(compile_module(m, name)))
+            (module,) = found
+    grown = {name: counts[name, 40] / counts[name, 10] for name in GRAPH_PASSES}
+    assert {name: ratio for name, ratio in grown.items() if ratio > 5} == {}
+
+
+def test_the_equal_graphs_of_many_stages_are_tested_for_batching_rules_once(monkeypatch):
+    tested = []
+
+    def why_not(graph, *arguments):
+        tested.append(graph.digest)
+        return why_not_batchable(graph, *arguments)
+
+    monkeypatch.setattr(batching_policy, "why_not_batchable", why_not)
+    plan = compile_module(rounds(10).module)
+    assert sum(op.kind == "fold" for op in plan.main.operations) == 10
+    assert len(tested) == 2  # one graph: for the clients' sums, and for their merge
 
 
 def cpu_s(work) -> float:
@@ -260,6 +359,22 @@ def test_a_graph_is_checked_in_time_linear_in_its_nodes():
     small, large = (chain(n, "generic_plus(%{0}, %x)").to_module("planned") for n in (500, 4000))
     assert nodes_of(large) > 4000
     assert cpu_s(lambda: check_graphs(large, trusted=False)) < 24 * cpu_s(lambda: check_graphs(small, trusted=False))
+
+
+def fold_of_numbers(n: int) -> Function:
+    """A stage that adds n numbers of a client to the partial."""
+    kind = TensorType("int32")
+    parameters_ = [Parameter("partial", kind), *(Parameter(f"p{i}", kind) for i in range(n))]
+    names = ["partial", *map(str, range(n))]
+    operations = [Operation(str(i), "generic_plus", (Ref(names[i]), Ref(f"p{i}")), kind) for i in range(n)]
+    return Function("clients", tuple(parameters_), tuple(operations), Ref(names[-1]), kind)
+
+
+def test_the_contributions_of_clients_are_found_in_time_linear_in_them():
+    """CPU time, as above: a search in a list calls no Python function."""
+    small, large = (fold_of_numbers(n) for n in (500, 4000))
+    assert len(split_stage(large)[2]) == 4000
+    assert cpu_s(lambda: split_stage(large)) < 24 * cpu_s(lambda: split_stage(small))
 
 
 WORK_ON_TEXT = {

@@ -7,6 +7,10 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore import context
 from fedcore.compiler import LOWERING, compile_module
+from fedcore.compiler.passes.plan import _in_text
+from fedcore.graphs.batched.batched_value import batching_rules
+from fedcore.ir import parse_module
+from fedcore.ir.limits import MAX_WHY
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 AT_SERVER = fc.FederatedType("float32", fc.SERVER)
@@ -132,7 +136,27 @@ def test_a_stage_without_a_rule_runs_client_by_client():
         return fc.federated_sum(fc.federated_map(noisy, values))
 
     (stage,) = [f for f in total.to_module("planned").functions if f.name == "clients"]
-    assert dict(stage.attributes) == {"strategy": "loop", "block": 1}
+    why = "If: clients may take different branches"
+    assert dict(stage.attributes) == {"strategy": "loop", "block": 1, "why": why}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("", "Mul: the operation has no rule"),
+        ("{vectorize=false}", "the option vectorize is false"),
+    ],
+)
+def test_the_text_of_a_plan_says_why_a_stage_loops(options, why, monkeypatch):
+    monkeypatch.delitem(batching_rules, "Mul")
+    plan = compile_module(weighted_sum.module, f"{LOWERING},partition,fuse,plan{options}")
+    assert f'{{strategy=loop, block=1, why="{why}"}}' in str(plan)
+    assert parse_module(str(plan)) == plan
+
+
+def test_a_reason_stands_in_the_text_as_one_bounded_line():
+    assert _in_text("a\n  b\u202e") == "a b?"
+    assert len(_in_text("x" * 1000)) == MAX_WHY
 
 
 def test_a_broadcast_costs_what_one_client_receives():

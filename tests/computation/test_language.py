@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import FedcoreError, TracingError, TypeMismatch
+from fedcore.errors import FedcoreError, InvalidValue, TracingError, TypeMismatch
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 INTS = fc.FederatedType("int32", fc.CLIENTS)
@@ -389,3 +389,27 @@ def test_a_sequence_of_sequences_is_no_argument():
     says = r"xs: the elements of a sequence are tensors and structs of them, not float32\*"
     with pytest.raises(TypeMismatch, match=says):
         one([[1.0]])
+
+
+# Values that nest.
+
+
+def nested(x, depth: int = 5000):
+    for _ in range(depth):
+        x = (x,)
+    return x
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda: fc.federated_computation(lambda x: nested(x), "int32"),
+        lambda: fc.federated_computation(lambda: fc.federated_value(nested(1), fc.SERVER)),
+        lambda: fc.tf_computation("int32")(lambda x: nested(x)),
+        lambda: fc.tf_computation(lambda x: x)(nested(1)),
+    ],
+    ids=["a result", "a constant", "a result of a graph", "an argument without a type"],
+)
+def test_values_that_nest_deeper_than_types_are_refused(trace):
+    with pytest.raises(InvalidValue, match="types nest at most 100 deep"):
+        trace()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from batched_by_client import run_batched, traced
 from elsewhere import module_of, with_graph
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2
@@ -11,10 +12,14 @@ import fedcore as fc
 from fedcore.computation.computation import Computation
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.allow_list import check_graphs
+from fedcore.graphs.graphdef.grappler import optimised_graph
+from fedcore.graphs.graphdef.operand_checks import SIZE_OPERANDS
 from fedcore.graphs.graphdef.operand_guards import guarded
+from fedcore.runtime.failures import reason
 
 OPEN = fc.TensorType("float32", None)
 RANKS = fc.TensorType("int32", None)
+LONG_RANKS = fc.TensorType("int64", None)
 
 
 def backprop_of_input(sizes, dy):
@@ -105,13 +110,14 @@ def folded(x):
     return tf.raw_ops.Size(input=tf.raw_ops.Fill(dims=dims, value=1.0)) + x
 
 
-def test_dims_that_the_optimiser_folds_are_an_error():
-    def enlarge(graph_def):
-        for node in graph_def.node:
-            if node.op == "Const" and node.attr["value"].tensor.tensor_shape.dim:
-                node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([2**31 - 1] * 4))
+def enlarged(graph_def):
+    for node in graph_def.node:
+        if node.op == "Const" and node.attr["value"].tensor.tensor_shape.dim:
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([2**31 - 1] * 4))
 
-    module = with_graph(module_of(folded), enlarge)
+
+def test_dims_that_the_optimiser_folds_are_an_error():
+    module = with_graph(module_of(folded), enlarged)
     check_graphs(module, trusted=False)
     with pytest.raises(FedcoreError):
         Computation(module)(1)
@@ -154,3 +160,117 @@ def test_a_call_in_a_file_sets_no_options_of_the_runtime(options, says):
     check_graphs(module_of(lambda x: inner(x)), trusted=False)
     with pytest.raises(FedcoreError, match=says):
         check_graphs(with_graph(module_of(lambda x: inner(x)), set_options), trusted=False)
+
+
+INT = fc.TensorType("int32")
+LONG = fc.TensorType("int64")
+ROWS = np.ones([4], np.float32)
+# A function of sizes, the sizes, their types, and the elements that it asks for. Shapes stay unknown until it runs.
+LARGE = {
+    "Fill": (lambda dims: tf.fill(dims, 1.0), np.array([2**20, 2**20], np.int32), RANKS, 2**40),
+    "BroadcastTo": (lambda dims: tf.broadcast_to(1.0, dims), np.array([2**20, 2**20], np.int32), RANKS, 2**40),
+    "Tile": (lambda dims: tf.tile(ROWS, dims), np.array([2**32], np.int64), LONG_RANKS, 2**34),
+    "Pad": (lambda dims: tf.pad(ROWS, dims), np.array([[0, 2**40]], np.int64), LONG_RANKS, 2**40 + 4),
+    "OneHot": (lambda n: tf.one_hot([1, 2, 3, 4, 5], n), np.int32(2**31 - 1), INT, 5 * (2**31 - 1)),
+    "Range": (lambda n: tf.range(n), np.int64(2**40), LONG, 2**40),
+    "LinSpace": (lambda n: tf.raw_ops.LinSpace(start=0.0, stop=1.0, num=n), np.int64(2**40), LONG, 2**40),
+    "UnsortedSegmentSum": (
+        lambda n: tf.math.unsorted_segment_sum(tf.ones([4, 8]), [0, 1, 2, 3], n),
+        np.int64(2**33),
+        LONG,
+        2**36,
+    ),
+    "SegmentSum": (lambda last: tf.math.segment_sum(ROWS, last), np.array([0, 1, 2, 2**40]), LONG_RANKS, 2**40),
+    "StatelessRandomUniformV2": (
+        lambda dims: tf.random.stateless_uniform(dims, [1, 2]),
+        np.array([2**20, 2**20], np.int32),
+        RANKS,
+        2**40,
+    ),
+    "ScatterNd": (
+        lambda dims: tf.scatter_nd(tf.constant([[0]], tf.int64), [1.0], dims),
+        np.array([2**40]),
+        LONG_RANKS,
+        2**40,
+    ),
+}
+
+
+@pytest.mark.parametrize("op", LARGE)
+def test_a_size_that_no_tensor_may_have_names_the_operation_and_both_sizes(op):
+    fn, sizes, type_, wanted = LARGE[op]
+    computation = fc.tf_computation(lambda given: tf.size(fn(given), tf.int64), type_)
+    says = (
+        rf"{op} asks for {wanted} elements; a tensor may have at most {2**33}\n  in the stage .*test_operand_guards.py"
+    )
+    with pytest.raises(FedcoreError, match=says):
+        computation(sizes)
+
+
+def test_a_list_of_tensors_may_not_be_too_large_either():
+    def listed(n):
+        return tf.raw_ops.TensorListLength(
+            input_handle=tf.raw_ops.TensorListReserve(
+                element_shape=tf.constant([], tf.int32), num_elements=n, element_dtype=tf.float32
+            )
+        )
+
+    count = fc.tf_computation(lambda n: listed(n * 2), tf.int32)
+    assert count(4) == 8
+    assert "TensorListReserve" in SIZE_OPERANDS
+
+
+def test_sizes_of_clients_side_by_side_are_bounded():
+    @fc.federated_computation(fc.FederatedType(LONG, fc.CLIENTS))
+    def counts(xs):
+        return fc.federated_sum(fc.federated_map(fc.tf_computation(lambda n: tf.size(tf.range(n)), LONG), xs))
+
+    assert counts([3, 4]) == 7
+    with pytest.raises(FedcoreError, match=f"client 1 failed: Range asks for {2**40} elements"):
+        counts([3, 2**40])
+
+
+def test_a_branch_that_clients_share_checks_its_operands():
+    def with_branch(x, which, n):
+        return x + tf.switch_case(which, [lambda: tf.size(tf.range(n * 2), tf.int64), lambda: tf.constant(0, tf.int64)])
+
+    def of_clients(n):
+        values = [np.array([1, 2, 3]), np.int32(0), np.int64(n)]
+        return run_batched(graph, values, per_client=[0])[0][0]
+
+    graph = traced(with_branch, (np.int64, ()), (np.int32, ()), (np.int64, ()))
+    np.testing.assert_array_equal(of_clients(5), [11, 12, 13])
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        of_clients(2**39)
+    assert reason(raised.value) == f"Range asks for {2**40} elements; a tensor may have at most {2**33}"
+
+
+@pytest.mark.parametrize("how", ["Add", "Sub", "Mul", "Div", "Max", "Min"])
+def test_a_table_without_rows_takes_no_indices(how):
+    def scattered(ids):
+        table = tf.Variable(tf.zeros([0]), shape=[None])
+        scatter = getattr(tf.raw_ops, f"ResourceScatter{how}")
+        with tf.control_dependencies(
+            [scatter(resource=table.handle, indices=ids, updates=tf.fill(tf.shape(ids), 2.0))]
+        ):
+            return tf.size(table)
+
+    computation = fc.tf_computation(scattered, RANKS)
+    assert computation(np.zeros([0], np.int32)) == 0
+    with pytest.raises(FedcoreError):
+        computation(np.zeros([4000], np.int32))
+
+
+def test_indices_of_a_table_with_rows_go_on():
+    def counted(ids):
+        table = tf.Variable(tf.zeros([3]))
+        table.scatter_add(tf.IndexedSlices(tf.ones(tf.shape(ids)), ids))
+        return table.read_value()
+
+    np.testing.assert_array_equal(fc.tf_computation(counted, RANKS)(np.array([0, 2, 2], np.int32)), [1, 0, 2])
+
+
+def test_the_optimiser_folds_nothing_whose_operands_need_checks():
+    module = with_graph(module_of(folded), enlarged)
+    data = module.blob(module.graphs[0].digest)
+    assert optimised_graph(module.graphs[0], data) is not None

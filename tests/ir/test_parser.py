@@ -62,9 +62,9 @@ def test_a_quoted_name_is_read_in_a_line_and_in_words(quoted):
             "a literal has a tensor type with known sizes, not int32[?]",
         ),
         (HEAD + "\x00", "unexpected"),
-        (with_attributes("a=" + "[" * 300 + "]" * 300), "brackets nest more than 250 deep"),
-        (HEAD + f"fn @main(%x: {'{' * 300}", "brackets nest more than 250 deep"),
-        (HEAD + BODY.replace("int32)", f"{'int32' + '*' * MAX_DEPTH})"), "types nest at most 200 deep"),
+        (with_attributes("a=" + "[" * 300 + "]" * 300), "brackets nest more than 150 deep"),
+        (HEAD + f"fn @main(%x: {'{' * 300}", "brackets nest more than 150 deep"),
+        (HEAD + BODY.replace("int32)", f"{'int32' + '*' * MAX_DEPTH})"), "types nest at most 100 deep"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_place(text, says):
@@ -86,7 +86,9 @@ def test_types_that_double_with_every_name_are_refused_at_once():
     assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize(("limit", "says"), [("MAX_TEXT_BYTES", "bytes"), ("MAX_NAMES", "names")])
+@pytest.mark.parametrize(
+    ("limit", "says"), [("MAX_TEXT_BYTES", "bytes"), ("MAX_NAMES", "names"), ("MAX_MARKS", "lines")]
+)
 def test_a_text_over_a_limit_is_not_parsed(monkeypatch, limit, says):
     monkeypatch.setattr(limits, limit, 2)
     with pytest.raises(FedcoreError, match=rf"the text has \d+ {says}; at most 2 are read"):

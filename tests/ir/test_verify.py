@@ -194,13 +194,20 @@ fn @main(%s: float32@SERVER, %xs: {float32}@CLIENTS) -> float32@SERVER {
 
 # What is written instead of a piece of FOLDING, and what the verifier says.
 CHANGES = {
-    "an unknown strategy": ("strategy=loop", "strategy=quick", "@work: the attribute strategy is one of loop, "),
+    "an unknown strategy": (
+        "strategy=loop",
+        "strategy=quick",
+        "@work: the attribute strategy is one of loop, vectorised, ",
+    ),
     "a strategy that is no word": ("strategy=loop", "strategy=[1, 2]", "@work: the attribute strategy is one of"),
     "a negative block": ("block=2", "block=-2", "the attribute block is a number of clients, 1 to 65536, not -2"),
     "an empty block": ("block=2", "block=0", "@work: the attribute block is"),
     "half a block": ("block=2", "block=0.5", "@work: the attribute block is"),
     "a block that is true": ("block=2", "block=true", "@work: the attribute block is"),
     "a width of one": ("block=2", "width=1", "@work: the attribute width is a number of clients, 2 to 65536"),
+    "a reason of two lines": ("block=2", r'why="a\nb"', "@work: the attribute why is a line of at most 200 characters"),
+    "a reason without an end": ("block=2", f'why="{"a" * 201}"', "@work: the attribute why is a line of at most 200"),
+    "a reason that is a number": ("block=2", "why=1", "@work: the attribute why is a line of at most 200 characters"),
     "xla that is a number": ("block=2", "xla=1", "@work: the attribute xla is true or false, not 1"),
     "an unknown attribute of a stage": ("block=2", "blocks=2", "@work: a stage has no attribute blocks"),
     "bits that are text": ("{bits=32}\n  %1", '{bits="32 bits"}\n  %1', "@main: %0: the attribute bits is a number"),

@@ -111,10 +111,11 @@ def test_the_reference_runtime_names_the_operation_and_the_line():
 def test_running_out_of_memory_at_the_server_is_tensorflows_own_error():
     @fc.tf_computation("int64")
     def huge(count):
-        return tf.reduce_sum(tf.fill([count, 1 << 20, 1 << 10], 1.0))
+        row = tf.fill([count], 1.0)
+        return tf.reduce_max(tf.maximum(row, row[:, None]))
 
     with pytest.raises(tf.errors.ResourceExhaustedError):
-        huge(1 << 9)
+        huge(1 << 21)
 
 
 def test_no_threads_are_too_few():

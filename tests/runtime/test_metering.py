@@ -108,18 +108,32 @@ def test_a_sequence_that_clients_send_is_measured_element_by_element():
 def test_the_names_say_which_tensor_it_is():
     @fc.federated_computation(FLAGS, fc.FederatedType({"a": "int32", "b": ("int8", (2,))}, fc.SERVER))
     def on(flags, limits):
-        pick = fc.tf_computation(
-            lambda f, x: {"n": tf.cast(f["on"], tf.int32) + x["a"], "b": x["b"] * tf.cast(f["on"], tf.int8)},
-            {"on": "bool", "levels": ("float16", (3,))},
-            {"a": "int32", "b": ("int8", (2,))},
-        )
+        @fc.tf_computation({"on": "bool", "levels": ("float16", (3,))}, {"a": "int32", "b": ("int8", (2,))})
+        def pick(f, x):
+            return {"n": tf.cast(f["on"], tf.int32) + x["a"], "b": x["b"] * tf.cast(f["on"], tf.int8)}
+
         return fc.federated_sum(fc.federated_map(pick, (flags, fc.federated_broadcast(limits))))
 
     on([{"on": True, "levels": [0.0, 1.0, 2.0]}], {"a": 1, "b": [1, 2]})
     report = context.last_report()
     assert [(c.tensor, c.bits) for c in report.crossings if c.kind == "broadcast"] == [("a", 32), ("b", 16)]
-    assert [(c.tensor.split(".")[-1], c.bits) for c in report.crossings if c.kind == "merge"] == [("n", 32), ("b", 16)]
+    assert [(c.tensor, c.bits) for c in report.crossings if c.kind == "merge"] == [("pick.n", 32), ("pick.b", 16)]
     assert (report.broadcast_bits, report.aggregate_bits) == (48, 48)
+
+
+def test_sums_of_one_work_have_the_names_of_its_results():
+    @fc.tf_computation("float32")
+    def train(x):
+        return {"update": tf.stack([x, -x]), "weight": x * x, "metrics": {"loss": x + 1.0}}
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+    def sums(xs):
+        out = fc.federated_map(train, xs)
+        weighted = fc.federated_map(lambda u, w: fc.generic_multiply(u, w), (out["update"], out["weight"]))
+        return fc.federated_sum(weighted), fc.federated_mean(out["weight"]), fc.federated_max(out["metrics"])
+
+    sums([1.0, 2.0])
+    assert [c.tensor for c in context.last_report().crossings] == ["update", "weight", "metrics.loss"]
 
 
 @fc.tf_computation(("int32", (None,)))

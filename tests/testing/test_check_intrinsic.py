@@ -13,7 +13,8 @@ OURS = sorted(n for n, op in registry.registered().items() if op.level in ("plac
 
 @pytest.mark.parametrize("name", [n for n in OURS if n not in ("generic_zero", "sequence_from_groups")])
 def test_an_intrinsic_of_ours_keeps_the_laws(name):
-    assert fc.testing.check_intrinsic(name) > 0
+    # A sequence is made outside of graphs, so clients that make one run one after the other.
+    assert fc.testing.check_intrinsic(name, batched=name != "sequence_from_rows") > 0
 
 
 def test_generic_zero_keeps_the_laws():
@@ -272,3 +273,106 @@ def test_a_kernel_that_crashes_is_shown_with_the_program(declared, monkeypatch):
     assert "squashed: the local runtime gives the meaning's result\n  the result is" in text
     assert "KeyError" in text
     assert "= squashed(" in text
+
+
+# Implementations, and batching.
+
+
+HOMES = ("@{}.lowering: ", "@{}.in_stage: ", "crosses=TO_CLIENTS or TO_SERVER: ", "@kernel('{}'): ")
+
+
+def test_a_placed_intrinsic_without_an_implementation_is_refused_with_all_homes(declared):
+    op = doubled_sum(None)
+    text = broken(op)
+    assert text.startswith("the law is broken: doubled_sum has an implementation\n  it has no implementation; give it")
+    assert all(home.format(op.name) in text for home in HOMES)
+
+
+def test_a_local_intrinsic_whose_meaning_needs_numpy_is_refused_with_all_homes(declared):
+    op = _close()
+    text = broken(op)
+    assert "its meaning does not run on tensors (NotImplementedError: Cannot convert a symbolic tf.Tensor" in text
+    assert all(home.format(op.name) in text for home in HOMES)
+
+
+def test_a_local_intrinsic_whose_meaning_runs_on_tensors_needs_no_kernel(declared):
+    @fc.intrinsic("(value: float32[4] -> float32[4])", level="local")
+    def opposite(value):
+        """Minus the value.
+
+        Example:
+            >>> minus = opposite(x)
+        """
+        return -value
+
+    assert fc.testing.check_intrinsic(opposite) > 0
+
+
+def _close():
+    @fc.intrinsic("(left: float32[4], right: float32[4] -> bool[4])", level="local")
+    def close(left, right):
+        """Whether numbers differ by at most 0.5.
+
+        Example:
+            >>> near = close(reading, centre)
+        """
+        return np.abs(left - right) <= np.float32(0.5)
+
+    return close
+
+
+@pytest.fixture
+def close(declared, monkeypatch):
+    """A local operation whose kernel has no batching rule."""
+    from fedcore.graphs.stages import kernels
+
+    def kernel(op, left, right):
+        return tf.raw_ops.ApproximateEqual(x=left, y=right, tolerance=0.5)
+
+    monkeypatch.setitem(kernels.kernels, "close", kernel)
+    return _close()
+
+
+def _as_if_both_were_of_clients(evaluation, node, left, right):
+    from fedcore.graphs.graphdef.parsed_graph import emit
+
+    return left.with_tensor(*emit(node.op, [evaluation.tensor(left), evaluation.tensor(right)], node.attributes))
+
+
+def test_a_missing_batching_rule_is_found(close):
+    text = broken(close)
+    assert text.startswith(
+        "the law is broken: close: its clients are batched\n"
+        "  they run one after the other (strategy=loop): "
+        "ApproximateEqual: the operation has no rule\n"
+        "  fix: write a batching rule, or call check_intrinsic with batched=False, which accepts this\n"
+    )
+    assert "{float32[4]}@CLIENTS" in text
+
+
+def test_a_loop_is_accepted_where_it_is_asked_for(close):
+    assert fc.testing.check_intrinsic(close, batched=False) > 0
+
+
+@pytest.mark.parametrize("shared", ["left", "right"])
+def test_a_batching_rule_that_fails_for_a_shared_operand_is_found(close, shared, monkeypatch):
+    from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
+
+    def rule(evaluation, node, left, right):
+        if not {"left": left, "right": right}[shared].batched:
+            raise NoBatchingRule(node.op, f"{shared} is shared")
+        left, right = (x.with_tensor(evaluation.with_client_axis(x)) for x in (left, right))
+        found = _as_if_both_were_of_clients(evaluation, node, left, right)
+        return type(found)(found.tensor, True)
+
+    monkeypatch.setitem(batching_rules, "ApproximateEqual", rule)
+    text = broken(close)
+    assert text.startswith("the law is broken: close: its clients are batched")
+    assert f"ApproximateEqual: {shared} is shared" in text
+
+
+def test_a_batching_rule_that_takes_each_operand_for_a_clients_own_is_found(close, monkeypatch):
+    from fedcore.graphs.batched.batched_value import batching_rules
+
+    monkeypatch.setitem(batching_rules, "ApproximateEqual", _as_if_both_were_of_clients)
+    assert "ApproximateEqual: Shapes must be equal rank" in broken(close)

@@ -12,7 +12,7 @@ from fedcore.cli.recording_schema import CallRecord
 
 _TABS = ("Overview", "IR", "Plan", "Bits", "Timeline", "Memory & threads")
 _DRAWN = 6  # number of timelines for each computation
-_LISTED = 20  # number of dropped clients that are listed for each call
+_LISTED = 20  # number of dropped clients, and of notes, that are listed for each call
 
 
 def page(recorded: Recorded) -> str:
@@ -131,7 +131,9 @@ def _call_row(call: CallRecord, index: int) -> Markup:
     ran = ", ".join(f"{n} {kind}" for kind, n in call.graph_calls.items() if n)
     compile_s = sum(s.seconds for s in call.spans if s.kind == "compile")
     error = element("p", call.error, class_="bad") if call.error else None
-    notes = [element("p", note, class_="note") for note in call.notes]
+    notes = [element("p", note, class_="note") for note in call.notes[:_LISTED]]
+    if len(call.notes) > _LISTED:
+        notes.append(element("p", f"and {len(call.notes) - _LISTED} more", class_="note"))
     return element(
         "tr",
         number(call.number),

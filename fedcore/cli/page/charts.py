@@ -10,6 +10,8 @@ from fedcore.cli.recording_schema import CallRecord, CrossingRecord, Span
 _WIDTH, _GUTTER = 960, 92
 _POINTS = 600
 _MAX_SPANS = 1500
+_MAX_WORKERS = 500
+_MAX_CROSSINGS = 1500
 _SHORTEST_S = 1e-9
 
 
@@ -49,7 +51,7 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
     if not last:
         return None
     rows = []
-    for (op, kind), found in itertools.groupby(last, lambda c: (c.op, c.kind)):
+    for (op, kind), found in itertools.groupby(last[:_MAX_CROSSINGS], lambda c: (c.op, c.kind)):
         tensors = list(found)
         largest = max((t.bits for t in tensors if t.bits), default=1)
         sign, way = ("↓", "down") if kind == "broadcast" else ("↑", "up")
@@ -72,6 +74,9 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
             )
     heads = element("tr", element("th"), element("th", "tensor"), element("th", "type"),
                     element("th", "bits", class_="num"), element("th"))  # fmt: skip
+    left = len(last) - _MAX_CROSSINGS
+    if left > 0:
+        rows.append(element("tr", element("td", f"and {left} more", colspan=5)))
     table = element("table", element("thead", heads), element("tbody", rows), class_="bits")
     title = element("h3", "Bits of the last call over all its clients, tensor by tensor")
     return joined(title, element("div", table, class_="scroll"))
@@ -84,7 +89,7 @@ def timeline(call: CallRecord, *, open_: bool) -> Markup:
     title = element("summary", f"call {call.number} · {seconds(call.seconds)} · {call.clients} clients")
     if not spans:
         return element("details", title, element("p", "Nothing ran on a device."))
-    workers = sorted({s.worker for s in spans}, key=lambda w: (w.startswith("fedcore-worker"), w))
+    workers = sorted({s.worker for s in spans}, key=lambda w: (w.startswith("fedcore-worker"), w))[:_MAX_WORKERS]
     rows = {w: i for i, w in enumerate(workers)}
     devices = {s.worker: s.device for s in spans if s.device is not None}
     left, scale = 210, (_WIDTH - 220) / total
@@ -95,7 +100,8 @@ def timeline(call: CallRecord, *, open_: bool) -> Markup:
         device = devices.get(worker, "").removeprefix("/device:")
         out.append(element("rect", class_="row", x=left, y=y, width=_WIDTH - 220, height=24, rx=3))
         out.append(element("text", worker, " ", element("tspan", device), class_="who", x=left - 10, y=y + 16))
-    out += [_span(s, left + s.start * scale, s.seconds * scale, 12 + rows[s.worker] * 30) for s in spans[:_MAX_SPANS]]
+    drawn = [s for s in spans if s.worker in rows][:_MAX_SPANS]
+    out += [_span(s, left + s.start * scale, s.seconds * scale, 12 + rows[s.worker] * 30) for s in drawn]
     for i in range(6):
         x = left + (_WIDTH - 220) * i / 5
         tick = seconds(total * i / 5) if i else "0"

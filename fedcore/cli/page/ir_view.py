@@ -1,16 +1,19 @@
 """The IR at each stage, and the changes of each pass side by side."""
 
-import difflib
+import itertools
 import json
 import re
 
+from fedcore.cli.line_matcher import LineMatcher
 from fedcore.cli.page.markup import Child, Markup, element, joined
 from fedcore.cli.page.units import seconds
 from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import StageRecord
 
 _CONTEXT = 3
-_LOCATION = re.compile(r'\s+loc\(("(?:\\.|[^"\\])*"):(\d{1,9})\)')
+_MAX_SHOWN = 8_000_000  # characters of all texts of a computation, or of all sources
+_MAX_COLOURED = 10_000  # characters of a line
+_LOCATION = re.compile(r'(?<!\s)\s+loc\(("(?:\\.|[^"\\])*"):(\d{1,9})\)')
 _TOKENS = re.compile(
     r"""(?P<digest>sha256:[0-9a-f]+)
 |(?P<symbol>@(?:"(?:\\.|[^"\\])*"|(?!CLIENTS\b|SERVER\b)\w+))
@@ -31,9 +34,14 @@ def ir_view(one: Computation) -> Markup:
     bodies = []
     last, total = "", sum(s.seconds for s in one.stages)
     ends = _last_of_each_form(one)
+    left = _MAX_SHOWN
     for i, stage in enumerate(one.stages):
         chips.append(_chip(i, stage))
         if stage.text is None:
+            continue
+        left -= len(stage.text)
+        if left < 0:
+            bodies.append(element("div", element("p", _TOO_LONG, class_="dim"), data_body=i, hidden=i > 0))
             continue
         content = _side_by_side(last, stage.text, one) if i else _whole(stage.text, one)
         whole = element("details", element("summary", "the whole module"), _whole(stage.text, one))
@@ -42,6 +50,9 @@ def ir_view(one: Computation) -> Markup:
     says = f"compiled in {seconds(total)}; a pass in grey changed nothing. Click a line's file to see it."
     passes = [[element("b", "→") if i else None, chip] for i, chip in enumerate(chips)]
     return joined(element("div", passes, class_="passes"), element("p", says, class_="dim"), bodies)
+
+
+_TOO_LONG = f"It is not shown: the texts have more than {_MAX_SHOWN} characters."
 
 
 def _chip(index: int, stage: StageRecord) -> Markup:
@@ -67,7 +78,7 @@ def _whole(text: str, one: Computation) -> Markup:
 def _side_by_side(before: str, after: str, one: Computation) -> Markup:
     left, right = before.rstrip("\n").split("\n"), after.rstrip("\n").split("\n")
     plain = [[_LOCATION.sub("", line) for line in lines] for lines in (left, right)]
-    matcher = difflib.SequenceMatcher(None, plain[0], plain[1], autojunk=False)
+    matcher = LineMatcher(plain[0], plain[1])
     rows = []
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag == "equal":
@@ -116,7 +127,7 @@ def _line(line: str, one: Computation) -> Markup:
     label = f"{name}:{number}"
     if name not in one.sources:
         return joined(body, element("span", label, class_="loc"))
-    source = one.sources[name].split("\n")
+    source = one.lines[name]
     shown = source[number - 1].strip() if 0 < number <= len(source) else ""
     return joined(body, element("a", label, class_="loc", href="#", data_file=name, data_line=number, title=shown))
 
@@ -131,6 +142,8 @@ def _unquoted(text: str) -> str | None:
 def _coloured(text: str) -> Markup:
     out: list[Child] = []
     at = 0
+    if len(text) > _MAX_COLOURED:
+        return joined(text)
     for token in _TOKENS.finditer(text):
         out.append(text[at : token.start()])
         if token.lastgroup == "digest":
@@ -144,7 +157,10 @@ def _coloured(text: str) -> Markup:
 def source_panes(recorded: Recorded) -> Markup:
     """The user's source files, each once; a click on a location opens its file."""
     sources = {name: text for one in recorded.computations for name, text in one.sources.items()}
-    return joined(_source(name, text) for name, text in sources.items())
+    sizes = itertools.accumulate(len(text) for text in sources.values())
+    return joined(
+        _source(name, text) for (name, text), size in zip(sources.items(), sizes, strict=True) if size <= _MAX_SHOWN
+    )
 
 
 def _source(name: str, text: str) -> Markup:

@@ -20,20 +20,26 @@ from fedcore.ir.module import Graph
 from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import call, item
+from fedcore.ir.value_names import ValueNames
 from fedcore.types import CLIENTS, FunctionType, SequenceType, StructType, Type, contains
 
-Levels = dict[str, tuple[bool, int]]
+GraphKeys = dict[str, tuple[bool, int]]
+"""By operation the key of its graph: whether it depends on the partial, and how many operations outside graphs precede
+it on the longest path."""
+
+Users = dict[str, list[Operation]]
+
 _CONSTANTS = ("literal", "generic_zero")
-_FREE = ("struct", "item", "literal", "generic_zero")  # not worth a graph of their own
+_FREE = ("struct", "item", *_CONSTANTS)  # a graph of these only is not made
 
 
 @compiler_pass("fuse")
 def fuse(module: Module, *, grappler: bool = False) -> Module:
-    """Makes one graph of each maximal run of work between two sequence operations of a stage.
+    """Merges each maximal run of operations between two sequence operations of a stage into one graph.
 
-    What depends on the partial stays apart from what a client computes alone, so that clients can be
-    vectorised and their fold kept in order. Equal work of a stage is done once; inputs that a graph does not need
-    are dropped. With `grappler`, TensorFlow's own optimiser then goes over the graphs, as the pass `grappler` does.
+    Operations that depend on the partial get a graph apart from those of a client alone, so that clients can be
+    vectorised while their fold keeps its order. Equal operations of a stage run once; a graph has no inputs that it
+    does not read. With `grappler`, the pass `grappler` then runs over the graphs.
     """
     if module.stage != "planned":
         return module
@@ -44,28 +50,27 @@ def fuse(module: Module, *, grappler: bool = False) -> Module:
     return optimised(fused) if grappler else fused
 
 
-def _runs(function: Function, levels: Levels) -> list[list[Operation]]:
-    """The runs of a function in the order in which they run; runs of mere bookkeeping are left out."""
-    users = _users(function)
+def _runs(function: Function, keys: GraphKeys, users: Users) -> list[list[Operation]]:
+    """The runs of a function in the order of execution, without runs of bookkeeping only."""
     runs: dict[tuple, list[Operation]] = {}
     for op in function.operations:
         if _in_graph(op) and not _pairs_kept(function, op):
-            runs.setdefault(levels[op.name], []).append(op)
+            runs.setdefault(keys[op.name], []).append(op)
     found = [runs[key] for key in sorted(runs)]
     return [_without_bookkeeping(function, run, users) for run in found if any(op.kind not in _FREE for op in run)]
 
 
-def _users(function: Function) -> dict[str, list[Operation]]:
-    """The operations that take each binding."""
-    users: dict[str, list[Operation]] = collections.defaultdict(list)
+def _users(function: Function) -> Users:
+    """The operations that take each binding as an operand."""
+    users: Users = collections.defaultdict(list)
     for op in function.operations:
         for name in dict.fromkeys(o.name for o in op.operands if isinstance(o, Ref)):
             users[name].append(op)
     return users
 
 
-def _without_bookkeeping(function: Function, run: list[Operation], users: dict) -> list[Operation]:
-    """A run whose work is one call already is that call, unless a graph of its own would take or return less."""
+def _without_bookkeeping(function: Function, run: list[Operation], users: Users) -> list[Operation]:
+    """The only call of a run instead of the run, unless a graph of the run would take or return less."""
     work = [op for op in run if op.kind not in _FREE]
     if len(work) != 1 or work[0].kind != "call":
         return run
@@ -73,11 +78,12 @@ def _without_bookkeeping(function: Function, run: list[Operation], users: dict) 
 
 
 def _takes_constants(run: list[Operation], call_: Operation) -> bool:
+    """Whether a constant of the run is among the operands of the call, perhaps inside structs."""
     made_by = {op.name: op for op in run}
     stack, seen = [call_], {call_.name}
     while stack:
         op = stack.pop()
-        if op.kind in ("literal", "generic_zero"):
+        if op.kind in _CONSTANTS:
             return True
         names = {o.name for o in op.operands if isinstance(o, Ref) and o.name in made_by}
         stack += [made_by[n] for n in names - seen]
@@ -85,8 +91,8 @@ def _takes_constants(run: list[Operation], call_: Operation) -> bool:
     return False
 
 
-def _returns_too_much(function: Function, call_: Operation, users: dict) -> bool:
-    """Whether all that is used of a call's result is some of its elements."""
+def _returns_too_much(function: Function, call_: Operation, users: Users) -> bool:
+    """Whether only some elements of the call's result are used."""
     mine = users.get(call_.name, [])
     if function.result == Ref(call_.name) or any(op.kind != "item" for op in mine):
         return False
@@ -102,7 +108,7 @@ def _is_per_element(op: Operation) -> bool:
 
 
 def _pairs_kept(function: Function, op: Operation) -> bool:
-    """Whether the operation puts the partial beside what the clients keep: what is kept meets no partial."""
+    """Whether the operation pairs the partial with the kept values, which no graph of the fold takes."""
     is_pair = isinstance(op.type, StructType) and op.type.names == ("partial", "kept")
     return function.result == Ref(op.name) and op.kind == "struct" and is_pair
 
@@ -111,27 +117,24 @@ def _is_sequence(type_: Type) -> bool:
     return isinstance(type_, SequenceType | FunctionType)
 
 
-def _levels(function: Function) -> Levels:
-    """For each operation: whether it depends on the partial, and how many steps outside graphs lie before it.
-
-    Operations of one level depend on each other inside one graph only.
-    """
-    levels = {p.name: (p.name == "partial" and i == 0, 0) for i, p in enumerate(function.parameters)}
+def _graph_keys(function: Function) -> GraphKeys:
+    """The keys of all operations and parameters. Operations with equal keys can be merged into one graph."""
+    keys = {p.name: (p.name == "partial" and i == 0, 0) for i, p in enumerate(function.parameters)}
     computed: set[str] = set()
     for op in function.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
-        dependent = any(levels[n][0] for n in names)
-        level = max((levels[n][1] for n in names), default=0)
+        dependent = any(keys[n][0] for n in names)
+        outside = max((keys[n][1] for n in names), default=0)
         if _in_graph(op):
             computed.add(op.name)
-        elif _is_per_element(op) or computed.intersection(names):
-            level += 1
-        levels[op.name] = (dependent, level)
-    return levels
+        elif _is_per_element(op) or not computed.isdisjoint(names):
+            outside += 1
+        keys[op.name] = (dependent, outside)
+    return keys
 
 
 def _units(function: Function, runs: list[list[Operation]]) -> list[list[Operation]]:
-    """The runs and the operations outside of them, each after what it needs."""
+    """The runs and the operations outside of them in topological order."""
     unit_of = {op.name: run for run in runs for op in run}
     for op in function.operations:
         unit_of.setdefault(op.name, [op])
@@ -143,8 +146,8 @@ def _units(function: Function, runs: list[list[Operation]]) -> list[list[Operati
     return [unit_of[name] for name in sorter.static_order()]
 
 
-def _leaves(function: Function, op: Operation, inside: set[str], users: dict) -> bool:
-    """Whether anything outside of its run takes the operation's result."""
+def _leaves(function: Function, op: Operation, inside: set[str], users: Users) -> bool:
+    """Whether the result of the operation is used outside of its run."""
     return function.result == Ref(op.name) or any(user.name not in inside for user in users.get(op.name, []))
 
 
@@ -153,9 +156,9 @@ def _is_fold_stage(function: Function) -> bool:
 
 
 def _opened(function: Function, run: list[Operation], wanted: set[str]) -> list[Operation]:
-    """The structs that a client hands to the fold: put together outside of the graph, so that each part shows.
+    """The structs of the client contribution, which are put together outside of the graph so that their parts show.
 
-    Their parts are added to the wanted operations.
+    Their operands are added to the wanted operations.
     """
     if not _is_fold_stage(function):
         return []
@@ -168,6 +171,11 @@ def _opened(function: Function, run: list[Operation], wanted: set[str]) -> list[
     return found[::-1]
 
 
+def _partial(function: Function) -> str | None:
+    """Name of the parameter of a fold's stage that holds the partial."""
+    return function.parameters[0].name if _is_fold_stage(function) else None
+
+
 class _Fusion:
     def __init__(self, module: Module):
         self.module = module
@@ -175,17 +183,17 @@ class _Fusion:
         self.target.blobs.update(module.blobs)
         self.names: dict[str, str] = {}
         types = module.main.types()
-        self.broadcasts: dict[str, int] = {}  # of each fold's stage
+        self.broadcasts: dict[str, int] = {}  # by stage of a fold the number of broadcasts among its operands
         for op in module.main.operations:
             if op.kind == "fold":
                 operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
                 self.broadcasts[op.operands[1].name] = split_operands(operands)
 
     def changes(self, function: Function) -> bool:
-        """Whether a run of the function is not one call of a graph as it should be."""
-        levels = _levels(function)
-        given = self._contributions(function, levels)
-        return not all(self._stays(run, given) for run in _runs(function, levels))
+        """Whether a run of the function becomes another graph."""
+        keys = _graph_keys(function)
+        given = self._contributions(function, keys)
+        return not all(self._stays(run, given) for run in _runs(function, keys, _users(function)))
 
     def run(self) -> Module:
         main = self.module.main
@@ -202,13 +210,13 @@ class _Fusion:
     def _function(self, function: Function) -> str:
         builder = Builder(self.target, locate=lambda: None)
         known = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
-        levels, users = _levels(function), _users(function)
-        given = self._contributions(function, levels)
-        runs = _runs(function, levels)
+        keys, users = _graph_keys(function), _users(function)
+        given = self._contributions(function, keys)
+        runs = _runs(function, keys, users)
         of_runs = {id(run) for run in runs}
         for unit in _units(function, runs):
             if id(unit) in of_runs:
-                dependent, _ = levels[unit[0].name]
+                dependent, _ = keys[unit[0].name]
                 self._fuse(builder, function, unit, known, users, given, dependent=dependent)
                 continue
             (op,) = unit
@@ -229,12 +237,12 @@ class _Fusion:
         function: Function,
         run: list[Operation],
         known: dict,
-        users: dict,
+        users: Users,
         given: Contributions,
         *,
         dependent: bool,
     ) -> None:
-        """Replaces a run by one call; binds what others need of it."""
+        """Replaces a run by one call; binds the results that are used outside of the run."""
         inside = {op.name for op in run}
         wanted = {op.name for op in run if _leaves(function, op, inside, users)}
         opened = _opened(function, run, wanted) if not dependent else []
@@ -244,7 +252,7 @@ class _Fusion:
             if op.kind not in _CONSTANTS:
                 outputs.append(op)
                 continue
-            with builder.at(op.location):  # a graph would return it as if it differed from client to client
+            with builder.at(op.location):  # as a result of a graph, a constant would count as a value of each client
                 known[op.name] = builder.append(op.kind, [], op.type, op.attributes)
         inputs = list(
             dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside)
@@ -258,7 +266,7 @@ class _Fusion:
         work = [op for op in run if op.kind not in _FREE]
         name = f"{function.name}_{'fold' if dependent else 'work'}"
         if len(work) == 1 and work[0].kind == "call":
-            name = work[0].operands[0].name  # that graph, without what is not needed of it
+            name = work[0].operands[0].name  # of the graph that becomes smaller
         types = {n: known[n].type for n in inputs}
         traced, used = self._trace(function, run, inputs, outputs, types)
         distinct = None
@@ -274,7 +282,7 @@ class _Fusion:
                 known[op.name] = builder.append("struct", [known[o.name] for o in op.operands], op.type, op.attributes)
 
     def _stays(self, run: list[Operation], given: Contributions) -> bool:
-        """Whether a run is one call of a graph that need not be made smaller."""
+        """Whether a run is one call of a graph that cannot be made smaller."""
         if len(run) > 1 or run[0].kind != "call":
             return False
         op, graph = run[0], self.module[run[0].operands[0].name]
@@ -288,10 +296,10 @@ class _Fusion:
         inputs = [(o.name, t) for o, t in zip(op.operands[1:], types, strict=True)]
         return distinct_results(self.module.blob(graph.digest), inputs, [(op.name, op.type)], given) is None
 
-    def _contributions(self, function: Function, levels: Levels) -> Contributions:
+    def _contributions(self, function: Function, keys: GraphKeys) -> Contributions:
         if function.name not in self.broadcasts:
             return Contributions()
-        dependent = {name for name, (depends, _) in levels.items() if depends}
+        dependent = {name for name, (depends, _) in keys.items() if depends}
         return contributions(function, dependent, self.broadcasts[function.name])
 
     def _call(
@@ -309,7 +317,7 @@ class _Fusion:
     def _call_distinct(
         self, builder: Builder, name: str, function: Function, run: list[Operation], inputs, outputs, known, distinct
     ) -> None:
-        """Calls a graph of the leaves that have to be computed; puts the outputs together outside of it."""
+        """Calls a graph that returns only the leaves that have to be computed; puts the outputs together outside."""
         steps = part_operations(outputs, distinct.computed)
         computed = [part[-1] for part in steps]
         if computed:
@@ -322,7 +330,7 @@ class _Fusion:
                 known[op.name] = assembled(builder, source, op.type, known, results)
 
     def _trace(self, function, run, inputs, outputs, types) -> tuple:
-        """The graph of a run, and the inputs that it needs."""
+        """The graph of a run, and the inputs that it reads."""
         from fedcore.graphs.stages.fusing import trace_operations
 
         local = attrs.evolve(
@@ -331,4 +339,6 @@ class _Fusion:
             operations=tuple(run),
             placement=None,
         )
-        return trace_operations(self.module, local, inputs, [op.name for op in outputs])
+        whole = attrs.evolve(function, operations=(*function.operations, *run))
+        elements = ValueNames(whole).distinct([op.name for op in outputs], unnamed=_partial(function))
+        return trace_operations(self.module, local, inputs, elements)

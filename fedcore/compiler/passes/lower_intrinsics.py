@@ -3,6 +3,7 @@ import attrs
 from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.inline import inline
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.steps import Steps
 from fedcore.errors import FedcoreError
 from fedcore.ir import Builder, Module, ModuleBuilder, Operation
 from fedcore.ir.operations import lookup
@@ -24,16 +25,18 @@ def lower_intrinsics(module: Module) -> Module:
 
 
 class _Lowering(Inliner):
-    def _operation(self, builder: Builder, op: Operation, values: list):
+    def _operation(self, builder: Builder, op: Operation, values: list) -> Steps:
         declared = lookup(op.kind)
         if declared.lowered_by is None:
-            return super()._operation(builder, op, values)
+            return (yield super()._operation(builder, op, values))
         attributes = dict(op.attributes)
         salt = attributes.pop("salt", None)
+        operands = []
+        for value in values:
+            operands.append((yield self._materialized(builder, value)))
         with builder, builder.lowering(op):
-            values = [self.materialized(builder, value) for value in values]
             builder.salted = None if salt is None else f"{salt}."
-            result = builder.value(declared.lowered_by(*values, **attributes))
+            result = builder.value(declared.lowered_by(*operands, **attributes))
             builder.salted = None
         if not fits(result.type, op.type):
             raise FedcoreError(f"the lowering of {op.kind} gives {result.type}, but its signature says {op.type}")

@@ -34,8 +34,8 @@ from fedcore.types import (
 def partition(module: Module) -> Module:
     """Cuts the program into the fewest stages: local work between what crosses.
 
-    A value's level is the number of crossings on the longest path to it, so every placement runs once a level
-    and no program needs fewer. An aggregation's accumulation joins the client stage that makes its value.
+    The values of one crossing depth, the number of crossings on the longest path to a value, form one stage, so no
+    program needs fewer stages. The accumulation of an aggregation joins the client stage that computes its value.
     """
     if module.stage == "planned":
         return module
@@ -76,11 +76,11 @@ class _Partition:
         self.only_returned = self._only_returned()
         for parameter, tree in zip(module.main.parameters, self.flow.parameters, strict=True):
             self._bind(self.main.parameter(parameter.name, parameter.type), tree)
-        for level in self.flow.levels():
-            if level % 2:
-                self._client_stage(level, self.flow.at_level(level))
+        for depth in self.flow.depths():
+            if depth % 2:
+                self._client_stage(depth, self.flow.at_depth(depth))
             else:
-                self._server_stage(level, self.flow.at_level(level))
+                self._server_stage(depth, self.flow.at_depth(depth))
         self._place_equal()
         self.returned_equal = {n: self._all_equal(n) for n in self._returned(all_equal=True)}
         self._draw_returned()
@@ -168,9 +168,9 @@ class _Partition:
 
     # The server.
 
-    def _server_stage(self, level: int, nodes: list[Node]) -> None:
-        work = [n for n in nodes if not n.is_constant or self._leaves_server(n, level)]
-        wanted = [n for n in work if self._leaves_server(n, level)]
+    def _server_stage(self, depth: int, nodes: list[Node]) -> None:
+        work = [n for n in nodes if not n.is_constant or self._leaves_server(n, depth)]
+        wanted = [n for n in work if self._leaves_server(n, depth)]
         if not wanted:
             return
         local = _Local(self, AT_SERVER)
@@ -186,24 +186,24 @@ class _Partition:
                 local.node(node)
         self._finish(local, "server", SERVER, wanted, run)
 
-    def _leaves_server(self, node: Node, level: int) -> bool:
-        """Whether anything outside the server stage of its level needs the node."""
+    def _leaves_server(self, node: Node, depth: int) -> bool:
+        """Whether anything outside the server stage of its depth needs the node."""
         if node in self.flow.in_result:
             return True
-        return any(u.level > level and not node.is_constant for u in self.flow.users(node))
+        return any(u.depth > depth and not node.is_constant for u in self.flow.users(node))
 
     # The clients.
 
-    def _client_stage(self, level: int, nodes: list[Node]) -> None:
+    def _client_stage(self, depth: int, nodes: list[Node]) -> None:
         for node in nodes:
             if node.is_sent:
                 with self.main, self.main.at(node.operation.location):
                     self.placed[node] = broadcast.emit([self._at_server(node)])
-        reported = self.flow.at_level(level + 1)
+        reported = self.flow.at_depth(depth + 1)
         aggregations = [_Aggregation.of(n) for n in reported if n.is_aggregation]
         here = [n for n in nodes if n not in self.placed and n not in self.only_returned]
-        work = [n for n in here if not n.is_constant or self._is_kept(n, level)]
-        kept = [n for n in work if self._is_kept(n, level)]
+        work = [n for n in here if not n.is_constant or self._is_kept(n, depth)]
+        kept = [n for n in work if self._is_kept(n, depth)]
         if not aggregations and not kept:
             return
         local = _Local(self, AT_CLIENTS)
@@ -232,12 +232,12 @@ class _Partition:
             raise FedcoreError(f"{op.kind} ({op.location}): zip the values before they are sent")
         return self.placed[source]
 
-    def _is_kept(self, node: Node, level: int) -> bool:
+    def _is_kept(self, node: Node, depth: int) -> bool:
         if node in self.kept_returned:
             return True
         if node.is_constant:
             return False
-        return any(u.level > level + 1 or (u.level > level and u.where == AT_CLIENTS) for u in self.flow.users(node))
+        return any(u.depth > depth + 1 or (u.depth > depth and u.where == AT_CLIENTS) for u in self.flow.users(node))
 
     def _finish_fold(self, local: "_Local", before: Value, aggregations: list[_Aggregation], kept: list[Node]) -> None:
         line = _last_line([a.node for a in aggregations])
@@ -340,7 +340,7 @@ def _inlined(
 
 
 class _Local:
-    """One stage in the making: nodes of its level as local operations, everything else as a parameter."""
+    """One stage in the making: nodes of its crossing depth as local operations, everything else as a parameter."""
 
     def __init__(self, owner: _Partition, where: str):
         self.owner = owner

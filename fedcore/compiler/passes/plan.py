@@ -5,9 +5,10 @@ import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, shortened
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
+from fedcore.ir.limits import MAX_WHY
 from fedcore.types import TensorType, Type, leaves, member_of
 
 if TYPE_CHECKING:
@@ -16,17 +17,17 @@ if TYPE_CHECKING:
 
 @compiler_pass("plan")
 def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto", xla: str = "auto") -> Module:
-    """Writes down how each client stage runs and what each crossing costs, by shape rules only.
+    """Writes the strategy of each client stage and the size of each crossing into the plan, by shape rules only.
 
-    Strategy `vectorised`: clients are stacked, `width` of them side by side and `call` of them in one graph call; a
-    block of 8 folds in order. It is taken where every graph of the stage has rules for it. Strategy `loop`: one
-    client a call, which loops over its tensors; the workers are the parallelism.
+    Strategy `vectorised`: a graph call computes `call` clients in groups of `width`, batched along the client axis;
+    the fold runs in blocks of 8. It needs batching rules for all operations of the stage. Strategy `loop`: a graph
+    call computes one client; `why` holds the reason. The workers run such calls in parallel.
 
     Args:
-        vectorize: `auto`, `false`, or the width; stages without rules for it loop all the same.
+        vectorize: `auto`, `false`, or the width. Stages without batching rules loop for every width.
         block_size: `auto`, or the clients of a block.
-        xla: `true` has XLA compile the stages all graphs of which may be; `auto` and `false` nothing, since on CPUs it
-            gained nothing.
+        xla: `true` compiles with XLA each stage whose graphs all allow it; `auto` and `false` compile none, since XLA
+            was no faster on CPUs.
     """
     if xla not in ("auto", "true", "false"):
         raise FedcoreError(f"the option xla of plan is auto, true or false, not {xla!r}")
@@ -55,7 +56,7 @@ def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto", x
 
 
 BLOCK = 8
-"""Clients of a block where they are stacked; it fixes the order of the sums, and so the bits."""
+"""Clients of a block of a vectorised stage; it fixes the order of the sums, and so the bits."""
 
 
 def _number(option: str, given: str, least: int, *words: str) -> int | None:
@@ -76,10 +77,10 @@ def _joins(module: Module) -> dict[str, Operation]:
 def _strategy(
     module: Module, op: Operation, join: Operation | None, width: int | None, block: int | None, *, xla: bool
 ) -> dict[str, object]:
-    found = None if width == 0 else _batching(module, op, join, width, block)
+    found = _batching(module, op, join, width, block)
     compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
-    if found is None or isinstance(found, str):
-        return {"strategy": "loop", "block": block or 1, **compiled}
+    if isinstance(found, str):
+        return {"strategy": "loop", "block": block or 1, **compiled, "why": _in_text(found)}
     return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call, **compiled}
 
 
@@ -92,15 +93,18 @@ def _is_for_xla(module: Module, op: Operation) -> bool:
     return bool(graphs) and all(can_compile(g, module.blob(g.digest)) for g in graphs)
 
 
-def why_not_batched(module: Module, op: Operation) -> str | None:
-    """Why the clients of a fold or a collect are not stacked; None where they can be."""
-    found = _batching(module, op, _joins(module).get(op.name), None, None)
-    return found if isinstance(found, str) else None
+def _in_text(reason: str) -> str:
+    """A reason as one line of bounded length, which every text can hold."""
+    line = " ".join(reason.split())
+    return shortened("".join(c if c.isprintable() else "?" for c in line), MAX_WHY)
 
 
 def _batching(
     module: Module, op: Operation, join: Operation | None, width: int | None, block: int | None
 ) -> "BatchingPolicy | str":
+    """The batching policy of a fold or a collect, or the reason why its clients run one after another."""
+    if width == 0:
+        return "the option vectorize is false"
     if op.kind != "fold" or op.attributes.get("keeps") or join is None:
         return "values of single clients are kept"
     if not leaves(member_of(op.type)):
@@ -114,7 +118,7 @@ def _batching(
 
     zero, stage = (o.name for o in op.operands[:2])
     found = batching_policy(module, zero, stage, join.operands[0].name, broadcasts, block or BLOCK, width)
-    return found if isinstance(found, BatchingPolicy) else str(found)
+    return found if isinstance(found, BatchingPolicy) else f"{found.op}: {found.why}"
 
 
 def _types_of_main(module: Module) -> dict[str, Type]:

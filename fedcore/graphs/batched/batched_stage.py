@@ -72,7 +72,7 @@ def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list
     dependent = {stage.parameters[0].name}
     client_operations: list[Operation] = []
     fold_operations: list[Operation] = []
-    contribution: list[str] = []
+    contribution: dict[str, None] = {}  # in order
     for op in stage.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         if not dependent.intersection(names):
@@ -80,8 +80,8 @@ def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list
             continue
         dependent.add(op.name)
         fold_operations.append(op)
-        contribution.extend(n for n in names if n not in dependent and n not in contribution)
-    return client_operations, fold_operations, contribution
+        contribution.update(dict.fromkeys(n for n in names if n not in dependent))
+    return client_operations, fold_operations, list(contribution)
 
 
 def _split_invariant(

@@ -16,6 +16,7 @@ it is the client's own size. A `KnownValue` represents such a size at build time
 """
 
 import enum
+import inspect
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -23,6 +24,8 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
+from fedcore.ir.first_use import imported
+from fedcore.ir.registry import note_declaration
 
 
 class NoBatchingRule(FedcoreError):
@@ -191,19 +194,38 @@ batching_rules: dict[str, Callable] = {}
 """Batching rule of each TensorFlow operation type."""
 
 
+_BUILT_IN = "fedcore.graphs.batched.batching_rules"
+
+
 def batching_rule(*ops: str):
     """Registers a batching rule for TensorFlow operation types.
 
     A rule takes (evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue). It returns a BatchedValue, or a
     list of them where the operation has several results. A rule that does not support its operands raises
     `NoBatchingRule`; the stage then runs client by client.
+
+    A rule that is registered again, as in a notebook's cell, replaces the earlier one of its module.
+
+    Raises:
+        FedcoreError: another module has a rule for an operation; says where.
     """
 
     def register(fn):
+        is_built_in = fn.__module__.startswith(_BUILT_IN)
+        if not is_built_in:
+            imported(_BUILT_IN)
         for op in ops:
-            if op in batching_rules:
-                raise ValueError(f"{op} has two batching rules")
-            batching_rules[op] = fn
+            known = batching_rules.get(op)
+            if known is not None and (is_built_in or known.__module__ != fn.__module__):
+                raise FedcoreError(f"{op} has a batching rule already: {_place(known)}")
+        batching_rules.update(dict.fromkeys(ops, fn))
+        if not is_built_in:  # compiling imports the built-in ones, which makes no plan stale
+            note_declaration(ops[0])
         return fn
 
     return register
+
+
+def _place(fn: Callable) -> str:
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return fn.__module__ if code is None else f"{fn.__module__}, line {code.co_firstlineno}"

@@ -154,7 +154,11 @@ def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type
 
 
 def _check_graph(module: Module, graph: Graph, batched_arguments: set[int], padded_axes: dict[int, int]) -> None:
-    error = why_not_batchable(graph, module.blob(graph.digest), batched_arguments, padded_axes)
+    known: dict[tuple, NoBatchingRule | None] = module.fact("graphs without batching rules", lambda _: {})
+    key = (graph.digest, graph.type, frozenset(batched_arguments), tuple(padded_axes.items()))
+    if key not in known:
+        known[key] = why_not_batchable(graph, module.blob(graph.digest), batched_arguments, padded_axes)
+    error = known[key]
     if error is not None:
         raise error
     if padded_axes and _trains_convolutions(module, graph):
@@ -179,7 +183,11 @@ def _width(module: Module, function: Function, broadcasts: int) -> int:
 
 def _any_graph_has(module: Module, kind: str) -> bool:
     """Whether a graph has an operation whose name contains `kind`."""
-    return any(kind in op for g in module.graphs for op in operations_of(g.digest, module.blob(g.digest)))
+    return any(kind in op for op in module.fact("operations of graphs", _operations_of_graphs))
+
+
+def _operations_of_graphs(module: Module) -> frozenset[str]:
+    return frozenset(op for g in module.graphs for op in operations_of(g.digest, module.blob(g.digest)))
 
 
 def _size_bytes(type_: Type) -> int:

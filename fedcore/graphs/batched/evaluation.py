@@ -90,7 +90,8 @@ class BatchedEvaluation:
         if known is not None and all(k.is_constant or k.affine(self.probes) for k in known):
             return [BatchedValue(None, not k.is_constant, known=k) for k in known]
         if all(x.client_invariant for x in operands) and node.op not in _TENSOR_LISTS:
-            return [BatchedValue(t) for t in emit(node.op, [self.tensor(x) for x in operands], node.attributes)]
+            attributes = node.attributes if body is None else body.with_checks(node.attributes)
+            return [BatchedValue(t) for t in emit(node.op, [self.tensor(x) for x in operands], attributes)]
         try:
             results = self._apply_rule(node, operands)
         except NoBatchingRule as error:

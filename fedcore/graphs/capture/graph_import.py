@@ -106,11 +106,12 @@ def call_leaves(
     arguments = list(feed.values())
     try:
         out = imported(*arguments) if importable.inlined and not xla else called(imported, arguments, xla=xla)
+        shapes = [tensor.shape for tensor in out]  # raises where a dimension is negative
     except (ValueError, tf.errors.OpError) as error:
         raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
-    for i, (tensor, type_) in enumerate(zip(out, result, strict=True)):
-        if not tensor.shape.is_compatible_with(type_.shape):
-            raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {tensor.shape}")
+    for i, (tensor, shape, type_) in enumerate(zip(out, shapes, result, strict=True)):
+        if not shape.is_compatible_with(type_.shape):
+            raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {shape}")
         tensor.set_shape(type_.shape)
     return out
 

@@ -16,7 +16,17 @@ from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.intrinsics.rows import in_columns, why_no_columns
 from fedcore.ir.locations import describe
 from fedcore.ir.structural import struct_type
-from fedcore.types import SequenceType, StructType, Type, contains, leaves, not_dense, tensor_leaves, to_type
+from fedcore.types import (
+    SequenceType,
+    StructType,
+    Type,
+    check_nesting,
+    contains,
+    leaves,
+    not_dense,
+    tensor_leaves,
+    to_type,
+)
 
 
 def trace_function(
@@ -89,7 +99,16 @@ def _converted(fn: Callable) -> Callable:
 
 
 def type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
-    """The type and the leaves of a function's result; a dataset becomes a `Sequence`."""
+    """The type and the leaves of a function's result; a dataset becomes a `Sequence`.
+
+    Raises:
+        InvalidValue: the containers nest too deep, or have too many parts.
+    """
+    check_nesting(value)
+    return _type_and_leaves(value, fn)
+
+
+def _type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     if isinstance(value, SymbolicDataset | tf.data.Dataset):
         return _sequence(value, fn)
     if value is None:
@@ -127,5 +146,5 @@ def _sequence(value, fn: Callable) -> tuple[Type, list]:
 
 
 def _struct(pairs, container, fn) -> tuple[StructType, list[tf.Tensor]]:
-    parts = [(name, *type_and_leaves(part, fn)) for name, part in pairs]
+    parts = [(name, *_type_and_leaves(part, fn)) for name, part in pairs]
     return struct_type([(n, t) for n, t, _ in parts], container), [leaf for _, _, ls in parts for leaf in ls]

@@ -13,6 +13,7 @@ Example: the node `name: "model/dense/MatMul" op: "MatMul" input: "x" input: "w:
 """
 
 import hashlib
+from collections.abc import Mapping
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
@@ -156,10 +157,10 @@ def with_content_names(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 
 
 def canonical_functions(
-    functions: dict[str, function_pb2.FunctionDef], name: str
+    functions: Mapping[str, function_pb2.FunctionDef], name: str, digest_digits: int = 24
 ) -> tuple[str, tuple[function_pb2.FunctionDef, ...]]:
     """The canonical name of one of the functions, and the canonical functions that it depends on, itself included."""
-    library = _Library(functions)
+    library = _Library(functions, digest_digits)
     canonical = library.name(name)
     return canonical, tuple(library.canonical[n] for n in library.used())
 
@@ -167,7 +168,7 @@ def canonical_functions(
 class _Library:
     """Library functions under content names."""
 
-    def __init__(self, functions: dict[str, function_pb2.FunctionDef], digest_digits: int = 24):
+    def __init__(self, functions: Mapping[str, function_pb2.FunctionDef], digest_digits: int = 24):
         self.functions = functions
         self._digest_digits = digest_digits
         self.canonical: dict[str, function_pb2.FunctionDef] = {}

@@ -1,23 +1,33 @@
-"""Data dependencies of a graph: for each result, the arguments that it depends on."""
+"""Data dependencies of a graph: for each result, the arguments that it depends on.
 
+Sets of arguments are bit masks, bit i for argument i: the sum of n arguments, added one by one, has n sets of up to n
+arguments, which would take gigabytes as sets of numbers.
+"""
+
+import functools
+import operator
 from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs.graphdef.canonical_form import inputs_first
 
-Dependencies = frozenset[int]
-"""Positions of the arguments that a tensor depends on."""
+Dependencies = int
+"""Bit mask of the arguments that a tensor depends on."""
 
 Ports = Dependencies | list[Dependencies]
 """Dependencies of a node: a list by result, or one set for all its results."""
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-_NONE: Dependencies = frozenset()
+
+
+def positions(mask: Dependencies) -> list[int]:
+    """The positions of the arguments in a bit mask."""
+    return [i for i, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
 
 
 def dependencies_of(data: bytes) -> list[Dependencies]:
-    """For each result of a canonical graph, the positions of the arguments that it depends on.
+    """For each result of a canonical graph the arguments that it depends on.
 
     Called functions are analysed too. Each result of a loop or a branch is taken to depend on every operand.
     """
@@ -31,7 +41,7 @@ def dependencies_of(data: bytes) -> list[Dependencies]:
 
 
 def _argument(name: str) -> Dependencies:
-    return frozenset([int(name.removeprefix("arg"))])
+    return 1 << int(name.removeprefix("arg"))
 
 
 class _Walk:
@@ -41,21 +51,20 @@ class _Walk:
         self.functions = functions
         self._of_functions: dict[str, list[Dependencies]] = {}
 
-    def ports(
-        self, nodes: Iterable[node_def_pb2.NodeDef], given: Mapping[str, Ports]
-    ) -> dict[str, Dependencies | list[Dependencies]]:
+    def ports(self, nodes: Iterable[node_def_pb2.NodeDef], given: Mapping[str, Ports]) -> dict[str, Ports]:
         """The dependencies of each node: of a call one set for each result, of another node one set for all results."""
-        found = dict(given)
+        found: dict[str, Ports] = dict(given)
         by_name = {n.name: n for n in nodes}
         for name in inputs_first(by_name, list(by_name), set(found)):
             node = by_name[name]
             operands = [_of(found, i) for i in node.input if not i.startswith("^")]
-            controls = _NONE.union(*(_of(found, i) for i in node.input if i.startswith("^")))
+            controls = _union(_of(found, i) for i in node.input if i.startswith("^"))
             called = _callee(node)
             if called not in self._of_functions:  # no call, or a recursive call
-                found[name] = controls.union(*operands)
+                found[name] = controls | _union(operands)
                 continue
-            found[name] = [controls.union(*(operands[i] for i in reads)) for reads in self._of_functions[called]]
+            reads = self._of_functions[called]
+            found[name] = [controls | _union(operands[i] for i in positions(mask)) for mask in reads]
         return found
 
     def follow(self, nodes: Iterable[node_def_pb2.NodeDef]) -> None:
@@ -78,14 +87,18 @@ class _Walk:
         return {name for name in names if name in self.functions and name not in self._of_functions}
 
     def _of_function(self, function: function_pb2.FunctionDef) -> list[Dependencies]:
-        given = {arg.name: frozenset([i]) for i, arg in enumerate(function.signature.input_arg)}
+        given = {arg.name: 1 << i for i, arg in enumerate(function.signature.input_arg)}
         ports = self.ports(function.node_def, given)
-        controls = _NONE.union(*(_of(ports, node) for node in function.control_ret.values()))
+        controls = _union(_of(ports, node) for node in function.control_ret.values())
         return [controls | _of(ports, function.ret[result.name]) for result in function.signature.output_arg]
 
 
 def _callee(node: node_def_pb2.NodeDef) -> str:
     return node.attr["f"].func.name if node.op in _CALLS else node.op
+
+
+def _union(masks: Iterable[Dependencies]) -> Dependencies:
+    return functools.reduce(operator.or_, masks, 0)
 
 
 def _of(ports: Mapping[str, Ports], tensor: str) -> Dependencies:
@@ -96,5 +109,5 @@ def _of(ports: Mapping[str, Ports], tensor: str) -> Dependencies:
         return found
     *output, index = port.split(":")
     if tensor.startswith("^") or (output and output[0] != "output"):
-        return _NONE.union(*found)
+        return _union(found)
     return found[int(index or 0)]

@@ -8,6 +8,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import canonical_graph, with_content_names
+from fedcore.graphs.graphdef.operand_guards import guarded
 from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.ir import Graph
 from fedcore.types import SequenceType, contains, tensor_leaves
@@ -30,7 +31,9 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
     meta.collection_def["train_op"].node_list.value.extend([*results, *inputs])  # nodes that remain
     try:
-        after = private_api.optimize_graph(_config(arithmetic=not sums_explode(graph_def)), meta)
+        after = private_api.optimize_graph(
+            _config(arithmetic=not sums_explode(graph_def), folding=guarded(graph_def) is graph_def), meta
+        )
     except (
         Exception
     ):  # Grappler refuses some valid graphs (no devices, unknown ops); an unoptimised graph is correct too
@@ -61,7 +64,7 @@ def without_function_optimisation() -> Iterator[None]:
         yield
 
 
-def _config(*, arithmetic: bool) -> config_pb2.ConfigProto:
+def _config(*, arithmetic: bool, folding: bool) -> config_pb2.ConfigProto:
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.meta_optimizer_iterations = 2
@@ -70,4 +73,6 @@ def _config(*, arithmetic: bool) -> config_pb2.ConfigProto:
     rewrites.layout_optimizer = rewrites.OFF
     if not arithmetic:
         rewrites.arithmetic_optimization = rewrites.OFF
+    if not folding:  # it would run operations whose operands need checks in this process
+        rewrites.constant_folding = rewrites.OFF
     return config

@@ -1,41 +1,28 @@
-"""Checks of operands put in front of operations whose kernels end the process where operands have wrong ranks.
+"""Puts checks in front of operations whose kernels end the process, or take all memory, where operands do not fit.
 
-A shape that inference claims may be false, so the checks run with the graph: they raise InvalidArgumentError. They
-keep every value, and a GraphDef's bytes and digest stay as they are: checks are put in when TensorFlow gets the graph.
+A shape that inference claims may be false, so the checks run with the graph: see `operand_checks`. A GraphDef's bytes
+and digest stay as they are: checks are put in when TensorFlow gets the graph.
 """
 
 import contextlib
 import contextvars
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, types_pb2
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
-_MAX_SIZE = 2**24  # of a dimension of images or of a filter
+from fedcore.graphs import private_api
+from fedcore.graphs.graphdef.canonical_form import canonical_functions
+from fedcore.graphs.graphdef.operand_checks import CHECKED, MAX_ELEMENTS, SIZE_OPERANDS, Checks
 
-# By operation: the rank of its images, and which of its operands is a shape.
-_CONV: Mapping[str, tuple[int, int]] = {
-    "Conv2DBackpropFilter": (4, 1),
-    "Conv2DBackpropInput": (4, 0),
-    "Conv3DBackpropFilterV2": (5, 1),
-    "Conv3DBackpropInputV2": (5, 0),
-    "DepthwiseConv2dNativeBackpropFilter": (4, 1),
-    "DepthwiseConv2dNativeBackpropInput": (4, 0),
-}
-_SCATTERS = ("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate")
-_SCALARS = ("Case", "StatelessCase")  # their first operand is a scalar
-GUARDED = frozenset((*_CONV, *_SCATTERS, *_SCALARS, "Fill"))
-
-_MAX_FILLED = 2.0**40  # elements
-# Fill ends the process if its constant dims, folded from other constants, multiply to more than 2**63. Dims that are a
-# shape, or that these operations compute from shapes and a few small constants, need no check.
+# A size that is a shape, or that these operations compute from one shape and a few small constants, needs no check.
 _SELECTIONS = ("Identity", "Pack", "ConcatV2", "StridedSlice", "Slice", "Cast", "Squeeze", "ExpandDims", "Reshape")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
-_MAX_SELECTIONS = 32  # operations between a Fill and the shapes from which its dims are computed
+_MAX_SELECTIONS = 32  # operations between a size and the shape from which it is computed
 _SMALL = 2**16
-
 
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", default=False)
 
@@ -56,203 +43,161 @@ def checks_operands() -> bool:
 
 
 def guarded(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """The graph with checks in front of the operations of `GUARDED`; the same object where it has none."""
-    bodies = [graph_def.node, *(f.node_def for f in graph_def.library.function)]
-    if not any(node.op in GUARDED for nodes in bodies for node in nodes):
-        return graph_def
+    """The graph with checks in front of the operations of `CHECKED`; the same object where none needs a check."""
     out = graph_pb2.GraphDef()
     out.CopyFrom(graph_def)
-    _guard(out.node, in_function=False, taken=set())
+    added = _guard(out.node, in_function=False, taken=set())
     for function in out.library.function:
-        _guard_function(function)
-    return out
+        added += _guard_function(function)
+    return out if added else graph_def
 
 
-def guarded_operands(op: str, tensors: Sequence) -> list:
-    """The operands of one operation behind its checks."""
+def checked_function(functions: Mapping[str, function_pb2.FunctionDef], name: str) -> tuple[str, tuple]:
+    """A function with checks in its body and in those that it calls: its content name, and all of these functions."""
+    checked = {}
+    for key, function in functions.items():
+        checked[key] = function_pb2.FunctionDef()
+        checked[key].CopyFrom(function)
+        _guard_function(checked[key])
+    return canonical_functions(checked, name, digest_digits=64)
+
+
+def guarded_operands(op: str, tensors: Sequence, emit: Callable) -> list:
+    """The operands of one operation behind its checks, which `emit` makes."""
     tensors = list(tensors)
-    if op in _SCALARS:
-        tensors[0] = tf.ensure_shape(tensors[0], [])
-    elif op in _CONV:
-        rank, shape = _CONV[op]
-        for i, tensor in enumerate(tensors):
-            tensors[i] = _checked_sizes(tensor, rank) if i == shape else tf.ensure_shape(tensor, [None] * rank)
-    elif op == "Fill":
-        tensors[0] = _bounded_dims(tensors[0])
-    elif op in _SCATTERS:
-        tensors[2] = _with_rank_of_rows(tensors[1], tensors[2])
+    if _needs_none(op, tensors, _tensor_source):
+        return tensors
+    checks = Checks(lambda op, operands, attributes: emit(op, operands, attributes)[0])
+    for index, tensor in checks.of(op, tensors, [t.dtype for t in tensors]):
+        tensors[index] = tensor
     return tensors
 
 
-def _checked_sizes(sizes, rank: int):
-    sizes = tf.ensure_shape(sizes, [rank])
-    return _if_fits(tf.reduce_all(tf.equal(sizes, tf.clip_by_value(sizes, 0, _MAX_SIZE))), sizes)
+def _guard_function(function: function_pb2.FunctionDef) -> int:
+    return _guard(function.node_def, in_function=True, taken={a.name for a in function.signature.input_arg})
 
 
-def _if_fits(fits, vector):
-    """The vector; TensorFlow raises where it does not fit, for it is asked for more numbers than there are."""
-    return tf.raw_ops.Slice(input=vector, begin=[0], size=tf.where(fits, [-1], [_TOO_LONG]))
-
-
-def _bounded_dims(dims):
-    """The dims; TensorFlow raises where they multiply to more than `_MAX_FILLED`."""
-    known = tf.get_static_value(dims)
-    if known is not None and float(np.prod([float(n) for n in known.flat])) <= _MAX_FILLED:
-        return dims
-    return _if_fits(tf.reduce_prod(tf.cast(dims, tf.float64)) <= _MAX_FILLED, dims)
-
-
-_TOO_LONG = 2**30  # a vector of dims has fewer
-
-
-def _with_rank_of_rows(indices, updates):
-    """The updates; TensorFlow raises where they have fewer dimensions than there are rows of indices."""
-    shape = tf.shape(updates)
-    rows = tf.expand_dims(tf.rank(indices) - 1, 0)
-    head = tf.raw_ops.Slice(input=shape, begin=[0], size=rows)
-    tail = tf.raw_ops.Slice(input=shape, begin=rows, size=[-1])
-    return tf.reshape(updates, tf.concat([head, tail], 0))
-
-
-def _guard_function(function: function_pb2.FunctionDef) -> None:
-    _guard(function.node_def, in_function=True, taken={a.name for a in function.signature.input_arg})
-
-
-def _guard(nodes, *, in_function: bool, taken: set[str]) -> None:
+def _guard(nodes, *, in_function: bool, taken: set[str]) -> int:
+    """Adds the checks to a body; returns the number of operations added."""
+    if not any(node.op in CHECKED for node in nodes):
+        return 0
     by_name = {n.name: n for n in nodes}
     added = _Added(in_function, taken | by_name.keys())
     for node in nodes:
-        if node.op not in GUARDED:
-            continue
         data = [i for i in node.input if not i.startswith("^")]
-        if node.op == "Fill" and _few_elements(data[0], by_name):
+        if node.op not in CHECKED or _needs_none(node.op, data, lambda name: _node_source(name, by_name)):
             continue
-        for index, source in added.checks(node, data):
+        added.controls = node.input[len(data) :]
+        for index, source in Checks(added.make).of(node.op, data, _dtypes(node)):
             node.input[index] = source
     nodes.extend(added.nodes)
+    return len(added.nodes)
 
 
-def _few_elements(dims: str, by_name: Mapping[str, node_def_pb2.NodeDef]) -> bool:
-    """Whether dims are a constant, or selected from one shape and small constants."""
-    source = by_name.get(dims.split(":")[0])
-    if source is not None and source.op == "Const":
-        return True  # a large one is refused in a file
-    waiting, shapes, product = [dims], 0, 1
+def _dtypes(node: node_def_pb2.NodeDef) -> list[tf.DType]:
+    """The dtype of each operand."""
+    declared = private_api.op_definition(node.op)
+    values = {a.name: a.default_value for a in declared.attr} | dict(node.attr)
+    found: list[tf.DType] = []
+    for argument in declared.input_arg:
+        if argument.type_list_attr:
+            found += map(tf.as_dtype, values[argument.type_list_attr].list.type)
+            continue
+        dtype = tf.as_dtype(values[argument.type_attr].type if argument.type_attr else argument.type)
+        found += [dtype] * (values[argument.number_attr].i if argument.number_attr else 1)
+    return found
+
+
+# Where an operand comes from: the operation, its operands, and its value where it is a constant.
+_Source = tuple[str, list, np.ndarray | None]
+
+
+def _node_source(name: str, by_name: Mapping[str, node_def_pb2.NodeDef]) -> _Source | None:
+    node = by_name.get(name.split(":")[0])
+    if node is None:
+        return None
+    value = tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
+    return node.op, [i for i in node.input if not i.startswith("^")], value
+
+
+def _tensor_source(tensor) -> _Source:
+    value = tf.get_static_value(tensor)
+    return ("Const", [], value) if value is not None else (tensor.op.type, list(tensor.op.inputs), None)
+
+
+def _needs_none(op: str, operands: Sequence, source: Callable[[Any], _Source | None]) -> bool:
+    """Whether the operands of an operation are seen to fit."""
+    if op == "Transpose":
+        found = source(operands[1])
+        return found is not None and found[2] is not None and found[2].ndim == 1
+    if op not in SIZE_OPERANDS:
+        return False
+    if op == "Range":
+        step = source(operands[2])
+        whole = step is not None and step[2] is not None and step[2].dtype.kind in "iu" and bool(step[2].all())
+        return whole and all(_is_small(operand, source) for operand in operands[:2])
+    return _is_small(operands[SIZE_OPERANDS[op]], source)
+
+
+def _is_small(size, source: Callable[[Any], _Source | None]) -> bool:
+    """Whether a size is a constant that is not too large, or is selected from one shape and small constants."""
+    first = source(size)
+    if first is not None and first[2] is not None:
+        return _product(first[2]) <= MAX_ELEMENTS
+    waiting, shapes, product = [size], 0, 1.0
     for _ in range(_MAX_SELECTIONS):
         if not waiting:
             return shapes <= 1 and product <= _SMALL
-        node = by_name.get(waiting.pop().split(":")[0])
-        if node is None:
+        found = source(waiting.pop())
+        if found is None:
             return False
-        if node.op == "Const":
-            product *= _product(node)
-        elif node.op in _SHAPES:
+        op, operands, value = found
+        if value is not None:
+            product *= _product(value)
+        elif op in _SHAPES:
             shapes += 1
-        elif node.op in _SELECTIONS:
-            waiting += [i for i in node.input if not i.startswith("^")]
+        elif op in _SELECTIONS:
+            waiting += operands
         else:
             return False
     return False
 
 
-def _product(constant: node_def_pb2.NodeDef) -> int:
-    numbers = tf.make_ndarray(constant.attr["value"].tensor)
-    return math.prod(max(1, abs(int(n))) for n in numbers.flat) if numbers.size <= _MAX_SELECTIONS else _SMALL + 1
+def _product(numbers: np.ndarray) -> float:
+    return math.prod(max(1.0, abs(float(n))) for n in numbers.flat) if numbers.size <= _MAX_SELECTIONS else math.inf
 
 
 class _Added:
-    """The nodes that check operands, under names that the body does not have."""
+    """The nodes that check operands, under names that the body does not have.
+
+    Attributes:
+        controls: the control inputs of the operation that is checked; a variable is read after these too.
+    """
 
     def __init__(self, in_function: bool, taken: set[str]):
         self.in_function = in_function
         self.taken = taken
         self.nodes: list[node_def_pb2.NodeDef] = []
+        self.controls: Sequence[str] = ()
 
-    def checks(self, node: node_def_pb2.NodeDef, data: Sequence[str]) -> Iterator[tuple[int, str]]:
-        """The operands that are checked, by index, and the tensors in their place."""
-        if node.op in _SCALARS:
-            yield 0, self.ensured(data[0], types_pb2.DT_INT32, [])
-        elif node.op in _CONV:
-            rank, shape = _CONV[node.op]
-            for i, source in enumerate(data):
-                if i == shape:
-                    dtype = node.attr["Tshape"].type if "Tshape" in node.attr else types_pb2.DT_INT32
-                    yield i, self._sizes(source, dtype, rank)
-                else:
-                    yield i, self.ensured(source, node.attr["T"].type, [-1] * rank)
-        elif node.op == "Fill":
-            dtype = node.attr["index_type"].type if "index_type" in node.attr else types_pb2.DT_INT32
-            yield 0, self._bounded(data[0], dtype)
-        else:
-            yield 2, self._rows(data[1], data[2], node.attr["Tindices"].type, node.attr["T"].type)
-
-    def ensured(self, source: str, dtype: int, sizes: list[int]) -> str:
-        made = self._node("EnsureShape", [source], T=dtype)
-        made.attr["shape"].shape.SetInParent()
-        for size in sizes:
-            made.attr["shape"].shape.dim.add(size=size)
-        return self._first(made, "output")
-
-    def _sizes(self, source: str, dtype: int, rank: int) -> str:
-        sizes = self.ensured(source, dtype, [rank])
-        bounds = [self._constant(n, dtype) for n in (0, _MAX_SIZE)]
-        inside = self._first(self._node("ClipByValue", [sizes, *bounds], T=dtype), "output")
-        same = self._first(self._node("Equal", [sizes, inside], T=dtype), "z")
-        axis = self._constant([0], types_pb2.DT_INT32)
-        fits = self._first(self._node("All", [same, axis], Tidx=types_pb2.DT_INT32), "output")
-        return self._if_fits(fits, sizes, dtype)
-
-    def _if_fits(self, fits: str, vector: str, dtype: int) -> str:
-        """As the function `_if_fits`."""
-        integer = types_pb2.DT_INT32
-        choices = [self._constant([n], integer) for n in (-1, _TOO_LONG)]
-        size = self._first(self._node("SelectV2", [fits, *choices], T=integer), "output")
-        begin = self._constant([0], integer)
-        return self._first(self._node("Slice", [vector, begin, size], T=dtype, Index=integer), "output")
-
-    def _bounded(self, dims: str, dtype: int) -> str:
-        """As `_bounded_dims`."""
-        integer, double = types_pb2.DT_INT32, types_pb2.DT_DOUBLE
-        floats = self._first(self._node("Cast", [dims], SrcT=dtype, DstT=double), "y")
-        product = self._first(
-            self._node("Prod", [floats, self._constant([0], integer)], T=double, Tidx=integer), "output"
-        )
-        fits = self._first(self._node("LessEqual", [product, self._constant(_MAX_FILLED, double)], T=double), "z")
-        return self._if_fits(fits, dims, dtype)
-
-    def _rows(self, indices: str, updates: str, index_dtype: int, dtype: int) -> str:
-        """As `_with_rank_of_rows`."""
-        integer = types_pb2.DT_INT32
-        shape = self._first(self._node("Shape", [updates], T=dtype, out_type=integer), "output")
-        rank = self._first(self._node("Rank", [indices], T=index_dtype), "output")
-        less = self._first(self._node("Sub", [rank, self._constant(1, integer)], T=integer), "z")
-        rows = self._node("ExpandDims", [less, self._constant(0, integer)], T=integer, Tdim=integer)
-        begin = self._first(rows, "output")
-        zero, rest = self._constant([0], integer), self._constant([-1], integer)
-        parts = [
-            self._first(self._node("Slice", [shape, *bounds], T=integer, Index=integer), "output")
-            for bounds in ((zero, begin), (begin, rest))
-        ]
-        joined = self._node("ConcatV2", [*parts, self._constant(0, integer)], T=integer, Tidx=integer)
-        joined.attr["N"].i = 2
-        target = self._first(joined, "output")
-        return self._first(self._node("Reshape", [updates, target], T=dtype, Tshape=integer), "output")
-
-    def _constant(self, value, dtype: int) -> str:
-        made = self._node("Const", [], dtype=dtype)
-        made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype=tf.as_dtype(dtype)))
-        return self._first(made, "output")
-
-    def _node(self, op: str, inputs: Sequence[str], **dtypes: int) -> node_def_pb2.NodeDef:
+    def make(self, op: str, operands: list[str], attributes: Mapping[str, Any]) -> str:
+        """Adds a node; returns the name of its first result."""
         number = len(self.taken)
         while f"check{number}" in self.taken:
             number += 1
-        made = node_def_pb2.NodeDef(name=f"check{number}", op=op, input=inputs)
-        for name, dtype in dtypes.items():
-            made.attr[name].type = dtype
-        self.taken.add(made.name)
-        self.nodes.append(made)
-        return made
-
-    def _first(self, node: node_def_pb2.NodeDef, output: str) -> str:
-        return f"{node.name}:{output}:0" if self.in_function else node.name
+        node = node_def_pb2.NodeDef(name=f"check{number}", op=op, input=operands)
+        if op == "VariableShape":
+            node.input.extend(self.controls)
+        for name, value in attributes.items():
+            if isinstance(value, tf.DType):
+                node.attr[name].type = value.as_datatype_enum
+            elif isinstance(value, tf.TensorShape):
+                node.attr[name].shape.CopyFrom(value.as_proto())
+            elif isinstance(value, int):
+                node.attr[name].i = value
+            else:
+                node.attr[name].tensor.CopyFrom(value)
+        self.taken.add(node.name)
+        self.nodes.append(node)
+        (result, *_) = private_api.op_definition(op).output_arg
+        return f"{node.name}:{result.name}:0" if self.in_function else node.name

@@ -3,6 +3,7 @@
 import collections
 import functools
 import inspect
+from collections.abc import Mapping
 
 import attrs
 import tensorflow as tf
@@ -10,7 +11,8 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import with_content_names
-from fedcore.graphs.graphdef.operand_guards import GUARDED, guarded_operands
+from fedcore.graphs.graphdef.operand_checks import CHECKED
+from fedcore.graphs.graphdef.operand_guards import checked_function, guarded_operands
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.lru_cache import LruCache
 
@@ -68,6 +70,24 @@ class Body:
             graph_def.node, tuple(a.name for a in function.signature.input_arg), tuple(results), self.functions
         )
 
+    def with_checks(self, attributes: Mapping) -> dict:
+        """The attributes of an operation that calls its functions whole: these check the operands in their bodies."""
+        return {key: self._checked(value) for key, value in attributes.items()}
+
+    def _checked(self, value):
+        if isinstance(value, list):
+            return [self._checked(v) for v in value]
+        if not isinstance(value, attr_value_pb2.NameAttrList) or value.name not in self.functions:
+            return value
+        if value.name not in _checked_names:
+            name, functions = checked_function(self.functions, value.name)
+            define(functions)
+            _checked_names[value.name] = name
+        return attr_value_pb2.NameAttrList(name=_checked_names[value.name], attr=value.attr)
+
+
+_checked_names: dict[str, str] = {}
+"""The names of functions with checks, by the content names of those without."""
 
 _bodies: LruCache[str, Body] = LruCache(256)
 _operations: LruCache[str, frozenset[str]] = LruCache(4096)
@@ -152,7 +172,7 @@ def emit(op: str, tensors, attributes) -> list[tf.Tensor]:
     """Runs one operation: adds it to the graph being built, or executes it where tensors are eager."""
     definition = private_api.op_definition(op)
     names = _keywords(op)
-    given = guarded_operands(op, tensors) if op in GUARDED else tensors
+    given = guarded_operands(op, tensors, emit) if op in CHECKED else tensors
     inferred, keywords, rest = set(), {}, list(given)
     for argument in definition.input_arg:
         name = names[argument.name]

@@ -1,5 +1,7 @@
 """Traces several local operations of a function into one graph, for the pass `fuse`."""
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
@@ -15,7 +17,7 @@ from fedcore.types import StructType, TensorType, Type, leaves
 
 
 def trace_operations(
-    module: Module, function: Function, inputs: list[str], outputs: list[str]
+    module: Module, function: Function, inputs: list[str], outputs: Mapping[str, str | None]
 ) -> tuple[TracedGraph, list[str]]:
     """A graph of the operations of `function`, and the names of the inputs that the graph reads.
 
@@ -23,11 +25,11 @@ def trace_operations(
 
     Args:
         inputs: names of values that the operations may read.
-        outputs: names of results of the operations.
+        outputs: for each binding that the graph returns, its name as an element of the graph's result.
     """
     types = {p.name: p.type for p in function.parameters}
     result_types = {op.name: op.type for op in function.operations}
-    result = _result_type([result_types[name] for name in outputs])
+    result = _result_type([(name, result_types[binding]) for binding, name in outputs.items()])
     traced = _trace(module, function, inputs, types, outputs, result)
     used = _used(traced, inputs, types)
     if used != inputs:
@@ -35,8 +37,8 @@ def trace_operations(
     return traced, used
 
 
-def _result_type(types: list[Type]) -> Type:
-    return types[0] if len(types) == 1 else StructType([(None, t) for t in types])
+def _result_type(elements: list[tuple[str | None, Type]]) -> Type:
+    return elements[0][1] if len(elements) == 1 else StructType(elements)
 
 
 def _trace(module: Module, function: Function, inputs, types, outputs, result: Type) -> TracedGraph:

@@ -11,7 +11,7 @@ from fedcore.intrinsics import sequence_reduce
 from fedcore.learning.algorithms.client_result import finite_or_nothing
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.models.gradients import gradients_of
-from fedcore.learning.optimizers import Optimizer
+from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.weighting import Weighting, weight_and_report
 from fedcore.types import SequenceType, Type
 
@@ -42,6 +42,11 @@ class _Carry:
     weights: Any
     optimizer: Any
     metrics: Any
+
+
+def weights_type_of(model: PureModel) -> Type:
+    """W of a model: `<trainable=<…>,non_trainable=<…>>`."""
+    return tf_computation(lambda: model.initial_weights()).type_signature.result
 
 
 def difference(after, before):
@@ -98,14 +103,10 @@ def build_training(
 
 
 def build_client_work(
-    model: PureModel,
-    optimizer: Optimizer,
-    weighting: Weighting,
-    weights_type: Type,
-    *,
-    proximal_strength: float = 0.0,
+    model: PureModel, client_optimizer_fn, weighting: Weighting, *, proximal_strength: float = 0.0
 ) -> ClientWork:
     """Local training whose hyperparameters stand in the state and are sent with the weights."""
+    optimizer, weights_type = as_optimizer(client_optimizer_fn), weights_type_of(model)
 
     @tf_computation
     def initialize():

@@ -1,10 +1,17 @@
 """The round that the algorithms share: send, work at the clients, aggregate, update."""
 
+from collections.abc import Callable
 from typing import Any
 
+import attrs
 import tensorflow as tf
 
-from fedcore.aggregators import MeanFactory, WeightedAggregationFactory
+from fedcore.aggregators import (
+    MeanFactory,
+    UnweightedAggregationFactory,
+    WeightedAggregationFactory,
+    as_weighted_aggregator,
+)
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import (
@@ -19,17 +26,42 @@ from fedcore.learning.algorithms.client_result import CountingModel, all_finite
 from fedcore.learning.algorithms.client_work import ClientWork
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import ModelWeights, PureModel
-from fedcore.learning.optimizers import Optimizer
+from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
-def initial_weights_of(model: PureModel) -> Computation:
-    """`(-> W)`."""
-    return tf_computation(lambda: model.initial_weights())
+@attrs.frozen
+class ServerWork:
+    """The server's part of an algorithm, as `ClientWork` is the clients'.
+
+    Args:
+        start: (-> <W,O>), the first weights and the first state of the optimizer.
+        update: (<O,W,mean change=W> -> <O,W>).
+        aggregate_metrics: traced in a round; {M}@CLIENTS -> (the added metric states, the metrics), both at the server.
+        hyperparameters: the names of those in O.
+    """
+
+    start: Computation
+    update: Computation
+    aggregate_metrics: Callable
+    hyperparameters: tuple[str, ...]
 
 
-def weighted(factory, who: str) -> WeightedAggregationFactory:
+def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggregator=None) -> ServerWork:
+    """An optimizer's step with the mean change, and the aggregation of metrics.
+
+    Args:
+        server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
+        metrics_aggregator: model -> `aggregate_metrics`. Default: `sum_then_finalize`.
+    """
+    optimizer = as_optimizer(build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn)
+    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
+    hyperparameters = tuple(optimizer.hyperparameters)
+    return ServerWork(_build_start(model, optimizer), _build_update(optimizer), aggregate_metrics, hyperparameters)
+
+
+def weighted(factory: WeightedAggregationFactory | None) -> WeightedAggregationFactory:
     """The aggregator that a weighted algorithm was given, or a weighted mean.
 
     Raises:
@@ -39,13 +71,18 @@ def weighted(factory, who: str) -> WeightedAggregationFactory:
         return MeanFactory()
     if not isinstance(factory, WeightedAggregationFactory):
         raise TypeMismatch(
-            f"{who}: model_aggregator takes no weights ({type(factory).__name__}); "
+            f"model_aggregator takes no weights ({type(factory).__name__}); "
             "fc.aggregators.as_weighted_aggregator makes one that ignores them"
         )
     return factory
 
 
-def build_update(optimizer: Optimizer) -> Any:
+def unweighted(factory: UnweightedAggregationFactory | None) -> WeightedAggregationFactory | None:
+    """The aggregator that an unweighted algorithm was given, for the weighted one that it is built on."""
+    return None if factory is None else as_weighted_aggregator(factory)
+
+
+def _build_update(optimizer: Optimizer) -> Any:
     """`(<state,W,mean update=W> -> <state,W>)`: the optimizer takes the mean change as a negative gradient.
 
     Non-trainable weights move by their mean change. A mean that is not finite (no clients, weights that add to zero)
@@ -66,7 +103,7 @@ def build_update(optimizer: Optimizer) -> Any:
     return update
 
 
-def build_start(model: PureModel, optimizer: Optimizer) -> Computation:
+def _build_start(model: PureModel, optimizer: Optimizer) -> Computation:
     """`(-> <W,state of the server's optimizer>)`."""
 
     @tf_computation
@@ -117,30 +154,30 @@ def round_metrics(*, client_work, distributor=None, aggregator=None):
 def compose_learning_process(
     model: PureModel,
     work: ClientWork,
-    server_optimizer: Optimizer,
+    server_optimizer_fn=None,
     *,
-    model_aggregator: WeightedAggregationFactory,
-    metrics_aggregator=None,
     model_distributor=None,
+    model_aggregator: WeightedAggregationFactory | None = None,
+    metrics_aggregator=None,
 ) -> LearningProcess:
     """The process whose round is: send the weights, do `work` at the clients, aggregate, update.
 
     Args:
+        server_optimizer_fn, metrics_aggregator: as for `build_server_work`.
         model_distributor: a measured process `next : (<S@SERVER,W@SERVER> -> <state,result=W@CLIENTS,measurements>)`.
             Default: the weights are broadcast as they are, together with what `work` sends.
-        metrics_aggregator: model -> (client value of metric states -> (their sum, the metrics)). Default:
-            `sum_then_finalize`.
+        model_aggregator: joins the changes. Default: a weighted mean.
+    Raises:
+        TypeMismatch: the aggregator is not weighted, or the distributor gives other weights.
     """
-    weights_type: Type = initial_weights_of(model).type_signature.result
+    server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
     client_result: Any = work.train.type_signature.result
-    aggregation = model_aggregator.create(client_result["update"], client_result["weight"])
-    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
-    start, update = build_start(model, server_optimizer), build_update(server_optimizer)
-    _check_distributor(model_distributor, weights_type)
+    aggregation = weighted(model_aggregator).create(client_result["update"], client_result["weight"])
+    _check_distributor(model_distributor, work.train.module.main.parameters[0].type)
 
     @federated_computation
     def initialize():
-        first = federated_eval(start, SERVER)
+        first = federated_eval(server.start, SERVER)
         return first_state(
             first[0],
             first[1],
@@ -161,8 +198,8 @@ def compose_learning_process(
             sending, sending_metrics = distributed.state, distributed.measurements
         results = federated_map(work.train, (weights, extra, data))
         aggregated = aggregation.next(state.aggregator, results.update, results.weight)
-        updated = federated_map(update, (state.finalizer, state.global_model_weights, aggregated.result))
-        _, train_metrics = aggregate_metrics(results.metrics)
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, aggregated.result))
+        _, train_metrics = server.aggregate_metrics(results.metrics)
         after = next_state(
             state,
             global_model_weights=updated[1],
@@ -178,8 +215,9 @@ def compose_learning_process(
         )
         return LearningProcessOutput(after, metrics)
 
-    hyperparameters = {"client_work": work.hyperparameters, "finalizer": tuple(server_optimizer.hyperparameters)}
-    return LearningProcess(initialize, next_round, hyperparameters)
+    return LearningProcess(
+        initialize, next_round, {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
+    )
 
 
 def _check_distributor(distributor, weights_type: Type) -> None:

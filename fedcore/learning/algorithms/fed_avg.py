@@ -1,14 +1,9 @@
-"""Federated averaging.
+"""Federated averaging."""
 
-Source: McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data",
-arXiv:1602.05629, Algorithm 1; with a server optimizer, Reddi et al. 2021, arXiv:2003.00295, Algorithm 1.
-"""
-
-from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
+from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory
 from fedcore.learning.algorithms.client_work import build_client_work
-from fedcore.learning.algorithms.composition import compose_learning_process, initial_weights_of, weighted
+from fedcore.learning.algorithms.composition import compose_learning_process, unweighted
 from fedcore.learning.models import trace_model
-from fedcore.learning.optimizers import as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting
 
@@ -25,38 +20,45 @@ def build_weighted_fed_avg(
 ) -> LearningProcess:
     """Builds federated averaging: clients train, the server adds their mean change.
 
-    Types, for weights W and batches B:
+    Types, for weights W, batches B and metrics M of the model:
         initialize  (-> State@SERVER)
-        next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=M@SERVER>)
-
-    The client optimizer's hyperparameters stand in `state.client_work` and are sent with the weights, 32 bits each.
+        next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=<client_work=<train=M>,…>@SERVER>)
+        State       <global_model_weights=W,client_work=C,finalizer=O,…>: C the hyperparameters of the client
+                    optimizer, which are sent with the weights, 32 bits each; O the state of the server optimizer.
 
     Args:
-        model_fn: makes the model; called once, and its initialisers are traced.
-        client_optimizer_fn: the optimizer of the local steps; a Keras one is accepted.
-        server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1.
+        model_fn: makes the model; called once, and its initialisers are traced. A `PureModel` is taken as it is.
+        client_optimizer_fn: the optimizer of the local steps, one for each batch; a Keras one is accepted.
+        server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
         client_weighting: by examples, all alike, or a function of a client's metric states in a graph.
         model_distributor: a measured process that sends the weights. Default: a broadcast.
-        model_aggregator: joins changes of type W, weighted. Default: a weighted mean.
+        model_aggregator: joins changes of type W, weighted by a float32. Default: a weighted mean.
         metrics_aggregator: joins the clients' metrics. Default: they are added, then computed.
     Returns:
         A `LearningProcess`. A round without clients, or whose weights are all 0, leaves W as it was. A client
-        whose change is not finite has weight 0.
+        whose change is not finite has weight 0 and is counted in the metric num_non_finite_clients.
     Raises:
-        TypeMismatch: the aggregator does not take a weighted W.
+        TypeMismatch: the aggregator does not take a weighted W, the distributor does not give W, or the weighting is
+            neither a `ClientWeighting` nor a function.
+        TracingError: `model_fn` makes no model of `fc.learning`.
+        FedcoreError: an optimizer has no functional counterpart.
+    Source:
+        McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data",
+        arXiv:1602.05629, Algorithm 1. The caller chooses the clients, and `repeat` and `batch` of their data the
+        epochs and B. With a server optimizer: Reddi et al. 2021, arXiv:2003.00295, Algorithm 1, weighted.
     Example:
         >>> process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
+        >>> metrics['client_work']['train']['num_examples']
+        np.int64(5)
     """
     model = trace_model(model_fn)
-    weights_type = initial_weights_of(model).type_signature.result
-    work = build_client_work(model, as_optimizer(client_optimizer_fn), client_weighting, weights_type)
     return compose_learning_process(
         model,
-        work,
-        as_optimizer(server_optimizer_fn or build_sgdm(1.0)),
+        build_client_work(model, client_optimizer_fn, client_weighting),
+        server_optimizer_fn,
         model_distributor=model_distributor,
-        model_aggregator=weighted(model_aggregator, "build_weighted_fed_avg"),
+        model_aggregator=model_aggregator,
         metrics_aggregator=metrics_aggregator,
     )
 
@@ -72,13 +74,24 @@ def build_unweighted_fed_avg(
 ) -> LearningProcess:
     """Builds federated averaging in which every client counts the same.
 
-    Types: as `build_weighted_fed_avg`, whose other arguments it takes.
+    Types and other arguments: those of `build_weighted_fed_avg`.
 
     Args:
         model_aggregator: joins changes of type W. Default: the mean over the clients that have examples and a finite
             change. One that is given gets zeros from the others.
+    Returns:
+        A `LearningProcess`. A round without clients leaves W as it was.
+    Raises:
+        TypeMismatch: the aggregator is no factory of `fc.aggregators`, or does not take W.
+        FedcoreError: as for `build_weighted_fed_avg`.
+    Source:
+        Reddi et al. 2021, "Adaptive federated optimization", arXiv:2003.00295, Algorithm 1; with the default server
+        optimizer, federated averaging over clients instead of examples.
     Example:
-        >>> process = fc.learning.algorithms.build_unweighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))
+        >>> median = fc.aggregators.coordinate_median_factory()
+        >>> process = fc.learning.algorithms.build_unweighted_fed_avg(
+        ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=median)
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
     return build_weighted_fed_avg(
         model_fn,
@@ -86,6 +99,6 @@ def build_unweighted_fed_avg(
         server_optimizer_fn,
         client_weighting=ClientWeighting.UNIFORM,
         model_distributor=model_distributor,
-        model_aggregator=None if model_aggregator is None else as_weighted_aggregator(model_aggregator),
+        model_aggregator=unweighted(model_aggregator),
         metrics_aggregator=metrics_aggregator,
     )

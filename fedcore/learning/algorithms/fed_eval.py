@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -14,7 +14,7 @@ from fedcore.intrinsics import (
 )
 from fedcore.learning.algorithms.client_work import build_evaluation
 from fedcore.learning.metrics import sum_then_finalize
-from fedcore.learning.models import trace_model
+from fedcore.learning.models import PureModel, trace_model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
@@ -22,45 +22,34 @@ from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 def build_fed_eval(model_fn) -> LearningProcess:
     """Builds federated evaluation: every client computes the metrics of the model on its data.
 
-    Types, for batches B:
+    Types, for weights W, batches B and metrics M of the model:
         initialize  (-> State@SERVER)
-        next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=M@SERVER>)
+        next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=<client_work=<eval=E>,…>@SERVER>)
+        E           <current_round_metrics=M,total_rounds_metrics=M>: of this round, and of all so far
+        State       <global_model_weights=W,client_work=…,…>: the total of the clients' reports in `client_work`.
 
+    Args:
+        model_fn: makes the model, or a `PureModel`; the state starts from its initial weights.
     Returns:
-        A `LearningProcess`; put a model into its state with `set_model_weights`. The metrics are in
-        `metrics['client_work']['eval']`, of this round (`current_round_metrics`) and of all so far
-        (`total_rounds_metrics`). No clients: counts of 0, a loss of NaN.
+        A `LearningProcess`; put a model into its state with `set_model_weights`. No clients: counts of 0, a loss of
+        NaN.
+    Raises:
+        TracingError: `model_fn` makes no model of `fc.learning`.
     Example:
         >>> evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
-        >>> state = evaluation.set_model_weights(evaluation.initialize(), weights)
-        >>> state, metrics = evaluation.next(state, clients)
+        >>> weights = fc.learning.ModelWeights((np.ones([2, 1], np.float32), np.zeros([1], np.float32)), ())
+        >>> evaluated = evaluation.set_model_weights(evaluation.initialize(), weights)
+        >>> evaluated, metrics = evaluation.next(evaluated, [client_a, client_b])
+        >>> metrics['client_work']['eval']['current_round_metrics']['loss']
+        np.float32(0.0)
     """
     model = trace_model(model_fn)
     initial_weights = tf_computation(lambda: model.initial_weights())
-    # Reports are added, so zeros are the total of no clients; the report of a client without data need not be zeros.
-    no_metrics = tf_computation(
-        lambda: tf.nest.map_structure(tf.zeros_like, model.report_metrics(model.initial_metrics()))
-    )
     evaluate = build_evaluation(model, initial_weights.type_signature.result)
     aggregate_metrics = sum_then_finalize(model)
     finalize = tf_computation(lambda state: model.finalize_metrics(state))
-    start = tf_computation(lambda: tf.constant(0, tf.int64))
     add_one = tf_computation(lambda round_number: round_number + 1)
-
-    @federated_computation
-    def initialize():
-        nothing = federated_value((), SERVER)
-        return federated_zip(
-            LearningAlgorithmState(
-                global_model_weights=federated_eval(initial_weights, SERVER),
-                distributor=nothing,
-                client_work=federated_eval(no_metrics, SERVER),
-                aggregator=nothing,
-                finalizer=nothing,
-                round=federated_eval(start, SERVER),
-                seed=federated_random_seed(SERVER),
-            )
-        )
+    initialize = _build_initialize(model, initial_weights)
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
     def next_round(state, data):
@@ -88,3 +77,29 @@ def build_fed_eval(model_fn) -> LearningProcess:
         return LearningProcessOutput(federated_zip(after), federated_zip(metrics))
 
     return LearningProcess(initialize, next_round)
+
+
+def _build_initialize(model: PureModel, initial_weights: Computation) -> Computation:
+    """`(-> State@SERVER)`, with the total of no clients."""
+    # Reports are added, so zeros are the total of no clients; the report of a client without data need not be zeros.
+    no_metrics = tf_computation(
+        lambda: tf.nest.map_structure(tf.zeros_like, model.report_metrics(model.initial_metrics()))
+    )
+    start = tf_computation(lambda: tf.constant(0, tf.int64))
+
+    @federated_computation
+    def initialize():
+        nothing = federated_value((), SERVER)
+        return federated_zip(
+            LearningAlgorithmState(
+                global_model_weights=federated_eval(initial_weights, SERVER),
+                distributor=nothing,
+                client_work=federated_eval(no_metrics, SERVER),
+                aggregator=nothing,
+                finalizer=nothing,
+                round=federated_eval(start, SERVER),
+                seed=federated_random_seed(SERVER),
+            )
+        )
+
+    return initialize

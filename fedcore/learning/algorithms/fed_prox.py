@@ -1,14 +1,9 @@
-"""Federated averaging with a proximal term.
+"""Federated averaging with a proximal term."""
 
-Source: Li et al. 2020, "Federated optimization in heterogeneous networks", arXiv:1812.06127, Algorithm 2; every client
-does all of its steps (no partial work).
-"""
-
-from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
+from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory
 from fedcore.learning.algorithms.client_work import build_client_work
-from fedcore.learning.algorithms.composition import compose_learning_process, initial_weights_of, weighted
+from fedcore.learning.algorithms.composition import compose_learning_process, unweighted
 from fedcore.learning.models import trace_model
-from fedcore.learning.optimizers import as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.scalars import real_number
@@ -27,31 +22,30 @@ def build_weighted_fed_prox(
 ) -> LearningProcess:
     """Builds FedProx: local steps also pull the weights back to where they started.
 
-    Types: as `build_weighted_fed_avg`, whose other arguments it takes.
+    Types and other arguments: those of `build_weighted_fed_avg`.
 
     Args:
         proximal_strength: μ of the paper: a step's loss gains μ/2 times the squared distance of the trainable weights
             from the global ones. 0 is federated averaging. The loss that is reported is without it.
+    Returns:
+        A `LearningProcess`. Rounds without clients or examples are those of `build_weighted_fed_avg`.
     Raises:
-        FedcoreError: it is negative or not finite.
+        FedcoreError: `proximal_strength` is negative or not finite; or as for `build_weighted_fed_avg`.
+    Source:
+        Li et al. 2020, "Federated optimization in heterogeneous networks", arXiv:1812.06127, Algorithm 2. Every client
+        does all of its steps (no partial work), and counts by its examples, where the paper draws clients by them.
     Example:
         >>> process = fc.learning.algorithms.build_weighted_fed_prox(model_fn, 0.1, lambda: keras.optimizers.SGD(0.1))
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
     proximal_strength = real_number("proximal_strength", proximal_strength, at_least=0)
     model = trace_model(model_fn)
-    work = build_client_work(
-        model,
-        as_optimizer(client_optimizer_fn),
-        client_weighting,
-        initial_weights_of(model).type_signature.result,
-        proximal_strength=proximal_strength,
-    )
     return compose_learning_process(
         model,
-        work,
-        as_optimizer(server_optimizer_fn or build_sgdm(1.0)),
+        build_client_work(model, client_optimizer_fn, client_weighting, proximal_strength=proximal_strength),
+        server_optimizer_fn,
         model_distributor=model_distributor,
-        model_aggregator=weighted(model_aggregator, "build_weighted_fed_prox"),
+        model_aggregator=model_aggregator,
         metrics_aggregator=metrics_aggregator,
     )
 
@@ -66,10 +60,22 @@ def build_unweighted_fed_prox(
     model_aggregator: UnweightedAggregationFactory | None = None,
     metrics_aggregator=None,
 ) -> LearningProcess:
-    """Builds FedProx in which every client counts the same; see `build_unweighted_fed_avg`.
+    """Builds FedProx in which every client counts the same.
 
+    Types: those of `build_weighted_fed_avg`. Other arguments: those of `build_unweighted_fed_avg`.
+
+    Args:
+        proximal_strength: as for `build_weighted_fed_prox`.
+    Returns:
+        A `LearningProcess`. A round without clients leaves the weights as they were.
+    Raises:
+        FedcoreError: as for `build_weighted_fed_prox` and `build_unweighted_fed_avg`.
+    Source:
+        Li et al. 2020, arXiv:1812.06127, Algorithm 2, without partial work; clients that are drawn in proportion to
+        their examples give the paper's mean.
     Example:
         >>> process = fc.learning.algorithms.build_unweighted_fed_prox(model_fn, 0.1, lambda: keras.optimizers.SGD(0.1))
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
     return build_weighted_fed_prox(
         model_fn,
@@ -78,6 +84,6 @@ def build_unweighted_fed_prox(
         server_optimizer_fn,
         client_weighting=ClientWeighting.UNIFORM,
         model_distributor=model_distributor,
-        model_aggregator=None if model_aggregator is None else as_weighted_aggregator(model_aggregator),
+        model_aggregator=unweighted(model_aggregator),
         metrics_aggregator=metrics_aggregator,
     )

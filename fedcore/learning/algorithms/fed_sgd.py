@@ -1,7 +1,4 @@
-"""Federated stochastic gradient descent.
-
-Source: McMahan et al. 2017, arXiv:1602.05629, section 2 (FedSGD).
-"""
+"""Federated stochastic gradient descent."""
 
 from typing import Any
 
@@ -12,11 +9,11 @@ from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
 from fedcore.learning.algorithms.client_result import finite_or_nothing
-from fedcore.learning.algorithms.client_work import constant_work
-from fedcore.learning.algorithms.composition import compose_learning_process, initial_weights_of, weighted
+from fedcore.learning.algorithms.client_work import constant_work, weights_type_of
+from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
-from fedcore.learning.optimizers import as_optimizer, build_sgdm
+from fedcore.learning.optimizers import build_sgdm
 from fedcore.learning.process import LearningProcess
 from fedcore.types import SequenceType, Type
 
@@ -72,17 +69,24 @@ def build_fed_sgd(
 ) -> LearningProcess:
     """Builds federated gradient descent: clients send the gradient of their examples, the server takes one step.
 
-    Types: as `build_weighted_fed_avg`, whose other arguments it takes.
+    Types and other arguments: those of `build_weighted_fed_avg`; `state.client_work` is <>.
 
     Args:
         server_optimizer_fn: takes the mean gradient over all examples. Default: SGD with rate 0.1.
+        model_aggregator: joins negative gradients of type W, weighted by examples. Default: a weighted mean.
     Returns:
-        A `LearningProcess`. With a plain mean a round equals one step on the union of the clients' examples.
+        A `LearningProcess`. With a plain mean a round equals one step on the union of the clients' examples. A round
+        without examples leaves the weights as they were.
+    Raises:
+        FedcoreError: as for `build_weighted_fed_avg`.
+    Source:
+        McMahan et al. 2017, arXiv:1602.05629, section 2 (FedSGD); with a server optimizer in place of the plain step.
     Example:
         >>> process = fc.learning.algorithms.build_fed_sgd(model_fn, lambda: keras.optimizers.SGD(0.1))
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
     model = trace_model(model_fn)
-    weights_type = initial_weights_of(model).type_signature.result
+    weights_type = weights_type_of(model)
     gradient = build_gradient(model, weights_type)
 
     @tf_computation
@@ -105,8 +109,8 @@ def build_fed_sgd(
     return compose_learning_process(
         model,
         constant_work(tf_computation(lambda: ()), build_train),
-        as_optimizer(server_optimizer_fn or build_sgdm(0.1)),
+        build_sgdm(0.1) if server_optimizer_fn is None else server_optimizer_fn,
         model_distributor=model_distributor,
-        model_aggregator=weighted(model_aggregator, "build_fed_sgd"),
+        model_aggregator=model_aggregator,
         metrics_aggregator=metrics_aggregator,
     )

@@ -1,8 +1,4 @@
-"""Federated k-means clustering.
-
-Source: Lloyd's algorithm over clients' sums, with the running means of Sculley 2010, "Web-scale k-means clustering",
-Algorithm 1: a centre is the mean of all points that it was ever given.
-"""
+"""Federated k-means clustering."""
 
 from collections.abc import Sequence
 
@@ -10,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.aggregators import SumFactory, UnweightedAggregationFactory
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
@@ -19,7 +15,7 @@ from fedcore.learning.algorithms.composition import first_state, next_state, rou
 from fedcore.learning.models import ModelWeights
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.scalars import seed_number, whole_number
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorType
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorType, Type
 
 
 def build_fed_kmeans(
@@ -34,9 +30,10 @@ def build_fed_kmeans(
 
     Types, for points P = float32[data_shape] and k clusters:
         initialize  (-> State@SERVER)
-        next        (<State@SERVER,{P*}@CLIENTS> -> <state=State@SERVER,metrics=M@SERVER>)
-        M['client_work']['train'] is <num_examples=int64,loss=float32,num_non_finite_clients=int64>: the loss is the
-        mean squared distance to the nearest centre of the round's start. `state.finalizer` is <counts=float32[k]>.
+        next        (<State@SERVER,{P*}@CLIENTS> -> <state=State@SERVER,metrics=<client_work=<train=M>,…>@SERVER>)
+        M           <num_examples=int64,loss=float32,num_non_finite_clients=int64>: the loss is the mean squared
+                    distance to the nearest centre of the round's start
+        State       <global_model_weights=W,finalizer=<counts=float32[k]>,…>: W.trainable is <float32[k,data_shape]>.
 
     Args:
         initial_centers: of shape [k, *data_shape], each counted as one point. Default: drawn from a standard normal
@@ -48,72 +45,22 @@ def build_fed_kmeans(
         counts for nothing and is counted in num_non_finite_clients.
     Raises:
         FedcoreError: there is no cluster, the centres have another shape, or a seed has more than 64 bits.
+    Source:
+        Lloyd's algorithm over clients' sums, with the running means of Sculley 2010, "Web-scale k-means clustering",
+        Algorithm 1: a round is one batch, and a centre is the mean of its start and all points that it was ever given.
     Example:
-        >>> process = fc.learning.algorithms.build_fed_kmeans(3, [2])
+        >>> points = fc.data.ClientDataset.from_columns(np.array([[0, 1], [0, 3]], np.float32))
+        >>> process = fc.learning.algorithms.build_fed_kmeans(2, [2], initial_centers=[[0, 2], [9, 9]])
+        >>> state, metrics = process.next(process.initialize(), [points])
+        >>> metrics['client_work']['train']['loss']
+        np.float32(1.0)
     """
     num_clusters = whole_number("num_clusters", num_clusters, at_least=1)
     sizes = data_shape if isinstance(data_shape, Sequence) else np.atleast_1d(data_shape)
-    data_shape = [whole_number("data_shape", size, at_least=0) for size in sizes]
-    seed_pair = _pair(random_seed)
-    shape = (num_clusters, *data_shape)
-    if initial_centers is not None and np.shape(initial_centers) != shape:
-        raise FedcoreError(f"initial_centers have the shape {np.shape(initial_centers)}, but {shape} is wanted")
-
-    @tf_computation
-    def start():
-        if initial_centers is not None:
-            centers = tf.constant(np.asarray(initial_centers, np.float32))
-        else:
-            centers = tf.random.stateless_normal(shape, seed_pair)
-        return ModelWeights((centers,), ()), {"counts": tf.ones([num_clusters])}
-
-    weights_type, _ = start.type_signature.result
-    point = TensorType("float32", list(data_shape))
-
-    @tf_computation
-    def nothing():
-        zero = tf.constant(0.0)
-        return {
-            "sums": tf.zeros(shape),
-            "counts": tf.zeros([num_clusters]),
-            "loss": zero,
-            "num_examples": tf.constant(0, tf.int64),
-        }
-
-    @tf_computation
-    def add(totals, x, weights):
-        (centers,) = weights.trainable
-        distances = tf.reduce_sum(tf.square(tf.reshape(centers - x, [num_clusters, -1])), 1)
-        nearest = tf.one_hot(tf.argmin(distances), num_clusters)
-        return {
-            "sums": totals["sums"] + tf.reshape(nearest, [num_clusters, *[1] * len(data_shape)]) * x,
-            "counts": totals["counts"] + nearest,
-            "loss": totals["loss"] + tf.reduce_min(distances),
-            "num_examples": totals["num_examples"] + 1,
-        }
-
-    @tf_computation
-    def finish(totals):
-        finite = all_finite(totals)
-        return {**zeros_unless(finite, totals), NON_FINITE_CLIENTS: count_unless(finite)}
-
-    @federated_computation(weights_type, SequenceType(point))
-    def assign(weights, points):
-        return finish(sequence_reduce(points, nothing(), lambda totals, x: add(totals, x, weights)))
-
-    @tf_computation
-    def move(weights, state, totals):
-        (centers,), before = weights.trainable, state["counts"]
-        counts = before + totals["counts"]
-
-        def column(x):
-            return tf.reshape(x, [num_clusters, *[1] * len(data_shape)])
-
-        moved = (centers * column(before) + totals["sums"]) / column(counts)
-        mean_loss = totals["loss"] / tf.cast(totals["num_examples"], tf.float32)
-        metrics = {name: totals[name] for name in ("num_examples", "loss", NON_FINITE_CLIENTS)} | {"loss": mean_loss}
-        return ModelWeights((moved,), ()), {"counts": counts}, metrics
-
+    shape = (num_clusters, *(whole_number("data_shape", size, at_least=0) for size in sizes))
+    point = TensorType("float32", shape[1:])
+    start = _build_start(shape, initial_centers, _pair(random_seed))
+    assign = _build_assignment(shape, start.type_signature.result[0], point)
     aggregation = (sum_aggregator or SumFactory()).create(assign.type_signature.result)
 
     @federated_computation
@@ -131,6 +78,75 @@ def build_fed_kmeans(
         return LearningProcessOutput(after, metrics)
 
     return LearningProcess(initialize, next_round)
+
+
+def _build_start(shape: tuple[int, ...], initial_centers, seed_pair: tuple[int, int]):
+    """`(-> <W,<counts=float32[k]>>)`: the first centres, each counted as one point."""
+    if initial_centers is not None and np.shape(initial_centers) != shape:
+        raise FedcoreError(f"initial_centers have the shape {np.shape(initial_centers)}, but {shape} is wanted")
+
+    @tf_computation
+    def start():
+        if initial_centers is not None:
+            centers = tf.constant(np.asarray(initial_centers, np.float32))
+        else:
+            centers = tf.random.stateless_normal(shape, seed_pair)
+        return ModelWeights((centers,), ()), {"counts": tf.ones([shape[0]])}
+
+    return start
+
+
+def _build_assignment(shape: tuple[int, ...], weights_type: Type, point: TensorType) -> Computation:
+    """`(<W,P*> -> totals)`: a client's sums and counts of points by nearest centre; zeros if one is not finite."""
+    num_clusters = shape[0]
+
+    @tf_computation
+    def nothing():
+        return {
+            "sums": tf.zeros(shape),
+            "counts": tf.zeros([num_clusters]),
+            "loss": tf.constant(0.0),
+            "num_examples": tf.constant(0, tf.int64),
+        }
+
+    @tf_computation
+    def add(totals, x, weights):
+        (centers,) = weights.trainable
+        distances = tf.reduce_sum(tf.square(tf.reshape(centers - x, [num_clusters, -1])), 1)
+        nearest = tf.one_hot(tf.argmin(distances), num_clusters)
+        return {
+            "sums": totals["sums"] + _beside(nearest, centers) * x,
+            "counts": totals["counts"] + nearest,
+            "loss": totals["loss"] + tf.reduce_min(distances),
+            "num_examples": totals["num_examples"] + 1,
+        }
+
+    @tf_computation
+    def finish(totals):
+        finite = all_finite(totals)
+        return {**zeros_unless(finite, totals), NON_FINITE_CLIENTS: count_unless(finite)}
+
+    @federated_computation(weights_type, SequenceType(point))
+    def assign(weights, points):
+        return finish(sequence_reduce(points, nothing(), lambda totals, x: add(totals, x, weights)))
+
+    return assign
+
+
+@tf_computation
+def move(weights, state, totals):
+    """`(<W,<counts=float32[k]>,totals> -> <W,<counts=float32[k]>,M>)`: the running means after a round."""
+    (centers,), before = weights.trainable, state["counts"]
+    counts = before + totals["counts"]
+    moved = (centers * _beside(before, centers) + totals["sums"]) / _beside(counts, centers)
+    mean_loss = totals["loss"] / tf.cast(totals["num_examples"], tf.float32)
+    metrics = {name: totals[name] for name in ("num_examples", "loss", NON_FINITE_CLIENTS)} | {"loss": mean_loss}
+    return ModelWeights((moved,), ()), {"counts": counts}, metrics
+
+
+def _beside(by_cluster: tf.Tensor, centers: tf.Tensor) -> tf.Tensor:
+    """float32[k] as float32[k,1,…,1], which broadcasts over the centres."""
+    return tf.reshape(by_cluster, [centers.shape[0], *[1] * (centers.shape.rank - 1)])
 
 
 def _pair(seed) -> tuple[int, int]:

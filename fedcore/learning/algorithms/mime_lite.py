@@ -1,15 +1,11 @@
-"""Mime Lite: clients step with the statistics of one optimizer that the server keeps.
-
-Source: Karimireddy et al. 2020, "Mime: mimicking centralized stochastic algorithms in federated learning",
-arXiv:2008.03606, Algorithm 1 (MimeLite); with a server optimizer for the mean change, which the paper adds as it is.
-"""
+"""Mime Lite: clients step with the statistics of one optimizer that the server keeps."""
 
 from typing import Any
 
 import attrs
 import tensorflow as tf
 
-from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
+from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import (
     federated_broadcast,
@@ -19,22 +15,20 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.client_result import CountingModel, all_finite, finite_or_nothing, zeros_unless
-from fedcore.learning.algorithms.client_work import difference
+from fedcore.learning.algorithms.client_result import all_finite, finite_or_nothing, zeros_unless
+from fedcore.learning.algorithms.client_work import difference, weights_type_of
 from fedcore.learning.algorithms.composition import (
-    build_start,
-    build_update,
+    build_server_work,
     first_state,
-    initial_weights_of,
     next_state,
     round_metrics,
+    unweighted,
     weighted,
 )
 from fedcore.learning.algorithms.fed_sgd import build_gradient
-from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
-from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
+from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
@@ -85,6 +79,18 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
     return train
 
 
+def _build_learning(optimizer: Optimizer):
+    """`(<S,W,mean gradient> -> S)`: the statistics after a round; a gradient that is not finite leaves them."""
+
+    @tf_computation
+    def learn(state, weights, gradients):
+        after, _ = optimizer.next(state, weights.trainable, gradients)
+        finite = all_finite(gradients)
+        return tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, state)
+
+    return learn
+
+
 def build_weighted_mime_lite(
     model_fn,
     base_optimizer,
@@ -96,38 +102,38 @@ def build_weighted_mime_lite(
 ) -> LearningProcess:
     """Builds Mime Lite: local steps of `base_optimizer` with its statistics frozen for the round.
 
-    Types: as `build_weighted_fed_avg`; `state.client_work` is the state of the base optimizer, which is sent with the
-    weights. A client sends the mean gradient of its examples too.
+    Types and other arguments: those of `build_weighted_fed_avg`; `state.client_work` is the state of the base
+    optimizer, which is sent with the weights. A client sends the mean gradient of its examples too.
 
     Args:
-        base_optimizer: whose statistics move once a round, by the mean gradient over all examples at the weights that
+        base_optimizer: its statistics move once a round, by the mean gradient over all examples at the weights that
             the round started from.
-        server_optimizer: takes the mean change as a negative gradient. Default: SGD with rate 1.
+        server_optimizer: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
     Returns:
         A `LearningProcess`. A round without examples leaves the weights and the statistics as they were.
+    Raises:
+        FedcoreError: as for `build_weighted_fed_avg`.
+    Source:
+        Karimireddy et al. 2020, "Mime: mimicking centralized stochastic algorithms in federated learning",
+        arXiv:2008.03606, Algorithm 1 (MimeLite). Changes and gradients are averaged over examples, where the paper
+        averages over clients, and a server optimizer takes the mean change, which the paper adds.
     Example:
         >>> process = fc.learning.algorithms.build_weighted_mime_lite(model_fn, keras.optimizers.SGD(0.1, momentum=0.9))
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
-    model = trace_model(model_fn)
-    base, server = as_optimizer(base_optimizer), as_optimizer(server_optimizer or build_sgdm(1.0))
-    weights_type = initial_weights_of(model).type_signature.result
-    start, update = build_start(model, server), build_update(server)
+    model, base = trace_model(model_fn), as_optimizer(base_optimizer)
+    server = build_server_work(model, server_optimizer, metrics_aggregator)
+    weights_type = weights_type_of(model)
     base_start = tf_computation(lambda: base.initialize(model.initial_weights().trainable))
     state_type = base_start.type_signature.result
     train = _build_training(model, base, client_weighting, weights_type, state_type)
     client: Any = train.type_signature.result["client"]
-    aggregation = weighted(model_aggregator, "build_weighted_mime_lite").create(client["update"], client["weight"])
-    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
-
-    @tf_computation
-    def learn(state, weights, gradients):
-        after, _ = base.next(state, weights.trainable, gradients)
-        finite = all_finite(gradients)
-        return tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, state)
+    aggregation = weighted(model_aggregator).create(client["update"], client["weight"])
+    learn = _build_learning(base)
 
     @federated_computation
     def initialize():
-        first = federated_eval(start, SERVER)
+        first = federated_eval(server.start, SERVER)
         return first_state(
             first[0], first[1], client_work=federated_eval(base_start, SERVER), aggregator=aggregation.initialize()
         )
@@ -137,9 +143,9 @@ def build_weighted_mime_lite(
         sent = federated_broadcast(federated_zip((state.global_model_weights, state.client_work)))
         results = federated_map(train, (sent[0], sent[1], data))
         aggregated = aggregation.next(state.aggregator, results.client.update, results.client.weight)
-        updated = federated_map(update, (state.finalizer, state.global_model_weights, aggregated.result))
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, aggregated.result))
         gradients = federated_mean(results.gradients, results.examples)
-        _, train_metrics = aggregate_metrics(results.client.metrics)
+        _, train_metrics = server.aggregate_metrics(results.client.metrics)
         after = next_state(
             state,
             global_model_weights=updated[1],
@@ -150,7 +156,7 @@ def build_weighted_mime_lite(
         metrics = round_metrics(client_work=federated_zip({"train": train_metrics}), aggregator=aggregated.measurements)
         return LearningProcessOutput(after, metrics)
 
-    names = {"client_work": tuple(base.hyperparameters), "finalizer": tuple(server.hyperparameters)}
+    names = {"client_work": tuple(base.hyperparameters), "finalizer": server.hyperparameters}
     return LearningProcess(initialize, next_round, names)
 
 
@@ -162,16 +168,29 @@ def build_unweighted_mime_lite(
     model_aggregator: UnweightedAggregationFactory | None = None,
     metrics_aggregator=None,
 ) -> LearningProcess:
-    """Builds Mime Lite in which every client's change counts the same; see `build_unweighted_fed_avg`.
+    """Builds Mime Lite in which every client's change counts the same.
 
+    Types and other arguments: those of `build_weighted_mime_lite`.
+
+    Args:
+        model_aggregator: as for `build_unweighted_fed_avg`.
+    Returns:
+        A `LearningProcess`. A round without examples leaves the weights and the statistics as they were.
+    Raises:
+        FedcoreError: as for `build_unweighted_fed_avg`.
+    Source:
+        Karimireddy et al. 2020, arXiv:2008.03606, Algorithm 1 (MimeLite). Gradients are averaged over examples, where
+        the paper averages over clients, and a server optimizer takes the mean change, which the paper adds.
     Example:
-        >>> process = fc.learning.algorithms.build_unweighted_mime_lite(model_fn, keras.optimizers.Adam(0.01))
+        >>> process = fc.learning.algorithms.build_unweighted_mime_lite(
+        ...     model_fn, keras.optimizers.SGD(0.1, momentum=0.9))
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
     return build_weighted_mime_lite(
         model_fn,
         base_optimizer,
         server_optimizer,
         client_weighting=ClientWeighting.UNIFORM,
-        model_aggregator=None if model_aggregator is None else as_weighted_aggregator(model_aggregator),
+        model_aggregator=unweighted(model_aggregator),
         metrics_aggregator=metrics_aggregator,
     )

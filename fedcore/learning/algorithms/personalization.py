@@ -1,9 +1,6 @@
-"""How much a model gains when each client adapts it to its own data.
+"""How much a model gains when each client adapts it to its own data."""
 
-Source: Wang et al. 2019, "Federated evaluation of on-device personalization", arXiv:1910.10252.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedcore.aggregators import UnweightedReservoirSamplingFactory
@@ -12,13 +9,12 @@ from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError
 from fedcore.intrinsics import federated_broadcast, federated_map
 from fedcore.learning.algorithms.client_result import all_finite, count_unless
-from fedcore.learning.algorithms.client_work import build_evaluation, build_training
-from fedcore.learning.algorithms.composition import initial_weights_of
-from fedcore.learning.models import ModelWeights, trace_model
+from fedcore.learning.algorithms.client_work import build_evaluation, build_training, weights_type_of
+from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.optimizers import as_optimizer
 from fedcore.learning.weighting import ClientWeighting
 from fedcore.scalars import whole_number
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, Type
 
 
 def build_personalization_eval_computation(
@@ -30,62 +26,39 @@ def build_personalization_eval_computation(
         (<model_weights=W@SERVER,data={<train_data=B*,test_data=B*>}@CLIENTS> ->
          <baseline_metrics=M[?],NAME=<M…,num_non_finite_clients=int64>[?],…>@SERVER)
 
-    Adapted weights that are not finite are counted by NAME's num_non_finite_clients, 1 in the client's row. An
-    optimizer's are left out: the metrics are those of the weights that were given.
-
     Args:
         personalize_fn_dict: by name a way to adapt: an optimizer (a Keras one too), which takes one pass over
             train_data (`repeat` the data for more), or a computation `(<W,B*> -> W)`.
         max_num_clients: the metrics of at most so many clients come back, a uniform sample; the rows of one client
             stand at one index.
+    Returns:
+        The computation. No clients give no rows. Adapted weights that are not finite are counted by NAME's
+        num_non_finite_clients, 1 in the client's row. An optimizer's are left out: the metrics are those of the
+        weights that were given.
     Raises:
-        FedcoreError: a name is baseline_metrics, or there is nothing to compare.
+        FedcoreError: a name is baseline_metrics, there is nothing to compare, or `max_num_clients` is less than 1.
+    Source:
+        Wang et al. 2019, "Federated evaluation of on-device personalization", arXiv:1910.10252.
     Example:
-        >>> evaluate = build_personalization_eval_computation(model_fn, {'sgd': lambda: keras.optimizers.SGD(0.1)})
-        >>> metrics = evaluate(weights, [{'train_data': a, 'test_data': b}])
+        >>> evaluate = fc.learning.algorithms.build_personalization_eval_computation(
+        ...     model_fn, {'sgd': lambda: keras.optimizers.SGD(0.1)})
+        >>> metrics = evaluate(state.global_model_weights, [{'train_data': client_a, 'test_data': client_b}])
+        >>> bool(metrics['sgd']['loss'][0] < metrics['baseline_metrics']['loss'][0])
+        True
     """
     if not personalize_fn_dict or "baseline_metrics" in personalize_fn_dict:
         raise FedcoreError("personalize_fn_dict has at least one entry, and none named baseline_metrics")
     max_num_clients = whole_number("max_num_clients", max_num_clients, at_least=1)
     model = trace_model(model_fn)
-    weights_type = initial_weights_of(model).type_signature.result
+    weights_type = weights_type_of(model)
     evaluate = build_evaluation(model, weights_type)
     finalize = tf_computation(evaluate.type_signature.result)(lambda state: model.finalize_metrics(state))
-    nothing = tf_computation(lambda: ())
-
-    @tf_computation(weights_type, weights_type)
-    def add(weights, update):
-        pairs = ((weights.trainable, update.trainable), (weights.non_trainable, update.non_trainable))
-        return ModelWeights(*(tuple(w + u for w, u in zip(*pair, strict=True)) for pair in pairs))
-
-    @tf_computation(weights_type)
-    def not_finite(weights):
-        return count_unless(all_finite(weights))
 
     @tf_computation
     def with_count(metrics, count):
         return {**metrics, NON_FINITE_CLIENTS: count}
 
-    def adapting(given):
-        """A function (<W,B*> -> (W, the count of the client if its work is not finite))."""
-        if isinstance(given, Computation):
-
-            def adapted(weights, batches):
-                after = given(weights, batches)
-                return after, not_finite(after)
-
-            return adapted
-        train = build_training(
-            model, as_optimizer(given), ClientWeighting.UNIFORM, weights_type, nothing.type_signature.result
-        )
-
-        def trained(weights, batches):
-            result = train(weights, nothing(), batches)
-            return add(weights, result.update), result.metrics[NON_FINITE_CLIENTS][0]
-
-        return trained
-
-    adapt = {name: adapting(given) for name, given in personalize_fn_dict.items()}
+    adapt = {name: _adaptation(given, model, weights_type) for name, given in personalize_fn_dict.items()}
     batches = SequenceType(model.batch_type)
     data_type = StructType([("train_data", batches), ("test_data", batches)])
 
@@ -105,3 +78,31 @@ def build_personalization_eval_computation(
         return sample.next(sample.initialize(), results).result
 
     return personalization_eval
+
+
+def _adaptation(given, model: PureModel, weights_type: Type) -> Callable:
+    """A function, traced at a client: (W, B*) -> (W, int64: the client's count if its work is not finite)."""
+    if isinstance(given, Computation):
+        not_finite = tf_computation(weights_type)(lambda weights: count_unless(all_finite(weights)))
+
+        def adapted(weights, batches):
+            after = given(weights, batches)
+            return after, not_finite(after)
+
+        return adapted
+
+    nothing = tf_computation(lambda: ())
+    train = build_training(
+        model, as_optimizer(given), ClientWeighting.UNIFORM, weights_type, nothing.type_signature.result
+    )
+
+    @tf_computation(weights_type, weights_type)
+    def add(weights, update):
+        pairs = ((weights.trainable, update.trainable), (weights.non_trainable, update.non_trainable))
+        return ModelWeights(*(tuple(w + u for w, u in zip(*pair, strict=True)) for pair in pairs))
+
+    def trained(weights, batches):
+        result = train(weights, nothing(), batches)
+        return add(weights, result.update), result.metrics[NON_FINITE_CLIENTS][0]
+
+    return trained

@@ -1,8 +1,4 @@
-"""SCAFFOLD: control variates take the drift out of local steps; clients keep a state of their own.
-
-Source: Karimireddy et al. 2020, "SCAFFOLD: stochastic controlled averaging for federated learning", arXiv:1910.06378,
-Algorithm 1 with option II for the controls.
-"""
+"""SCAFFOLD: control variates take the drift out of local steps; clients keep a state of their own."""
 
 from typing import Any, NamedTuple
 
@@ -19,28 +15,35 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.client_result import CountingModel, finite_or_nothing
-from fedcore.learning.algorithms.client_work import difference
+from fedcore.learning.algorithms.client_result import finite_or_nothing
+from fedcore.learning.algorithms.client_work import difference, weights_type_of
 from fedcore.learning.algorithms.composition import (
-    build_start,
-    build_update,
+    ServerWork,
+    build_server_work,
     first_state,
-    initial_weights_of,
     next_state,
     round_metrics,
 )
-from fedcore.learning.metrics import sum_then_finalize
-from fedcore.learning.models import ModelWeights, trace_model
+from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
-from fedcore.learning.optimizers import as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.scalars import real_number, whole_number
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
 class ScaffoldOutput(NamedTuple):
-    """What `next` returns: `<state=State@SERVER,metrics=M@SERVER,client_states={C}@CLIENTS>`."""
+    """The result of a round of SCAFFOLD.
+
+    Types: `<state=State@SERVER,metrics=M@SERVER,client_states={C}@CLIENTS>`; the states of the clients are in the
+    order of the round's data.
+
+    Example:
+        >>> process = fc.learning.algorithms.build_scaffold(model_fn, 0.1, num_clients=2)
+        >>> output = process.next(process.initialize(), [client_a], [process.initial_client_state()])
+        >>> len(output.client_states)
+        1
+    """
 
     state: object
     metrics: object
@@ -50,11 +53,18 @@ class ScaffoldOutput(NamedTuple):
 class ScaffoldProcess(LearningProcess):
     """A learning process whose clients keep a control variate C between the rounds that they take part in.
 
-    Types, for trainable weights C:
+    Types, for batches B and the type C of the trainable weights:
         initialize            (-> State@SERVER)
         initial_client_state  (-> C)
         next                  (<State@SERVER,{B*}@CLIENTS,{C}@CLIENTS> ->
                                <state=State@SERVER,metrics=M@SERVER,client_states={C}@CLIENTS>)
+
+    Raises:
+        TypeMismatch: `next` does not take what `initialize` gives, or does not return it.
+    Example:
+        >>> process = fc.learning.algorithms.build_scaffold(model_fn, 0.1, num_clients=2)
+        >>> print(process.initial_client_state.type_signature)
+        (-> <float32[2,1],float32[1]>)
     """
 
     def __init__(self, initialize_fn, next_fn, hyperparameters, initial_client_state: Computation):
@@ -80,51 +90,12 @@ class _Result:
     change: Any
 
 
-def build_scaffold(
-    model_fn,
-    client_learning_rate: float,
-    num_clients: int,
-    server_optimizer_fn=None,
-    *,
-    client_weighting: Weighting = ClientWeighting.UNIFORM,
-    metrics_aggregator=None,
-) -> ScaffoldProcess:
-    """Builds SCAFFOLD: a client's gradients are corrected by its control variate and the server's.
+def _zero_control(model: PureModel) -> tuple:
+    return tuple(tf.zeros_like(w) for w in model.initial_weights().trainable)
 
-    Types: see `ScaffoldProcess`; `state.client_work` is <learning_rate=float32,control=C>.
 
-    Args:
-        client_learning_rate: of the local steps, which are plain gradient descent.
-        num_clients: how many there are in all, N of the paper: a round moves the server's control by the share of
-            its clients.
-        server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1.
-        client_weighting: of the changes of the weights. Default: all alike, as in the paper.
-    Returns:
-        A process; the caller keeps the clients' states, by client, and passes those of the round's cohort in the
-        order of its data. A client without examples, or whose change is not finite, keeps its state.
-    Raises:
-        FedcoreError: num_clients is less than 1, or the rate is not greater than 0.
-    Example:
-        >>> states = {c: process.initial_client_state() for c in ids}
-        >>> state, metrics, after = process.next(state, [data[c] for c in cohort], [states[c] for c in cohort])
-        >>> states.update(zip(cohort, after))
-    """
-    num_clients = whole_number("num_clients", num_clients, at_least=1)
-    client_learning_rate = real_number("client_learning_rate", client_learning_rate, above=0)
-    model = trace_model(model_fn)
-    server = as_optimizer(server_optimizer_fn or build_sgdm(1.0))
-    weights_type: Any = initial_weights_of(model).type_signature.result
-    start, update = build_start(model, server), build_update(server)
-    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
-
-    @tf_computation
-    def initial_client_state():
-        return tuple(tf.zeros_like(w) for w in model.initial_weights().trainable)
-
-    @tf_computation
-    def initial_work():
-        zeros = tuple(tf.zeros_like(w) for w in model.initial_weights().trainable)
-        return {"learning_rate": tf.constant(client_learning_rate, tf.float32), "control": zeros}
+def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> Computation:
+    """The computation `(<W,S,B*,C> -> _Result)`: gradient descent whose gradients the controls correct."""
 
     @tf_computation
     def begin(weights):
@@ -140,7 +111,7 @@ def build_scaffold(
     @tf_computation
     def finish(before, carry, work, own):
         update = difference(carry.weights, before)
-        result = finite_or_nothing(update, *weight_and_report(model, client_weighting, carry.metrics))
+        result = finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
         steps = tf.cast(carry.metrics["num_batches"][0], tf.float32)
         learned = (steps > 0) & (result.weight > 0)
         parts = zip(own, work["control"], result.update.trainable, strict=True)
@@ -150,37 +121,24 @@ def build_scaffold(
         )
         return _Result(result, after, tuple(a - b for a, b in zip(after, own, strict=True)))
 
-    @federated_computation(
-        weights_type,
-        initial_work.type_signature.result,
-        SequenceType(model.batch_type),
-        initial_client_state.type_signature.result,
-    )
+    @federated_computation(weights_type_of(model), work_type, SequenceType(model.batch_type), work_type["control"])
     def train(weights, work, batches, own):
         trained = sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, work, own))
         return finish(weights, trained, work, own)
 
-    @tf_computation
-    def move(work, change):
-        parts = zip(work["control"], change, strict=True)
-        return {**work, "control": tuple(c + total / num_clients for c, total in parts)}
+    return train
 
-    @federated_computation
-    def initialize():
-        first = federated_eval(start, SERVER)
-        return first_state(first[0], first[1], client_work=federated_eval(initial_work, SERVER))
 
-    @federated_computation(
-        initialize.type_signature.result,
-        FederatedType(SequenceType(model.batch_type), CLIENTS),
-        FederatedType(initial_client_state.type_signature.result, CLIENTS),
-    )
+def _build_round(server: ServerWork, train: Computation, move: Computation, state_type: Type) -> Computation:
+    _, _, batches, control = (p.type for p in train.module.main.parameters)
+
+    @federated_computation(state_type, FederatedType(batches, CLIENTS), FederatedType(control, CLIENTS))
     def next_round(state, data, client_states):
         sent = federated_broadcast(federated_zip((state.global_model_weights, state.client_work)))
         results = federated_map(train, (sent[0], sent[1], data, client_states))
         mean = federated_mean(results.client.update, results.client.weight)
-        updated = federated_map(update, (state.finalizer, state.global_model_weights, mean))
-        _, train_metrics = aggregate_metrics(results.client.metrics)
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
+        _, train_metrics = server.aggregate_metrics(results.client.metrics)
         after = next_state(
             state,
             global_model_weights=updated[1],
@@ -189,5 +147,66 @@ def build_scaffold(
         )
         return ScaffoldOutput(after, round_metrics(client_work=federated_zip({"train": train_metrics})), results.state)
 
-    names = {"client_work": ("learning_rate",), "finalizer": tuple(server.hyperparameters)}
+    return next_round
+
+
+def build_scaffold(
+    model_fn,
+    client_learning_rate: float,
+    num_clients: int,
+    server_optimizer_fn=None,
+    *,
+    client_weighting: Weighting = ClientWeighting.UNIFORM,
+    metrics_aggregator=None,
+) -> ScaffoldProcess:
+    """Builds SCAFFOLD: a client's gradients are corrected by its control variate and the server's.
+
+    Types: those of `ScaffoldProcess`; `state.client_work` is <learning_rate=float32,control=C>.
+
+    Args:
+        model_fn, server_optimizer_fn, metrics_aggregator: as for `build_weighted_fed_avg`.
+        client_learning_rate: of the local steps, which are plain gradient descent.
+        num_clients: how many there are in all, N of the paper: a round moves the server's control by the share of
+            its clients.
+        client_weighting: of the changes of the weights. Default: all alike, as in the paper.
+    Returns:
+        A process; the caller keeps the clients' states, by client, and passes those of the round's cohort in the
+        order of its data. A client without examples, or whose change is not finite, keeps its state. A round without
+        clients leaves the weights and the server's control as they were.
+    Raises:
+        FedcoreError: `num_clients` is less than 1, or the rate is not greater than 0.
+    Source:
+        Karimireddy et al. 2020, "SCAFFOLD: stochastic controlled averaging for federated learning", arXiv:1910.06378,
+        Algorithm 1 with option II for the controls; a server optimizer in place of the global step size.
+    Example:
+        >>> process = fc.learning.algorithms.build_scaffold(model_fn, 0.1, num_clients=2)
+        >>> states = [process.initial_client_state() for _ in range(2)]
+        >>> state, metrics, states = process.next(process.initialize(), [client_a, client_b], states)
+    """
+    num_clients = whole_number("num_clients", num_clients, at_least=1)
+    client_learning_rate = real_number("client_learning_rate", client_learning_rate, above=0)
+    model = trace_model(model_fn)
+    server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
+
+    @tf_computation
+    def initial_client_state():
+        return _zero_control(model)
+
+    @tf_computation
+    def initial_work():
+        return {"learning_rate": tf.constant(client_learning_rate, tf.float32), "control": _zero_control(model)}
+
+    @tf_computation
+    def move(work, change):
+        pairs = zip(work["control"], change, strict=True)
+        return {**work, "control": tuple(c + total / num_clients for c, total in pairs)}
+
+    @federated_computation
+    def initialize():
+        first = federated_eval(server.start, SERVER)
+        return first_state(first[0], first[1], client_work=federated_eval(initial_work, SERVER))
+
+    train = _build_training(model, client_weighting, initial_work.type_signature.result)
+    next_round = _build_round(server, train, move, initialize.type_signature.result)
+    names = {"client_work": ("learning_rate",), "finalizer": server.hyperparameters}
     return ScaffoldProcess(initialize, next_round, names, initial_client_state)

@@ -24,10 +24,17 @@ def _finalize(model, states):
 def sum_then_finalize(model) -> Callable:
     """Adds the clients' metric states, then computes the metrics once, at the server.
 
+    Types, for metric states S and metrics M of the model: the function takes {S}@CLIENTS and gives (S@SERVER,
+    M@SERVER), while a round is traced.
+
     Returns:
-        A function from a client value of metric states to (their sum, the metrics), both at the server.
+        The function. No clients give the metrics of states of zeros: counts of 0, means of NaN.
     Example:
-        >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=sum_then_finalize)
+        >>> process = fc.learning.algorithms.build_fed_sgd(
+        ...     model_fn, metrics_aggregator=fc.learning.metrics.sum_then_finalize)
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
+        >>> metrics['client_work']['train']['num_batches']
+        np.int64(3)
     """
 
     def aggregate(client_states):
@@ -40,12 +47,18 @@ def sum_then_finalize(model) -> Callable:
 def secure_sum_then_finalize(model, bound: float = 2.0**20) -> Callable:
     """As `sum_then_finalize`, by a (simulated) secure sum: integers are exact, floats have 2^32 levels.
 
+    Types: those of `sum_then_finalize`.
+
     Args:
         bound: every element of a client's states is clipped into [-bound, bound].
+    Returns:
+        The function. No clients give the metrics of states of zeros.
     Raises:
         FedcoreError: the bound is not greater than 0.
+    Source: that of `fc.aggregators.SecureSumFactory`.
     Example:
-        >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=secure_sum_then_finalize)
+        >>> process = fc.learning.algorithms.build_fed_sgd(
+        ...     model_fn, metrics_aggregator=fc.learning.metrics.secure_sum_then_finalize)
     """
     bound = real_number("bound", bound, above=0)
 
@@ -60,10 +73,22 @@ def secure_sum_then_finalize(model, bound: float = 2.0**20) -> Callable:
 def finalize_then_sample(model, sample_size: int = 100) -> Callable:
     """Computes the metrics at every client; the server gets those of a uniform sample, a row each.
 
+    Types, for metric states S and metrics M of the model, with M[?] their rows: the function takes {S}@CLIENTS and
+    gives (S@SERVER, M[?]@SERVER), while a round is traced.
+
     Args:
         sample_size: the most clients in the sample.
+    Returns:
+        The function. No clients give no rows.
+    Raises:
+        FedcoreError: the size is less than 1; when a round is traced.
+    Source: that of `fc.aggregators.UnweightedReservoirSamplingFactory`.
     Example:
-        >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=finalize_then_sample)
+        >>> process = fc.learning.algorithms.build_fed_sgd(
+        ...     model_fn, metrics_aggregator=fc.learning.metrics.finalize_then_sample)
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
+        >>> sorted(metrics['client_work']['train']['num_examples'])
+        [np.int64(2), np.int64(3)]
     """
 
     def aggregate(client_states):
@@ -79,15 +104,23 @@ def add_client_quantiles(
 ) -> Callable:
     """Adds to another aggregator's metrics `per_client`: of every scalar metric, quantiles over the clients.
 
-    The server holds a number for each client and metric. Clients whose metric is NaN (no examples) are left out; no
-    clients give NaN.
+    Types, for the scalar metrics NAME of a model: those of `inner`, whose metrics gain
+    per_client=<NAME=float32[number of quantiles],…>.
 
     Args:
-        quantiles: between 0 and 1; linear between the clients, as `numpy.quantile`.
+        inner: the other aggregator. Default: `sum_then_finalize`.
+        quantiles: between 0 and 1; linear between the clients, as `numpy.quantile`. Default: the quartiles.
+    Returns:
+        A metrics aggregator. The server holds a number for each client and metric. Clients whose metric is NaN (no
+        examples) are left out; no clients give NaN.
     Raises:
-        FedcoreError: a quantile is outside [0, 1].
+        FedcoreError: there is no quantile, or one is outside [0, 1].
     Example:
-        >>> process = build_weighted_fed_avg(model_fn, optimizer, metrics_aggregator=add_client_quantiles())
+        >>> process = fc.learning.algorithms.build_fed_sgd(
+        ...     model_fn, metrics_aggregator=fc.learning.metrics.add_client_quantiles(quantiles=[0.5]))
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
+        >>> metrics['client_work']['train']['per_client']['num_examples']
+        array([2.5], dtype=float32)
     """
     quantiles = [real_number("a quantile", q, at_least=0) for q in np.atleast_1d(quantiles)]
     if not quantiles or max(quantiles) > 1:

@@ -6,8 +6,16 @@ import keras
 class NumExamplesCounter(keras.metrics.Sum):
     """Counts examples: the rows of the labels.
 
+    Types: the state and the metric are a `dtype`, a scalar.
+
+    Args:
+        dtype: int64 counts exactly. Default: int64.
     Example:
-        >>> model.compile(metrics=[fc.learning.metrics.NumExamplesCounter()])
+        >>> counter = fc.learning.metrics.NumExamplesCounter()
+        >>> model = fc.learning.from_keras_model(keras_model(), 'mse', spec, metrics=[counter])
+        >>> _ = counter.update_state(np.zeros([3, 1]))
+        >>> int(counter.result())
+        3
     """
 
     def __init__(self, name: str = "examples", dtype="int64"):
@@ -20,8 +28,16 @@ class NumExamplesCounter(keras.metrics.Sum):
 class NumBatchesCounter(keras.metrics.Sum):
     """Counts batches.
 
+    Types: the state and the metric are a `dtype`, a scalar.
+
+    Args:
+        dtype: int64 counts exactly. Default: int64.
     Example:
-        >>> model.compile(metrics=[fc.learning.metrics.NumBatchesCounter()])
+        >>> counter = fc.learning.metrics.NumBatchesCounter()
+        >>> model = fc.learning.from_keras_model(keras_model(), 'mse', spec, metrics=[counter])
+        >>> _ = counter.update_state(np.zeros([3, 1]))
+        >>> int(counter.result())
+        1
     """
 
     def __init__(self, name: str = "batches", dtype="int64"):

@@ -41,6 +41,8 @@ def save(model, path: str | os.PathLike, weights: ModelWeights | None = None) ->
     The directory holds one file, an uncompressed zip of `.fed` files. It is written whole: after a crash, or where
     several processes save to one directory, it is one whole model.
 
+    Types: a part of the file for each function of `PureModel`; the weights are of the model's type W.
+
     Args:
         model: a model of `fc.learning`, or a `model_fn` that makes one.
         path: the directory; made where there is none.
@@ -49,9 +51,12 @@ def save(model, path: str | os.PathLike, weights: ModelWeights | None = None) ->
     Raises:
         InvalidValue: the path is a file.
         TypeMismatch: the weights are those of another model.
+        TracingError: `model` makes no model of `fc.learning`.
     Example:
-        >>> fc.learning.models.save(model_fn, 'model', weights=process.get_model_weights(state))
-        >>> process = fc.learning.algorithms.build_fed_eval(fc.learning.models.load('model'))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     fc.learning.models.save(model_fn, folder, fc.learning.ModelWeights.from_model(keras_model()))
+        ...     process = fc.learning.algorithms.build_fed_eval(fc.learning.models.load(folder))
     """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
@@ -150,10 +155,20 @@ def _told(output: BatchOutput) -> tuple:
 def load(path: str | os.PathLike, trusted: bool = False) -> PureModel:
     """Reads a model back: usable wherever a `model_fn` is wanted.
 
+    Types: those of the model that was saved.
+
     Args:
-        trusted: as `fc.load`.
+        path: the directory that `save` wrote.
+        trusted: as for `fc.load`. Default: False.
     Raises:
-        FedcoreError: the directory holds no model; or as `fc.load`.
+        FedcoreError: the directory holds no model; or as for `fc.load`.
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     fc.learning.models.save(model_fn, folder)
+        ...     model = fc.learning.models.load(folder)
+        >>> print(model.batch_type)
+        <float32[?,2],float32[?,1]>
     """
     folder = Path(path)
     if not (folder / _FILE).is_file():

@@ -26,6 +26,8 @@ _NO_METRICS: tuple[Callable, Callable, Callable] = (dict, lambda state, batch, o
 class FunctionalModel(PureModel):
     """A model written as functions. All functions take and return tensors, inside a graph.
 
+    Types: those of `PureModel`; B is the type that `input_spec` says.
+
     Args:
         initial_weights: () -> ModelWeights; or the weights, as a `ModelWeights` of arrays.
         forward_pass_fn: (ModelWeights, batch, training) -> BatchOutput; a model with non-trainable weights that move
@@ -34,14 +36,18 @@ class FunctionalModel(PureModel):
         predict_on_batch_fn: (ModelWeights, inputs, training) -> predictions. Default: there are none to be asked for.
         metrics_fns: (() -> state, (state, batch, BatchOutput) -> state, state -> metrics); a state is a dict from
             names to tuples, and those of clients are added. The loss (weighted by examples), num_examples and
-            num_batches are always there, unless a state of this name takes their place.
+            num_batches are always there, unless a state of this name takes their place. Default: no others.
+    Raises:
+        TracingError: `input_spec` is no batch; when a graph is traced, `forward_pass_fn` returns no `BatchOutput` with
+            a scalar loss and a number of examples.
     Example:
         >>> def forward_pass(weights, batch, training):
         ...     (kernel,), (x, y) = weights.trainable, batch
         ...     predictions = x @ kernel
         ...     return fc.learning.BatchOutput(tf.reduce_mean((predictions - y) ** 2), predictions, tf.shape(y)[0])
-        >>> start = fc.learning.ModelWeights((np.zeros([5, 1], np.float32),), ())
-        >>> model = fc.learning.models.FunctionalModel(start, forward_pass, data.element_spec)
+        >>> start = fc.learning.ModelWeights((np.zeros([2, 1], np.float32),), ())
+        >>> model = fc.learning.models.FunctionalModel(start, forward_pass, spec)
+        >>> process = fc.learning.algorithms.build_fed_sgd(model)
     """
 
     def __init__(

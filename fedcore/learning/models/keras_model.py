@@ -50,6 +50,9 @@ def from_keras_model(
     anew with every client. So do the states of stateful recurrent layers: they go from batch to batch of a client, and
     are zeros again in the next round; their batches have the model's fixed number of examples.
 
+    Types: those of `PureModel`; B is the type that `input_spec` says, W.trainable and W.non_trainable those of the
+    Keras model's variables, in their order.
+
     Args:
         loss: a Keras loss, its name, or a function (y_true, y_pred) -> loss; for several outputs a list in their order
             or a dict by their names, where None leaves an output out. There has to be one.
@@ -65,7 +68,13 @@ def from_keras_model(
         TracingError: there is no loss, the batch is no such batch, the model, the loss or a metric does not take it, a
             weight has a constraint, a metric has states that cannot be added, or names are taken twice.
     Example:
-        >>> model = fc.learning.from_keras_model(keras_model, keras.losses.MeanSquaredError(), input_spec=spec)
+        >>> def make():
+        ...     error = keras.metrics.MeanAbsoluteError()
+        ...     return fc.learning.from_keras_model(keras_model(), 'mse', client_a.element_spec, metrics=[error])
+        >>> evaluation = fc.learning.algorithms.build_fed_eval(make)
+        >>> state, metrics = evaluation.next(evaluation.initialize(), [client_a])
+        >>> round(float(metrics['client_work']['eval']['current_round_metrics']['mean_absolute_error']), 3)
+        0.5
     """
     return _KerasModel(keras_model, loss, input_spec, metrics, loss_weights)
 
@@ -75,10 +84,18 @@ def functional_model_from_keras(
 ) -> PureModel:
     """`from_keras_model` with the argument names that functional models have elsewhere.
 
+    Types: those of `from_keras_model`.
+
     Args:
-        metrics_constructor: () -> metrics.
+        loss_fn: `loss` of `from_keras_model`.
+        metrics_constructor: () -> `metrics` of `from_keras_model`, or the metrics. Default: none.
+    Raises:
+        TracingError: as for `from_keras_model`.
     Example:
-        >>> model = fc.learning.models.functional_model_from_keras(keras_model, keras.losses.MeanSquaredError(), spec)
+        >>> def make():
+        ...     return fc.learning.models.functional_model_from_keras(
+        ...         keras_model(), keras.losses.MeanSquaredError(), spec, lambda: [keras.metrics.MeanAbsoluteError()])
+        >>> process = fc.learning.algorithms.build_fed_sgd(make)
     """
     metrics = metrics_constructor() if callable(metrics_constructor) else metrics_constructor
     return from_keras_model(keras_model, loss_fn, input_spec, metrics, loss_weights)

@@ -42,9 +42,15 @@ def value_now(variable):
 
 @attrs.frozen
 class ModelWeights:
-    """The weights of a model: `<trainable=<…>,non_trainable=<…>>`, each in the order of the Keras model's variables.
+    """The weights of a model.
 
-    Non-trainable ones are those of `averaged_weights`.
+    Types: `<trainable=<…>,non_trainable=<…>>`, each a tuple in the order of the Keras model's variables. Non-trainable
+    ones are the floats among the variables without gradients, such as the averages of a BatchNormalization.
+
+    Example:
+        >>> weights = fc.learning.ModelWeights.from_model(keras_model())
+        >>> weights.trainable[0].tolist(), weights.non_trainable
+        ([[0.0], [0.0]], ())
     """
 
     trainable: Any
@@ -57,7 +63,8 @@ class ModelWeights:
         Those of a model that is made inside a `tf_computation` are tensors there.
 
         Example:
-            >>> state = process.set_model_weights(state, fc.learning.ModelWeights.from_model(keras_model))
+            >>> weights = fc.learning.ModelWeights.from_model(keras_model())
+            >>> state = process.set_model_weights(state, weights)
         """
         keras_model = getattr(keras_model, "keras_model", keras_model)
         groups = (keras_model.trainable_variables, averaged_weights(keras_model))
@@ -68,6 +75,11 @@ class ModelWeights:
 
         Raises:
             ValueError: the model has other variables.
+        Example:
+            >>> model = keras_model()
+            >>> fc.learning.ModelWeights((np.ones([2, 1]), np.zeros([1])), ()).assign_weights_to(model)
+            >>> model(np.ones([1, 2])).numpy().tolist()
+            [[2.0]]
         """
         for variables, values in (
             (keras_model.trainable_variables, self.trainable),

@@ -13,7 +13,16 @@ from fedcore.types import StructType
 
 @attrs.frozen
 class BatchOutput:
-    """What one forward pass gives: `<loss=float32,predictions=…,num_examples=int64>`; the loss is the batch's mean."""
+    """The result of one forward pass; the loss is the batch's mean.
+
+    Types: `<loss=float32,predictions=…,num_examples=int64>`.
+
+    Args:
+        predictions: nested tensors. Default: None, for a model whose metrics read none.
+    Example:
+        >>> fc.learning.BatchOutput(loss=tf.constant(0.5), num_examples=2).num_examples
+        2
+    """
 
     loss: Any
     predictions: Any = None
@@ -23,9 +32,23 @@ class BatchOutput:
 class PureModel(abc.ABC):
     """A model without variables. All functions take and return tensors, inside a graph.
 
+    Types, for weights W, batches B with inputs X, metric states S, reports R and metrics M:
+        initial_weights   (-> W)
+        initial_metrics   (-> S)
+        step              (<W,S,B,training> -> <BatchOutput,W.non_trainable,S>)
+        predict_on_batch  (<W,X,training> -> predictions)
+        report_metrics    (S -> R)
+        finalize_metrics  (R -> M), of reports that were added
+
     The metrics' state is a dict; `num_examples` and `num_batches` of it are tuples of one count. What clients report
     of it is a dict from a metric's name to a tuple; reports are added. A metric of the user's own that is named as a
     count is reported in its place.
+
+    Example:
+        >>> model = fc.learning.models.trace_model(model_fn)
+        >>> isinstance(model, fc.learning.models.PureModel)
+        True
+        >>> predictions = model.predict_on_batch(model.initial_weights(), np.ones([3, 2], np.float32))
     """
 
     batch_type: StructType

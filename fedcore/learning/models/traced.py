@@ -73,8 +73,16 @@ def reproducible() -> Iterator[Initialisers]:
 def trace_model(model_fn: Callable | PureModel) -> PureModel:
     """The model that `model_fn` makes, as pure functions. One with variables of its own is made again in each graph.
 
+    Types: those of `PureModel`.
+
+    Args:
+        model_fn: () -> a model of `fc.learning`; called once. A `PureModel` comes back as it is.
     Raises:
-        TracingError: it is no function, or returns no model of fc.learning, or one that it did not make itself.
+        TracingError: it is no function, or returns no model of `fc.learning`, or one that it did not make itself.
+    Example:
+        >>> model = fc.learning.models.trace_model(model_fn)
+        >>> print(model.batch_type)
+        <float32[?,2],float32[?,1]>
     """
     if isinstance(model_fn, PureModel):
         return model_fn

@@ -31,15 +31,22 @@ class VariableModel(abc.ABC):
     which take the round's weights and start fresh with every client. Since a graph with variables is never run for
     several clients at once, `FunctionalModel` and `from_keras_model` are faster where either will do.
 
+    Types, for batches B with inputs X, as `input_spec` says:
+        forward_pass      (<B,training> -> BatchOutput)
+        predict_on_batch  (<X,training> -> predictions)
+
+    Raises:
+        TracingError: when a process is built, `model_fn` did not make all variables of the model, or makes more of
+            them while it is used, or the metrics and their finalizers have other names.
     Example:
         >>> class Line(fc.learning.Model):
         ...     def __init__(self):
-        ...         self.kernel = tf.Variable(lambda: tf.zeros([3, 1]), name='kernel')
+        ...         self.kernel = tf.Variable(lambda: tf.zeros([2, 1]), name='kernel')
         ...         self.error, self.count = (tf.Variable(0.0, trainable=False) for _ in range(2))
         ...     trainable_variables = property(lambda self: [self.kernel])
         ...     non_trainable_variables = property(lambda self: [])
         ...     local_variables = property(lambda self: [self.error, self.count])
-        ...     input_spec = property(lambda self: SPEC)
+        ...     input_spec = property(lambda self: spec)
         ...     def predict_on_batch(self, x, training=True):
         ...         return x @ self.kernel
         ...     def forward_pass(self, batch_input, training=True):
@@ -55,6 +62,8 @@ class VariableModel(abc.ABC):
         ...         return {'error': lambda values: values[0] / values[1]}
         ...     def reset_metrics(self):
         ...         for v in self.local_variables: v.assign(tf.zeros_like(v))
+        >>> process = fc.learning.algorithms.build_weighted_fed_avg(Line, keras.optimizers.SGD(0.1))
+        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
 
     @property

@@ -70,5 +70,8 @@ def build_adafactor(
         Algorithms 4 and 5.
     Example:
         >>> optimizer = fc.learning.optimizers.build_adafactor(0.01)
+        >>> _, weights = optimizer.next(optimizer.initialize(tf.zeros(2)), tf.zeros(2), tf.constant([1.0, -2.0]))
+        >>> weights.numpy().round(6)
+        array([-1.e-05,  1.e-05], dtype=float32)
     """
     return _Adafactor(learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold)

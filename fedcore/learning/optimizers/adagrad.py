@@ -28,6 +28,7 @@ def build_adagrad(
         state  <learning_rate=float32,preconditioner=W>
 
     Args:
+        learning_rate: of every step; may be changed between rounds.
         initial_preconditioner_value: where the sums of squared gradients start.
         epsilon: added to them, under the root.
     Raises:
@@ -35,5 +36,8 @@ def build_adagrad(
     Source: Duchi, Hazan, Singer 2011, "Adaptive subgradient methods", Figure 1 (diagonal).
     Example:
         >>> optimizer = fc.learning.optimizers.build_adagrad(0.1)
+        >>> _, weights = optimizer.next(optimizer.initialize(tf.zeros(2)), tf.zeros(2), tf.constant([1.0, -2.0]))
+        >>> weights.numpy().round(3)
+        array([-0.095,  0.099], dtype=float32)
     """
     return _Adagrad(learning_rate, initial_preconditioner_value, epsilon)

@@ -42,6 +42,7 @@ def build_adam(
         state  <learning_rate=float32,step=int64,accumulator=W,preconditioner=W[,largest=W]>
 
     Args:
+        learning_rate: of every step; may be changed between rounds.
         beta_1, beta_2: how much the averages of gradients and of their squares keep in a step.
         epsilon: added to the root of the second average ("epsilon hat" of the paper).
         amsgrad: divides by the largest second average so far (Reddi et al. 2018, arXiv:1904.09237).
@@ -52,5 +53,8 @@ def build_adam(
         correction of the bias.
     Example:
         >>> optimizer = fc.learning.optimizers.build_adam(0.01)
+        >>> _, weights = optimizer.next(optimizer.initialize(tf.zeros(2)), tf.zeros(2), tf.constant([1.0, -2.0]))
+        >>> weights.numpy().round(3)
+        array([-0.01,  0.01], dtype=float32)
     """
     return _Adam(learning_rate, beta_1, beta_2, epsilon, amsgrad)

@@ -15,11 +15,15 @@ def build_adamw(
     Types: the state of `build_adam` with weight_decay=float32 in front.
 
     Args:
+        learning_rate, beta_1, beta_2, epsilon, amsgrad: as for `build_adam`.
         weight_decay: times the learning rate, the share of every weight that a step takes away.
     Raises:
-        FedcoreError: a hyperparameter that is negative or not finite.
+        FedcoreError: a hyperparameter that is negative or not finite, or a beta of 1 or more.
     Source: Loshchilov and Hutter 2019, "Decoupled weight decay regularization", arXiv:1711.05101, Algorithm 2.
     Example:
         >>> optimizer = fc.learning.optimizers.build_adamw(0.01, weight_decay=0.01)
+        >>> _, weights = optimizer.next(optimizer.initialize(tf.zeros(2)), tf.zeros(2), tf.constant([1.0, -2.0]))
+        >>> weights.numpy().round(3)
+        array([-0.01,  0.01], dtype=float32)
     """
     return Decayed(build_adam(learning_rate, beta_1, beta_2, epsilon, amsgrad), weight_decay)

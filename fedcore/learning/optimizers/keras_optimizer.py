@@ -42,10 +42,17 @@ def as_optimizer(given) -> Optimizer:
     Its numbers are read once, from the optimizer's configuration: weight decay, clipping and learning-rate schedules
     are kept; the state of a Keras optimizer that has already been used is not.
 
+    Types: those of `Optimizer`.
+
+    Args:
+        given: SGD, Adam, AdamW, Adagrad, RMSprop or Adafactor of Keras itself, no subclass; one of
+            `fc.learning.optimizers`; or () -> one of these.
     Raises:
-        FedcoreError: the Keras optimizer has no functional counterpart, or an option that has none.
+        FedcoreError: it is no optimizer, or the Keras optimizer or one of its options has no functional counterpart.
     Example:
-        >>> optimizer = as_optimizer(lambda: keras.optimizers.Adam(1e-3, clipnorm=1.0))
+        >>> optimizer = fc.learning.optimizers.as_optimizer(lambda: keras.optimizers.Adam(0.5, clipnorm=1.0))
+        >>> dict(optimizer.hyperparameters)
+        {'learning_rate': 0.5}
     """
     if isinstance(given, Optimizer):
         return given

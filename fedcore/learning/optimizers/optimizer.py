@@ -20,6 +20,16 @@ class Optimizer(abc.ABC):
 
     Hyperparameters that may change between rounds stand in the state, as float32 under the names of `hyperparameters`.
     Averaging factors do not: 1 - float32(0.999) is off by 5e-5 of itself.
+
+    Example:
+        >>> class SignDescent(fc.learning.optimizers.Optimizer):
+        ...     def initialize(self, weights):
+        ...         return ()
+        ...     def next(self, state, weights, gradients):
+        ...         return state, tf.nest.map_structure(lambda w, g: w - 0.1 * tf.sign(g), weights, gradients)
+        >>> _, weights = SignDescent().next((), tf.zeros(2), tf.constant([3.0, -1.0]))
+        >>> weights.numpy()
+        array([-0.1,  0.1], dtype=float32)
     """
 
     @abc.abstractmethod

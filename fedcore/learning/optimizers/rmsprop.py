@@ -47,6 +47,7 @@ def build_rmsprop(
         state  <learning_rate=float32[,momentum=float32],preconditioner=W[,velocity=W][,average=W]>
 
     Args:
+        learning_rate: of every step; may be changed between rounds.
         decay: how much the average of squared gradients keeps in a step.
         epsilon: added to it, under the root.
         momentum: the share of the last change that is kept. Default: none.
@@ -56,5 +57,8 @@ def build_rmsprop(
     Source: Tieleman and Hinton 2012, "Neural networks for machine learning", lecture 6.5.
     Example:
         >>> optimizer = fc.learning.optimizers.build_rmsprop(0.01)
+        >>> _, weights = optimizer.next(optimizer.initialize(tf.zeros(2)), tf.zeros(2), tf.constant([1.0, -2.0]))
+        >>> weights.numpy().round(3)
+        array([-0.032,  0.032], dtype=float32)
     """
     return _Rmsprop(learning_rate, decay, epsilon, momentum, centered)

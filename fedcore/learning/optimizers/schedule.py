@@ -33,13 +33,16 @@ def schedule_learning_rate(optimizer: Optimizer, schedule_fn: Callable) -> Optim
 
     A client's steps start from 0 in every round; a server's go on.
 
-    Types: the state of the optimizer with schedule_step=int64 in front.
+    Types: the state is that of the optimizer with schedule_step=int64 in front.
 
     Args:
+        optimizer: one with a learning rate, which is replaced.
         schedule_fn: int64 tensor -> learning rate; run inside a graph. A Keras schedule is one.
     Raises:
         FedcoreError: the optimizer has no learning rate in its state, or it is scheduled already.
     Example:
-        >>> optimizer = schedule_learning_rate(build_sgdm(), lambda step: 0.1 / (1.0 + tf.cast(step, tf.float32)))
+        >>> optimizer = fc.learning.optimizers.schedule_learning_rate(
+        ...     fc.learning.optimizers.build_sgdm(), lambda step: 0.1 / (1.0 + tf.cast(step, tf.float32)))
+        >>> process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, optimizer)
     """
     return _Scheduled(optimizer, schedule_fn)

@@ -28,6 +28,7 @@ def build_sgdm(learning_rate: float = 0.01, momentum: float | None = None, neste
         state  <learning_rate=float32[,momentum=float32,velocity=W]>
 
     Args:
+        learning_rate: of every step; may be changed between rounds.
         momentum: the share of the last change that is kept. Default: none; 0 is none too.
         nesterov: looks ahead by the momentum; without momentum it changes nothing.
     Raises:
@@ -35,5 +36,8 @@ def build_sgdm(learning_rate: float = 0.01, momentum: float | None = None, neste
     Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning", equations 1-4.
     Example:
         >>> optimizer = fc.learning.optimizers.build_sgdm(0.1, momentum=0.9)
+        >>> _, weights = optimizer.next(optimizer.initialize(tf.zeros(2)), tf.zeros(2), tf.constant([1.0, -2.0]))
+        >>> weights.numpy().round(3)
+        array([-0.1,  0.2], dtype=float32)
     """
     return _Sgdm(learning_rate, momentum, nesterov)

@@ -40,6 +40,7 @@ def build_yogi(
         state  <learning_rate=float32,step=int64,accumulator=W,preconditioner=W>
 
     Args:
+        learning_rate: of every step; may be changed between rounds.
         beta_1, beta_2: as for Adam.
         epsilon: added to the root of the second average.
         initial_preconditioner_value: where the second average starts.
@@ -49,5 +50,8 @@ def build_yogi(
         the bias, which the paper does without. On a server: FedYogi of Reddi et al. 2021, arXiv:2003.00295.
     Example:
         >>> optimizer = fc.learning.optimizers.build_yogi(0.01)
+        >>> _, weights = optimizer.next(optimizer.initialize(tf.zeros(2)), tf.zeros(2), tf.constant([1.0, -2.0]))
+        >>> weights.numpy().round(3)
+        array([-0.01,  0.01], dtype=float32)
     """
     return _Yogi(learning_rate, beta_1, beta_2, epsilon, initial_preconditioner_value)

@@ -84,7 +84,7 @@ def test_no_way_to_cut_a_program_has_fewer_client_stages(module):
 
 @settings(max_examples=100)
 @given(module=federated_modules())
-def test_server_stages_are_at_most_one_more_than_the_levels_between_client_stages(module):
+def test_a_plan_has_at_most_one_server_stage_more_than_client_stages(module):
     plan = compile_module(module)
     runs = sum(op.kind == "run" for op in plan.main.operations)
     assert runs <= client_stages(plan) + 1

@@ -1,0 +1,246 @@
+"""Checks of the operands of one operation, for the bodies of GraphDefs and for operations that are emitted.
+
+A check keeps its operand's value, and is made of pure operations; TensorFlow raises InvalidArgumentError where the
+operand does not fit. Where an operand asks for too large a tensor, the error is a number from which `size_message`
+makes a text: the names of nodes are lost when a function is named by its content.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+MAX_ELEMENTS = 2**33  # of a tensor whose size is the value of an operand: 64 GiB of float64
+
+_MAX_SIZE = 2**24  # of a dimension of images or of a filter
+
+# By operation: the rank of its images, and which of its operands is a shape.
+_CONV: Mapping[str, tuple[int, int]] = {
+    "Conv2DBackpropFilter": (4, 1),
+    "Conv2DBackpropInput": (4, 0),
+    "Conv3DBackpropFilterV2": (5, 1),
+    "Conv3DBackpropInputV2": (5, 0),
+    "DepthwiseConv2dNativeBackpropFilter": (4, 1),
+    "DepthwiseConv2dNativeBackpropInput": (4, 0),
+}
+_TENSOR_SCATTERS = (
+    "TensorScatterAdd",
+    "TensorScatterMax",
+    "TensorScatterMin",
+    "TensorScatterSub",
+    "TensorScatterUpdate",
+)
+_RESOURCE_SCATTERS = tuple(f"ResourceScatter{how}" for how in ("Add", "Sub", "Mul", "Div", "Max", "Min"))
+# Operands of a fixed shape.
+_SHAPED: Mapping[str, Mapping[int, list]] = {
+    "Case": {0: []},
+    "StatelessCase": {0: []},
+    "SparseCrossHashed": {-3: [], -2: [], -1: [2]},
+    "SparseCrossV2": {-1: []},
+    "Transpose": {1: [None]},
+}
+_UNSORTED_SEGMENTS = tuple(f"UnsortedSegment{how}" for how in ("Join", "Max", "Min", "Prod", "Sum"))
+_SORTED_SEGMENTS = tuple(f"Segment{how}" for how in ("Max", "Mean", "Min", "Prod", "Sum"))
+_PADS = ("Pad", "PadV2", "MirrorPad")
+
+# The operand by which an operation makes a tensor of any size.
+SIZE_OPERANDS: Mapping[str, int] = {
+    **dict.fromkeys(("Fill", "RaggedTensorToTensor", "StridedSliceGrad", "StatelessParameterizedTruncatedNormal"), 0),
+    **dict.fromkeys(("StatelessRandomBinomial", "StatelessRandomGammaV2", "StatelessRandomGammaV3"), 0),
+    **dict.fromkeys(("StatelessRandomPoisson", "StatelessTruncatedNormal", "StatelessTruncatedNormalV2"), 0),
+    **{
+        f"StatelessRandom{how}{version}": 0
+        for how in ("Normal", "Uniform", "UniformFullInt", "UniformInt")
+        for version in ("", "V2")
+    },
+    **dict.fromkeys(("Bincount", "BroadcastTo", "DenseBincount", "OneHot", "Range", "SparseToDense", "Tile"), 1),
+    **dict.fromkeys(("StatelessMultinomial", "SobolSample", "TensorListReserve", "TensorListResize"), 1),
+    **dict.fromkeys((*_PADS, *_SORTED_SEGMENTS), 1),
+    **dict.fromkeys(("ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor", "ScaleAndTranslate"), 1),
+    **dict.fromkeys(("ResizeNearestNeighborGrad", "ExtractGlimpse", "ExtractGlimpseV2"), 1),
+    **dict.fromkeys(("HistogramFixedWidth", "ImageProjectiveTransformV2", "ImageProjectiveTransformV3"), 2),
+    **dict.fromkeys(
+        ("LinSpace", "MatrixDiagV2", "MatrixDiagV3", "RaggedBincount", "ScatterNd", *_UNSORTED_SEGMENTS), 2
+    ),
+    **dict.fromkeys(("CropAndResize", "SparseBincount", "TensorListScatterV2"), 3),
+    **{f"SparseSegment{how}": 2 for how in ("Mean", "SqrtN", "Sum")},
+    **{
+        f"SparseSegment{how}{which}": 3
+        for how in ("Mean", "SqrtN", "Sum")
+        for which in ("Grad", "GradV2", "WithNumSegments")
+    },
+}
+_FACTORS: Mapping[str, int] = {"MatrixDiagV2": 3, "MatrixDiagV3": 3, "SobolSample": 0}  # another size
+_REPEATED: Mapping[str, int] = {"OneHot": 0, "Tile": 0}  # the operand of whose elements each is repeated so often
+_LARGEST = (*_SORTED_SEGMENTS, "SparseSegmentMean", "SparseSegmentSqrtN", "SparseSegmentSum")  # by their last segment
+
+CHECKED = frozenset((*_CONV, *_TENSOR_SCATTERS, *_RESOURCE_SCATTERS, *_SHAPED, *SIZE_OPERANDS))
+
+# The size that Slice's error names is the number of the operation times this, plus the elements wanted.
+_UNIT = 10**15
+_NUMBERED = tuple(sorted(SIZE_OPERANDS))
+_TOO_LONG = 2**30  # a vector of sizes has fewer
+_SLICE = re.compile(r"Expected size\[0\] in \[0, \d+\], but got (\d{16,})")
+
+_DOUBLE, _INT32, _INT64 = tf.float64, tf.int32, tf.int64
+
+
+def size_message(text: str) -> str | None:
+    """What a size check says, by TensorFlow's error; None where it is another error."""
+    found = _SLICE.search(text)
+    number, wanted = divmod(int(found[1]), _UNIT) if found else (0, 0)
+    if not 1 <= number <= len(_NUMBERED):
+        return None
+    shown = f"{wanted}" if wanted < _UNIT - 1 else f"{_UNIT} or more"
+    return f"{_NUMBERED[number - 1]} asks for {shown} elements; a tensor may have at most {MAX_ELEMENTS}"
+
+
+@attrs.frozen
+class Checks:
+    """The checks of operations.
+
+    Args:
+        make: makes an operation from its name, operands and attributes, and returns its first result.
+    """
+
+    make: Callable[[str, list, Mapping[str, Any]], Any]
+
+    def of(self, op: str, operands: Sequence, dtypes: Sequence[tf.DType]) -> Iterator[tuple[int, Any]]:
+        """The operands of an operation that are checked, by index, and what stands in their place."""
+        if op in _SHAPED:
+            for index, wanted in _SHAPED[op].items():
+                yield index, self._of_shape(operands[index], dtypes[index], wanted)
+        elif op in _CONV:
+            rank, shape = _CONV[op]
+            for i, operand in enumerate(operands):
+                if i == shape:
+                    yield i, self._image_sizes(operand, dtypes[i], rank)
+                else:
+                    yield i, self._of_shape(operand, dtypes[i], [None] * rank)
+        elif op in _TENSOR_SCATTERS:
+            yield 2, self._with_rank_of_rows(operands, dtypes)
+        elif op in _RESOURCE_SCATTERS:
+            yield 1, self._of_table_with_rows(operands, dtypes)
+        else:
+            index = SIZE_OPERANDS[op]
+            yield index, self._bounded(op, index, operands, dtypes)
+
+    def _of_shape(self, operand, dtype: tf.DType, shape: list):
+        return self.make("EnsureShape", [operand], {"T": dtype, "shape": tf.TensorShape(shape)})
+
+    def _image_sizes(self, sizes, dtype: tf.DType, rank: int):
+        """A shape of images: so many dimensions, of 0 to `_MAX_SIZE`."""
+        sizes = self._of_shape(sizes, dtype, [rank])
+        inside = self.make("ClipByValue", [sizes, *(self._constant(n, dtype) for n in (0, _MAX_SIZE))], {"T": dtype})
+        same = self.make("Equal", [sizes, inside], {"T": dtype})
+        fits = self.make("All", [same, self._constant([0], _INT32)], {"Tidx": _INT32})
+        return self._where(fits, sizes, dtype, self._constant([_TOO_LONG], _INT64))
+
+    def _with_rank_of_rows(self, operands: Sequence, dtypes: Sequence[tf.DType]):
+        """Updates of a tensor, which have as many dimensions as there are rows of indices."""
+        _, indices, updates = operands
+        shape = self.make("Shape", [updates], {"T": dtypes[2], "out_type": _INT32})
+        rank = self.make("Rank", [indices], {"T": dtypes[1]})
+        less = self.make("Sub", [rank, self._constant(1, _INT32)], {"T": _INT32})
+        rows = self.make("ExpandDims", [less, self._constant(0, _INT32)], {"T": _INT32, "Tdim": _INT32})
+        bounds = [(self._constant([0], _INT32), rows), (rows, self._constant([-1], _INT32))]
+        parts = [self.make("Slice", [shape, *b], {"T": _INT32, "Index": _INT32}) for b in bounds]
+        target = self.make("ConcatV2", [*parts, self._constant(0, _INT32)], {"N": 2, "T": _INT32, "Tidx": _INT32})
+        return self.make("Reshape", [updates, target], {"T": dtypes[2], "Tshape": _INT32})
+
+    def _of_table_with_rows(self, operands: Sequence, dtypes: Sequence[tf.DType]):
+        """Indices of a table; a table without rows takes none: TensorFlow divides by the number of its rows."""
+        table, indices = operands[:2]
+        shape = self.make("VariableShape", [table], {"out_type": _INT64})
+        rows = self.make(
+            "Slice", [shape, self._constant([0], _INT64), self._constant([1], _INT64)], {"T": _INT64, "Index": _INT64}
+        )
+        rows = self._scalar(rows, _INT64)
+        count = self.make("Size", [indices], {"T": dtypes[1], "out_type": _INT64})
+        used = self.make("Minimum", [count, self._constant(1, _INT64)], {"T": _INT64})
+        fits = self.make("LessEqual", [used, rows], {"T": _INT64})
+        flat = self._where(
+            fits, self._flat(indices, dtypes[1]), dtypes[1], self._add(count, self._constant([1], _INT64))
+        )
+        back = self.make("Shape", [indices], {"T": dtypes[1], "out_type": _INT64})
+        return self.make("Reshape", [flat, back], {"T": dtypes[1], "Tshape": _INT64})
+
+    def _bounded(self, op: str, index: int, operands: Sequence, dtypes: Sequence[tf.DType]):
+        """An operand that asks for at most `MAX_ELEMENTS`."""
+        operand, dtype = operands[index], dtypes[index]
+        total = self._elements(op, index, operands, dtypes)
+        fits = self.make("LessEqual", [total, self._constant(MAX_ELEMENTS, _DOUBLE)], {"T": _DOUBLE})
+        least = self.make("Minimum", [total, self._constant(_UNIT - 1, _DOUBLE)], {"T": _DOUBLE})
+        wanted = self.make("Cast", [least], {"SrcT": _DOUBLE, "DstT": _INT64})
+        number = self._constant([(_NUMBERED.index(op) + 1) * _UNIT], _INT64)
+        flat = self._where(fits, self._flat(operand, dtype), dtype, self._add(wanted, number))
+        back = self.make("Shape", [operand], {"T": dtype, "out_type": _INT32})
+        return self.make("Reshape", [flat, back], {"T": dtype, "Tshape": _INT32})
+
+    def _elements(self, op: str, index: int, operands: Sequence, dtypes: Sequence[tf.DType]):
+        """The number of elements that an operation makes, as a float64; 0 counts as 1."""
+        doubles = [self._double(operands[index], dtypes[index])]
+        if op == "Range":
+            start, limit, step = (self._double(o, t) for o, t in zip(operands, dtypes, strict=True))
+            distance = self.make("Sub", [limit, start], {"T": _DOUBLE})
+            steps = self.make("Abs", [self.make("Div", [distance, step], {"T": _DOUBLE})], {"T": _DOUBLE})
+            return self._over("Max", steps)
+        if op in _LARGEST:
+            return self._over(
+                "Max",
+                self.make(
+                    "ConcatV2",
+                    [*doubles, self._constant([1], _DOUBLE), self._constant(0, _INT32)],
+                    {"N": 2, "T": _DOUBLE, "Tidx": _INT32},
+                ),
+            )
+        if op in _PADS:
+            sizes = self._shape(operands[0], dtypes[0])
+            pairs = self.make(
+                "Reshape", [doubles[0], self._constant([-1, 2], _INT32)], {"T": _DOUBLE, "Tshape": _INT32}
+            )
+            added = self.make("Sum", [pairs, self._constant([1], _INT32)], {"T": _DOUBLE, "Tidx": _INT32})
+            doubles = [self.make("AddV2", [sizes, added], {"T": _DOUBLE})]
+        elif op in _FACTORS:
+            doubles.append(self._double(operands[_FACTORS[op]], dtypes[_FACTORS[op]]))
+        elif op in _REPEATED:
+            doubles.append(self._shape(operands[_REPEATED[op]], dtypes[_REPEATED[op]]))
+        elif op in _UNSORTED_SEGMENTS:
+            rank = self.make("Rank", [operands[1]], {"T": dtypes[1]})
+            first = self.make("Reshape", [rank, self._constant([1], _INT32)], {"T": _INT32, "Tshape": _INT32})
+            sizes = self._shape(operands[0], dtypes[0])
+            doubles.append(
+                self.make("Slice", [sizes, first, self._constant([-1], _INT32)], {"T": _DOUBLE, "Index": _INT32})
+            )
+        one = self._constant(1, _DOUBLE)
+        products = [self._over("Prod", self.make("Maximum", [d, one], {"T": _DOUBLE})) for d in doubles]
+        return products[0] if len(products) == 1 else self.make("Mul", products, {"T": _DOUBLE})
+
+    def _where(self, fits, vector, dtype: tf.DType, wanted):
+        """The vector; where it does not fit, TensorFlow raises an error that names the size wanted."""
+        size = self.make("SelectV2", [fits, self._constant([-1], _INT64), wanted], {"T": _INT64})
+        return self.make("Slice", [vector, self._constant([0], _INT64), size], {"T": dtype, "Index": _INT64})
+
+    def _double(self, operand, dtype: tf.DType):
+        return self._flat(self.make("Cast", [operand], {"SrcT": dtype, "DstT": _DOUBLE}), _DOUBLE)
+
+    def _shape(self, operand, dtype: tf.DType):
+        return self._double(self.make("Shape", [operand], {"T": dtype, "out_type": _INT64}), _INT64)
+
+    def _over(self, reduction: str, vector):
+        return self.make(reduction, [vector, self._constant([0], _INT32)], {"T": _DOUBLE, "Tidx": _INT32})
+
+    def _add(self, scalar, vector):
+        return self.make("AddV2", [scalar, vector], {"T": _INT64})
+
+    def _flat(self, operand, dtype: tf.DType):
+        return self.make("Reshape", [operand, self._constant([-1], _INT32)], {"T": dtype, "Tshape": _INT32})
+
+    def _scalar(self, vector, dtype: tf.DType):
+        return self.make("Reshape", [vector, self._constant(np.zeros([0]), _INT32)], {"T": dtype, "Tshape": _INT32})
+
+    def _constant(self, value, dtype: tf.DType):
+        return self.make("Const", [], {"value": tf.make_tensor_proto(value, dtype=dtype), "dtype": dtype})
