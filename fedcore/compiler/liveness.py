@@ -1,8 +1,8 @@
 """Liveness analysis of a plan, leaf by leaf.
 
-In: a plan after `partition`, in which values cross as parameters and results of stages. Out: for each value at the top
-level, and inside of a stage for some leaves of its result, the set of leaves on which the program's result depends. If
-clients read only `a` of a broadcast `<a=float32,b=float32>`, its live leaves are `{0}`. The analysis walks the
+In: a plan after `partition`, in which values cross as parameters and results of stages. Out: for each value of the main
+function, and inside of a stage for some leaves of its result, the set of leaves on which the program's result depends.
+If clients read only `a` of a broadcast `<a=float32,b=float32>`, its live leaves are `{0}`. The analysis walks the
 operations backwards; around a fold and its merge it repeats until no leaf is added.
 """
 
@@ -191,10 +191,10 @@ class Liveness:
             return [everything(t) for t in given]
         return self._of_parameters(callee, everything(callee.result_type))[: len(given)]
 
-    # The top level of a plan.
+    # The main function of a plan.
 
     def of_plan(self) -> Live:
-        """The needed leaves of each value at the top level for the result of the plan.
+        """The needed leaves of each value of the main function for the result of the plan.
 
         The accumulation of a partial reads the partial, so the analysis repeats until no leaf is added.
         """
