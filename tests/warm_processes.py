@@ -40,7 +40,8 @@ def run(request: dict, *, cwd: Path, env: dict[str, str], stdin: bytes = b"", ti
     """Runs a forked process to its end.
 
     Args:
-        request: `{"arguments": [...]}` for `python -m fedcore ...`, or `{"code": "..."}` for `python -c ...`.
+        request: `{"code": "..."}` for `python -c`, `{"file": "..."}` for a script, neither for `python -m fedcore`;
+            with `"arguments": [...]`.
     Raises:
         TimeoutError: it was killed after `timeout_s`.
     """
@@ -65,6 +66,22 @@ def run(request: dict, *, cwd: Path, env: dict[str, str], stdin: bytes = b"", ti
         out.seek(0)
         err.seek(0)
         return Ended(json.loads(ended), out.read(), err.read())
+
+
+def environment() -> dict[str, str]:
+    """The environment of this process, with its paths of imports."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+
+
+def python(what: dict, *arguments: object, cwd: Path | None = None) -> str:
+    """Output of a program that imports the modules that this process can import.
+
+    Args:
+        what: `{"code": "..."}` or `{"file": "..."}`.
+    """
+    ended = run({**what, "arguments": [str(a) for a in arguments]}, cwd=cwd or Path.cwd(), env=environment())
+    assert ended.returncode == 0, f"exit {ended.returncode}\n{ended.stderr.decode()[-4000:]}"
+    return ended.stdout.decode()
 
 
 @functools.cache
@@ -136,6 +153,7 @@ def _become(request: dict, descriptors: list[int]) -> None:
     random.seed()
     np.random.seed()
     sys.path[0] = request["cwd"]
+    sys.path += [p for p in request["env"].get("PYTHONPATH", "").split(os.pathsep) if p and p not in sys.path]
     os._exit(_main(request))
 
 
@@ -148,9 +166,12 @@ def _main(request: dict) -> int:
     code: object = 0
     try:
         if "code" in request:
-            sys.argv = ["-c"]
+            sys.argv = ["-c", *request.get("arguments", [])]
             main = sys.modules["__main__"] = type(sys)("__main__")
             exec(compile(request["code"], "<string>", "exec"), vars(main))
+        elif "file" in request:
+            sys.argv = [request["file"], *request["arguments"]]
+            runpy.run_path(request["file"], run_name="__main__")
         else:
             sys.argv = ["fedcore", *request["arguments"]]
             runpy.run_module("fedcore", run_name="__main__", alter_sys=True)

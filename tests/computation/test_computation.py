@@ -1,15 +1,13 @@
 import collections
 import inspect
-import os
 import re
-import subprocess
-import sys
 import typing
 
 import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
+import warm_processes
 
 import fedcore as fc
 from fedcore import context
@@ -364,15 +362,7 @@ def test_a_saved_computation_runs_in_a_process_without_its_source(tmp_path):
     average = fc.federated_computation(lambda xs: fc.federated_mean(fc.federated_map(half, xs)), FLOATS)
     fc.save(average, tmp_path / "average.fed")
     script = "import sys, fedcore as fc; print(float(fc.load(sys.argv[1])([1.0, 2.0, 6.0])))"
-    out = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "average.fed")],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in [os.getcwd(), *sys.path] if p)},
-    )
-    assert float(out.stdout) == 1.5
+    assert float(warm_processes.python({"code": script}, tmp_path / "average.fed", cwd=tmp_path)) == 1.5
 
 
 def test_a_file_whose_module_is_not_valid_is_refused(tmp_path):

@@ -1,11 +1,9 @@
 """Seeded shuffles, caches and repetitions read rows in the order of `tf.data`."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
+import warm_processes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -147,8 +145,7 @@ print([int(x) for x in alone.columns.elements(1)] != [int(x) for x in alone.colu
 
 
 def test_a_seeded_pipeline_is_the_same_in_another_process_and_follows_its_global_seed():
-    ran = subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS], capture_output=True, text=True, check=True)
-    plain, *global_seeds, alone_varies = ran.stdout.splitlines()[-5:]
+    plain, *global_seeds, alone_varies = warm_processes.python({"code": IN_ANOTHER_PROCESS}).splitlines()[-5:]
     assert plain == str(eagerly(lambda d: d.shuffle(6, seed=3).repeat(2)))
     assert len(set(global_seeds)) == 1
     assert global_seeds[0] != str(eagerly(lambda d: d.shuffle(6, seed=3)))

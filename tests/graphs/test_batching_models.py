@@ -1,5 +1,6 @@
 """Batching rules over models, their gradients and whole training steps."""
 
+import functools
 from collections import OrderedDict
 
 import keras
@@ -251,6 +252,7 @@ RECURRENT = [lstm_model, gru_model, simple_rnn_model, attention_model]
 MODELS = [dense_model, logistic_model, image_model, normed_model, depthwise_model, *RECURRENT]
 
 
+@functools.cache
 def training_step(make) -> TracedGraph:
     """The graph of one local step, as federated averaging has it."""
 

@@ -1,14 +1,11 @@
 """Clients whose work is not finite count for nothing, in every algorithm, and every round says how many they are."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import warm_processes
 
 import fedcore as fc
 from fedcore import context
@@ -141,9 +138,9 @@ with warnings.catch_warnings(record=True) as caught:
 
 
 def ran_as_a_program(code, path):
-    (path / "rounds.py").write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.run([sys.executable, path / "rounds.py"], capture_output=True, text=True, env=environment)
+    file = path / "rounds.py"
+    file.write_text(code)
+    return warm_processes.run({"file": str(file), "arguments": []}, cwd=path, env=warm_processes.environment())
 
 
 def test_a_process_is_warned_once_at_the_users_line(tmp_path):
@@ -161,4 +158,4 @@ def test_a_process_is_warned_once_at_the_users_line(tmp_path):
 def test_a_filter_that_makes_errors_of_warnings_costs_no_round(tmp_path):
     ran = ran_as_a_program(WARNED.replace('simplefilter("always")', 'simplefilter("error")'), tmp_path)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("2 of 4 clients is not finite") == 1
+    assert ran.stderr.decode().count("2 of 4 clients is not finite") == 1

@@ -1,7 +1,5 @@
 """Models written by hand, as a class with variables or as functions: the same rounds as the Keras model."""
 
-import subprocess
-import sys
 import zipfile
 from collections import OrderedDict
 
@@ -9,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import warm_processes
 
 import fedcore as fc
 from fedcore.errors import FedcoreError, InvalidValue, TracingError
@@ -286,12 +285,7 @@ np.savez(sys.argv[2], *state.model.trainable, metrics["client_work"]["train"]["a
 @pytest.mark.parametrize("model_fn", [Softmax, functional_model_fn, keras_model_fn])
 def test_a_saved_model_trains_in_a_process_that_has_not_its_code(model_fn, tmp_path):
     models.save(model_fn, tmp_path / "model")
-    ran = subprocess.run(
-        [sys.executable, "-c", LOADED, str(tmp_path / "model"), str(tmp_path / "out.npz")],
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
+    warm_processes.python({"code": LOADED}, tmp_path / "model", tmp_path / "out.npz", cwd=tmp_path)
     process = algorithms.build_weighted_fed_avg(model_fn, sgd)
     state, metrics = process.next(process.initialize(), random_clients(SIZES))
     with np.load(tmp_path / "out.npz") as out:

@@ -1,18 +1,14 @@
 """The examples run as a reader would run them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+import warm_processes
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(name: str) -> str:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in [str(ROOT), *sys.path] if p)}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name)], capture_output=True, text=True, check=True, env=env
-    ).stdout
+    return warm_processes.python({"file": str(ROOT / "examples" / name)})
 
 
 def test_a_new_intrinsic_is_declared_checked_and_run_in_one_file():
