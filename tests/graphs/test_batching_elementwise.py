@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from batched_by_client import check, check_padded, traced
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcore.graphs.batched.batched_call import batched_call
@@ -49,6 +49,7 @@ def test_binary_of_different_ranks(name):
     check(fn, np.abs(normal(3, 5)), np.abs(normal(8, 5, seed=1)) + 0.1, shared=[0])
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.booleans(), st.booleans())
 def test_gradients_of_broadcasting(a, b, c, one, first):
     def fn(x, y):

@@ -219,7 +219,7 @@ def text_model(*layers):
 
 
 def lstm_model():
-    return text_model(keras.layers.LSTM(3, return_sequences=True), keras.layers.LSTM(3))
+    return text_model(keras.layers.LSTM(3))
 
 
 def gru_model():
