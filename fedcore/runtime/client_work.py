@@ -190,6 +190,20 @@ class ClientSlice:
         cut = [ClientSlice(self.first + i, places, self.clients[i : i + places]) for i in starts]
         return [part for part in cut if part.present]
 
+    def divided(self, block: int, count: int) -> list["ClientSlice"]:
+        """The largest equal parts, as `parts` gives them, of which at least `count` have clients; else single blocks.
+
+        A slice has many more places than clients if its cohort is small, so a part of half its places may hold all.
+
+        Example:
+            >>> slice.divided(block=8, count=2)  # 512 places, clients 0 to 39: the parts 0 to 31 and 32 to 39
+        """
+        places, parts = self.places, self.parts(block, self.places)
+        while len(parts) < count and places > block and places % (2 * block) == 0:
+            places //= 2
+            parts = self.parts(block, places)
+        return parts
+
     def joined(
         self, parts: Sequence["ClientSlice"], results: Iterable["SliceResult"], merge: Callable[[Any, Any], Any]
     ) -> "SliceResult":

@@ -78,13 +78,15 @@ class SliceExecutor(Protocol):
     `fc.testing.check_slice_executor` checks one. Most executors send slices to a `DeviceSliceExecutor` elsewhere.
 
     A slice:
-      - `places` is the capacity of the slice. It may be larger than `len(clients)`: the last slice of a cohort has
-        fewer clients.
+      - `places` is the capacity of the slice. It may be many times `len(clients)`: by default, a cohort of 40 clients
+        is one slice of 512 places.
       - An element of `clients` is None if the client is left out: it failed, or the slice looks for a client that
         failed. `present` lists the other clients. No slice without present clients is run.
       - A slice may be divided only into whole blocks, in the order of the clients; else the bits change.
-        `clients.parts(work.block, most)` divides so, and leaves out parts without clients, which must not be run.
-        `clients.joined(parts, results, merge)` joins the results; `merge` is that of a `DeviceStage`.
+        `clients.divided(work.block, count)` and `clients.parts(work.block, most)` divide so, and leave out parts
+        without clients, which must not be run. `clients.joined(parts, results, stage.merge)` joins the results, with
+        `stage = DeviceSliceExecutor().prepare(work, report, stop)`. A block has 8 clients by default, or 1 where
+        clients are not vectorised (`fc.runtime.local(block_size=...)`).
       - After an error the clients run again: alone, and then without those that failed. So a slice must have no
         effect that a second run repeats.
 

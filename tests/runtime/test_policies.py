@@ -248,6 +248,18 @@ def test_parts_are_whole_blocks_in_order_and_none_is_empty():
     assert ClientSlice(0, 8, ()).parts(block=4, most=4) == []
 
 
+def test_a_slice_of_few_clients_is_divided_where_its_clients_are():
+    def present(places, clients, count, block=8):
+        return [p.present for p in numbers(0, places, clients).divided(block, count)]
+
+    assert present(512, range(40), 2) == [list(range(32)), list(range(32, 40))]
+    assert present(512, range(10), 2) == [list(range(8)), [8, 9]]
+    assert present(512, range(5), 2) == [list(range(5))]  # a single block
+    assert present(24, range(24), 2, block=6) == [list(range(12)), list(range(12, 24))]
+    assert present(24, range(24), 3) == [list(range(24))]  # three blocks have no halves
+    assert present(0, (), 2) == []
+
+
 @pytest.mark.parametrize(("places", "block", "most"), [(8, 8, 4), (24, 8, 8), (8, 3, 8), (1, 1, 0)])
 def test_parts_of_broken_blocks_are_refused(places, block, most):
     text = f"a slice of {places} places has no parts of whole blocks of {block} with at most {most} clients"
