@@ -5,6 +5,7 @@ fixes an order has a token. The seed of a token is the call's seed folded with t
 tokens of the call. So the order does not depend on the process or the worker in which a client runs.
 """
 
+import functools
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
@@ -25,12 +26,17 @@ def fixed_seeds(arguments: Iterable, types: Iterable[Type], seed: int) -> Mappin
     """
     found: dict[Hashable, int] = {}
     for value, type_ in zip(arguments, types, strict=True):
-        if not contains(type_, lambda t: isinstance(t, SequenceType)):
+        if not _has_sequences(type_):
             continue
         for token in _tokens(value, type_):
             if token not in found:
                 found[token] = fold_in(fold_in(seed, _ORDERS), len(found))
     return found
+
+
+@functools.lru_cache(256)  # every call asks, and a state has many leaves
+def _has_sequences(type_: Type) -> bool:
+    return contains(type_, lambda t: isinstance(t, SequenceType))
 
 
 def _tokens(value, type_: Type) -> Iterator[Hashable]:
