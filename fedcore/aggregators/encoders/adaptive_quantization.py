@@ -3,7 +3,7 @@ import math
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.bits import MAX_BITS, Integers
-from fedcore.aggregators.encoders.encoder import AdaptiveEncoder, finite_or_nan
+from fedcore.aggregators.encoders.encoder import AdaptiveEncoder
 from fedcore.aggregators.encoders.uniform_quantization import between_bounds, levels_between_bounds
 from fedcore.scalars import real_number, whole_number
 
@@ -19,21 +19,21 @@ class AdaptiveQuantization(AdaptiveEncoder):
         return tf.constant(float(self.initial_bits))
 
     def encode(self, value, seed, state):
-        flat = tf.reshape(finite_or_nan(tf.cast(value, tf.float32)), [-1])
+        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
         bits = tf.cast(tf.round(state), tf.int32)
         levels, side = levels_between_bounds(flat, seed, _most(bits), "stochastic")
         return Integers(levels, bits), side
 
     def decode(self, code, seed, spec, state):
         integers, side = code
-        flat = between_bounds(integers.values, side, seed, _most(integers.bits), "stochastic")
+        flat = between_bounds(integers.values, side, seed, "stochastic")
         return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
 
     def update_state(self, state, code, value):
         """One bit more divides the squared error by four."""
         integers, side = code
         flat = tf.reshape(tf.cast(value, tf.float32), [-1])
-        error = between_bounds(integers.values, side, tf.zeros([2], tf.int32), _most(integers.bits), "stochastic") - flat
+        error = between_bounds(integers.values, side, tf.zeros([2], tf.int32), "stochastic") - flat
         squares = tf.reduce_sum(tf.square(flat))
         ratio = tf.reduce_sum(tf.square(error)) / tf.where(squares > 0, squares, 1.0)
         exact = tf.math.log(tf.maximum(ratio, 1e-12) / self.target_error) / math.log(4.0)

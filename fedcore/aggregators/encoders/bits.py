@@ -7,6 +7,7 @@ batched; the runtime meters the number of bits (see `fc.message`).
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 HEADER_BYTES = 4
@@ -16,7 +17,7 @@ class Integers:
     """Integers from 0 to `2**bits - 1`. They are packed with `bits` bits each where a code is sent.
 
     Args:
-        values: int32 tensor.
+        values: int32 tensor, or uint8. Decoders get int32, or uint8 if `bits` is 8.
         bits: 1 to 16: a number, or an int32 scalar tensor, which is then sent in 8 bits.
     """
 
@@ -44,6 +45,9 @@ def packed_integers(integers: Integers) -> tf.Tensor:
     """The code of integers: uint8 [4 + capacity]."""
     values, bits = tf.reshape(integers.values, [-1]), integers.bits
     count = int(values.shape[0])
+    if isinstance(bits, int) and bits == 8:
+        return with_header(tf.cast(values, tf.uint8), tf.constant(bits * count))
+    values = tf.cast(values, tf.int32)
     if isinstance(bits, int):
         return with_header(_packed(values, bits), tf.constant(bits * count))
     widths = tf.concat([[8], tf.fill([count], bits)], 0)
@@ -57,6 +61,8 @@ def unpacked_integers(code: tf.Tensor, shape: tuple[int, ...], bits) -> Integers
         bits: a number; anything else, where the code says it.
     """
     count = math.prod(shape)
+    if isinstance(bits, int) and bits == 8:
+        return Integers(tf.reshape(code[HEADER_BYTES:], shape), bits)
     if isinstance(bits, int):
         return Integers(tf.reshape(_unpacked(code[HEADER_BYTES:], count, bits), shape), bits)
     bits = tf.clip_by_value(read_fields(code, tf.constant([0]), tf.constant([8]))[0], 1, MAX_BITS)
@@ -79,13 +85,27 @@ def packed_fields(values: tf.Tensor, widths: tf.Tensor, capacity_bytes: int) -> 
     return code_of_words([fields(values, widths, 0)], tf.reduce_sum(widths), capacity_bytes)
 
 
+def sums_before(numbers: tf.Tensor) -> tf.Tensor:
+    """For each of int32 numbers the sum of those before it. Products with a triangle are faster than `tf.cumsum`.
+
+    The sum of 64 numbers must be less than 2**24, which float32 holds.
+    """
+    count, row = int(numbers.shape[0]), 64
+    if count <= row:
+        return tf.cumsum(numbers, exclusive=True)
+    rows = tf.reshape(tf.pad(tf.cast(numbers, tf.float32), [[0, -count % row]]), [-1, row])
+    upto = tf.cast(tf.matmul(rows, np.triu(np.ones((row, row), np.float32))), tf.int32)
+    before = sums_before(upto[:, -1])
+    return tf.reshape(upto + before[:, None], [-1])[:count] - numbers
+
+
 Words = tuple[tf.Tensor, tf.Tensor]
 """Words of 16 bits, int32 [n], and where they are in a code, int32 [n]; words for one place are added."""
 
 
 def fields(values: tf.Tensor, widths: tf.Tensor, first_bit) -> Words:
     """The words of int32 values of 0 to 16 bits, one after the other from a bit on."""
-    starts = tf.cumsum(widths, exclusive=True) + first_bit
+    starts = sums_before(widths) + first_bit
     low = tf.bitwise.bitwise_and(values, tf.bitwise.left_shift(1, widths) - 1)
     shifted = tf.bitwise.left_shift(low, tf.bitwise.bitwise_and(starts, 15))  # up to 31 bits: in two words
     parts = [tf.bitwise.bitwise_and(shifted, 0xFFFF), tf.bitwise.bitwise_and(tf.bitwise.right_shift(shifted, 16), 0xFFFF)]
@@ -116,8 +136,6 @@ def read_fields(code: tf.Tensor, starts: tf.Tensor, widths: tf.Tensor) -> tf.Ten
 def _packed(values: tf.Tensor, bits: int) -> tf.Tensor:
     """Bytes of equally wide values: eight values make `bits` bytes."""
     count = int(values.shape[0])
-    if bits == 8:
-        return tf.cast(values, tf.uint8)
     rows = tf.reshape(tf.pad(values, [[0, -count % 8]]), [-1, 8])
     columns = tf.unstack(rows, axis=1)
     parts = []
@@ -134,8 +152,6 @@ def _packed(values: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def _unpacked(payload: tf.Tensor, count: int, bits: int) -> tf.Tensor:
-    if bits == 8:
-        return tf.cast(payload, tf.int32)
     size = -(-count // 8) * bits
     rows = tf.reshape(tf.pad(tf.cast(payload, tf.int32), [[0, size - int(payload.shape[0])]]), [-1, bits])
     columns = tf.unstack(rows, axis=1)

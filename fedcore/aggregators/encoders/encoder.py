@@ -122,6 +122,11 @@ def seed_at(seed: tf.Tensor, position: int) -> tf.Tensor:
     return seed + tf.constant([0, (position * 0x9E3779B1 + 0x7F4A7C15) % (1 << 31)], tf.int32)
 
 
+def nan_unless_finite(number: tf.Tensor) -> tf.Tensor:
+    """The scalar; NaN in place of infinity."""
+    return tf.where(tf.math.is_finite(number), number, tf.constant(math.nan, number.dtype))
+
+
 def finite_or_nan(value: tf.Tensor) -> tf.Tensor:
     """The value, or NaN throughout if an element is not finite: such a client is refused by the runtime's checks."""
     return tf.where(tf.reduce_all(tf.math.is_finite(value)), value, tf.constant(math.nan, value.dtype))
@@ -228,4 +233,12 @@ def decodes_with_seed(encoder: Encoder, structure: CodeStructure, spec: tf.Tenso
         return decoded(encoder, structure.in_this_graph(), seed, spec, initial_state(encoder, spec))
 
     traced = tf.function(scratch, autograph=False).get_concrete_function(tf.TensorSpec([2], tf.int32))
-    return bool(traced.graph.inputs[0].consumers())
+    stack, seen = list(traced.graph.outputs), set()
+    while stack:
+        tensor = stack.pop()
+        if tensor is traced.graph.inputs[0]:
+            return True
+        if tensor.ref() not in seen:
+            seen.add(tensor.ref())
+            stack.extend(tensor.op.inputs)
+    return False

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fedcore.aggregators.encoders.bits import Bits, code_of_words, fields, read_fields
+from fedcore.aggregators.encoders.bits import Bits, code_of_words, fields, read_fields, sums_before
 from fedcore.aggregators.encoders.encoder import Encoder, finite_or_nan
 
 _PLAIN = 64
@@ -161,14 +161,14 @@ def _encoded(tokens: tf.Tensor, frequency: tf.Tensor, lanes: int, steps: int) ->
     """(states of the lanes after the last token, words [steps * lanes] in the order of decoding; -1 is no word)."""
     start = tf.cumsum(frequency, exclusive=True)
     padding = [[0, steps * lanes - int(tokens.shape[0])]]
-    # A token of frequency 2**12 that starts at 0 changes no state.
-    of_token = tf.pad(tf.gather(frequency, tokens), padding, constant_values=1 << _SCALE)
-    frequencies = tf.reshape(of_token, [steps, lanes])
-    starts = tf.reshape(tf.pad(tf.gather(start, tokens), padding), [steps, lanes])
+    # One more token has the frequency 2**12 and starts at 0, which changes no state.
+    table = tf.concat([tf.bitwise.left_shift(start, 16) + frequency, [1 << _SCALE]], 0)
+    rows = tf.reshape(tf.pad(tokens, padding, constant_values=_TOKENS), [steps, lanes])
 
     def step(i, states, words):
         row = steps - 1 - i
-        f, c = tf.gather(frequencies, row), tf.gather(starts, row)
+        both = tf.gather(table, tf.gather(rows, row))
+        f, c = tf.bitwise.bitwise_and(both, 0xFFFF), tf.bitwise.right_shift(both, 16)
         full = tf.bitwise.right_shift(states, 31 - _SCALE) >= f
         words = words.write(row, tf.where(full, tf.bitwise.bitwise_and(states, 0xFFFF), -1))
         states = tf.where(full, tf.bitwise.right_shift(states, 16), states)
@@ -189,7 +189,7 @@ def _joined(states, words, frequency, folded, tokens, lanes: int) -> tf.Tensor:
         0,
     )
     present, first_word = tf.cast(words >= 0, tf.int32), _first_word(last, lanes)
-    stream = words, tf.where(words >= 0, first_word + tf.cumsum(present, exclusive=True), -1)
+    stream = words, tf.where(words >= 0, first_word + sums_before(present), -1)
     extra_at = 16 * (first_word + tf.reduce_sum(present))
 
     def with_extra_bits():
@@ -274,7 +274,7 @@ def _with_extra_bits(code: tf.Tensor, tokens: tf.Tensor, extra_at: tf.Tensor) ->
 
     def read():
         widths = _extra_widths(tokens)
-        starts = extra_at + tf.cumsum(widths, exclusive=True)
+        starts = extra_at + sums_before(widths)
         lower, upper = tf.split(read_fields(code, starts, widths), 2)
         first_bits = tf.bitwise.left_shift(8 + tf.bitwise.bitwise_and(tokens - _PLAIN, 7), _extra_bits(tokens))
         return tf.where(tokens < _PLAIN, tokens, first_bits + lower + tf.bitwise.left_shift(upper, 16))

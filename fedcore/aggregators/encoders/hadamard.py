@@ -6,6 +6,7 @@ import tensorflow as tf
 from fedcore.aggregators.encoders.encoder import Encoder
 
 _FACTOR = 32  # of a transform's length: a product with a matrix of this size
+_ROW = 1 << 16
 
 
 def block_lengths(length: int) -> list[int]:
@@ -20,12 +21,17 @@ def hadamard_transform(vector: tf.Tensor) -> tf.Tensor:
 
 
 def _transformed(block: tf.Tensor) -> tf.Tensor:
-    length = rest = int(block.shape[0])
-    while rest > 1:
-        # The matrix of a product of lengths is the Kronecker product: each turn transforms one axis and moves it away.
-        factor = min(_FACTOR, rest)
-        block = tf.transpose(tf.matmul(tf.reshape(block, [length // factor, factor]), _matrix(factor)))
-        rest //= factor
+    """The matrix of a product of lengths is the Kronecker product: each step transforms one axis of the factors."""
+    length = int(block.shape[0])
+    done = 1
+    while done < length:
+        factor = min(_FACTOR, length // done)
+        inner = length // done // factor
+        if inner == 1:
+            block = tf.matmul(tf.reshape(block, [done, factor]), _matrix(factor))
+        else:
+            block = tf.matmul(_matrix(factor), tf.reshape(block, [done, factor, inner]))
+        done *= factor
     return tf.reshape(block, [length])
 
 
@@ -36,11 +42,13 @@ def _matrix(size: int) -> np.ndarray:
     return matrix / np.float32(math.sqrt(size))
 
 
-def _signs(count: int, seed: tf.Tensor) -> tf.Tensor:
-    """+1 and -1, float32 [count], 32 of one random number."""
-    numbers = tf.random.stateless_uniform([-(-count // 32), 1], seed, None, None, tf.int32)
-    bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(numbers, tf.range(32)[None]), 1)
-    return tf.cast(1 - 2 * tf.reshape(bits, [-1])[:count], tf.float32)
+def _with_signs(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """The vector with random signs: a sign for each row of 2**16 elements times one for each column."""
+    count = int(vector.shape[0])
+    rows = -(-count // _ROW)
+    signs = tf.where(tf.random.stateless_uniform([rows + min(count, _ROW)], seed) < 0.5, -1.0, 1.0)
+    of_rows, of_columns = signs[:rows], signs[rows:]
+    return vector * tf.reshape(of_rows[:, None] * of_columns, [-1])[:count]
 
 
 class Hadamard(Encoder):
@@ -50,13 +58,12 @@ class Hadamard(Encoder):
         flat = tf.reshape(tf.cast(value, tf.float32), [-1])
         if not flat.shape[0]:
             return flat
-        return hadamard_transform(flat * _signs(int(flat.shape[0]), seed))
+        return hadamard_transform(_with_signs(flat, seed))
 
     def decode(self, code, seed, spec):
         if not code.shape[0]:
             return tf.zeros(spec.shape, spec.dtype)
-        flat = hadamard_transform(code) * _signs(int(code.shape[0]), seed)
-        return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
+        return tf.cast(tf.reshape(_with_signs(hadamard_transform(code), seed), spec.shape), spec.dtype)
 
 
 def hadamard() -> Encoder:

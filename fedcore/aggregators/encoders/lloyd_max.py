@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.bits import Integers
-from fedcore.aggregators.encoders.encoder import Encoder, finite_or_nan
+from fedcore.aggregators.encoders.encoder import Encoder, nan_unless_finite
 from fedcore.aggregators.encoders.uniform_quantization import root_mean_square
 from fedcore.scalars import whole_number
 
@@ -34,8 +34,8 @@ class LloydMax(Encoder):
         self.edges = (self.levels[1:] + self.levels[:-1]) / 2
 
     def encode(self, value, seed):
-        flat = tf.reshape(finite_or_nan(tf.cast(value, tf.float32)), [-1])
-        scale = root_mean_square(flat)
+        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        scale = nan_unless_finite(root_mean_square(flat))
         ratio, level = tf.math.divide_no_nan(flat, scale), tf.zeros_like(flat, tf.int32)
         for bit in reversed(range(self.bits)):  # binary search
             middle = level + (1 << bit)

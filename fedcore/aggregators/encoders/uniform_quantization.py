@@ -1,7 +1,9 @@
+import math
+
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.bits import MAX_BITS, Integers
-from fedcore.aggregators.encoders.encoder import Encoder, finite_or_nan
+from fedcore.aggregators.encoders.encoder import Encoder, nan_unless_finite
 from fedcore.errors import FedcoreError, brief
 from fedcore.scalars import real_number, whole_number
 
@@ -9,12 +11,13 @@ RMS = "rms"
 """Step of `uniform_quantization`: the root of the mean square of the value."""
 
 ROUNDINGS = ("stochastic", "dithered", "nearest")
+_PERIOD = 1 << 16
 _MOST_STEPS = float(1 << 30)
 
 
 def rounded(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
     """Floats rounded to whole numbers, still as floats."""
-    return tf.floor(scaled + _offset(scaled.shape, seed, rounding))
+    return tf.floor(_up(scaled, seed, rounding))
 
 
 def restored(levels: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
@@ -23,14 +26,17 @@ def restored(levels: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
 
 
 def _offset(shape, seed: tf.Tensor, rounding: str):
-    return 0.5 if rounding == "nearest" else tf.random.stateless_uniform(shape, seed)
+    """Offsets from 0 to 1 for a vector. They repeat after 2**16 elements: more would take longer than the rounding."""
+    if rounding == "nearest":
+        return 0.5
+    (count,) = shape
+    offsets = tf.random.stateless_uniform([min(count, _PERIOD)], seed)
+    return tf.tile(offsets, [-(-count // _PERIOD)])[:count] if count > _PERIOD else offsets
 
 
 def root_mean_square(value: tf.Tensor) -> tf.Tensor:
-    """A float32 scalar; large values do not overflow."""
-    largest = tf.reduce_max(tf.abs(value)) if value.shape.num_elements() else tf.constant(0.0)
-    ratio = tf.math.divide_no_nan(value, largest)
-    return largest * tf.sqrt(tf.reduce_sum(tf.square(ratio)) / max(1, value.shape.num_elements()))
+    """A float32 scalar; infinite where the squares overflow."""
+    return tf.sqrt(2 * tf.nn.l2_loss(value) / max(1, value.shape.num_elements()))
 
 
 class BoundedQuantization(Encoder):
@@ -41,31 +47,39 @@ class BoundedQuantization(Encoder):
         self.rounding = rounding
 
     def encode(self, value, seed):
-        flat = tf.reshape(finite_or_nan(tf.cast(value, tf.float32)), [-1])
+        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
         levels, side = levels_between_bounds(flat, seed, float((1 << self.bits) - 1), self.rounding)
         return Integers(levels, self.bits), side
 
     def decode(self, code, seed, spec):
         integers, side = code
-        flat = between_bounds(integers.values, side, seed, float((1 << self.bits) - 1), self.rounding)
+        flat = between_bounds(integers.values, side, seed, self.rounding)
         return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
 
 
 def levels_between_bounds(flat: tf.Tensor, seed: tf.Tensor, most, rounding: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """(levels int32 from 0 to `most`, float32 [2] with the least and the greatest element)."""
+    """(levels from 0 to `most`; float32 [2] with the least element and the distance of two levels).
+
+    The levels are uint8 if `most` is a number that fits, else int32.
+    """
     if not flat.shape[0]:
         return tf.zeros([0], tf.int32), tf.zeros([2])
     low, high = tf.reduce_min(flat), tf.reduce_max(flat)
-    low += 0 * flat[0]  # NaN throughout, which a minimum may pass over
-    half = high / 2 - low / 2  # the whole range may be infinite
-    scaled = tf.math.divide_no_nan(flat / 2 - low / 2, half) * most
-    return tf.cast(tf.clip_by_value(rounded(scaled, seed, rounding), 0.0, most), tf.int32), tf.stack([low, high])
+    is_finite = tf.math.is_finite(tf.reduce_sum(flat * 0) + (high - low))
+    scaled = (flat - low) * tf.math.divide_no_nan(most, high - low)
+    dtype = tf.uint8 if isinstance(most, float) and most < 256 else tf.int32
+    levels = tf.cast(tf.minimum(_up(scaled, seed, rounding), most), dtype)
+    return levels, tf.where(is_finite, tf.stack([low, (high - low) / most]), math.nan)
 
 
-def between_bounds(levels: tf.Tensor, side: tf.Tensor, seed: tf.Tensor, most, rounding: str) -> tf.Tensor:
+def _up(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
+    """Floats of at least 0 whose whole part is the rounded number."""
+    return scaled + _offset(scaled.shape, seed, rounding)
+
+
+def between_bounds(levels: tf.Tensor, side: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
     """The floats of levels, float32 [n]."""
-    part = restored(tf.cast(levels, tf.float32), seed, rounding) / most
-    return side[0] * (1 - part) + side[1] * part
+    return restored(tf.cast(levels, tf.float32), seed, rounding) * side[1] + side[0]
 
 
 class StepQuantization(Encoder):
@@ -76,15 +90,18 @@ class StepQuantization(Encoder):
         self.rounding = rounding
 
     def encode(self, value, seed):
-        flat = tf.reshape(finite_or_nan(tf.cast(value, tf.float32)), [-1])
-        step = root_mean_square(flat) if self.step == RMS else tf.constant(self.step, tf.float32)
-        scaled = tf.math.divide_no_nan(flat, step)
-        levels = tf.clip_by_value(rounded(scaled, seed, self.rounding), -_MOST_STEPS, _MOST_STEPS)
-        levels = tf.cast(levels, tf.int32)
-        return (levels, step) if self.step == RMS else levels
+        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        rms = root_mean_square(flat)
+        if self.step == RMS:
+            step = nan_unless_finite(rms)
+            per_step = tf.math.divide_no_nan(1.0, step)  # 0 for a denormal one
+            return tf.cast(rounded(flat * per_step, seed, self.rounding), tf.int32), step
+        levels = tf.clip_by_value(rounded(flat / self.step, seed, self.rounding), -_MOST_STEPS, _MOST_STEPS)
+        return tf.cast(levels, tf.int32), nan_unless_finite(rms) * 0
 
     def decode(self, code, seed, spec):
-        levels, step = code if self.step == RMS else (code, tf.constant(self.step, tf.float32))
+        levels, side = code
+        step = side if self.step == RMS else self.step + side
         flat = restored(tf.cast(levels, tf.float32), seed, self.rounding) * step
         return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
 
@@ -92,18 +109,20 @@ class StepQuantization(Encoder):
 def uniform_quantization(bits: int | None = None, step=None, rounding: str = "stochastic") -> Encoder:
     """Rounds floats to equally spaced levels.
 
-    With `bits`, there are `2**bits` levels from the least to the greatest element, whose two float32 are sent too.
-    With `step`, the levels are the multiples of the step, as int32, which an `entropy` coder makes small.
+    With `bits`, there are `2**bits` levels from the least to the greatest element; two float32 are sent too.
+    With `step`, the levels are the multiples of the step, as int32, which an `entropy` coder makes small; one float32
+    is sent too.
 
     Args:
         bits: 1 to 16. Exactly one of `bits` and `step` is given.
-        step: a number, or `RMS`: the root of the mean square of the value, which is sent too. Values of more than
-            2**30 steps are clipped.
+        step: a number, or `RMS`: the root of the mean square of the value. Values of more than 2**30 steps are
+            clipped.
         rounding: `stochastic`, to one of the two next levels, so that the mean is the value; `dithered`, with a random
             offset that the decoder takes back, so that the error is uniform, independent of the value, and the mean is
-            the value; `nearest`, which is biased.
+            the value; `nearest`, which is biased. Elements that are 2**16 places apart have the same offset.
     Returns:
-        An encoder of floats of any static shape. A value with infinity or NaN decodes to NaN throughout.
+        An encoder of floats of any static shape. A value with infinity or NaN, or whose squares or range
+        overflow, decodes to NaN throughout.
     Raises:
         FedcoreError: not exactly one of `bits` and `step`, one outside its range, or another rounding.
     Source:
