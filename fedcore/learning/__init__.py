@@ -17,7 +17,8 @@ The examples of this package use these names:
 
 import importlib
 
-from fedcore.learning import algorithms, metrics, models, optimizers
+from fedcore.learning import algorithms, framework, metrics, models, optimizers
+from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
@@ -35,6 +36,8 @@ __all__ = [
     "Model",
     "ModelWeights",
     "algorithms",
+    "compression_aggregator",
+    "framework",
     "from_keras_model",
     "metrics",
     "models",

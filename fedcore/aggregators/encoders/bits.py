@@ -122,14 +122,15 @@ def code_of_words(parts: list[Words], bits: tf.Tensor, capacity_bytes: int) -> t
 
 
 def read_fields(code: tf.Tensor, starts: tf.Tensor, widths: tf.Tensor) -> tf.Tensor:
-    """The int32 values of 0 to 16 bits that start at the given bits of a code; 0 behind its capacity."""
-    payload = tf.cast(tf.concat([code[HEADER_BYTES:], tf.zeros([3], tf.uint8)], 0), tf.int32)
-    last = int(payload.shape[0]) - 3
-    byte = tf.clip_by_value(tf.bitwise.right_shift(starts, 3), 0, last)
+    """The int32 values of 0 to 16 bits that start at the given bits of a code."""
+    last = int(code.shape[0]) - 1
+    byte = HEADER_BYTES + tf.bitwise.right_shift(starts, 3)
     shift = tf.bitwise.bitwise_and(starts, 7)
-    value = tf.bitwise.right_shift(tf.gather(payload, byte), shift)
-    for i in (1, 2):
-        value += tf.bitwise.left_shift(tf.gather(payload, byte + i), 8 * i - shift)
+    value = 0
+    for i in range(3):
+        found = tf.gather(code, tf.clip_by_value(byte + i, 0, last))
+        value += tf.bitwise.left_shift(tf.cast(found, tf.int32), 8 * i)
+    value = tf.bitwise.right_shift(value, shift)
     return tf.bitwise.bitwise_and(value, tf.bitwise.left_shift(1, widths) - 1)
 
 

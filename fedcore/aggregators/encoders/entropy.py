@@ -21,9 +21,9 @@ _SCALE = 12
 """Frequencies are multiples of 2**-12."""
 _LOWEST = 1 << 15
 """A lane's state is 2**15 to 2**31 - 1, so that it and each product fit int32."""
-_STEPS = (512, 1600)
+_STEPS = (256, 400)
 """Fewest and most steps of a long array. A lane costs about 23 bits, a step the time to start its operations."""
-_UNROLLED = 16
+_UNROLLED = 4
 """Steps of one iteration: an iteration of a loop costs as much time as ten operations."""
 
 
@@ -49,14 +49,14 @@ class Entropy(Encoder):
         lanes, steps = _lanes(count)
         states, frequency, first_word = _opened(code.bytes, lanes)
         tokens, words = _decoded(code.bytes, states, frequency, first_word, count, lanes, steps)
-        return _from_int32(_unfolded(_with_extra_bits(code.bytes, tokens, 16 * (first_word + words))), spec)
+        return _from_int32(_unfolded(_with_extra_bits(code.bytes, tokens, 16 * words)), spec)
 
 
 def entropy() -> Encoder:
     """Codes integers with about as many bits as their entropy; lossless.
 
     Types: integers of up to 32 bits, float32, float64 and int64 values of any static shape, which are read as int32.
-    Worst case: 36.2 bits for each int32, and 31 bits for each lane, of which an array has one for 512 to 1,600 values.
+    Worst case: 36.2 bits for each int32, and 31 bits for each lane, of which an array has one for 256 to 400 values.
 
     The frequencies are those of the array and are sent with it, at most 3,544 bits. Floats with infinity
     or NaN decode to NaN throughout.
@@ -74,7 +74,7 @@ def entropy() -> Encoder:
 def _lanes(count: int) -> tuple[int, int]:
     """(lanes, steps)."""
     fewest, most = _STEPS
-    lanes = -(-count // min(most, max(fewest, count // 1000)))
+    lanes = -(-count // min(most, max(fewest, count // 4000)))
     return lanes, -(-count // lanes)
 
 
@@ -86,7 +86,7 @@ def _in_iterations(step: Callable, steps: int, state: tuple) -> tuple:
             i, state = i + 1, step(i, *state)
         return i, *state
 
-    unrolled = min(steps, _UNROLLED)
+    unrolled = max(1, min(steps, _UNROLLED))
     whole = steps - steps % unrolled
     state = tf.while_loop(lambda i, *_: i < whole, iteration, (tf.constant(0), *state), parallel_iterations=1)[1:]
     for i in range(whole, steps):
@@ -235,32 +235,44 @@ def _opened(code: tf.Tensor, lanes: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tenso
 
 
 def _decoded(code, states, frequency, first_word, count: int, lanes: int, steps: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """(tokens [count], number of words read)."""
-    start = tf.cumsum(frequency, exclusive=True)
-    slots = tf.range(1 << _SCALE)
-    # A token's slots follow those of the tokens before it.
-    marks = tf.math.unsorted_segment_sum(tf.ones_like(start), tf.where(frequency > 0, start, -1), 1 << _SCALE)
+    """(tokens [count], place of the first word behind those of the tokens)."""
+    token_of, table = _slots(frequency)
+    words = tf.bitcast(tf.reshape(code[4:], [-1, 2]), tf.uint16)
+
+    def step(i, states, read, slots):
+        slot = tf.bitwise.bitwise_and(states, (1 << _SCALE) - 1)
+        both = tf.gather(table, slot)
+        f, place = tf.bitwise.right_shift(both, 16), tf.bitwise.bitwise_and(both, 0xFFFF)
+        states = f * tf.bitwise.right_shift(states, _SCALE) + place
+        short = states < _LOWEST
+        needs = tf.cast(short, tf.int32)
+        upto = read + tf.cumsum(needs)
+        # A place outside of the code is an error of `tf.gather`, and the code was altered in transit.
+        word = tf.cast(tf.gather(words, upto - needs), tf.int32)
+        states = tf.where(short, tf.bitwise.left_shift(states, 16) + word, states)
+        return states, upto[-1], slots.write(i, slot)
+
+    slots = tf.TensorArray(tf.int32, steps, element_shape=[lanes])
+    states, read, slots = _in_iterations(step, steps - 1, (states, first_word, slots))
+    slots = slots.write(steps - 1, tf.bitwise.bitwise_and(states, (1 << _SCALE) - 1))
+    # The last step may have fewer tokens than lanes.
+    states = states[: count - (steps - 1) * lanes]
+    both = tf.gather(table, tf.bitwise.bitwise_and(states, (1 << _SCALE) - 1))
+    f, place = tf.bitwise.right_shift(both, 16), tf.bitwise.bitwise_and(both, 0xFFFF)
+    short = f * tf.bitwise.right_shift(states, _SCALE) + place < _LOWEST
+    read += tf.reduce_sum(tf.cast(short, tf.int32))
+    return tf.gather(token_of, tf.reshape(slots.stack(), [steps * lanes])[:count]), read
+
+
+def _slots(frequency: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """For each of the 2**12 slots its token, and its token's frequency above its place among the token's slots."""
+    size = 1 << _SCALE
+    start = tf.minimum(tf.cumsum(frequency, exclusive=True), size)
+    marks = tf.math.unsorted_segment_sum(tf.ones_like(start), tf.where((frequency > 0) & (start < size), start, -1), size)
     order = tf.math.unsorted_segment_sum(tf.range(_TOKENS), _order(frequency), _TOKENS)
     token_of = tf.gather(order, tf.clip_by_value(tf.cumsum(marks) - 1, 0, _TOKENS - 1))
-    frequency_of, place_of = tf.gather(frequency, token_of), slots - tf.gather(start, token_of)
-    payload = code[4:]
-    words = tf.bitcast(tf.reshape(payload, [-1, 2]), tf.uint16)
-    most, lane = int(words.shape[0]) - 1, tf.range(lanes)
-
-    def step(i, states, read, tokens):
-        slot = tf.bitwise.bitwise_and(states, (1 << _SCALE) - 1)
-        tokens = tokens.write(i, tf.gather(token_of, slot))
-        states = tf.gather(frequency_of, slot) * tf.bitwise.right_shift(states, _SCALE) + tf.gather(place_of, slot)
-        short = (states < _LOWEST) & (i * lanes + lane < count)
-        needs = tf.cast(short, tf.int32)
-        place = tf.clip_by_value(first_word + read + tf.cumsum(needs, exclusive=True), 0, most)
-        word = tf.cast(tf.gather(words, place), tf.int32)
-        states = tf.where(short, tf.bitwise.left_shift(states, 16) + word, states)
-        return states, read + tf.reduce_sum(needs), tokens
-
-    tokens = tf.TensorArray(tf.int32, steps, element_shape=[lanes])
-    _, read, tokens = _in_iterations(step, steps, (states, tf.constant(0), tokens))
-    return tf.reshape(tokens.stack(), [steps * lanes])[:count], read
+    place = tf.range(size) - tf.gather(start, token_of)
+    return token_of, tf.bitwise.left_shift(tf.gather(frequency, token_of), 16) + tf.bitwise.bitwise_and(place, 0xFFFF)
 
 
 def _order(frequency: tf.Tensor) -> tf.Tensor:
