@@ -209,7 +209,7 @@ def _messages(stage: Function, at_server: set[str]) -> dict[str, tuple[str, ...]
     Args:
         at_server: values that the server has without a message.
     """
-    has, found = set(at_server), {}
+    has, found = set(at_server), dict[str, tuple[str, ...]]()
     for op in stage.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         if op.kind == "message":

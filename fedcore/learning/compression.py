@@ -30,8 +30,8 @@ def compression_aggregator(
         A factory, weighted if the mean is.
     Raises:
         TypeMismatch: by `create`, the value is not inexact, or the function returns no encoder.
-    Source: the quantiles are estimated as in Andrew et al. 2021, arXiv:1905.03871, without noise, from 10 (zeroing) and 1
-        (clipping); these settings are those of TFF's function of the same name.
+    Source: the quantiles are estimated as in Andrew et al. 2021, arXiv:1905.03871, without noise, from 10 (zeroing)
+        and 1 (clipping); these settings are those of TFF's function of the same name.
     Example:
         >>> process = fc.learning.algorithms.build_weighted_fed_avg(
         ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=fc.learning.compression_aggregator())

@@ -149,7 +149,7 @@ class DeviceStage:
         """A `_loop` for each client. Partials merge in a tree: first within each block, then across blocks."""
         if clients.places > self._work.block:
             return in_halves(clients, self._work.block, self._client_by_client, self.merge)
-        tree, sent = MergeTree(self.merge), {}
+        tree, sent = MergeTree(self.merge), dict[int, np.ndarray]()
         for place, client in enumerate(clients.clients):
             if client is None:
                 tree.add(place, ABSENT)

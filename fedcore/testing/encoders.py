@@ -42,10 +42,10 @@ def check_encoder(encoder: Encoder, value_type, *, relative_error: float = 0.0) 
 
 
 def _value(type_: TensorType, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
+    rng, shape = np.random.default_rng(seed), [s or 0 for s in type_.sizes]
     if type_.dtype.is_integer:
-        return rng.integers(0, 100, type_.sizes).astype(type_.dtype.numpy)
-    return rng.standard_normal(type_.sizes).astype(type_.dtype.numpy)
+        return rng.integers(0, 100, shape).astype(type_.dtype.numpy)
+    return rng.standard_normal(shape).astype(type_.dtype.numpy)
 
 
 def _check_errors(codec, type_: TensorType, values: list[np.ndarray], relative_error: float) -> None:
@@ -99,6 +99,6 @@ def _check_sums(encoder: Encoder, type_: TensorType, values: list[np.ndarray]) -
                 sums.append(process.next.invoke(process.initialize(), values, seed=1).result)
         finally:
             runtime.close()
-    if not np.allclose(*sums, rtol=1e-4, atol=1e-4):
+    if not np.allclose(sums[0], sums[1], rtol=1e-4, atol=1e-4):
         law = "the sum of batched clients is that of clients that run one by one"
         raise LawBroken(law, f"batched: {brief(sums[0])}\none by one: {brief(sums[1])}")

@@ -18,13 +18,13 @@ class AdaptiveQuantization(AdaptiveEncoder):
     def initial_state(self, spec):
         return tf.constant(float(self.initial_bits))
 
-    def encode(self, value, seed, state):
+    def encode(self, value, seed, state):  # type: ignore[override]
         flat = tf.reshape(tf.cast(value, tf.float32), [-1])
         bits = tf.cast(tf.round(state), tf.int32)
         levels, side = levels_between_bounds(flat, seed, _most(bits), "stochastic")
         return Integers(levels, bits), side
 
-    def decode(self, code, seed, spec, state):
+    def decode(self, code, seed, spec, state):  # type: ignore[override]
         integers, side = code
         flat = between_bounds(integers.values, side, seed, "stochastic")
         return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)

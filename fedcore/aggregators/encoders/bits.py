@@ -108,7 +108,10 @@ def fields(values: tf.Tensor, widths: tf.Tensor, first_bit) -> Words:
     starts = sums_before(widths) + first_bit
     low = tf.bitwise.bitwise_and(values, tf.bitwise.left_shift(1, widths) - 1)
     shifted = tf.bitwise.left_shift(low, tf.bitwise.bitwise_and(starts, 15))  # up to 31 bits: in two words
-    parts = [tf.bitwise.bitwise_and(shifted, 0xFFFF), tf.bitwise.bitwise_and(tf.bitwise.right_shift(shifted, 16), 0xFFFF)]
+    parts = [
+        tf.bitwise.bitwise_and(shifted, 0xFFFF),
+        tf.bitwise.bitwise_and(tf.bitwise.right_shift(shifted, 16), 0xFFFF),
+    ]
     place = tf.bitwise.right_shift(starts, 4)
     return tf.concat(parts, 0), tf.concat([place, place + 1], 0)
 

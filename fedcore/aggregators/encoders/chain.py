@@ -70,13 +70,13 @@ class AdaptiveChain(_Chain, AdaptiveEncoder):
         specs = [spec, *(s.first for s in self._structures(spec))]
         return tuple(initial_state(e, s) for e, s in zip(self.encoders, specs, strict=True))
 
-    def encode(self, value, seed, state):
+    def encode(self, value, seed, state):  # type: ignore[override]
         return self._encode(value, seed, state)[0]
 
     def encode_and_update(self, value, seed, state):
         return self._encode(value, seed, state)
 
-    def decode(self, code, seed, spec, state):
+    def decode(self, code, seed, spec, state):  # type: ignore[override]
         return self._decode(code, seed, spec, state)
 
     def update_state(self, state, code, value):

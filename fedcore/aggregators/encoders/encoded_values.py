@@ -80,7 +80,12 @@ def value_codec(encoder_fn, value_type: Type, who: str) -> ValueCodec:
     if not all(is_static(t.shape) and t.dtype.name != "str" for t in types):
         raise TypeMismatch(f"{who} encodes tensors of known shapes and no text, not {value_type}")
     structure: list = []
-    tf_computation(value_type)(lambda value: structure.append(value) or value)
+
+    @tf_computation(value_type)
+    def _(value):
+        structure.append(value)
+        return value
+
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure[0])]
     choose = encoder_chooser(encoder_fn, who)
     encoders = [choose(spec) for spec in specs]

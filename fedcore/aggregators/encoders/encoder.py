@@ -190,8 +190,7 @@ class CodeStructure:
         if isinstance(first, Integers):
             bits = first.bits
             if not isinstance(bits, int):
-                bits, *others = others
-                bits = bits.values
+                bits, others = others[0].values, others[1:]
             first = Integers(tensor, bits)
         else:
             first = Bits(tensor) if isinstance(first, Bits) else tensor
@@ -199,7 +198,7 @@ class CodeStructure:
 
     def received(self, sent: Any) -> Any:
         """The code of which `sent` is what `in_transit` gives."""
-        leaves = []
+        leaves: list = []
         for leaf, found in zip(tf.nest.flatten(self.code), tf.nest.flatten(sent), strict=True):
             if isinstance(leaf, Integers):
                 leaves.append(unpacked_integers(found, tuple(leaf.values.shape), leaf.bits))

@@ -268,7 +268,9 @@ def _slots(frequency: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """For each of the 2**12 slots its token, and its token's frequency above its place among the token's slots."""
     size = 1 << _SCALE
     start = tf.minimum(tf.cumsum(frequency, exclusive=True), size)
-    marks = tf.math.unsorted_segment_sum(tf.ones_like(start), tf.where((frequency > 0) & (start < size), start, -1), size)
+    marks = tf.math.unsorted_segment_sum(
+        tf.ones_like(start), tf.where((frequency > 0) & (start < size), start, -1), size
+    )
     order = tf.math.unsorted_segment_sum(tf.range(_TOKENS), _order(frequency), _TOKENS)
     token_of = tf.gather(order, tf.clip_by_value(tf.cumsum(marks) - 1, 0, _TOKENS - 1))
     place = tf.range(size) - tf.gather(start, token_of)

@@ -4,6 +4,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.encoder import Encoder, require_encoder
+from fedcore.errors import TypeMismatch
 from fedcore.types import TensorType, to_type
 
 
@@ -22,7 +23,9 @@ class SpecEncoder:
 
 def _bound(encoder: Encoder, spec, who: str) -> SpecEncoder:
     require_encoder(encoder, who)
-    type_ = spec if isinstance(spec, TensorType) else to_type(spec)
+    type_ = to_type(spec)
+    if not isinstance(type_, TensorType):
+        raise TypeMismatch(f"{who} takes the spec of a tensor, not {type_}")
     return SpecEncoder(encoder, tf.TensorSpec(type_.shape, type_.dtype.numpy))
 
 
@@ -30,7 +33,7 @@ def as_simple_encoder(encoder: Encoder, spec) -> SpecEncoder:
     """An encoder for broadcasts of one dtype and shape; what an `encoder_fn` may return in place of the encoder.
 
     Raises:
-        TypeMismatch: it is no encoder.
+        TypeMismatch: it is no encoder, or the spec is not that of a tensor.
     Example:
         >>> encoders = fc.aggregators.encoders
         >>> encoders.as_simple_encoder(encoders.identity(), tf.TensorSpec([3])).spec.shape
@@ -43,7 +46,7 @@ def as_gather_encoder(encoder: Encoder, spec) -> SpecEncoder:
     """An encoder for aggregations of one dtype and shape; what an `encoder_fn` may return in place of the encoder.
 
     Raises:
-        TypeMismatch: it is no encoder.
+        TypeMismatch: it is no encoder, or the spec is not that of a tensor.
     Example:
         >>> encoders = fc.aggregators.encoders
         >>> encoders.as_gather_encoder(encoders.identity(), tf.TensorSpec([3])).spec.shape
