@@ -8,6 +8,7 @@ from fedcore.aggregators import EncodedSumFactory, MeanFactory, encoders
 from fedcore.aggregators.encoders.bits import Integers, packed_integers, unpacked_integers
 from fedcore.aggregators.encoders.encoder import CodeStructure, decoded, encoded, in_transit, initial_state
 from fedcore.aggregators.encoders.hadamard import hadamard_transform
+from fedcore.errors import FedcoreError
 
 VECTOR = fc.to_type(("float32", [600]))
 ROTATED = encoders.chain(
@@ -83,42 +84,31 @@ def test_28_bits_are_metered_as_28():
         assert ("vectorised" in plan) == (vectorize == "auto")
 
 
-SIZES = [*range(6), 63, 64, 65, 255, 257, 300]
+SIZES = [0, 1, 2, 65, 255, 300]
 
 
-def generated_arrays(per_size):
-    """Arrays of few shapes, since each shape is a graph: constant, sparse, narrow, huge, denormal, of all bits."""
-    for size in SIZES:
-        rng = np.random.default_rng(size)
-        kinds = [
-            lambda: np.full(size, rng.integers(-(2**31), 2**31), np.int32),
-            lambda: rng.integers(-1, 2, size) * (rng.uniform(size=size) < 0.1),
-            lambda: np.round(rng.standard_normal(size) * 10.0 ** rng.integers(0, 9)),
-            lambda: rng.integers(-(2**31), 2**31, size),
-            lambda: np.full(size, -(2**31)),
-            lambda: (rng.standard_normal(size) * 10.0 ** rng.integers(-44, 38)).astype(np.float32).view(np.int32),
-        ]
-        for i in range(per_size):
-            yield kinds[i % len(kinds)]().astype(np.int32)
+def generated_array(size, kind, rng):
+    """Constant, sparse, narrow to wide, of all bits, the least number, and the bits of denormal to huge floats."""
+    power = 10.0 ** rng.integers(-44, 38)
+    return [
+        lambda: np.full(size, rng.integers(-(2**31), 2**31)),
+        lambda: rng.integers(-1, 2, size) * (rng.uniform(size=size) < 0.1),
+        lambda: np.round(rng.standard_normal(size) * 10.0 ** rng.integers(0, 9)),
+        lambda: rng.integers(-(2**31), 2**31, size),
+        lambda: np.full(size, -(2**31)),
+        lambda: (rng.standard_normal(size) * power).astype(np.float32).view(np.int32),
+    ][kind % 6]().astype(np.int32)
 
 
 def test_entropy_is_exact_on_a_thousand_arrays():
-    found = 0
-    for size, arrays in _by_size(generated_arrays(90)).items():
+    for size in SIZES:
         encode, decode = codec(encoders.entropy(), tf.TensorSpec([size], tf.int32))
-        for array in arrays:
+        rng = np.random.default_rng(size)
+        for kind in range(170):
+            array = generated_array(size, kind, rng)
             sent = encode(tf.constant(array), [0, 0])
             assert bits_of(sent) <= 8 * (sent.shape[0] - 4)
             np.testing.assert_array_equal(decode(sent, [0, 0]), array)
-            found += 1
-    assert found >= 1000
-
-
-def _by_size(arrays):
-    groups = {}
-    for array in arrays:
-        groups.setdefault(len(array), []).append(array)
-    return groups
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int8", "uint8", "float16"])
@@ -147,9 +137,9 @@ def test_entropy_takes_about_the_bits_of_the_entropy():
 @pytest.mark.parametrize("rounding", ["stochastic", "dithered"])
 @pytest.mark.parametrize("how", [{"bits": 2}, {"step": 0.7}, {"step": encoders.RMS}])
 def test_random_rounding_is_unbiased(rounding, how):
-    value, rounds = normal(40), 1500
-    encode, decode = codec(encoders.uniform_quantization(**how, rounding=rounding), tf.TensorSpec([40]))
-    found = np.stack([decode(encode(value, [3, i]), [3, i]).numpy() for i in range(rounds)])
+    value, rounds = normal(40), 1500  # in one vector, each element has offsets of its own
+    encode, decode = codec(encoders.uniform_quantization(**how, rounding=rounding), tf.TensorSpec([40 * rounds]))
+    found = decode(encode(np.tile(value, rounds), [3, 4]), [3, 4]).numpy().reshape(rounds, 40)
     scores = (found.mean(0) - value) / (found.std(0) / np.sqrt(rounds) + 1e-6)
     assert np.abs(scores).max() < 4.5
     assert found.std(0).max() > 0.1
@@ -197,7 +187,7 @@ def test_an_altered_code_is_an_error_or_a_value(encoder):
     encode, decode = codec(encoder, tf.TensorSpec([300]))
     sent = encode(normal(300), [1, 2])
     rng, outcomes = np.random.default_rng(0), set()
-    for _ in range(60):
+    for _ in range(20):
         altered = tf.nest.map_structure(lambda t: t.numpy().copy(), sent)
         for tensor in tf.nest.flatten(altered):
             data = np.atleast_1d(tensor).view(np.uint8)
@@ -294,7 +284,9 @@ def test_error_feedback_sends_codes_only_and_keeps_what_they_left_out(learner):
         state, own = process.initialize(), [process.initial_client_state() for _ in clients]
         before = state.model
         state, _, own = process.next(state, clients, own)
-    codes = [c for c in environment.get_size_info().aggregate_history[-1] if c.type.dtype.name in ("code",)]
+    crossings = environment.get_size_info().aggregate_history[-1]
+    assert max(c.bits for c in crossings) <= 2 * 64  # no change crosses
+    codes = [c for c in crossings if c.type.dtype.name == "code"]
     assert sum(c.bits for c in codes) == 2 * (3 + 1)  # a place in 5 elements, and one in 1
     kernels = [client.trainable[0] for client in own]
     assert all(np.count_nonzero(kernel) == 4 for kernel in kernels)  # the fifth was sent
@@ -336,5 +328,5 @@ def test_large_floats_alone_are_quantized_above_a_threshold():
     ],
 )
 def test_wrong_arguments_are_named(make, message):
-    with pytest.raises(fc.FedcoreError, match=message):
+    with pytest.raises(FedcoreError, match=message):
         make()

@@ -97,15 +97,16 @@ def build_fed_avg_with_error_feedback(
         sent = federated_broadcast(federated_zip((state.global_model_weights, hyperparameters)))
         results: Any = federated_map(work.train, (sent[0], sent[1], data))
         wanted = federated_map(add, (results.update, client_states))
-        # With its weight in the message, the weighted change is computed from the message, and is not sent.
-        sent_back = federated_map(
-            lambda value, seed, weight: message((codec.encode(value, seed, ())[0], weight)),
-            (wanted, federated_random_seed(CLIENTS), results.weight),
+        codes = federated_map(
+            lambda value, seed: codec.encode(value, seed, ())[0], (wanted, federated_random_seed(CLIENTS))
         )
+        # A client decodes for itself what the server decodes of its message.
+        own = federated_map(lambda code: codec.decode(code, ()), codes)
+        left_out = federated_map(left_out_after, (wanted, own, client_states, results.weight))
+        # With its weight in the message, the weighted change is computed from the message, and is not sent.
+        sent_back = federated_map(lambda code, weight: message((code, weight)), (codes, results.weight))
         decoded = federated_map(lambda pair: codec.decode(pair[0], ()), sent_back)
-        weight = federated_map(lambda pair: pair[1], sent_back)
-        left_out = federated_map(left_out_after, (wanted, decoded, client_states, weight))
-        mean = federated_mean(decoded, weight)
+        mean = federated_mean(decoded, federated_map(lambda pair: pair[1], sent_back))
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
         _, train_metrics = server.aggregate_metrics(results.metrics)
         after = next_state(
