@@ -84,7 +84,7 @@ def test_28_bits_are_metered_as_28():
         assert ("vectorised" in plan) == (vectorize == "auto")
 
 
-SIZES = [0, 1, 2, 65, 255, 300]
+SIZES = [0, 1, 65, 260]
 
 
 def generated_array(size, kind, rng):
@@ -104,14 +104,14 @@ def test_entropy_is_exact_on_a_thousand_arrays():
     for size in SIZES:
         encode, decode = codec(encoders.entropy(), tf.TensorSpec([size], tf.int32))
         rng = np.random.default_rng(size)
-        for kind in range(170):
+        for kind in range(255):
             array = generated_array(size, kind, rng)
             sent = encode(tf.constant(array), [0, 0])
             assert bits_of(sent) <= 8 * (sent.shape[0] - 4)
             np.testing.assert_array_equal(decode(sent, [0, 0]), array)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int8", "uint8", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "float16"])
 def test_entropy_is_exact_for_other_dtypes(dtype):
     values = np.array([0, 1, 100, 3, 3, 7, 1e-40 if dtype == "float32" else 2], dtype)
     if values.dtype.kind == "f":
@@ -120,7 +120,7 @@ def test_entropy_is_exact_for_other_dtypes(dtype):
     assert decode(encode(tf.constant(values), [0, 0]), [0, 0]).numpy().tobytes() == values.tobytes()
 
 
-@pytest.mark.parametrize("encoder", [encoders.entropy(), ROTATED, encoders.uniform_quantization(bits=8)])
+@pytest.mark.parametrize("encoder", [encoders.entropy(), encoders.lloyd_max(2), encoders.uniform_quantization(bits=8)])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_values_that_are_not_finite_decode_to_nan_throughout(encoder, wrong):
     encode, decode = codec(encoder, tf.TensorSpec([5]))
@@ -139,8 +139,8 @@ def test_entropy_takes_about_the_bits_of_the_entropy():
 def test_random_rounding_is_unbiased(rounding, how):
     value, rounds = normal(40), 1500  # in one vector, each element has offsets of its own
     encode, decode = codec(encoders.uniform_quantization(**how, rounding=rounding), tf.TensorSpec([40 * rounds]))
-    found = decode(encode(np.tile(value, rounds), [3, 4]), [3, 4]).numpy().reshape(rounds, 40)
-    scores = (found.mean(0) - value) / (found.std(0) / np.sqrt(rounds) + 1e-6)
+    found = decode(encode(np.tile(value, rounds), [3, 4]), [3, 4]).numpy().reshape(rounds, 40).astype(np.float64)
+    scores = (found.mean(0) - value) / (found.std(0) / np.sqrt(rounds) + 1e-5)
     assert np.abs(scores).max() < 4.5
     assert found.std(0).max() > 0.1
 
@@ -182,7 +182,7 @@ def test_lloyd_max_has_less_error_than_equal_levels():
     assert abs(errors[0] - 0.0345) < 0.004 < 2 * errors[0] < errors[1] * 1.5
 
 
-@pytest.mark.parametrize("encoder", [encoders.uniform_quantization(bits=5), ROTATED, encoders.top_k(0.1)])
+@pytest.mark.parametrize("encoder", [encoders.uniform_quantization(bits=5), encoders.entropy(), encoders.top_k(0.1)])
 def test_an_altered_code_is_an_error_or_a_value(encoder):
     encode, decode = codec(encoder, tf.TensorSpec([300]))
     sent = encode(normal(300), [1, 2])
@@ -199,18 +199,6 @@ def test_an_altered_code_is_an_error_or_a_value(encoder):
         except tf.errors.OpError:
             outcomes.add("error")
     assert "value" in outcomes
-
-
-@pytest.mark.parametrize(
-    ("encoder", "error"),
-    [
-        (encoders.identity(), 0),
-        (encoders.uniform_quantization(bits=6), 0.01),
-        (encoders.adaptive_quantization(0.01), 0.02),
-    ],
-)
-def test_the_laws_of_encoders(encoder, error):
-    fc.testing.check_encoder(encoder, ("float32", [40]), relative_error=error)
 
 
 def test_check_encoder_tells_an_error_that_is_too_large():

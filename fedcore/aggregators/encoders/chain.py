@@ -94,11 +94,8 @@ def chain(*encoders: Encoder) -> Encoder:
         TypeMismatch: there are no encoders, or one is something else.
     Example:
         >>> encoders = fc.aggregators.encoders
-        >>> encoder = encoders.chain(
-        ...     encoders.hadamard(),
-        ...     encoders.uniform_quantization(step=encoders.RMS, rounding='dithered'),
-        ...     encoders.entropy())
-        >>> fc.testing.check_encoder(encoder, ('float32', [1000]), relative_error=0.1)
+        >>> encoder = encoders.chain(encoders.hadamard(), encoders.uniform_quantization(bits=6))
+        >>> fc.testing.check_encoder(encoder, ('float32', [100]), relative_error=0.01)
     """
     if not encoders:
         raise TypeMismatch("a chain has at least one encoder")

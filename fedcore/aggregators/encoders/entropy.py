@@ -65,8 +65,9 @@ def entropy() -> Encoder:
         arXiv:1402.3392. Here, frequencies are counted anew in each array, and values above 63 send their lower bits.
     Example:
         >>> encoders = fc.aggregators.encoders
-        >>> encoder = encoders.chain(encoders.uniform_quantization(step=0.1, rounding='nearest'), encoders.entropy())
-        >>> fc.testing.check_encoder(encoder, ('float32', [1000]), relative_error=0.01)
+        >>> step = encoders.uniform_quantization(step=encoders.RMS, rounding='dithered')
+        >>> encoder = encoders.chain(encoders.hadamard(), step, encoders.entropy())
+        >>> factory = fc.aggregators.EncodedSumFactory(encoder)
     """
     return Entropy()
 

@@ -62,8 +62,6 @@ def lloyd_max(bits: int) -> Encoder:
     Source: Lloyd 1982, "Least squares quantization in PCM"; Max 1960, "Quantizing for minimum distortion". After a
         rotation: Vargaftik et al. 2021, "DRIVE", arXiv:2105.08339, without its unbiased scale.
     Example:
-        >>> encoders = fc.aggregators.encoders
-        >>> encoder = encoders.chain(encoders.hadamard(), encoders.lloyd_max(3))
-        >>> fc.testing.check_encoder(encoder, ('float32', [1000]), relative_error=0.05)
+        >>> fc.testing.check_encoder(fc.aggregators.encoders.lloyd_max(3), ('float32', [1000]), relative_error=0.05)
     """
     return LloydMax(whole_number("bits", bits, at_least=1, at_most=8))
