@@ -65,7 +65,7 @@ def levels_between_bounds(flat: tf.Tensor, seed: tf.Tensor, most, rounding: str)
     if not flat.shape[0]:
         return tf.zeros([0], tf.int32), tf.zeros([2])
     low, high = tf.reduce_min(flat), tf.reduce_max(flat)
-    is_finite = tf.math.is_finite(tf.reduce_sum(flat * 0) + (high - low))
+    is_finite = tf.math.is_finite(tf.reduce_sum(flat) + (high - low))  # a minimum may pass over NaN
     scaled = (flat - low) * tf.math.divide_no_nan(most, high - low)
     dtype = tf.uint8 if isinstance(most, float) and most < 256 else tf.int32
     levels = tf.cast(tf.minimum(_up(scaled, seed, rounding), most), dtype)
