@@ -7,6 +7,13 @@ checksum, and keeps it in a cache directory: the argument `cache_dir`, else $FED
 
 from fedcore.simulation.datasets import cifar100, digits, emnist, shakespeare, stackoverflow
 from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData, TestClientData
+from fedcore.simulation.datasets.conversions import (
+    from_arrays,
+    from_clients,
+    from_huggingface,
+    from_pandas,
+    from_torch,
+)
 from fedcore.simulation.datasets.file_per_user_client_data import FilePerUserClientData
 from fedcore.simulation.datasets.hdf5_client_data import HDF5ClientData, save_hdf5
 from fedcore.simulation.datasets.mixtures import (

@@ -135,7 +135,7 @@ class _ColumnWriter:
 
 
 def _temporary(directory: Path) -> IO[bytes]:
-    return tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  the caller's stack closes it
+    return tempfile.TemporaryFile(dir=directory)
 
 
 def _lay_out(group, name: str, file, dtype: np.dtype) -> None:
