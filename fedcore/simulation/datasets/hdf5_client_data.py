@@ -77,7 +77,7 @@ def save_hdf5(data: ClientData | Mapping[str, ClientData], path: str | os.PathLi
         ['c']
     """
     h5py = _h5py()
-    with written_whole(parent_made(path)) as partial, h5py.File(partial, "w", libver="latest") as file:
+    with written_whole(parent_made(path)) as partial, h5py.File(partial, "w", locking=False) as file:
         file.attrs["format"] = FORMAT
         for split, clients in by_split(data).items():
             _write_split(file.create_group(f"splits/{split}"), clients, partial.parent)
@@ -103,7 +103,10 @@ def _write_split(group, clients: ClientData, directory: Path) -> None:
         if layout is None:
             raise InvalidValue("save_hdf5: there are no clients to store")
         group.attrs["layout"] = json.dumps(vars(layout))
-        group["client_ids"] = ids
+        # Not as strings of HDF5: many of these, with libver="latest", come back as other data.
+        encoded = [client_id.encode() for client_id in ids]
+        group["client_ids"] = np.frombuffer(b"".join(encoded), np.uint8)
+        group["client_id_ends"] = ends_of(encoded)
         group["row_splits"] = np.cumsum([0, *sizes], dtype=np.int64)
         for i, writer in enumerate(writers):
             writer.finish(group.create_group(f"columns/{i}"))
@@ -235,9 +238,10 @@ class _Columns:
         if self._ranges is None:
             with _open(self._path) as file:
                 group = file[f"splits/{self._split}"]
-                ids = group["client_ids"].asstr()[()].tolist()
+                ids = texts_of(group["client_ids"][()].tobytes(), group["client_id_ends"][()])
                 splits = group["row_splits"][()].tolist()
-            self._ranges = dict(zip(ids, itertools.pairwise(splits), strict=True))
+            names = (client_id.decode() for client_id in ids)
+            self._ranges = dict(zip(names, itertools.pairwise(splits), strict=True))
         return self._ranges
 
     def _rows(self, column: int, start: int, stop: int) -> np.ndarray:
@@ -249,7 +253,7 @@ class _Columns:
         ends = self._slice(column, "ends", "int64", start * width, stop * width)
         first, last = int(before[0]), int(ends[-1]) if len(ends) else int(before[0])
         content = self._slice(column, "values", "uint8", first, last).tobytes()
-        return texts_of(content, ends - first, (stop - start, *shape))
+        return texts_of(content, ends - first).reshape(stop - start, *shape)
 
     def _slice(self, column: int, name: str, dtype: str, start: int, stop: int) -> np.ndarray:
         """Values of a stored array, without a copy."""

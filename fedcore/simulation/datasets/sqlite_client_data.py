@@ -281,7 +281,7 @@ def _unpacked(content: bytes, start: int, dtype: str, shape: tuple[int, ...]) ->
     ends = np.frombuffer(content, np.int64, count, start)
     first = start + ends.nbytes
     last = first + (int(ends[-1]) if count else 0)
-    return texts_of(content[first:last], ends, shape), last
+    return texts_of(content[first:last], ends).reshape(shape), last
 
 
 class _Examples:

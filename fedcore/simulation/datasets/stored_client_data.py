@@ -186,13 +186,13 @@ def check_layout(writer: str, client_id: str, has: Layout, wants: Layout) -> Non
         )
 
 
-def ends_of(texts: np.ndarray) -> np.ndarray:
-    """int64: for each of the flat bytes objects the position in their concatenation at which it ends."""
+def ends_of(texts: Iterable[bytes]) -> np.ndarray:
+    """int64: for each of the bytes objects the position in their concatenation at which it ends."""
     return np.cumsum([len(text) for text in texts], dtype=np.int64)
 
 
-def texts_of(content: bytes, ends: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Bytes objects of a shape, cut out of their concatenation.
+def texts_of(content: bytes, ends: np.ndarray) -> np.ndarray:
+    """Bytes objects, cut out of their concatenation.
 
     Args:
         ends: as of `ends_of`, counted from the start of `content`.
@@ -200,7 +200,7 @@ def texts_of(content: bytes, ends: np.ndarray, shape: tuple[int, ...]) -> np.nda
     made = np.empty(len(ends), dtype=object)
     stops = ends.tolist()
     made[:] = [content[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
-    return made.reshape(shape)
+    return made
 
 
 def parent_made(path: str | os.PathLike) -> Path:
