@@ -30,12 +30,17 @@ _LATER = {
     ),
 }
 
-__all__ = sorted(["build_uniform_sampling_fn", "datasets", "partition", *_LATER])
+# TFF has it here; it needs models, which are above this layer.
+_ABOVE = {"baselines": "fedcore.learning.baselines"}
+
+__all__ = sorted(["build_uniform_sampling_fn", "datasets", "partition", *_LATER, *_ABOVE])
 
 
 def __getattr__(name):
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name]), name)
+    if name in _ABOVE:
+        return importlib.import_module(_ABOVE[name])
     raise AttributeError(f"module 'fedcore.simulation' has no attribute {name!r}")
 
 
