@@ -111,7 +111,7 @@ def test_digits_are_learned():
         clients = task.datasets.sample_train_clients(2, random_seed=round_num)
         state, metrics = process.next(state, clients)
         losses.append(float(metrics["client_work"]["train"]["loss"]))
-    assert losses[-1] < losses[0] / 2
+    assert losses[-1] < 0.75 * losses[0]
 
 
 def test_snippets_begin_end_and_are_padded():
@@ -141,15 +141,20 @@ def test_tags_and_words_are_counted():
     assert set(np.unique(tags)) == {0.0, 1.0}
 
 
-def test_images_are_standardized_and_distorted_only_for_training():
-    task = baselines.cifar100.create_image_classification_task(SPEC, distort_train_images=True, use_synthetic_data=True)
+def test_images_are_cropped_and_standardized():
+    task = baselines.cifar100.create_image_classification_task(SPEC, use_synthetic_data=True)
     x, _ = next(iter(task.datasets.get_centralized_test_data()))
-    again, _ = next(
-        iter(task.datasets.eval_preprocess_fn(task.datasets.test_data.create_tf_dataset_for_client("synthetic1")))
-    )
     np.testing.assert_allclose(x.numpy().mean(axis=(1, 2, 3)), 0, atol=1e-4)
     np.testing.assert_allclose(x.numpy().std(axis=(1, 2, 3)), 1, atol=1e-3)
     assert x.shape[1:] == (24, 24, 3)
+
+
+def test_training_images_are_distorted_anew_in_each_reading():
+    task = baselines.cifar100.create_image_classification_task(SPEC, distort_train_images=True, use_synthetic_data=True)
+    still = task.datasets.train_data.select(["synthetic1"]).preprocess(task.datasets.train_preprocess_fn)
+    dataset = still.create_tf_dataset_for_client("synthetic1")
+    one, other = (sorted(float(image[0, 0, 0]) for x, _ in dataset for image in x) for _ in range(2))
+    assert one != other
 
 
 def test_a_spec_shuffles_repeats_cuts_and_has_no_zeros():
