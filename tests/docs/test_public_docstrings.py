@@ -1,4 +1,4 @@
-"""The docstrings of the learning layer, the aggregators and the export: equal sections everywhere, examples that run."""
+"""Docstrings of the learning layer, the aggregators and the export: equal sections everywhere, examples that run."""
 
 import doctest
 import inspect
