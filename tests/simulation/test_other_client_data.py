@@ -169,6 +169,43 @@ def test_seeds_may_be_sequences():
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+# --- classes of one's own ---
+
+
+class AsInTFF(ClientData):
+    """The three properties that a class of TFF has."""
+
+    client_ids = property(lambda self: ["b", "a"])
+    serializable_dataset_fn = property(lambda self: DATA.serializable_dataset_fn)
+    element_type_structure = property(lambda self: DATA.element_type_structure)
+
+
+class ByMethod(ClientData):
+    def create_tf_dataset_for_client(self, client_id):
+        return DATA.create_tf_dataset_for_client(client_id)
+
+
+@pytest.mark.parametrize("data", [AsInTFF(), ByMethod(["a", "b"])], ids=lambda data: type(data).__name__)
+def test_a_class_of_ones_own_is_client_data(data):
+    assert sorted(data.client_ids) == ["a", "b"]
+    assert xs(data.create_tf_dataset_for_client("a")) == [1, 2]
+    assert sorted(xs(data.create_tf_dataset_from_all_clients(seed=1))) == [1, 2, 3]
+    train, test = ClientData.train_test_client_split(data, 1, seed=1)
+    assert sorted(train.client_ids + test.client_ids) == ["a", "b"]
+    batched = data.preprocess(lambda dataset: dataset.batch(2))
+    assert batched.element_type_structure["x"].shape.rank == 1
+
+
+def test_a_class_without_ids_or_data_sets_says_what_to_define():
+    class Nothing(ClientData):
+        pass
+
+    with pytest.raises(NotImplementedError, match=r"Nothing gives its client ids to ClientData\.__init__"):
+        Nothing().client_ids  # noqa: B018
+    with pytest.raises(NotImplementedError, match="Nothing defines create_tf_dataset_for_client"):
+        Nothing(["a"]).create_tf_dataset_for_client("a")
+
+
 # --- mixtures ---
 
 

@@ -243,6 +243,20 @@ def test_examples_are_parsed_by_their_spec(examples):
     assert isinstance(data.create_tf_dataset_for_client("a"), ClientDataset)
 
 
+def test_a_database_without_an_index_is_searched_once(examples):
+    data = SqlClientData(examples)
+    rows(data, "a")
+    runs = dict(data._store._runs)
+    has_index = not runs
+    assert has_index or sum(last - first + 1 for client in runs.values() for first, last in client) == 3
+    rows(data, "b")
+    assert data._store._runs == runs
+    with sqlite3.connect(examples) as connection:
+        indices = connection.execute("SELECT COUNT(*) FROM sqlite_master WHERE type = 'index'").fetchone()[0]
+    connection.close()
+    assert has_index == bool(indices)
+
+
 def test_a_split_has_its_own_clients_only(examples):
     train = load_and_parse_sql_client_data(examples, DATA.element_type_structure, "train")
     assert train.client_ids == ["a", "b"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,15 +29,18 @@ if TYPE_CHECKING:
 Seed = int | Sequence[int] | None
 
 
-class ClientData(abc.ABC):
+class ClientData:
     """A data set for each client, created when it is asked for.
 
     Guarantees:
       - `client_ids` are strings, sorted and without repetition.
       - All clients' data sets have one element type.
 
+    A class of one's own gives the ids to the constructor and defines `create_tf_dataset_for_client`; or it defines the
+    properties `client_ids` and `serializable_dataset_fn`, as in TFF.
+
     Args:
-        client_ids: the identifiers, in any order. Default: `_list_client_ids` lists them when they are first needed.
+        client_ids: the identifiers, in any order. Default: they are listed when they are first needed.
     """
 
     def __init__(self, client_ids: Iterable[str] | None = None):
@@ -47,7 +49,9 @@ class ClientData(abc.ABC):
 
     def _list_client_ids(self) -> Iterable[str]:
         """The identifiers, in any order, of data that did not give them to the constructor."""
-        raise NotImplementedError
+        if type(self).client_ids is ClientData.client_ids:
+            raise NotImplementedError(f"{type(self).__name__} gives its client ids to ClientData.__init__")
+        return self.client_ids
 
     @functools.cached_property
     def _ids(self) -> list[str]:
@@ -68,9 +72,11 @@ class ClientData(abc.ABC):
             raise InvalidValue("no clients, so no element type")
         return self.create_tf_dataset_for_client(self._ids[0]).element_spec
 
-    @abc.abstractmethod
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
         """The data set of a client; KeyError for an unknown client."""
+        if type(self).serializable_dataset_fn is ClientData.serializable_dataset_fn:
+            raise NotImplementedError(f"{type(self).__name__} defines create_tf_dataset_for_client")
+        return self.serializable_dataset_fn(self._require(client_id))
 
     @property
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
@@ -225,9 +231,6 @@ class FunctionClientData(ClientData):
     def __init__(self, client_ids: Iterable[str], dataset_fn: Callable[[str], tf.data.Dataset]):
         super().__init__(client_ids)
         self._dataset_fn = dataset_fn
-
-    def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        return self._dataset_fn(self._require(client_id))
 
     @property
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
