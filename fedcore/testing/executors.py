@@ -1,5 +1,6 @@
 """Checks the contract of a slice executor: its results have the bits of the local runtime."""
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -80,26 +81,32 @@ def _run(program: fc.Computation, cohort: list, runtime: LocalRuntime):
         return program.invoke(cohort, seed=0), last_report()
 
 
-def _programs() -> Iterator[tuple[str, fc.Computation, list]]:
+@functools.cache
+def _programs() -> tuple[tuple[str, fc.Computation, list], ...]:
     """Laws, each with a program of one client value, and a cohort."""
+    return tuple(_made_programs())
+
+
+def _made_programs() -> Iterator[tuple[str, fc.Computation, list]]:
     numbers = np.random.default_rng(0).normal(size=max(COHORTS)).astype(np.float32)
     of_floats = [
-        ("a sum has the local bits", _sum),
-        ("kept values have the local bits", _sum_and_each),
-        ("random numbers depend on the call's seed and the client's index", _random_sum),
-        ("partials merge in the order of the clients", _last),
-        ("values that are broadcast reach the clients", _deviation),
+        ("a sum has the local bits", _sum()),
+        ("kept values have the local bits", _sum_and_each()),
+        ("random numbers depend on the call's seed and the client's index", _random_sum()),
+        ("partials merge in the order of the clients", _last()),
+        ("values that are broadcast reach the clients", _deviation()),
     ]
+    sum_of_sequences, text, sum_of_quotients = _sum_of_sequences(), _text(), _sum_of_quotients()
     for clients in COHORTS:
         for law, program in of_floats:
-            yield law, program(), list(numbers[:clients])
+            yield law, program, list(numbers[:clients])
         sequences = [list(numbers[: i % 5]) for i in range(clients)]
-        yield "a sum of sequences has the local bits", _sum_of_sequences(), sequences
+        yield "a sum of sequences has the local bits", sum_of_sequences, sequences
         letters = [chr(ord("a") + i % 26) * (i % 3) for i in range(clients)]
-        yield "clients are folded in order, and the sizes of what they send are reported", _text(), letters
+        yield "clients are folded in order, and the sizes of what they send are reported", text, letters
     for clients in (2, max(COHORTS)):
         faulty = [np.float32({1: 0, BLOCK + 2: np.nan}.get(i, 1 + abs(x))) for i, x in enumerate(numbers[:clients])]
-        yield "clients that fail are dropped, and no others", _sum_of_quotients(), faulty
+        yield "clients that fail are dropped, and no others", sum_of_quotients, faulty
 
 
 FLOATS = FederatedType("float32", fc.CLIENTS)

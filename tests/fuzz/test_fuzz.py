@@ -28,7 +28,7 @@ def batch(kind: str, seed: int, count: int) -> dict:
     return result
 
 
-@pytest.mark.parametrize(("kind", "count"), [("text", 4000), ("bundle", 4000), ("graph", 500), ("recording", 200)])
+@pytest.mark.parametrize(("kind", "count"), [("text", 2000), ("bundle", 2000), ("graph", 200), ("recording", 100)])
 def test_nearly_valid_input_gives_errors_of_our_own(kind, count):
     outcomes = batch(kind, 0, count)["outcomes"]
     assert sum(outcomes.values()) == count
