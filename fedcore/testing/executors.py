@@ -39,15 +39,25 @@ def check_slice_executor(executor: SliceExecutor) -> None:
         >>> fc.testing.check_slice_executor(fc.runtime.DeviceSliceExecutor())
     """
     check_members(executor)
-    policy = fc.runtime.drop()
-    sliced = _LeftOpen([executor], on_client_failure=policy)
+    sliced = _LeftOpen([executor], on_client_failure=_POLICY)
     own = fc.runtime.local(block_size=BLOCK, vectorize=WIDTH, clients_executor=sliced)
-    local = fc.runtime.local(block_size=BLOCK, vectorize=WIDTH, workers_per_device=1, on_client_failure=policy)
     try:
-        for law, program, cohort in _programs():
+        for law, program, cohort, local in _cases():
             _check(f"{type(executor).__name__}: {law}", program, cohort, own, local)
     finally:
         own.close()
+
+
+_POLICY = fc.runtime.drop()
+
+
+@functools.cache
+def _cases() -> tuple[tuple[str, fc.Computation, list, tuple], ...]:
+    """Laws, each with a program, a cohort, and the result and the report of the local runtime."""
+    local = fc.runtime.local(block_size=BLOCK, vectorize=WIDTH, workers_per_device=1, on_client_failure=_POLICY)
+    try:
+        return tuple((law, program, cohort, _run(program, cohort, local)) for law, program, cohort in _programs())
+    finally:
         local.close()
 
 
@@ -58,9 +68,9 @@ class _LeftOpen(SlicedClientsExecutor):
         self.workers.close()
 
 
-def _check(law: str, program: fc.Computation, cohort: list, own: LocalRuntime, local: LocalRuntime) -> None:
+def _check(law: str, program: fc.Computation, cohort: list, own: LocalRuntime, local: tuple) -> None:
     law = f"{law}, with {len(cohort)} clients"
-    want, wanted = _run(program, cohort, local)
+    want, wanted = local
     try:
         have, report = _run(program, cohort, own)
     except Exception as error:
@@ -81,13 +91,8 @@ def _run(program: fc.Computation, cohort: list, runtime: LocalRuntime):
         return program.invoke(cohort, seed=0), last_report()
 
 
-@functools.cache
-def _programs() -> tuple[tuple[str, fc.Computation, list], ...]:
+def _programs() -> Iterator[tuple[str, fc.Computation, list]]:
     """Laws, each with a program of one client value, and a cohort."""
-    return tuple(_made_programs())
-
-
-def _made_programs() -> Iterator[tuple[str, fc.Computation, list]]:
     numbers = np.random.default_rng(0).normal(size=max(COHORTS)).astype(np.float32)
     of_floats = [
         ("a sum has the local bits", _sum()),
