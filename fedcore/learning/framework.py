@@ -15,6 +15,8 @@ from fedcore.learning.models import trace_model
 from fedcore.templates import MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, FederatedType, Type, to_type
 
+__all__ = ["build_encoded_broadcast_process", "build_encoded_broadcast_process_from_model"]
+
 
 def build_encoded_broadcast_process(value_type: Type, encoder_fn) -> MeasuredProcess:
     """The process that sends a server value to the clients as codes, which each client decodes.

@@ -14,10 +14,10 @@ from fedcore.aggregators.encoders.identity import identity
 from fedcore.aggregators.encoders.lloyd_max import lloyd_max
 from fedcore.aggregators.encoders.spec_encoders import as_gather_encoder, as_simple_encoder
 from fedcore.aggregators.encoders.top_k import top_k
-from fedcore.aggregators.encoders.uniform_quantization import RMS, uniform_quantization
+from fedcore.aggregators.encoders.uniform_quantization import RMS as RMS
+from fedcore.aggregators.encoders.uniform_quantization import uniform_quantization
 
 __all__ = [
-    "RMS",
     "AdaptiveEncoder",
     "Bits",
     "Encoder",

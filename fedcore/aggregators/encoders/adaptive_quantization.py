@@ -51,6 +51,8 @@ def adaptive_quantization(target_error: float, initial_bits: int = 8) -> Adaptiv
     The state is a float32, rounded to the bits of the next round, 1 to 16. Each client finds the bits that would have
     met the target with its own value; the next state is their mean.
 
+    Types: an encoder of float tensors of static shapes, with a float32 as state.
+
     Args:
         target_error: squared error over squared norm that is aimed at; greater than 0.
         initial_bits: of the first round.

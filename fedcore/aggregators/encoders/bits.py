@@ -16,9 +16,14 @@ HEADER_BYTES = 4
 class Integers:
     """Integers from 0 to `2**bits - 1`. They are packed with `bits` bits each where a code is sent.
 
+    Types: a part of a code, in place of a tensor.
+
     Args:
         values: int32 tensor, or uint8. Decoders get int32, or uint8 if `bits` is 8.
         bits: 1 to 16: a number, or an int32 scalar tensor, which is then sent in 8 bits.
+    Example:
+        >>> fc.aggregators.encoders.Integers(tf.constant([0, 1, 1]), bits=1).bits
+        1
     """
 
     def __init__(self, values: tf.Tensor, bits):
@@ -29,8 +34,13 @@ class Integers:
 class Bits:
     """A code that is packed already, such as an entropy coder's.
 
+    Types: a part of a code, in place of a tensor.
+
     Args:
-        bytes: uint8 vector: header, bits, zeros.
+        bytes: uint8 vector: the number of bits as int32, little endian; the bits; zeros.
+    Example:
+        >>> fc.aggregators.encoders.Bits(tf.constant([3, 0, 0, 0, 5], tf.uint8)).bytes.shape
+        TensorShape([5])
     """
 
     def __init__(self, bytes: tf.Tensor):

@@ -88,6 +88,8 @@ def chain(*encoders: Encoder) -> Encoder:
 
     The other tensors of a code, such as a step, are sent as they are; `Integers` among them are packed.
 
+    Types: an encoder of what the first encoder takes.
+
     Returns:
         An encoder of what the first encoder takes; an `AdaptiveEncoder` if one of them is.
     Raises:

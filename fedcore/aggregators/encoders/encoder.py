@@ -21,6 +21,10 @@ class Encoder(abc.ABC):
         are.
       - An encoder that follows in a `chain` encodes the first tensor of the code.
 
+    Types, for values of type V, codes C:
+        encode  (<V,int32[2]> -> C)
+        decode  (<C,int32[2],spec> -> V)
+
     Example:
         >>> class Half(fc.aggregators.encoders.Encoder):
         ...     def encode(self, value, seed):
@@ -54,6 +58,11 @@ class AdaptiveEncoder(Encoder):
 
     The server broadcasts the state. In an aggregation each client updates it by its own value, and the next state is
     the mean over the clients; so its leaves are floats. A round without clients keeps the state.
+
+    Types, for values of type V, codes C and states S:
+        encode        (<V,int32[2],S> -> C)
+        decode        (<C,int32[2],spec,S> -> V)
+        update_state  (<S,C,V> -> S)
 
     Example:
         >>> class Scaled(fc.aggregators.encoders.AdaptiveEncoder):

@@ -73,6 +73,8 @@ def hadamard() -> Encoder:
 
     The blocks are the powers of two that add to the length, so nothing is padded, and the code has the value's length.
 
+    Types: an encoder of float tensors of static shapes; the codes are float32 vectors.
+
     Returns:
         An encoder of floats of any static shape, as float32.
     Source:

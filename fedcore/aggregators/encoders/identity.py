@@ -14,6 +14,8 @@ class Identity(Encoder):
 def identity() -> Encoder:
     """Sends a value as it is.
 
+    Types: an encoder of tensors of any dtype and static shape.
+
     Example:
         >>> fc.testing.check_encoder(fc.aggregators.encoders.identity(), ('float32', [3]))
     """

@@ -53,6 +53,8 @@ def lloyd_max(bits: int) -> Encoder:
     The levels are multiples of the root mean square, which is sent too. Put a `hadamard` before it: its result is
     nearly normal. It is biased.
 
+    Types: an encoder of float tensors of static shapes.
+
     Args:
         bits: 1 to 8, of each element.
     Returns:

@@ -32,6 +32,8 @@ def _bound(encoder: Encoder, spec, who: str) -> SpecEncoder:
 def as_simple_encoder(encoder: Encoder, spec) -> SpecEncoder:
     """An encoder for broadcasts of one dtype and shape; what an `encoder_fn` may return in place of the encoder.
 
+    Types: an encoder of tensors of the dtype and shape.
+
     Raises:
         TypeMismatch: it is no encoder, or the spec is not that of a tensor.
     Example:
@@ -44,6 +46,8 @@ def as_simple_encoder(encoder: Encoder, spec) -> SpecEncoder:
 
 def as_gather_encoder(encoder: Encoder, spec) -> SpecEncoder:
     """An encoder for aggregations of one dtype and shape; what an `encoder_fn` may return in place of the encoder.
+
+    Types: an encoder of tensors of the dtype and shape.
 
     Raises:
         TypeMismatch: it is no encoder, or the spec is not that of a tensor.

@@ -43,6 +43,8 @@ def top_k(fraction: float) -> Encoder:
     It is biased: use it with error feedback (`fc.learning.algorithms.build_fed_avg_with_error_feedback`). A place
     takes as many bits as the number of elements needs, up to 31. An encoder that follows in a chain gets the elements.
 
+    Types: an encoder of tensors of real numbers of static shapes.
+
     Args:
         fraction: of the elements that are sent, rounded up; greater than 0, at most 1.
     Returns:

@@ -113,6 +113,8 @@ def uniform_quantization(bits: int | None = None, step=None, rounding: str = "st
     With `step`, the levels are the multiples of the step, as int32, which an `entropy` coder makes small; one float32
     is sent too.
 
+    Types: an encoder of float tensors of static shapes.
+
     Args:
         bits: 1 to 16. Exactly one of `bits` and `step` is given.
         step: a number, or `RMS`: the root of the mean square of the value. Values of more than 2**30 steps are
