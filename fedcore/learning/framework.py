@@ -35,8 +35,8 @@ def build_encoded_broadcast_process(value_type: Type, encoder_fn) -> MeasuredPro
     Example:
         >>> eight_bits = fc.aggregators.encoders.uniform_quantization(bits=8)
         >>> sending = fc.learning.framework.build_encoded_broadcast_process(('float32', [3]), lambda spec: eight_bits)
-        >>> print(sending.next.type_signature.result)
-        <state=<>@SERVER,result={float32[3]}@CLIENTS,measurements=<>@SERVER>
+        >>> print(sending.next.type_signature.result['result'])
+        {float32[3]}@CLIENTS
     """
     value_type = to_type(value_type)
     codec = value_codec(encoder_fn, value_type, "build_encoded_broadcast_process")
