@@ -97,7 +97,7 @@ def test_the_structure_gives_the_classes(tmp_path):
 
 def test_what_cannot_be_saved_is_named(tmp_path):
     manager = FileProgramStateManager(tmp_path)
-    with pytest.raises(TypeMismatch, match="state/a/0: .*cannot be saved"):
+    with pytest.raises(TypeMismatch, match=r"state/a/0: .*cannot be saved"):
         run(manager.save({"a": [object()]}, 0))
     assert run(manager.get_versions()) is None
     assert run(manager.load_latest(None)) == (None, 0)
@@ -152,7 +152,7 @@ def test_a_damaged_state_is_replaced_when_its_round_is_run_again(tmp_path):
     saved(tmp_path, 4)
     (tmp_path / "program_state_4.safetensors").write_bytes(b"")
     run(saved(tmp_path).save({"w": np.float32(8), "round": 4}, 4))
-    assert run(manager.load_latest(None))[0]["w"] == 8
+    assert run(saved(tmp_path).load_latest(None))[0]["w"] == 8
 
 
 def test_a_damaged_newer_state_does_not_cost_the_one_that_is_saved(tmp_path):

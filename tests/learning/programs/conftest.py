@@ -1,0 +1,12 @@
+import pytest
+import tiny
+
+
+@pytest.fixture(scope="session")
+def process():
+    return tiny.build()
+
+
+@pytest.fixture(scope="session")
+def data():
+    return tiny.clients()
