@@ -5,20 +5,25 @@
 
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.early_stopping import EarlyStopping
+from fedcore.learning.programs.evaluation_manager import EvaluationManager
 from fedcore.learning.programs.history import History
 from fedcore.learning.programs.learning_rate_scheduler import LearningRateScheduler
 from fedcore.learning.programs.model_checkpoint import ModelCheckpoint
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.train import train
+from fedcore.learning.programs.train_model import ProgramState, train_model
 from fedcore.learning.programs.training import Training
 
 __all__ = [
     "Callback",
     "EarlyStopping",
+    "EvaluationManager",
     "History",
     "LearningRateScheduler",
     "ModelCheckpoint",
+    "ProgramState",
     "ProgressBar",
     "Training",
     "train",
+    "train_model",
 ]

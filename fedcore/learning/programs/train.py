@@ -10,10 +10,9 @@ from fedcore.errors import TypeMismatch, brief
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.cohorts import cohorts_of
-from fedcore.learning.programs.history import History
+from fedcore.learning.programs.history import History, plain_metrics
 from fedcore.learning.programs.progress_bar import ProgressBar
-from fedcore.learning.programs.run_directory import CHECKPOINTS, METRICS, SUMMARIES, used_alone
-from fedcore.learning.programs.training import Training, finished
+from fedcore.learning.programs.training import PARTS, Training, finished, structure_of
 from fedcore.program import (
     CSVFileReleaseManager,
     FederatedDataSource,
@@ -22,6 +21,7 @@ from fedcore.program import (
     ReleaseManager,
     TensorBoardReleaseManager,
 )
+from fedcore.program.run_directory import CHECKPOINTS, METRICS, SUMMARIES, used_alone
 from fedcore.scalars import seed_number, whole_number
 from fedcore.seeds import fold_in
 
@@ -203,10 +203,15 @@ def _evaluator(
     return evaluate
 
 
-def evaluate_once(evaluation: LearningProcess, data: "ClientData", state: Any) -> dict[str, Any]:
-    """The metrics of a state's global model over all clients."""
-    from fedcore.learning.programs.history import plain_metrics
-
+def evaluate_state(evaluation: LearningProcess, data: "ClientData", state: Any) -> dict[str, Any]:
+    """The metrics of a state's global model over all clients, as Python's numbers and lists."""
     compute = _evaluator(evaluation, data, None, 0)
     assert compute is not None
     return plain_metrics(compute(state, 0))
+
+
+def newest_state(process: LearningProcess, directory: str | os.PathLike) -> tuple[Any, int]:
+    """The state of the newest checkpoint of a training's directory, and its round; (None, 0) if there is none."""
+    manager = FileProgramStateManager(Path(directory) / CHECKPOINTS)
+    found, version = finished(manager.load_latest({**dict.fromkeys(PARTS), "state": structure_of(process)}))
+    return (None, 0) if found is None else (found["state"], version)

@@ -24,6 +24,9 @@ from fedcore.types import leaves, strip_placement
 
 Result = TypeVar("Result")
 
+PARTS = ("state", "seed", "rows", "seconds", "stopped", "callbacks", "cohorts", "surroundings")
+"""The parts of a checkpoint."""
+
 
 class Training:
     """A running training; callbacks see it as `self.training`.
@@ -151,16 +154,17 @@ class Training:
         raise ExecutionError(f"round {self.round}: should_retry_round refused the results of all {attempts} attempts")
 
     def _checkpoint(self) -> dict[str, Any]:
-        return {
-            "state": self.state,
-            "seed": self._seed,
-            "rows": json.dumps(self.history.rows),
-            "seconds": np.array(self.history.seconds),
-            "stopped": self.stop_training,
-            "callbacks": self._callback_states(),
-            "cohorts": self._cohorts.get_state(),
-            "surroundings": self._surroundings,
-        }
+        parts = (
+            self.state,
+            self._seed,
+            json.dumps(self.history.rows),
+            np.array(self.history.seconds),
+            self.stop_training,
+            self._callback_states(),
+            self._cohorts.get_state(),
+            self._surroundings,
+        )
+        return dict(zip(PARTS, parts, strict=True))
 
     def _callback_states(self) -> list[tuple[str, Any]]:
         """The callbacks that have a state, by the names of their classes."""
@@ -175,7 +179,7 @@ class Training:
         """
         if self._state_manager is None:
             return False
-        wanted = {**dict.fromkeys(self._checkpoint()), "state": _structure_of(self.process)}
+        wanted = {**dict.fromkeys(PARTS), "state": structure_of(self.process)}
         found, version = finished(self._state_manager.load_latest(wanted))
         if found is None:
             return False
@@ -199,7 +203,7 @@ class Training:
         return True
 
 
-def _structure_of(process: LearningProcess) -> Any:
+def structure_of(process: LearningProcess) -> Any:
     """The classes of a state, with None for each leaf."""
     type_ = strip_placement(process.state_type)
     return to_python(unflatten([None] * len(leaves(type_)), type_), type_)

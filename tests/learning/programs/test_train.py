@@ -152,25 +152,9 @@ def test_what_killed_writers_left_is_removed(process, data, tmp_path):
     assert not any(path.exists() for path in left)
 
 
-class Evaluation:
-    """An evaluation process that tells the first weight, and how many clients it got."""
-
-    def __init__(self, process):
-        state = process.initialize.type_signature.result
-
-        @fc.federated_computation(state, fc.FederatedType(fc.SequenceType("float32"), fc.CLIENTS))
-        def next_round(state, data):
-            first = fc.federated_map(fc.tf_computation(lambda w: w[0]), state.global_model_weights.trainable[0])
-            current = fc.federated_zip({"loss": first, "clients": fc.federated_count(data)})
-            metrics = {"client_work": {"eval": {"current_round_metrics": current}}}
-            return fc.learning.LearningProcessOutput(state, fc.federated_zip(metrics))
-
-        self.process = fc.learning.LearningProcess(process.initialize, next_round)
-
-
 def test_evaluations_are_due_every_k_rounds_and_at_the_end_and_shift_nothing(process, data):
     plain = train(process, data, 5)
-    evaluation = Evaluation(process).process
+    evaluation = tiny.build_evaluation()
     options = {"evaluation": evaluation, "evaluation_data": data, "evaluate_every": 2}
     history = train(process, data, 5, **options, evaluation_clients=4)
     assert [row["round"] for row in history if "val_loss" in row] == [2, 4, 5]

@@ -61,6 +61,25 @@ def build(noise: float = 0.1) -> LearningProcess:
     return LearningProcess(initialize, next_round, {"finalizer": ["learning_rate"]})
 
 
+def build_evaluation() -> LearningProcess:
+    """Metrics: `loss`, which is the first weight, and `clients`, the number of clients."""
+    process = build()
+    state_type = process.initialize.type_signature.result
+
+    @fc.federated_computation(state_type, fc.FederatedType(fc.SequenceType("float32"), fc.CLIENTS))
+    def next_round(state, data):
+        first = fc.federated_map(fc.tf_computation(lambda w: w[0]), state.global_model_weights.trainable[0])
+        current = fc.federated_zip({"loss": first, "clients": fc.federated_count(data)})
+        return LearningProcessOutput(
+            state,
+            fc.federated_zip(
+                {"client_work": {"eval": {"current_round_metrics": current, "total_rounds_metrics": current}}}
+            ),
+        )
+
+    return LearningProcess(process.initialize, next_round)
+
+
 def clients(number: int = 6):
     """Client i has i + 1 examples."""
     rng = np.random.default_rng(0)
