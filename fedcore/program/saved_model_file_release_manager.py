@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fedcore.errors import InvalidValue
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.program.release_manager import ReleasedValueNotFoundError, ReleaseManager
 from fedcore.program.structures import leaves_with_names, map_leaves
 from fedcore.program.value_reference import materialize_value
@@ -45,7 +45,7 @@ class SavedModelFileReleaseManager(ReleaseManager):
 
         value = await materialize_value(value)
         module = tf.Module()
-        module.leaves = [tf.constant(leaf) for _, leaf in leaves_with_names(value)]
+        module.leaves = [_tensor(name, leaf) for name, leaf in leaves_with_names(value)]
         places = iter(range(len(module.leaves)))
         indices = map_leaves(lambda _: next(places), value)
         module.value = tf.function(lambda: map_leaves(lambda i: tf.identity(module.leaves[i]), indices), [])
@@ -69,3 +69,12 @@ class SavedModelFileReleaseManager(ReleaseManager):
             raise ReleasedValueNotFoundError(key)
         loaded = tf.saved_model.load(os.fspath(self._path(key)))
         return tf.nest.map_structure(lambda leaf: leaf.numpy(), loaded.value())
+
+
+def _tensor(name: str, leaf: Any):
+    import tensorflow as tf
+
+    try:
+        return tf.constant(leaf)
+    except (ValueError, TypeError):
+        raise TypeMismatch(f"{name}: {brief(leaf)} is no tensor") from None

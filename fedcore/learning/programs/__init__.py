@@ -12,7 +12,6 @@ from fedcore.learning.programs.model_checkpoint import ModelCheckpoint
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.train import train
 from fedcore.learning.programs.train_model import ProgramState, train_model
-from fedcore.learning.programs.training import Training
 
 __all__ = [
     "Callback",
@@ -23,7 +22,6 @@ __all__ = [
     "ModelCheckpoint",
     "ProgramState",
     "ProgressBar",
-    "Training",
     "train",
     "train_model",
 ]

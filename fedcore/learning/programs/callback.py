@@ -12,7 +12,7 @@ class Callback:
     Types: rounds are whole numbers from 1; `logs` is the round's row of the history, a dict that may be extended.
 
     Attributes:
-        training: the running `Training`, set before `on_train_begin`. A callback may read all of it, assign
+        training: the running `training.Training`, set before `on_train_begin`. A callback may read all of it, assign
             `training.state`, and set `training.stop_training` to end the training after this round.
     Raises:
         Any exception: it ends the training; a training with a directory can be resumed from the round before.

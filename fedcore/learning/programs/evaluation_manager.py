@@ -15,7 +15,6 @@ from fedcore.program import FederatedDataSource, FileProgramStateManager, Releas
 MODEL_METRICS_PREFIX = "model_metrics"
 MANAGER_NAME = "eval_manager"
 _EVALUATION_NAME = "evaluation_of_train_round_{round_num:05d}"
-_EVALUATION_METRICS = ("client_work", "eval")
 
 ProcessAndManager = tuple[LearningProcess, ReleaseManager | None]
 
@@ -100,19 +99,22 @@ class EvaluationManager:
         return self._duration
 
     async def start_evaluation(self, train_round: int, start_timestamp_seconds: int, model_weights: Any) -> None:
-        """Starts the evaluation of a checkpoint, in a task.
+        """Starts the evaluation of a checkpoint, in a task, unless it runs already: a resumed training may ask again.
 
         Args:
             start_timestamp_seconds: when the evaluation begins, in seconds since 1970; it ends `duration` later.
         """
+        if train_round in self._running:
+            return
         name = _EVALUATION_NAME.format(round_num=train_round)
         states = self._create_state_manager_fn(name)
-        process, metrics_manager = self._create_process_fn(name)
+        evaluation = self._create_process_fn(name)
+        process, _ = evaluation
         await states.remove_all()  # of an evaluation that an interrupted run began in this round
         await states.save(process.set_model_weights(await called(process.initialize), model_weights), version=0)
         self._running[train_round] = int(start_timestamp_seconds)
         await self._save()
-        self._start(train_round, process, metrics_manager, states)
+        self._start(train_round, evaluation, states)
 
     async def resume_from_previous_state(self) -> bool:
         """Goes on with the evaluations that an interrupted program left; False if there is no saved state."""
@@ -122,8 +124,7 @@ class EvaluationManager:
         self._running = dict(zip(found["rounds"].tolist(), found["began"].tolist(), strict=True))
         for train_round in self._running:
             name = _EVALUATION_NAME.format(round_num=train_round)
-            process, metrics_manager = self._create_process_fn(name)
-            self._start(train_round, process, metrics_manager, self._create_state_manager_fn(name))
+            self._start(train_round, self._create_process_fn(name), self._create_state_manager_fn(name))
         return True
 
     async def wait_for_evaluations_to_finish(self) -> None:
@@ -150,47 +151,36 @@ class EvaluationManager:
             rounds, began = (np.array(list(part), np.int64) for part in (self._running, self._running.values()))
             await self._states.save({"rounds": rounds, "began": began}, version=versions[-1] + 1)
 
-    def _start(
-        self,
-        train_round: int,
-        process: LearningProcess,
-        manager: ReleaseManager | None,
-        states: FileProgramStateManager,
-    ) -> None:
-        self._tasks.add(asyncio.create_task(self._evaluate(train_round, process, manager, states)))
+    def _start(self, train_round: int, evaluation: ProcessAndManager, states: FileProgramStateManager) -> None:
+        self._tasks.add(asyncio.create_task(self._evaluate(train_round, evaluation, states)))
 
-    async def _evaluate(
-        self,
-        train_round: int,
-        process: LearningProcess,
-        manager: ReleaseManager | None,
-        states: FileProgramStateManager,
-    ) -> None:
+    async def _evaluate(self, train_round: int, evaluation: ProcessAndManager, states: FileProgramStateManager) -> None:
         """Runs rounds of an evaluation until its time is over: at least one."""
+        process, manager = evaluation
         end = datetime.datetime.fromtimestamp(self._running[train_round]) + self._duration
         state, version = await states.load_latest(await called(process.initialize))
         if state is None:
             raise InvalidValue(f"the evaluation of training round {train_round} has no saved state to begin from")
         iterator = self._data_source.iterator()
         while True:
-            output = await called(process.next, state, iterator.select(self._cohort_size))
+            output: Any = await called(process.next, state, iterator.select(self._cohort_size))
             if not isinstance(output, LearningProcessOutput):
                 raise InvalidValue(f"an evaluation gives a LearningProcessOutput, not a {type(output).__name__}")
             state = output.state
             if manager is not None:
-                metrics = extract_and_rewrap_metrics(
-                    output.metrics, path=(*_EVALUATION_METRICS, "current_round_metrics")
-                )
-                await manager.release(metrics, train_round + version)
+                await manager.release(_part(output, "current_round_metrics"), train_round + version)
             version += 1
             await states.save(state, version)
             if datetime.datetime.now() >= end:
                 break
         if self._aggregated_metrics_manager is not None:
-            metrics = extract_and_rewrap_metrics(output.metrics, path=(*_EVALUATION_METRICS, "total_rounds_metrics"))
-            await self._aggregated_metrics_manager.release(metrics, train_round)
+            await self._aggregated_metrics_manager.release(_part(output, "total_rounds_metrics"), train_round)
         await self.record_evaluations_finished(train_round)
         await states.remove_all()
+
+
+def _part(output: Any, name: str) -> dict[str, Any]:
+    return extract_and_rewrap_metrics(output.metrics, path=("client_work", "eval", name))
 
 
 def extract_and_rewrap_metrics(metrics_structure: Mapping[str, Any], *, path: Sequence[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ class ModelCheckpoint(Callback):
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{secrets.token_hex(16)}.keras")
         try:
-            self._model.save(aside)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # Keras 3.15 calls numpy 2.4 in an older way
+                self._model.save(aside)
             write_whole(path, aside.read_bytes())
         finally:
             aside.unlink(missing_ok=True)

@@ -21,10 +21,10 @@ class ProgressBar(Callback):
         Nothing that the terminal does not.
     Example:
         >>> progress = fc.learning.programs.ProgressBar()
-        >>> history = fc.learning.programs.train(process, data, 1, clients_per_round=2, seed=0, callbacks=[progress])
-        ... # doctest: +ELLIPSIS
-            round       loss      ...  bits
-        ...
+        >>> history = fc.learning.programs.train(
+        ...     process, data, 1, clients_per_round=2, seed=0, callbacks=[progress])  # doctest: +ELLIPSIS
+            round       loss  seconds          bits
+           1/1 ...bit
     """
 
     def __init__(self, every: int = 1):

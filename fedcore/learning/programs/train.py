@@ -95,7 +95,7 @@ def train(
         ExecutionError: a round failed, and failed again `retries` times.
         OSError: a file cannot be written, such as on a full disk: the checkpoints before stay.
     Example:
-        >>> import tempfile
+        >>> import os, tempfile
         >>> folder = tempfile.mkdtemp()
         >>> first = fc.learning.programs.train(process, data, 1, clients_per_round=2, seed=7, directory=folder)
         >>> whole = fc.learning.programs.train(process, data, 3, clients_per_round=2, seed=7, directory=folder)

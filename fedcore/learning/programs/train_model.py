@@ -1,7 +1,5 @@
 """TensorFlow Federated's program for training and evaluating a model."""
 
-import asyncio
-import copy
 import datetime
 import logging
 from collections.abc import Callable, Mapping
@@ -11,7 +9,7 @@ from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
 from fedcore.learning.programs.program_calls import called
-from fedcore.program import FederatedDataSource, ProgramStateManager, ReleaseManager
+from fedcore.program import FederatedDataSource, ProgramStateManager, ReleaseManager, materialize_value
 
 _MODEL_RELEASE_PERIOD = 10  # rounds
 
@@ -88,42 +86,39 @@ async def train_model(
     _check_periodicity(evaluation_periodicity)
     if evaluation_manager is not None:
         await evaluation_manager.resume_from_previous_state()
-    state = initial_train_state if initial_train_state is not None else await called(train_process.initialize)
-    iterator = train_data_source.iterator()
-    program = ProgramState(state, 0, None, iterator)
+    if initial_train_state is None:
+        state = await called(train_process.initialize)
+    else:
+        state = await materialize_value(initial_train_state)
+    program = ProgramState(state, 0, None, train_data_source.iterator())
     found, _ = await program_state_manager.load_latest(program)
-    async with asyncio.TaskGroup() as releases:
-        if found is not None:
-            program = found
-        else:
-            await program_state_manager.save(program._replace(data_iterator=copy.deepcopy(iterator)), version=0)
-            releases.create_task(model_output_manager.release(state, key="training_checkpoint_round_0"))
-        while program.round_number < train_total_rounds:
-            output, iterator, retries = await _round(
-                train_process, program, train_per_round_clients, should_retry_round
-            )
-            number = program.round_number + 1
-            due, next_time = _due(program, number == train_total_rounds, evaluation_periodicity)
-            if evaluation_manager is not None and due:
-                weights = train_process.get_model_weights(output.state)
-                began = int(datetime.datetime.now().timestamp())
-                await evaluation_manager.start_evaluation(number, began, weights)
-            program = ProgramState(output.state, number, next_time, copy.deepcopy(iterator))
-            if train_metrics_manager is not None:
-                await train_metrics_manager.release(_released(output.metrics, retries), key=number)
-            if number % _MODEL_RELEASE_PERIOD == 0 or number == train_total_rounds:
-                key = f"training_checkpoint_round_{number}"
-                await model_output_manager.release(output.state, key=key)
-            await program_state_manager.save(program, version=number)
+    if found is not None:
+        program = found
+    else:
+        await program_state_manager.save(program, version=0)
+        await model_output_manager.release(state, key="training_checkpoint_round_0")
+    while program.round_number < train_total_rounds:
+        output, retries = await _round(train_process, program, train_per_round_clients, should_retry_round)
+        number = program.round_number + 1
+        due, next_time = _due(program, number == train_total_rounds, evaluation_periodicity)
+        if evaluation_manager is not None and due:
+            weights = train_process.get_model_weights(output.state)
+            began = int(datetime.datetime.now().timestamp())
+            await evaluation_manager.start_evaluation(number, began, weights)
+        program = ProgramState(output.state, number, next_time, program.data_iterator)
+        if train_metrics_manager is not None:
+            await train_metrics_manager.release(_released(output.metrics, retries), key=number)
+        if number % _MODEL_RELEASE_PERIOD == 0 or number == train_total_rounds:
+            key = f"training_checkpoint_round_{number}"
+            await model_output_manager.release(output.state, key=key)
+        await program_state_manager.save(program, version=number)
     if evaluation_manager is not None:
         await evaluation_manager.wait_for_evaluations_to_finish()
 
 
 def _check_periodicity(periodicity: Any) -> None:
     if isinstance(periodicity, bool) or not isinstance(periodicity, int | datetime.timedelta):
-        raise TypeMismatch(
-            f"evaluation_periodicity is a whole number or a datetime.timedelta, not {brief(periodicity)}"
-        )
+        raise TypeMismatch(f"evaluation_periodicity is rounds or a datetime.timedelta, not {brief(periodicity)}")
     if isinstance(periodicity, int) and periodicity < 1:
         raise InvalidValue(f"evaluation_periodicity is a number of rounds, 1 or more, not {periodicity}")
 
@@ -133,13 +128,13 @@ async def _round(
     program: ProgramState,
     clients: int,
     should_retry: Callable[[LearningProcessOutput], bool] | None,
-) -> tuple[LearningProcessOutput, Any, int]:
-    """The result of the next round, the iterator after it, and how often the round was run again."""
-    iterator, retries = program.data_iterator, 0
+) -> tuple[Any, int]:
+    """The result of the next round, and how often the round was run again."""
+    retries = 0
     while True:
-        output = await called(process.next, program.state, iterator.select(clients))
+        output = await called(process.next, program.state, program.data_iterator.select(clients))
         if should_retry is None or not should_retry(output):
-            return output, iterator, retries
+            return output, retries
         retries += 1
         logging.getLogger("fedcore").warning("training round %d runs again", program.round_number + 1)
 

@@ -120,7 +120,8 @@ class Training:
         self.history.seconds.append(time.perf_counter() - began)
         for callback in self._callbacks:
             callback.on_round_end(self.round, row)
-        released = {name: value for name, value in row.items() if name != "round"}
+        # A list would be a structure of numbers; a metric that is an array is one leaf.
+        released = {k: np.array(v) if isinstance(v, list) else v for k, v in row.items() if k != "round"}
         for manager in self._release_managers:
             finished(manager.release(released, self.round))
         last = self.round == self.rounds or self.stop_training

@@ -62,7 +62,7 @@ def test_a_directory_has_checkpoints_a_table_and_summaries(process, data, tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.csv", "tensorboard"]
     assert asyncio.run(FileProgramStateManager(tmp_path / "checkpoints").get_versions()) == [3, 4, 5]
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
-    assert lines[0].split(",")[:3] == ["round", "loss", "num_examples"]
+    assert lines[0].split(",") == list(history.rows[0])
     assert [float(line.split(",")[1]) for line in lines[1:]] == history["loss"]
     assert list((tmp_path / "tensorboard").iterdir())
 
