@@ -85,8 +85,12 @@ def _called(module: ModuleType, file: Path, name: str, given: dict[str, Any]) ->
 
 
 @contextlib.contextmanager
-def _told(file: Path, what: str) -> Iterator[None]:
-    """Makes an error of the user's code a FedcoreError that names their line."""
+def _told(file: Path, what: str, *, only_own: bool = False) -> Iterator[None]:
+    """Makes an error of the user's code a FedcoreError that names their line.
+
+    Args:
+        only_own: whether an error that does not come through the file stays what it is.
+    """
     try:
         yield
     except (FedcoreError, click.ClickException):
@@ -94,20 +98,29 @@ def _told(file: Path, what: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == file.resolve()]
         at = f"\n  at {file}:{own[-1].lineno}: {own[-1].line}" if own else ""
+        if only_own and not own:
+            raise
         raise FedcoreError(f"{what} fails: {type(error).__name__}: {error}{at}") from error
 
 
-def run_training(directory: Path, project: Project, configuration: Configuration, *, progress: bool):
-    """The history of a training in a directory, begun or resumed."""
+def run_training(directory: Path, file: Path, project: Project, configuration: Configuration, *, progress: bool):
+    """The history of a training in a directory, begun or resumed.
+
+    Raises:
+        FedcoreError: the training failed, or a file could not be written.
+    """
     from fedcore.learning import programs
 
     run = dict(configuration["run"])
-    evaluated = (
-        {} if project.evaluation is None else {"evaluation": project.evaluation, "evaluation_data": project.test}
-    )
-    return programs.train(
-        project.process, project.train, run.pop("rounds"), directory=directory, progress=progress, **run, **evaluated
-    )
+    rounds = run.pop("rounds")
+    if project.evaluation is not None:
+        run |= {"evaluation": project.evaluation, "evaluation_data": project.test}
+    try:
+        with _told(file, "training", only_own=True):
+            return programs.train(project.process, project.train, rounds, directory=directory, progress=progress, **run)
+    except OSError as error:
+        again = f"fedcore resume {directory} goes on after the last checkpoint"
+        raise FedcoreError(f"training fails: {error}\n  {again}") from error
 
 
 def evaluated(directory: Path, project: Project) -> tuple[int, dict[str, Any]]:

@@ -7,16 +7,10 @@ import click
 
 from fedcore.cli.runs import Run
 
-_LEFT_OUT = {"round", "num_examples", "num_batches", "clients", "broadcast_bits", "aggregate_bits"}
-
 
 def shown_metrics(values: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics that tables show: the model's numbers, those of the evaluation first."""
-    found = {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, float) and "/" not in name and name.removeprefix("val_") not in _LEFT_OUT
-    }
+    found = {name: value for name, value in values.items() if isinstance(value, float) and "/" not in name}
     return dict(sorted(found.items(), key=lambda item: not item[0].startswith("val_")))
 
 

@@ -55,7 +55,7 @@ def go_on(run: "Run", format_: str) -> "Run":
         sets = "".join(f", {key}={value}" for key, value in run.sets.items())
         click.echo(f"{run.directory}: {run.rounds} rounds{sets}; after an interrupt: fedcore resume {run.directory}")
     project = load_project(run.program, run.configuration)
-    run_training(run.directory, project, run.configuration, progress=format_ == "text")
+    run_training(run.directory, run.program, project, run.configuration, progress=format_ == "text")
     return read_run(run.directory)
 
 

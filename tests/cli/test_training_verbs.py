@@ -1,5 +1,6 @@
 """`fedcore new`, `train`, `resume`, `eval`, `list`, `show`: from an empty directory to a compared sweep."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -195,6 +196,33 @@ def test_wrong_files_are_named(tmp_path, text, message):
 def test_errors_of_the_program_name_its_line(project, fedcore, program, message):
     (project / "own_program.py").write_text(program)
     assert message in fedcore("train", "train.toml", code=1)
+
+
+def test_a_training_that_fails_says_how_to_go_on(project, fedcore, monkeypatch):
+    from fedcore import whole_files
+
+    written, write = [], whole_files._write
+
+    def full(path, data, mode):
+        written.append(path)
+        if len(written) > 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_files, "_write", full)
+        said = fedcore("train", "train.toml", code=1)
+    assert "training fails: [Errno 28] No space left on device\n  fedcore resume runs/001 goes on" in said
+    resumed = fedcore("resume", "runs/001", "--format", "json")
+    whole = fedcore("train", "train.toml", "--format", "json")
+    assert resumed["runs"][0]["metrics"] == whole["runs"][0]["metrics"]
+
+
+def test_an_error_while_clients_are_read_names_the_line(project, fedcore):
+    failing = PROGRAM.replace("return clients, clients", "return clients.preprocess(lambda d: d[0]), clients")
+    (project / "own_program.py").write_text(failing)
+    said = fedcore("train", "train.toml", code=1)
+    assert "at own_program.py:" in said
 
 
 def test_a_directory_without_a_training(project, fedcore):

@@ -1,6 +1,5 @@
 """The metrics of a training, round by round."""
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,9 +9,6 @@ import numpy as np
 from fedcore.errors import NotFound
 from fedcore.program.optional_packages import optional_package
 from fedcore.program.structures import leaves_with_names
-
-COUNTS = ("clients", "broadcast_bits", "aggregate_bits")
-"""Columns that `train` adds to the metrics."""
 
 
 class History:
@@ -76,7 +72,7 @@ class History:
 
         Args:
             path: a file to write, such as a .png or .pdf. Default: none.
-            metrics: names without `val_`. Default: all of the model's that are numbers.
+            metrics: names without `val_`. Default: all of the model's that are measured, not counted.
         Returns:
             A `matplotlib.figure.Figure`.
         Raises:
@@ -120,9 +116,11 @@ def plain_metrics(metrics: Any) -> dict[str, Any]:
     return found
 
 
+def measures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the model's metrics that are measured, not counted: the floats, without `val_`; `loss` is first."""
+    names = dict.fromkeys(n.removeprefix("val_") for row in rows for n, v in row.items() if isinstance(v, float))
+    return sorted((name for name in names if "/" not in name), key=lambda name: name != "loss")
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_finite(value: Any) -> bool:
-    return is_number(value) and math.isfinite(value)

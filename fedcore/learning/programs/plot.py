@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedcore.errors import NotFound
-from fedcore.learning.programs.history import COUNTS, is_number
+from fedcore.learning.programs.history import measures
 from fedcore.program.optional_packages import optional_package
 from fedcore.whole_files import write_whole
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fedcore.learning.programs.history import History
 
 _INK, _SOFT, _CLIENTS, _EVALUATED = "#22262b", "#8a929b", "#9fb3bf", "#0b6e99"
-_LEFT_OUT = {"round", "num_examples", "num_batches", *COUNTS}
 
 
 def draw(history: "History", path: str | os.PathLike | None, metrics: Sequence[str] | None):
@@ -24,7 +23,7 @@ def draw(history: "History", path: str | os.PathLike | None, metrics: Sequence[s
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown = list(metrics) if metrics is not None else _default_metrics(history)
+    shown = list(metrics) if metrics is not None else measures(history.rows)
     missing = [name for name in shown if name not in history.names and f"val_{name}" not in history.names]
     if missing:
         raise NotFound(f"the history has no {missing[0]}; it has {', '.join(history.names) or 'no rows'}")
@@ -39,15 +38,6 @@ def draw(history: "History", path: str | os.PathLike | None, metrics: Sequence[s
         figure.savefig(out, dpi=150, format=Path(path).suffix.lstrip(".") or "png")
         write_whole(path, out.getvalue())
     return figure
-
-
-def _default_metrics(history: "History") -> list[str]:
-    names = dict.fromkeys(name.removeprefix("val_") for name in history.names if "/" not in name)
-    return [
-        name
-        for name in names
-        if name not in _LEFT_OUT and all(is_number(row.get(key, 0)) for row in history for key in (name, f"val_{name}"))
-    ]
 
 
 def _draw_metric(axis, history: "History", name: str) -> None:

@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 from fedcore.learning.programs.callback import Callback
-from fedcore.learning.programs.history import is_number
+from fedcore.learning.programs.history import is_number, measures
 
 _WIDTH = 9  # characters of a column
 
@@ -93,8 +93,7 @@ class ProgressBar(Callback):
 
 def _columns(logs: dict[str, Any], *, evaluates: bool) -> list[str]:
     """The names of the metrics that are shown."""
-    shown = [n for n, v in logs.items() if isinstance(v, float) and "/" not in n and n[:4] != "val_"]
-    shown.sort(key=lambda name: name != "loss")
+    shown = measures([logs])
     if evaluates:
         shown += [f"val_{name}" for name in shown]
     return shown + [name for name in logs if name.split("/")[-1] == "epsilon" and name not in shown]

@@ -82,7 +82,9 @@ assert not [name for name in os.listdir("killed/checkpoints") if name.endswith("
 
 def killed(folder, *, kills, seed):
     code = KILLED.format(here=str(Path(__file__).parent), kills=kills, seed=seed)
-    return warm_processes.python({"code": code}, cwd=folder)
+    ended = warm_processes.run({"code": code}, cwd=folder, env=warm_processes.environment(), timeout_s=60 + 20 * kills)
+    assert ended.returncode == 0, ended.stderr.decode()[-4000:]
+    return ended.stdout.decode()
 
 
 def test_killed_at_random_moments(tmp_path):

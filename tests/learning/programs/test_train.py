@@ -1,6 +1,7 @@
 """`train`: the loop that everyone would write, with what belongs around it."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,28 @@ def test_one_training_at_a_time_uses_a_directory(process, data, tmp_path):
                 train(process, data, 1, directory=tmp_path)
 
     train(process, data, 1, directory=tmp_path, callbacks=[Another()])
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+def test_a_disk_that_fills_costs_nothing_that_was_saved(process, data, tmp_path, monkeypatch, at):
+    from fedcore import whole_files
+
+    count, write = [0], whole_files._write
+
+    def full(path, content, mode):
+        count[0] += 1
+        if count[0] >= at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_files, "_write", full)
+        if at <= 8:  # the table, its first row with the columns, and two files for each of three checkpoints
+            with pytest.raises(OSError, match="No space left"):
+                train(process, data, 3, directory=tmp_path)
+        else:
+            train(process, data, 3, directory=tmp_path)
+    assert train(process, data, 3, directory=tmp_path).rows == train(process, data, 3).rows
 
 
 def test_what_killed_writers_left_is_removed(process, data, tmp_path):
