@@ -122,8 +122,8 @@ class CSVFileReleaseManager(ReleaseManager):
         try:
             end = os.fstat(descriptor).st_size
             try:
-                if os.write(descriptor, line) < len(line):
-                    raise OSError(f"{self._path}: the disk is full")
+                while line:
+                    line = line[os.write(descriptor, line) :]
                 os.fsync(descriptor)
             except OSError:
                 os.ftruncate(descriptor, end)

@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import datetime
+import errno
 import logging
 import os
 import sys
@@ -162,10 +163,17 @@ def test_a_disk_that_fills_while_a_row_is_written_leaves_the_rows_before(tmp_pat
     path = tmp_path / "metrics.csv"
     manager = CSVFileReleaseManager(path)
     release(manager, {"a": 1})
-    write = os.write
+    write, writes = os.write, []
+
+    def full(descriptor, data):
+        writes.append(data)
+        if len(writes) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[:2])
+
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:2]))
-        with pytest.raises(OSError, match="the disk is full"):
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
             release(manager, {"a": 2}, first=2)
     assert path.read_text() == "key,a\n1,1\n"
     release(manager, {"a": 2}, first=2)
