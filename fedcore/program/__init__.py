@@ -4,7 +4,7 @@ The names are those of TensorFlow Federated's `tff.program`. Names are loaded wh
 and write files need no TensorFlow.
 
 The examples of this package use these names:
-    >>> import asyncio, tempfile
+    >>> import asyncio, pathlib, tempfile
     >>> import fedcore as fc, tensorflow as tf
     >>> folder = tempfile.mkdtemp()
 """

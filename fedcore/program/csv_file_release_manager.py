@@ -55,7 +55,7 @@ class CSVFileReleaseManager(ReleaseManager):
     Example:
         >>> manager = fc.program.CSVFileReleaseManager(folder + "/metrics.csv")
         >>> asyncio.run(manager.release({"train": {"loss": 0.5}}, key=1))
-        >>> print(open(folder + "/metrics.csv").read().strip())
+        >>> print(pathlib.Path(folder, "metrics.csv").read_text().strip())
         key,train/loss
         1,0.5
     """

@@ -26,8 +26,8 @@ class FilteringReleaseManager(ReleaseManager):
         >>> memory = fc.program.MemoryReleaseManager()
         >>> manager = fc.program.FilteringReleaseManager(memory, lambda path: path == ("loss",))
         >>> asyncio.run(manager.release({"loss": 0.5, "accuracy": 0.9}, key=1))
-        >>> memory.values()
-        OrderedDict({1: {'loss': 0.5}})
+        >>> dict(memory.values())
+        {1: {'loss': 0.5}}
     """
 
     def __init__(self, release_manager: ReleaseManager, filter_fn: Callable[[tuple[str | int, ...]], bool]):

@@ -14,8 +14,8 @@ class MemoryReleaseManager(ReleaseManager):
     Example:
         >>> manager = fc.program.MemoryReleaseManager()
         >>> asyncio.run(manager.release({"loss": 0.5}, key=1))
-        >>> manager.values()
-        OrderedDict({1: {'loss': 0.5}})
+        >>> dict(manager.values())
+        {1: {'loss': 0.5}}
     """
 
     def __init__(self) -> None:

@@ -48,11 +48,14 @@ class NativeFederatedContext(FederatedContext):
     Args:
         context: the runtime that computes.
     Example:
+        >>> @fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
+        ... def total(xs):
+        ...     return fc.federated_sum(xs)
         >>> async def program():
         ...     with fc.use(fc.program.NativeFederatedContext(fc.runtime.local())):
-        ...         return await fc.program.materialize_value(process.initialize())
-        >>> asyncio.run(program()).round
-        np.int64(0)
+        ...         return await fc.program.materialize_value(total([1, 2]))
+        >>> asyncio.run(program())
+        np.int32(3)
     """
 
     compiles = False  # the runtime below compiles

@@ -23,6 +23,7 @@ CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing f
     "learning.models.PureModel",
     "learning.optimizers.Optimizer",
     "learning.programs.ProgramState",
+    "learning.programs.ProgressBar",
 }
 
 

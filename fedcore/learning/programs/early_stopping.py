@@ -25,9 +25,9 @@ class EarlyStopping(Callback):
         NotFound: the rounds have no such metric.
         InvalidValue: `patience` is negative, or `mode` is another word.
     Example:
-        >>> stop = fc.learning.programs.EarlyStopping('loss', patience=1)
-        >>> len(fc.learning.programs.train(process, data, 9, clients_per_round=2, seed=0, callbacks=[stop])) < 9
-        False
+        >>> stop = fc.learning.programs.EarlyStopping('loss', min_delta=1e6, patience=2)  # nothing gets so much better
+        >>> len(fc.learning.programs.train(process, data, 9, clients_per_round=2, seed=0, callbacks=[stop]))
+        3
     """
 
     def __init__(

@@ -17,8 +17,6 @@ class ProgressBar(Callback):
 
     Args:
         every: rounds from one line to the next; evaluated rounds always have a line.
-    Raises:
-        Nothing that the terminal does not.
     Example:
         >>> progress = fc.learning.programs.ProgressBar()
         >>> history = fc.learning.programs.train(

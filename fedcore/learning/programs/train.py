@@ -39,7 +39,7 @@ def train(
     directory: str | os.PathLike | None = None,
     initial_state: LearningAlgorithmState | None = None,
     evaluation: LearningProcess | None = None,
-    evaluation_data: "ClientData | FederatedDataSource | None" = None,
+    evaluation_data: "ClientData | None" = None,
     evaluate_every: int = 10,
     evaluation_clients: int | None = None,
     callbacks: Sequence[Callback] = (),
@@ -111,6 +111,8 @@ def train(
             whole_number(name, maybe, at_least=1)
     if (evaluation is None) != (evaluation_data is None):
         raise TypeMismatch("evaluation and evaluation_data are given together: the process and its clients")
+    if isinstance(evaluation_data, FederatedDataSource):
+        raise TypeMismatch("evaluation_data is a fc.simulation.datasets.ClientData, not a FederatedDataSource")
     settings: dict[str, Any] = {
         "evaluate_every": evaluate_every,
         "checkpoint_every": checkpoint_every,

@@ -423,3 +423,16 @@ def test_progress_prints_a_line_for_each_round(process, data, capsys):
     assert head.split() == ["round", "loss", "num_examples", "seconds", "bits"]
     assert [line.split()[0] for line in lines] == ["1/2", "2/2"]
     assert all(line.endswith("bit") for line in lines)
+
+
+def test_progress_shows_losses_first_and_epsilon(capsys):
+    from fedcore.learning.programs.progress_bar import _columns
+
+    row = {"round": 1, "accuracy": 0.5, "loss": 2.0, "n": 3, "aggregator/x": 1.0, "aggregator/dp/epsilon": 0.1}
+    assert _columns(row, evaluates=True) == ["loss", "accuracy", "val_loss", "val_accuracy", "aggregator/dp/epsilon"]
+
+
+def test_it_runs_on_the_reference_runtime(process, data, tmp_path):
+    with fc.use(fc.runtime.reference()):
+        history = train(process, data, 2, directory=tmp_path)
+    assert history["loss"] == pytest.approx(train(process, data, 2)["loss"], rel=1e-5)
