@@ -38,6 +38,7 @@ _MODULES = (
     "compiler",
     "data",
     "errors",
+    "export",
     "ir",
     "learning",
     "program",

@@ -1,4 +1,4 @@
-"""Aggregators that bound what one client can add: by scaling its value down, or by zeroing it."""
+"""Aggregators that bound the norm of a client's value: by scaling the value down, or by zeroing it."""
 
 import math
 

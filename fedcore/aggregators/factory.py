@@ -1,4 +1,4 @@
-"""What an aggregator is: a factory of aggregation processes for a type of value."""
+"""Base classes of aggregators: factories that build an aggregation process for a type of value."""
 
 import abc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""All clients' values at the server, as rows: what aggregators need that are no sums."""
+"""Gathers all client values at the server as rows, for aggregators such as the median that are not sums."""
 
 import tensorflow as tf
 

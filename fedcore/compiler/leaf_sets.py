@@ -1,4 +1,4 @@
-"""Sets of a type's leaves, and the type that holds just those leaves.
+"""Subsets of the leaves of a type, and the part of the type with these leaves only.
 
 Leaves are numbered in the order of the type: in `<x=<int32,bool>,y=str>` the leaves of `x` are 0 and 1, and `y` is 2.
 The part `{1, 2}` of that type is `<x=bool,y=str>`.

@@ -34,7 +34,7 @@ async def materialize_value(value: Any) -> Any:
     """The structure with the value of each `MaterializableValueReference` in place of the reference.
 
     Example:
-        >>> asyncio.run(materialize_value({"loss": 0.5}))
+        >>> asyncio.run(fc.program.materialize_value({"loss": 0.5}))
         {'loss': 0.5}
     """
     references = {

@@ -63,7 +63,7 @@ def why_not_batchable(
     padded_axes = padded_axes or {}
     specs = [spec(t) for t in tensor_leaves(graph.type.parameter)]
 
-    def scratch():
+    def scratch() -> None:
         arguments = []
         for i, s in enumerate(specs):
             axis = padded_axes.get(i)
@@ -74,10 +74,11 @@ def why_not_batchable(
             arguments.append(BatchedValue(tensor, i in batched_arguments, axis, padding=Padding.COPIES))
         sizes = tf.compat.v1.placeholder(tf.int64, [2]) if padded_axes else None
         seeds = tf.compat.v1.placeholder(tf.int64, [2])
-        return [x.tensor for x in batched_call(graph, data, arguments, sizes, seeds)]
+        batched_call(graph, data, arguments, sizes, seeds)
 
     try:
-        tf.function(scratch, autograph=False).get_concrete_function()
+        with tf.Graph().as_default():
+            scratch()
     except NoBatchingRule as error:
         return error
     return None

@@ -14,11 +14,13 @@ block. `merge_sums` then merges the sums.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Self
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.client_contribution import ClientContribution, Tensors
+from fedcore.graphs.batched.client_contribution import LARGE_LEAF_ENTRIES, ClientContribution, Tensors
 from fedcore.graphs.batched.client_select import select_rows
 
 SUMMED_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
@@ -52,8 +54,68 @@ def fold_blocks(
 def merge_sums(merge: Callable, zeros: Tensors, sums: Tensors, lane_of: tf.Tensor) -> Tensors:
     """The partial of all blocks, leaves [1, …], from the sums of the blocks, leaves [blocks, …]."""
     order = _bit_reversed(int(lane_of.shape[0]))
-    partial = [zero + tf.gather(t, order) for zero, t in zip(zeros, sums, strict=True)]
-    return _merge_tree(merge, partial, tf.gather(lane_of, order))
+    lane_of = tf.gather(lane_of, order)
+    if not _is_sum(merge, zeros):
+        partial = [zero + tf.gather(t, order) for zero, t in zip(zeros, sums, strict=True)]
+        return _merge_tree(merge, partial, lane_of)
+    flat = _FlatLeaves.of(zeros)
+    partial = [zero + tf.gather(t, order) for zero, t in zip(flat.join(zeros), flat.join(sums), strict=True)]
+    return flat.split(_merge_tree(_add, partial, lane_of))
+
+
+def _is_sum(merge: Callable, partial: Tensors) -> bool:
+    """Whether `merge` adds every leaf of two partials. It is traced once on placeholders, in a scratch graph."""
+    with tf.Graph().as_default():
+        left, right = ([tf.compat.v1.placeholder(t.dtype, t.shape) for t in partial] for _ in range(2))
+        merged = merge(left, right)
+        return all(
+            t.op.type in ("AddV2", "Add") and {id(i) for i in t.op.inputs} == {id(a), id(b)}
+            for t, a, b in zip(merged, left, right, strict=True)
+        )
+
+
+def _add(left: Tensors, right: Tensors) -> Tensors:
+    return [a + b for a, b in zip(left, right, strict=True)]
+
+
+@attrs.frozen
+class _FlatLeaves:
+    """Joins the small leaves of each dtype to one tensor [blocks, entries], so that a merge is a few operations.
+
+    Args:
+        shapes: shape of each leaf without the axis of the blocks.
+        joined: positions of the leaves of each joined tensor; a large leaf, or one of unknown size, stays alone.
+    """
+
+    shapes: list[tf.TensorShape]
+    joined: list[list[int]]
+
+    @classmethod
+    def of(cls, leaves: Tensors) -> Self:
+        shapes = [t.shape[1:] for t in leaves]
+        joined: dict[object, list[int]] = {}
+        for i, (shape, leaf) in enumerate(zip(shapes, leaves, strict=True)):
+            small = shape.is_fully_defined() and shape.num_elements() < LARGE_LEAF_ENTRIES
+            joined.setdefault(leaf.dtype if small else i, []).append(i)
+        return cls(shapes, list(joined.values()))
+
+    def join(self, leaves: Tensors) -> Tensors:
+        """The joined tensors of leaves [blocks, …]."""
+        return [
+            leaves[of[0]]
+            if len(of) == 1
+            else tf.concat([tf.reshape(leaves[i], [leaves[i].shape[0], self.shapes[i].num_elements()]) for i in of], 1)
+            for of in self.joined
+        ]
+
+    def split(self, joined: Tensors) -> Tensors:
+        """The leaves [n, …] of joined tensors [n, …]."""
+        leaves: dict[int, tf.Tensor] = {}
+        for of, tensor in zip(self.joined, joined, strict=True):
+            sizes = [self.shapes[i].num_elements() for i in of]
+            parts = [tensor] if len(of) == 1 else tf.split(tensor, sizes, 1)
+            leaves.update((i, tf.reshape(t, [-1, *self.shapes[i]])) for i, t in zip(of, parts, strict=True))
+        return [leaves[i] for i in range(len(leaves))]
 
 
 def _merge_tree(merge: Callable, partial: Tensors, lane_of: tf.Tensor) -> Tensors:
@@ -187,5 +249,6 @@ def sum_only_leaves(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpe
             others = [t for t in tensor.op.inputs if t is not before[i]]
             addends.update((i, j) for j, t in enumerate(client) if len(others) == 1 and others[0] is t)
 
-    tf.function(scratch, autograph=False).get_concrete_function()
+    with tf.Graph().as_default():
+        scratch()
     return addends

@@ -1,4 +1,4 @@
-"""What a client does in a round: local steps over its batches, and what it hands back."""
+"""Client work of a round: local optimizer steps over the batches, then an update, a weight and metrics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from fedcore.types import SequenceType, Type
 
 @attrs.frozen
 class ClientWork:
-    """The clients' part of an algorithm: what the server keeps for it, what it sends, and what clients do with that.
+    """The clients' part of an algorithm: its state at the server, the message to the clients, and their work.
 
     Args:
         initialize: (-> S), at the server.

@@ -1,4 +1,4 @@
-"""How much a model gains when each client adapts it to its own data."""
+"""Evaluation of personalization: metrics of each client before and after it adapts the model to its data."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the algorithms are written on: a model as pure functions over weights and batches."""
+"""The model interface of the algorithms: pure functions over weights and batches."""
 
 import abc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Calling a user's `model_fn` so that what it draws is reproducible and what it initialises can be traced."""
+"""Calls a user's `model_fn` with fixed seeds, and records the initial values of its variables for tracing."""
 
 import contextlib
 import random
