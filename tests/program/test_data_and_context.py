@@ -94,6 +94,20 @@ def test_a_call_returns_references_in_the_containers_of_its_result():
     assert run(program) == {"sum": 6, "max": (3, 6)}
 
 
+def test_programs_install_it_as_tffs_tutorials_do():
+    fc.framework.set_default_context(
+        NativeFederatedContext(fc.backends.native.create_async_local_cpp_execution_context())
+    )
+
+    async def program():
+        return await materialize_value(total([1, 2])["sum"])
+
+    try:
+        assert asyncio.run(program()) == 3
+    finally:
+        fc.set_runtime(None)
+
+
 def test_references_are_arguments_of_further_calls():
     async def program():
         return await materialize_value(doubled(total([1, 2])["sum"]))
