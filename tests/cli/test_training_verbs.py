@@ -65,17 +65,18 @@ def fedcore():
     return run
 
 
-def test_a_new_project_trains_and_evaluates(fedcore_in, tmp_path):
+def test_a_new_project_trains_and_evaluates(fedcore, tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
-    ran = fedcore_in(tmp_path, "new", "digits")
-    assert ran.out.startswith("digits: train.toml, model.py, test_model.py\n"), ran.err
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    assert fedcore("new", "digits").startswith("digits: train.toml, model.py, test_model.py\n")
+    assert "already" in fedcore("new", "digits", code=2)
+    monkeypatch.chdir(tmp_path / "digits")
     options = [word for key in ("run.rounds=1", "data.clients=10", "data.epochs=1") for word in ("--set", key)]
-    ran = fedcore_in(tmp_path / "digits", "train", "train.toml", *options)
-    assert ran.code == 0, ran.err
-    assert "runs/001: 1 rounds" in ran.out
-    assert "val_accuracy" in ran.out
-    assert "fedcore eval runs/001" in ran.out
-    assert "already" in fedcore_in(tmp_path, "new", "digits").err
+    said = fedcore("train", "train.toml", *options)
+    assert "runs/001: 1 rounds" in said
+    assert "val_accuracy" in said
+    assert "fedcore eval runs/001" in said
 
 
 @pytest.mark.soak

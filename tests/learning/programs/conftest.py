@@ -8,5 +8,10 @@ def process():
 
 
 @pytest.fixture(scope="session")
+def evaluation():
+    return tiny.build_evaluation()
+
+
+@pytest.fixture(scope="session")
 def data():
     return tiny.clients()

@@ -175,9 +175,8 @@ def test_what_killed_writers_left_is_removed(process, data, tmp_path):
     assert not any(path.exists() for path in left)
 
 
-def test_evaluations_are_due_every_k_rounds_and_at_the_end_and_shift_nothing(process, data):
+def test_evaluations_are_due_every_k_rounds_and_at_the_end_and_shift_nothing(process, evaluation, data):
     plain = train(process, data, 5)
-    evaluation = tiny.build_evaluation()
     options = {"evaluation": evaluation, "evaluation_data": data, "evaluate_every": 2}
     history = train(process, data, 5, **options, evaluation_clients=4)
     assert [row["round"] for row in history if "val_loss" in row] == [2, 4, 5]

@@ -4,7 +4,6 @@ import asyncio
 import datetime
 
 import pytest
-import tiny
 
 import fedcore as fc
 from fedcore.errors import InvalidValue, NotFound, TypeMismatch
@@ -22,7 +21,7 @@ def source(data, seed=0):
 class Program:
     """A program in a directory: its managers, and `run`."""
 
-    def __init__(self, process, data, folder, duration=NO_TIME):
+    def __init__(self, process, evaluation, data, folder, duration=NO_TIME):
         self.process, self.data = process, data
         self.states = FileProgramStateManager(folder / "train")
         self.models, self.metrics = MemoryReleaseManager(), MemoryReleaseManager()
@@ -31,7 +30,7 @@ class Program:
             source(data),
             self.evaluated,
             lambda name: FileProgramStateManager(folder / name),
-            lambda name: (tiny.build_evaluation(), self.each_round),
+            lambda name: (evaluation, self.each_round),
             cohort_size=2,
             duration=duration,
         )
@@ -57,8 +56,8 @@ class Program:
         )
 
 
-def test_it_trains_evaluates_and_releases_as_tffs_does(process, data, tmp_path):
-    program = Program(process, data, tmp_path)
+def test_it_trains_evaluates_and_releases_as_tffs_does(process, evaluation, data, tmp_path):
+    program = Program(process, evaluation, data, tmp_path)
     program.run(11)
     assert list(program.metrics.values()) == list(range(1, 12))
     first = program.metrics.values()[1]
@@ -75,11 +74,14 @@ def test_it_trains_evaluates_and_releases_as_tffs_does(process, data, tmp_path):
     assert asyncio.run(program.states.get_versions()) == [0, 8, 9, 10, 11]
 
 
-def test_an_interrupted_program_goes_on(process, data, tmp_path):
-    whole, parts = Program(process, data, tmp_path / "whole"), Program(process, data, tmp_path / "parts")
+def test_an_interrupted_program_goes_on(process, evaluation, data, tmp_path):
+    whole, parts = (
+        Program(process, evaluation, data, tmp_path / "whole"),
+        Program(process, evaluation, data, tmp_path / "parts"),
+    )
     whole.run(4)
     parts.run(2)
-    again = Program(process, data, tmp_path / "parts")
+    again = Program(process, evaluation, data, tmp_path / "parts")
     again.run(4)
     assert list(again.metrics.values()) == [3, 4]
     key = "training_checkpoint_round_4"
@@ -89,8 +91,11 @@ def test_an_interrupted_program_goes_on(process, data, tmp_path):
     assert list(again.metrics.values()) == [3, 4]
 
 
-def test_it_runs_in_a_native_context(process, data, tmp_path):
-    plain, native = Program(process, data, tmp_path / "a"), Program(process, data, tmp_path / "b")
+def test_it_runs_in_a_native_context(process, evaluation, data, tmp_path):
+    plain, native = (
+        Program(process, evaluation, data, tmp_path / "a"),
+        Program(process, evaluation, data, tmp_path / "b"),
+    )
     plain.run(2)
 
     async def program():
@@ -101,12 +106,12 @@ def test_it_runs_in_a_native_context(process, data, tmp_path):
     assert native.metrics.values()[2]["model_metrics"] == plain.metrics.values()[2]["model_metrics"]
 
 
-def test_evaluations_go_on_after_an_interrupt_and_last_their_time(process, data, tmp_path):
+def test_evaluations_go_on_after_an_interrupt_and_last_their_time(process, evaluation, data, tmp_path):
     began = int(datetime.datetime.now().timestamp())
     weights = process.initialize.invoke(seed=1).global_model_weights
 
     async def interrupted():
-        manager = Program(process, data, tmp_path, datetime.timedelta(hours=1)).evaluation
+        manager = Program(process, evaluation, data, tmp_path, datetime.timedelta(hours=1)).evaluation
         await manager.start_evaluation(3, began, weights)
         await manager.start_evaluation(3, began, weights)  # asked for again by a resumed training: runs once
         while not (tmp_path / "evaluation_of_train_round_00003" / "program_state_2.json").exists():
@@ -115,7 +120,7 @@ def test_evaluations_go_on_after_an_interrupt_and_last_their_time(process, data,
             task.cancel()
 
     async def resumed():
-        program = Program(process, data, tmp_path)
+        program = Program(process, evaluation, data, tmp_path)
         assert await program.evaluation.resume_from_previous_state()
         await program.evaluation.wait_for_evaluations_to_finish()
         return program
@@ -127,7 +132,7 @@ def test_evaluations_go_on_after_an_interrupt_and_last_their_time(process, data,
     assert list(program.evaluated.values()) == [3]
 
     async def nothing_left():
-        program = Program(process, data, tmp_path)
+        program = Program(process, evaluation, data, tmp_path)
         assert await program.evaluation.resume_from_previous_state()
         assert not program.evaluation._tasks
 
@@ -135,33 +140,33 @@ def test_evaluations_go_on_after_an_interrupt_and_last_their_time(process, data,
     assert not list((tmp_path / "evaluation_of_train_round_00003").iterdir())
 
 
-def test_evaluations_by_time(process, data, tmp_path):
-    program = Program(process, data, tmp_path)
+def test_evaluations_by_time(process, evaluation, data, tmp_path):
+    program = Program(process, evaluation, data, tmp_path)
     program.run(3, evaluation_periodicity=datetime.timedelta(hours=1))
     assert list(program.evaluated.values()) == [1, 3]
 
 
-def test_a_refused_round_is_run_again(process, data, tmp_path):
+def test_a_refused_round_is_run_again(process, evaluation, data, tmp_path):
     seen = []
 
     def refused(output):
         seen.append(output)
         return len(seen) == 1
 
-    program = Program(process, data, tmp_path)
+    program = Program(process, evaluation, data, tmp_path)
     program.run(1, should_retry_round=refused, evaluation_manager=None)
     assert program.metrics.values()[1]["program_metrics"] == {"num_retries": 1}
 
 
-def test_an_evaluation_that_fails_ends_the_program(process, data, tmp_path):
-    program = Program(process, data, tmp_path)
+def test_an_evaluation_that_fails_ends_the_program(process, evaluation, data, tmp_path):
+    program = Program(process, evaluation, data, tmp_path)
     program.evaluation._cohort_size = 99
     with pytest.raises(InvalidValue, match="k is a number of clients"):
         program.run(2)
 
 
-def test_wrong_arguments_are_named(process, data, tmp_path):
-    program = Program(process, data, tmp_path)
+def test_wrong_arguments_are_named(process, evaluation, data, tmp_path):
+    program = Program(process, evaluation, data, tmp_path)
     with pytest.raises(TypeMismatch, match="evaluation_periodicity is rounds or"):
         program.run(1, evaluation_periodicity="daily")
     with pytest.raises(InvalidValue, match="1 or more, not 0"):
