@@ -95,7 +95,7 @@ def row_of(round_number: int, metrics: Any, evaluated: Any, counts: Mapping[str,
     row = {"round": round_number, **plain_metrics(train)}
     if evaluated is not None:
         row |= {f"val_{name}": value for name, value in plain_metrics(evaluated).items()}
-    return row | plain_metrics(others) | dict(counts)
+    return row | plain_metrics(others) | dict(counts) | {"round": round_number}
 
 
 def _split(metrics: Any) -> tuple[Any, Any]:
