@@ -6,6 +6,7 @@ from typing import Any
 from fedcore.data import Cohort
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.program import FederatedDataSource
+from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
 from fedcore.simulation import build_uniform_sampling_fn
 
@@ -18,13 +19,13 @@ class ClientDataCohorts:
         on_client: called with the number of clients that the round has read so far, and of all its clients.
     """
 
-    def __init__(self, data: Any, size: int | None, seed: int, on_client: Callable[[int, int], None]):
+    def __init__(self, data: Any, size: int | None, seed: int, on_client: Callable[[int, int], object]):
         self._data = data
         self._ids = data.client_ids
         self._size = size
         self._seed = seed
         self._on_client = on_client
-        if size is not None and size > len(self._ids):
+        if size is not None and whole_number("the number of clients of a round", size, at_least=1) > len(self._ids):
             raise InvalidValue(f"a round cannot have {size} of {len(self._ids)} clients")
 
     def draw(self, rounds_before: int, attempt: int) -> Cohort:
@@ -67,7 +68,7 @@ class DataSourceCohorts:
 Cohorts = ClientDataCohorts | DataSourceCohorts
 
 
-def cohorts_of(name: str, data: Any, size: int | None, seed: int, on_client: Callable[[int, int], None]) -> Cohorts:
+def cohorts_of(name: str, data: Any, size: int | None, seed: int, on_client: Callable[[int, int], object]) -> Cohorts:
     """The cohorts of client data or of a data source.
 
     Args:

@@ -1,5 +1,6 @@
 """Runs a learning process for many rounds, with everything around it."""
 
+import contextlib
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.cohorts import cohorts_of
 from fedcore.learning.programs.history import History, plain_metrics
 from fedcore.learning.programs.progress_bar import ProgressBar
-from fedcore.learning.programs.training import PARTS, Training, finished, structure_of
+from fedcore.learning.programs.training import PARTS, Settings, Training, finished, structure_of
 from fedcore.program import (
     CSVFileReleaseManager,
     FederatedDataSource,
@@ -22,7 +23,7 @@ from fedcore.program import (
     TensorBoardReleaseManager,
 )
 from fedcore.program.run_directory import CHECKPOINTS, METRICS, SUMMARIES, used_alone
-from fedcore.scalars import seed_number, whole_number
+from fedcore.scalars import seed_number
 from fedcore.seeds import fold_in
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def train(
         data        for each client B*
 
     Called again with the same directory, it goes on after the last checkpoint: to resume a run that was killed, or for
-    more rounds. The result is then, bit for bit, that of an unbroken run.
+    more rounds. The result is then, bit for bit, that of an unbroken run. The last round of each call is evaluated.
 
     Args:
         process, data: what is trained, and the clients that it is trained with.
@@ -72,7 +73,7 @@ def train(
         initial_state: the state to begin with. Default: that of `process.initialize`.
         evaluation, evaluation_data: computes metrics `val_…` of the global model, on clients of their own.
             Default: no evaluation.
-        evaluate_every: every how many rounds; the last round is always evaluated.
+        evaluate_every: every how many rounds.
         evaluation_clients: clients of an evaluation, sampled. Default: all.
         callbacks: see `Callback`.
         release_managers: get each round's metrics, with its number as the key; those of the directory come first.
@@ -103,53 +104,51 @@ def train(
         ([1, 2, 3], ['checkpoints', 'metrics.csv', 'tensorboard'])
     """
     _check(process, callbacks, release_managers)
-    rounds = whole_number("rounds", rounds, at_least=0)
-    for name, number in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
-        whole_number(name, number, at_least=1)
-    for name, maybe in (("clients_per_round", clients_per_round), ("evaluation_clients", evaluation_clients)):
-        if maybe is not None:
-            whole_number(name, maybe, at_least=1)
-    if (evaluation is None) != (evaluation_data is None):
-        raise TypeMismatch("evaluation and evaluation_data are given together: the process and its clients")
-    if isinstance(evaluation_data, FederatedDataSource):
-        raise TypeMismatch("evaluation_data is a fc.simulation.datasets.ClientData, not a FederatedDataSource")
-    settings: dict[str, Any] = {
-        "evaluate_every": evaluate_every,
-        "checkpoint_every": checkpoint_every,
-        "retries": whole_number("retries", retries, at_least=0),
-        "should_retry_round": should_retry_round,
-    }
-
-    def run(where: Path | None) -> History:
+    _check_evaluation(evaluation, evaluation_data)
+    settings = Settings(
+        rounds=rounds,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        retries=retries,
+        should_retry_round=should_retry_round,
+    )
+    with contextlib.ExitStack() as stack:
         manager, released = program_state_manager, list(release_managers)
-        if where is not None:
-            manager = manager or FileProgramStateManager(where / CHECKPOINTS, keep_total=3, keep_first=False)
-            csv = CSVFileReleaseManager(where / METRICS, key_fieldname="round")
-            released = [csv, TensorBoardReleaseManager(where / SUMMARIES), *released]
+        if directory is not None:
+            stack.enter_context(used_alone(Path(directory)))
+            manager = manager or _checkpoints(Path(directory))
+            released = [*_files(Path(directory)), *released]
+        bar = ProgressBar()
+        stack.callback(bar.close)
         number = _seed(seed, manager)
-        bar = ProgressBar() if _shows(progress) else None
-        on_client = (lambda read, size: None) if bar is None else bar.on_client
         training = Training(
             process,
-            cohorts_of("data", data, clients_per_round, number, on_client),
-            rounds,
+            cohorts_of("data", data, clients_per_round, number, bar.on_client),
             number,
+            settings,
             evaluate=_evaluator(evaluation, evaluation_data, evaluation_clients, number),
-            callbacks=[*callbacks, *([bar] if bar is not None else [])],
+            callbacks=[*callbacks, *([bar] if _shows(progress) else [])],
             release_managers=released,
             state_manager=manager,
-            **settings,
         )
-        try:
-            return training.run(lambda: initial_state or process.initialize.invoke(seed=number))
-        finally:
-            if bar is not None:
-                bar.close()
+        return training.run(lambda: initial_state or process.initialize.invoke(seed=number))
 
-    if directory is None:
-        return run(None)
-    with used_alone(Path(directory)):
-        return run(Path(directory))
+
+def _checkpoints(directory: Path) -> FileProgramStateManager:
+    return FileProgramStateManager(directory / CHECKPOINTS, keep_total=3, keep_first=False)
+
+
+def _files(directory: Path) -> list[ReleaseManager]:
+    """The managers of the files of a directory."""
+    table = CSVFileReleaseManager(directory / METRICS, key_fieldname="round")
+    return [table, TensorBoardReleaseManager(directory / SUMMARIES)]
+
+
+def _check_evaluation(evaluation: Any, data: Any) -> None:
+    if (evaluation is None) != (data is None):
+        raise TypeMismatch("evaluation and evaluation_data are given together: the process and its clients")
+    if isinstance(data, FederatedDataSource):
+        raise TypeMismatch("evaluation_data is a fc.simulation.datasets.ClientData, not a FederatedDataSource")
 
 
 def _check(process: Any, callbacks: Sequence[Any], release_managers: Sequence[Any]) -> None:
@@ -214,6 +213,7 @@ def evaluate_state(evaluation: LearningProcess, data: "ClientData", state: Any) 
 
 def newest_state(process: LearningProcess, directory: str | os.PathLike) -> tuple[Any, int]:
     """The state of the newest checkpoint of a training's directory, and its round; (None, 0) if there is none."""
-    manager = FileProgramStateManager(Path(directory) / CHECKPOINTS)
-    found, version = finished(manager.load_latest({**dict.fromkeys(PARTS), "state": structure_of(process)}))
+    found, version = finished(
+        _checkpoints(Path(directory)).load_latest({**dict.fromkeys(PARTS), "state": structure_of(process)})
+    )
     return (None, 0) if found is None else (found["state"], version)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+import attrs
 import numpy as np
 
 from fedcore import context
@@ -20,12 +21,28 @@ from fedcore.learning.programs.cohorts import Cohorts
 from fedcore.learning.programs.history import History, row_of
 from fedcore.learning.programs.surroundings import differences, surroundings_of
 from fedcore.program import ProgramStateManager, ReleaseManager
+from fedcore.scalars import whole_number
 from fedcore.types import leaves, strip_placement
 
 Result = TypeVar("Result")
 
 PARTS = ("state", "seed", "rows", "seconds", "stopped", "callbacks", "cohorts", "surroundings")
 """The parts of a checkpoint."""
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """Numbers of a training; see `train`.
+
+    Raises:
+        TypeMismatch, InvalidValue: one is no whole number, or too small.
+    """
+
+    rounds: int = attrs.field(converter=lambda n: whole_number("rounds", n, at_least=0))
+    evaluate_every: int = attrs.field(converter=lambda n: whole_number("evaluate_every", n, at_least=1))
+    checkpoint_every: int = attrs.field(converter=lambda n: whole_number("checkpoint_every", n, at_least=1))
+    retries: int = attrs.field(converter=lambda n: whole_number("retries", n, at_least=0))
+    should_retry_round: Callable[[LearningProcessOutput], bool] | None = None
 
 
 class Training:
@@ -49,34 +66,27 @@ class Training:
         self,
         process: LearningProcess,
         cohorts: Cohorts,
-        rounds: int,
         seed: int,
+        settings: Settings,
         *,
         evaluate: Callable[[Any, int], Any] | None,
-        evaluate_every: int,
         callbacks: Sequence[Callback],
         release_managers: Sequence[ReleaseManager],
         state_manager: ProgramStateManager | None,
-        checkpoint_every: int,
-        retries: int,
-        should_retry_round: Callable[[LearningProcessOutput], bool] | None,
     ):
         self.process = process
         self.state: Any = None
         self.round = 0
-        self.rounds = rounds
+        self.rounds = settings.rounds
         self.history = History()
         self.stop_training = False
         self._cohorts = cohorts
         self._seed = seed
+        self._settings = settings
         self._evaluate = evaluate
-        self._evaluate_every = evaluate_every
         self._callbacks = list(callbacks)
         self._release_managers = list(release_managers)
         self._state_manager = state_manager
-        self._checkpoint_every = checkpoint_every
-        self._retries = retries
-        self._should_retry_round = should_retry_round
         self._surroundings: dict[str, str] = {}
 
     @property
@@ -113,8 +123,10 @@ class Training:
             callback.on_round_begin(self.round)
         output, counts = self._next()
         self.state = output.state
-        due = self._evaluate is not None and (self.round % self._evaluate_every == 0 or self.round == self.rounds)
-        evaluated = self._evaluate(self.state, self.round) if self._evaluate is not None and due else None
+        last = self.round == self.rounds
+        evaluated = None
+        if self._evaluate is not None and (last or self.round % self._settings.evaluate_every == 0):
+            evaluated = self._evaluate(self.state, self.round)
         row = row_of(self.round, output.metrics, evaluated, counts)
         self.history.rows.append(row)
         self.history.seconds.append(time.perf_counter() - began)
@@ -124,8 +136,8 @@ class Training:
         released = {k: np.array(v) if isinstance(v, list) else v for k, v in row.items() if k != "round"}
         for manager in self._release_managers:
             finished(manager.release(released, self.round))
-        last = self.round == self.rounds or self.stop_training
-        if self._state_manager is not None and (last or self.round % self._checkpoint_every == 0):
+        saves = last or self.stop_training or self.round % self._settings.checkpoint_every == 0
+        if self._state_manager is not None and saves:
             finished(self._state_manager.save(self._checkpoint(), self.round))
 
     def _next(self) -> tuple[LearningProcessOutput, dict[str, int]]:
@@ -134,7 +146,7 @@ class Training:
         Raises:
             ExecutionError: no attempt gave a result that is to be kept.
         """
-        draws, attempts = 0, self._retries + 1
+        draws, attempts, refused = 0, self._settings.retries + 1, self._settings.should_retry_round
         cohort = self._cohorts.draw(self.round - 1, draws)
         for attempt in range(1, attempts + 1):
             try:
@@ -146,7 +158,7 @@ class Training:
                 continue
             report = context.last_report()
             assert report is not None
-            if self._should_retry_round is None or not self._should_retry_round(output):
+            if refused is None or not refused(output):
                 bits = {"broadcast_bits": report.broadcast_bits, "aggregate_bits": report.aggregate_bits}
                 return output, {"clients": len(cohort), **bits}
             draws += 1
