@@ -8,6 +8,7 @@ import numpy as np
 
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError
+from fedcore.html_display import HtmlDisplay
 from fedcore.ir.active import active_builder
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.seeds import fold_in
@@ -15,7 +16,7 @@ from fedcore.templates import IterativeProcess
 
 
 @attrs.frozen
-class LearningAlgorithmState:
+class LearningAlgorithmState(HtmlDisplay):
     """The state of a learning process: the model, what each part remembers, and what the next round draws from.
 
     Types, for weights W: `<global_model_weights=W,distributor=…,client_work=…,aggregator=…,finalizer=…,round=int64,
