@@ -73,7 +73,7 @@ def test_the_readme(run, monkeypatch):
     assert train.metrics["client_work"]["train"]["num_examples"] > 0
     program = re.search(r"```python\n(history = .*?)```", page, re.DOTALL)[1]
     exec(compile(program.replace("rounds=20", "rounds=1"), "train.py", "exec"), vars(train))
-    assert Path("digits/curves.png").exists()
+    assert Path("run/curves.png").exists()
     monkeypatch.setitem(sys.modules, "train", train)
 
     @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
