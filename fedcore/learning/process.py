@@ -79,7 +79,7 @@ class _Next(Computation):
 
     def __call__(self, *args, **kwargs):
         state: Any = args[0] if args else kwargs.get("state")
-        if active_builder() is not None or not hasattr(state, "round"):
+        if active_builder() is not None or not (hasattr(state, "round") and hasattr(state, "seed")):
             return super().__call__(*args, **kwargs)
         return self.invoke(*args, seed=fold_in(int(state.seed), int(state.round)), **kwargs)
 

@@ -175,3 +175,18 @@ def test_evaluation_between_rounds_shifts_nothing():
         return state
 
     assert same(trained(evaluates=False), trained(evaluates=True))
+
+
+def test_a_state_may_be_a_number():
+    @fc.federated_computation
+    def initialize():
+        return fc.federated_value(np.float32(1.5), fc.SERVER)
+
+    @fc.federated_computation(
+        initialize.type_signature.result, fc.FederatedType(fc.SequenceType(np.float32), fc.CLIENTS)
+    )
+    def next_round(state, data):
+        return fc.learning.LearningProcessOutput(state, fc.federated_value((), fc.SERVER))
+
+    process = fc.learning.LearningProcess(initialize, next_round)
+    assert process.next(process.initialize(), [[1.0]]).state == 1.5
