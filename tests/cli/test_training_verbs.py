@@ -202,16 +202,16 @@ def test_errors_of_the_program_name_its_line(project, fedcore, program, message)
 def test_a_training_that_fails_says_how_to_go_on(project, fedcore, monkeypatch):
     from fedcore import whole_files
 
-    written, write = [], whole_files._write
+    written, write = [], whole_files._keep
 
-    def full(path, data, mode):
+    def full(path, mode):
         written.append(path)
         if len(written) > 8:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, data, mode)
+        write(path, mode)
 
     with monkeypatch.context() as patch:
-        patch.setattr(whole_files, "_write", full)
+        patch.setattr(whole_files, "_keep", full)
         said = fedcore("train", "train.toml", code=1)
     assert "training fails: [Errno 28] No space left on device\n  fedcore resume runs/001 goes on" in said
     resumed = fedcore("resume", "runs/001", "--format", "json")

@@ -195,10 +195,10 @@ def test_a_read_only_directory_is_an_error_and_its_states_stay(tmp_path, monkeyp
 
 # Every system call of a save: it fails there, or the process is killed there.
 
-CALLS = ("open", "fdopen", "fsync", "replace", "unlink", "listdir", "stat", "close")
+CALLS = ("open", "fsync", "replace", "unlink", "listdir", "stat", "chmod", "close")
 
 FAULTS = '''
-import asyncio, errno, os, signal, sys
+import asyncio, builtins, errno, io, os, signal
 import numpy as np
 from fedcore.program import FileProgramStateManager
 
@@ -209,6 +209,7 @@ class Layer:
         self.count, self.at, self.kill = 0, -1, False
         for name in {calls}:
             setattr(os, name, self.faulty(getattr(os, name)))
+        io.open = builtins.open = self.faulty(io.open, Halves)
 
     def point(self):
         self.count += 1
@@ -217,13 +218,10 @@ class Layer:
         if self.count == self.at:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def faulty(self, call):
+    def faulty(self, call, wrap=lambda result, layer: result):
         def layered(*args, **kwargs):
             self.point()
-            result = call(*args, **kwargs)
-            if call.__name__ == "fdopen":
-                return Halves(result, self)
-            return result
+            return wrap(call(*args, **kwargs), self)
         return layered
 
 class Halves:
@@ -232,14 +230,15 @@ class Halves:
     def __init__(self, file, layer):
         self.file, self.layer = file, layer
 
-    def write(self, data):
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def writelines(self, pieces):
+        data = b"".join(pieces)
         for part in (data[: len(data) // 2], data[len(data) // 2 :]):
             self.layer.point()
             self.file.write(part)
             self.file.flush()
-
-    def flush(self):
-        self.layer.point()
 
     def __enter__(self):
         return self
