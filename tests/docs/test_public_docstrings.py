@@ -24,6 +24,8 @@ CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing f
     "learning.metrics.sum_then_finalize",
     "learning.models.PureModel",
     "learning.optimizers.Optimizer",
+    "learning.programs.ProgramState",
+    "learning.programs.ProgressBar",
 }
 
 
