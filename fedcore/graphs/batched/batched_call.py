@@ -77,8 +77,7 @@ def why_not_batchable(
         batched_call(graph, data, arguments, sizes, seeds)
 
     try:
-        with tf.Graph().as_default():
-            scratch()
+        tf.function(scratch, autograph=False).get_concrete_function()
     except NoBatchingRule as error:
         return error
     return None

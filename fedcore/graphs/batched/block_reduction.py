@@ -65,13 +65,15 @@ def merge_sums(merge: Callable, zeros: Tensors, sums: Tensors, lane_of: tf.Tenso
 
 def _is_sum(merge: Callable, partial: Tensors) -> bool:
     """Whether `merge` adds every leaf of two partials. It is traced once on placeholders, in a scratch graph."""
-    with tf.Graph().as_default():
+    is_sum: list[bool] = []
+
+    def scratch() -> None:
         left, right = ([tf.compat.v1.placeholder(t.dtype, t.shape) for t in partial] for _ in range(2))
-        merged = merge(left, right)
-        return all(
-            t.op.type in ("AddV2", "Add") and {id(i) for i in t.op.inputs} == {id(a), id(b)}
-            for t, a, b in zip(merged, left, right, strict=True)
-        )
+        for t, a, b in zip(merge(left, right), left, right, strict=True):
+            is_sum.append(t.op.type in ("AddV2", "Add") and {id(i) for i in t.op.inputs} == {id(a), id(b)})
+
+    tf.function(scratch, autograph=False).get_concrete_function()
+    return all(is_sum)
 
 
 def _add(left: Tensors, right: Tensors) -> Tensors:
@@ -249,6 +251,5 @@ def sum_only_leaves(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpe
             others = [t for t in tensor.op.inputs if t is not before[i]]
             addends.update((i, j) for j, t in enumerate(client) if len(others) == 1 and others[0] is t)
 
-    with tf.Graph().as_default():
-        scratch()
+    tf.function(scratch, autograph=False).get_concrete_function()
     return addends
