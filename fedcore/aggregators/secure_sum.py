@@ -64,6 +64,11 @@ class SecureSumFactory(UnweightedAggregationFactory):
             raise FedcoreError("lower_bound_threshold goes with a fixed upper bound; an estimated one is symmetric")
         self._upper, self._lower, self._adaptive = upper, lower, adaptive
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the upper bound is an estimate."""
+        return self._adaptive
+
     def create(self, value_type: Type) -> AggregationProcess:
         require("numeric", value_type, "SecureSumFactory")
         if any(t.dtype.name.startswith("complex") for t in tensor_leaves(value_type)):
