@@ -12,7 +12,6 @@ from fedcore.aggregators.private_noise import (
     BandedNoise,
     IndependentNoise,
     NoiseMechanism,
-    OperatingSystemKey,
     TreeNoise,
 )
 from fedcore.aggregators.private_noise.banded import optimal_coefficients
@@ -143,7 +142,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             options: `sum_factory` and `secure_noise`, as for the class.
         Source: McMahan et al. 2018, arXiv:1710.06963, Algorithm 1, with the estimator of a fixed divisor.
         Example:
-            >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1.0, clients_per_round=20, clip=0.5)
+            >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1.0, clients_per_round=9, clip=0.5)
         """
         return cls(noise_multiplier, clients_per_round, clip, **options)
 
@@ -221,7 +220,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
     def banded_matrix_factorization(
         cls, noise_multiplier: float, clients_per_round: float, clip: float, rounds: int, bands: int, **options: Any
     ) -> "DifferentiallyPrivateFactory":
-        """Noise that the next `bands` - 1 rounds partly cancel, for clients that take part at most every `bands` rounds.
+        """Noise that the next `bands` - 1 rounds partly cancel, for clients that take part every `bands` rounds at most.
 
         Of equal privacy, prefix sums have less noise than those of a tree. Give the results to SGD, as with a tree.
 
@@ -242,7 +241,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
     @property
     def value_noise_multiplier(self) -> float:
-        """The standard deviation of the sum's noise over the clip: greater than `noise_multiplier` if a count shares it."""
+        """The noise of the sum over the clip: more than `noise_multiplier` where a count shares it."""
         if self.adaptive is None or not self.noise_multiplier:
             return self.noise_multiplier
         return (self.noise_multiplier**-2 - (2 * self.adaptive.count_stddev) ** -2) ** -0.5

@@ -96,7 +96,7 @@ def build_poisson_sampling_fn(client_ids: Sequence[Id], rate: float, seed: int |
     Example:
         >>> sample = build_poisson_sampling_fn(range(1000), rate=0.05, seed=1)
         >>> len(sample(0)), len(sample(1))
-        (57, 46)
+        (47, 60)
     """
     ids, entropy, rate = tuple(client_ids), _entropy(seed), _probability(rate)
 
@@ -135,7 +135,8 @@ def build_min_separation_sampling_fn(
     separation = whole_number("separation", separation, at_least=1)
     if separation > len(ids):
         raise InvalidValue(f"cannot divide {len(ids)} clients into {separation} groups")
-    groups = np.array_split(random_generator(entropy).permutation(len(ids)), separation)
+    # Not the entropy alone, nor with zeros after it: numpy seeds these as it seeds round 0.
+    groups = np.array_split(random_generator(entropy, 0, 1).permutation(len(ids)), separation)
     if rate is None:
 
         def choose(round_number: int, size: int | None) -> NDArray:

@@ -1,4 +1,4 @@
-"""Gaussian noise of private sums: mechanisms that correlate it over rounds, and the generators that it is drawn with."""
+"""Gaussian noise of private sums: mechanisms that correlate it over rounds, and generators to draw it."""
 
 from fedcore.aggregators.private_noise.banded import BandedNoise, BandedNoiseState
 from fedcore.aggregators.private_noise.independent import IndependentNoise

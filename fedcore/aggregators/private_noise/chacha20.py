@@ -19,7 +19,9 @@ def chacha20(key: tf.Tensor, stream: tf.Tensor, blocks: int) -> tf.Tensor:
     nonce = tf.stack([stream, tf.zeros_like(stream), tf.zeros_like(stream)])
     words = tf.concat([tf.constant(_CONSTANTS, tf.uint32), key, tf.zeros([1], tf.uint32), nonce], 0)
     counters = tf.cast(tf.range(blocks, dtype=tf.int64), tf.uint32)
-    start = tf.concat([tf.repeat(words[:12, None], blocks, 1), counters[None], tf.repeat(words[13:, None], blocks, 1)], 0)
+    start = tf.concat(
+        [tf.repeat(words[:12, None], blocks, 1), counters[None], tf.repeat(words[13:, None], blocks, 1)], 0
+    )
 
     def double_round(number, a, b, c, d):
         a, b, c, d = _quarter_rounds(a, b, c, d)
