@@ -220,7 +220,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
     def banded_matrix_factorization(
         cls, noise_multiplier: float, clients_per_round: float, clip: float, rounds: int, bands: int, **options: Any
     ) -> "DifferentiallyPrivateFactory":
-        """Noise that the next `bands` - 1 rounds partly cancel, for clients that take part every `bands` rounds at most.
+        """Noise that the next `bands` - 1 rounds partly cancel, for clients that come every `bands` rounds at most.
 
         Of equal privacy, prefix sums have less noise than those of a tree. Give the results to SGD, as with a tree.
 
@@ -332,7 +332,8 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             limit = federated_broadcast(federated_map(lambda private: private.clip, state.private))
             done = federated_map(clipped, (value, limit))
             total = values.next(state.sum, done[0])
-            after, given = {"sum": total.state}, (state.private, total.result)
+            after: dict[str, Any] = {"sum": total.state}
+            given: tuple = (state.private, total.result)
             if adaptive is not None:
                 count = counts.next(state["count"], federated_map(pair, done[1]))
                 after["count"], given = count.state, (*given, count.result)

@@ -78,13 +78,13 @@ def require_scalar_weight(type_: Type, who: str) -> None:
         raise TypeMismatch(f"{who}: a weight is a number, such as float32, not {type_}")
 
 
-def refuse_weights(factory: UnweightedAggregationFactory | None, who: str) -> None:
+def refuse_weights(factory: object, who: str) -> None:
     """Refuses a factory that must count all clients alike.
 
     Raises:
         TypeMismatch: it is one.
     """
-    if factory is not None and getattr(factory, "why_no_weights", ""):
+    if isinstance(factory, UnweightedAggregationFactory) and factory.why_no_weights:
         raise TypeMismatch(f"{who} takes no {type(factory).__name__}: {factory.why_no_weights}")
 
 

@@ -70,8 +70,8 @@ def weighted(factory: WeightedAggregationFactory | None) -> WeightedAggregationF
     """
     if factory is None:
         return MeanFactory()
+    refuse_weights(factory, "a weighted algorithm")
     if not isinstance(factory, WeightedAggregationFactory):
-        refuse_weights(factory, "a weighted algorithm")
         raise TypeMismatch(
             f"model_aggregator takes no weights ({type(factory).__name__}); "
             "fc.aggregators.as_weighted_aggregator makes one that ignores them"
