@@ -40,6 +40,7 @@ _MODULES = (
     "errors",
     "ir",
     "learning",
+    "privacy",
     "runtime",
     "simulation",
     "templates",

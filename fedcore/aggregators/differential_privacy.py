@@ -312,13 +312,17 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             )
             return after, tf.nest.pack_sequence_as(total, mean), measurements
 
+        # fc.privacy.Ledger knows the graph by this name.
         if adaptive is None:
-            release = tf_computation(state_type, value_type)(lambda state, total: released(state, total, None))
+
+            @tf_computation(state_type, value_type)
+            def release_private_sum(state, total):
+                return released(state, total, None)
         else:
-            pair = tf_computation(TensorType("int32"))(lambda below: 2 * below - 1)
+            centred = tf_computation(TensorType("int32"))(lambda below: 2 * below - 1)
 
             @tf_computation(state_type, value_type, TensorType("int32"))
-            def release(state, total, doubled):
+            def release_private_sum(state, total, doubled):
                 return released(state, total, tf.cast(doubled, tf.float32) / 2)
 
         @federated_computation
@@ -335,9 +339,9 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             after: dict[str, Any] = {"sum": total.state}
             given: tuple = (state.private, total.result)
             if adaptive is not None:
-                count = counts.next(state["count"], federated_map(pair, done[1]))
+                count = counts.next(state["count"], federated_map(centred, done[1]))
                 after["count"], given = count.state, (*given, count.result)
-            found = federated_map(release, given)
+            found = federated_map(release_private_sum, given)
             return MeasuredProcessOutput(federated_zip({"private": found[0], **after}), found[1], found[2])
 
         return aggregation_process(initialize, value_type, None, body)

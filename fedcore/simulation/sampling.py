@@ -32,11 +32,13 @@ class Sampler:
         ids: the identifiers to sample from.
         participation: describes how.
         choose: (round number, number of clients or None) -> positions in `ids`.
+        takes_size: whether it is told the number of clients in every round.
     """
 
     ids: tuple
     participation: Participation
     choose: Callable[[int, int | None], NDArray] = attrs.field(repr=False)
+    takes_size: bool = False
 
     def __call__(self, round_num: int, size: int | None = None) -> list:
         """The identifiers of a round.
@@ -77,7 +79,7 @@ def build_uniform_sampling_fn(client_ids: Sequence[Id], replace: bool = False, s
             raise InvalidValue(f"cannot draw {size} of {len(ids)} clients without replacement")
         return random_generator(entropy, round_number).choice(len(ids), size=size, replace=replace)
 
-    return Sampler(ids, FixedSizeParticipation(len(ids), bool(replace)), choose)
+    return Sampler(ids, FixedSizeParticipation(len(ids), bool(replace)), choose, takes_size=True)
 
 
 def build_poisson_sampling_fn(client_ids: Sequence[Id], rate: float, seed: int | None = None) -> Sampler:
@@ -145,7 +147,7 @@ def build_min_separation_sampling_fn(
                 raise InvalidValue(f"cannot draw {size} of the {len(group)} clients of a group")
             return random_generator(entropy, round_number).choice(group, size=size, replace=False)
 
-        return Sampler(ids, PassParticipation(len(ids), separation, separation), choose)
+        return Sampler(ids, PassParticipation(len(ids), separation, separation), choose, takes_size=True)
 
     probability = _probability(rate)
 
