@@ -126,7 +126,8 @@ def audit(
         scored = inside @ total, outside @ total
     else:
         assert score is not None
-        scored = tuple(np.array([score(first, state, c) for c in some], np.float64) for some in (inside, outside))
+        found = [np.array([score(first, state, c) for c in some], np.float64) for some in (inside, outside)]
+        scored = found[0], found[1]
     estimate, lower = epsilon_between(*scored, delta, confidence)
     return Audit(ledger.epsilon(), estimate, lower, ledger.delta, count, len(data))
 

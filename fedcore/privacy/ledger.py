@@ -204,8 +204,8 @@ class Ledger:
         if sorted(map(str, drawn)) != sorted(map(str, cohort)):
             others = len(set(map(str, cohort)) - set(map(str, drawn)))
             raise InvalidValue(
-                f"the sampler draws {len(drawn)} clients in round {number}, but {len(cohort)} took part, {others} of them "
-                "others: epsilon would be about another training"
+                f"the sampler draws {len(drawn)} clients in round {number}, but {len(cohort)} took part, {others} of "
+                "them others: epsilon would be about another training"
             )
 
 

@@ -46,7 +46,7 @@ def normal_from_operating_system(key: OperatingSystemKey) -> Draw:
     words = key.words
     check = tf.debugging.Assert(
         tf.reduce_any(tf.not_equal(tf.cast(words, tf.int64), 0)),
-        ["secure_noise: this state's key was used. A state gets a new key where it is given to a call from Python."],
+        ["secure_noise: the key of this state was used; a state gets a new one where a call from Python takes it"],
     )
     with tf.control_dependencies([check]):
         return normal_from_key(tf.identity(words))
