@@ -18,6 +18,7 @@ The examples of this package use these names:
 import importlib
 
 from fedcore.learning import algorithms, metrics, models, optimizers
+from fedcore.learning.dp_aggregator import dp_aggregator
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
@@ -35,6 +36,7 @@ __all__ = [
     "Model",
     "ModelWeights",
     "algorithms",
+    "dp_aggregator",
     "from_keras_model",
     "metrics",
     "models",

@@ -38,7 +38,7 @@ def calibrate(
     Source: the accounting of `Ledger`, and bisection.
     Example:
         >>> round(fc.privacy.calibrate(2.0, 1e-5, 100, sampler), 2)
-        0.9
+        0.97
     """
     target = float(real_number("target_epsilon", target_epsilon, above=0))
     count = whole_number("rounds", rounds, at_least=1)

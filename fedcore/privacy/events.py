@@ -5,6 +5,7 @@ norm of the sum of their columns in the mechanism's matrix. So such rounds, and 
 schedule, are one `GaussianDpEvent` whose noise multiplier is divided by that sensitivity.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -57,14 +58,20 @@ class Accounted:
     """What some rounds reveal.
 
     Args:
-        event: a `DpEvent`.
+        parts: events of dp-accounting, each with how often it happened.
         relation: the name of dp-accounting's relation between the two worlds that nobody can tell apart.
         sampling: which accounting this is, in a few words.
     """
 
-    event: Any
+    parts: tuple[tuple[Any, int], ...]
     relation: str
     sampling: str
+
+    @property
+    def event(self) -> Any:
+        """All parts as one event."""
+        dp = dp_accounting()
+        return dp.ComposedDpEvent([dp.SelfComposedDpEvent(event, count) for event, count in self.parts])
 
     @property
     def worlds(self) -> str:
@@ -100,30 +107,27 @@ def account(rounds: Sequence[Round], participation: Participation) -> Accounted:
 
 
 def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
-    dp, period = dp_accounting(), participation.period
+    period = participation.period
     multipliers = [r.mechanism.noise_multiplier for r in rounds]
     if period > 1:  # by the most often drawn group, and the least noise of any
         multipliers = [min(multipliers[i : i + period]) for i in range(0, len(rounds), period)]
-    events = [
-        dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(participation.rate, gaussian(z)), count)
-        for z, count in _counted(multipliers)
-    ]
+    parts = tuple((_poisson_sampled(z, participation.rate), count) for z, count in _counted(multipliers))
     relation = "ADD_OR_REMOVE_ONE" if period == 1 else "REPLACE_SPECIAL"
-    return Accounted(dp.ComposedDpEvent(events), relation, "Poisson sampling")
+    return Accounted(parts, relation, "Poisson sampling")
 
 
 def _without_replacement(rounds: Sequence[Round], population: int) -> Accounted:
     dp = dp_accounting()
-    events = []
+    parts = []
     for (z, cohort), count in _counted([(r.mechanism.noise_multiplier, r.cohort) for r in rounds]):
         # Another value in place of a client's moves the sum by up to twice the clip.
         event = dp.SampledWithoutReplacementDpEvent(population, min(cohort, population), gaussian(z / 2))
-        events.append(dp.SelfComposedDpEvent(event, count))
-    return Accounted(dp.ComposedDpEvent(events), "REPLACE_ONE", "fixed-size sampling without replacement")
+        parts.append((event if z else gaussian(z), count))
+    return Accounted(tuple(parts), "REPLACE_ONE", "fixed-size sampling without replacement")
 
 
 def _correlated(rounds: Sequence[Round], participation: Participation) -> Accounted:
-    dp, mechanism = dp_accounting(), rounds[0].mechanism
+    mechanism = rounds[0].mechanism
     for number, one in enumerate(rounds, 1):
         if one.mechanism != mechanism:
             raise InvalidValue(
@@ -135,8 +139,8 @@ def _correlated(rounds: Sequence[Round], participation: Participation) -> Accoun
     if isinstance(participation, PoissonParticipation):
         if mechanism.coefficients is not None and bands <= participation.period:
             count = math.ceil(len(rounds) / participation.period)
-            event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(participation.rate, gaussian(z)), count)
-            return Accounted(event, "REPLACE_SPECIAL", "cyclic Poisson sampling of a banded mechanism")
+            parts = ((_poisson_sampled(z, participation.rate), count),)
+            return Accounted(parts, "REPLACE_SPECIAL", "cyclic Poisson sampling of a banded mechanism")
         schedule = PassParticipation(participation.population, participation.period, participation.period)
     elif isinstance(participation, FixedSizeParticipation):
         schedule = every_round(participation.population)
@@ -180,9 +184,12 @@ def _squared_in_tree(first: int, after: int, participation: PassParticipation) -
 
 def _schedule(parts: Sequence[tuple[float, float]], sampling: str) -> Accounted:
     """Gaussian mechanisms of noise multipliers and squared sensitivities, joined into one."""
-    dp = dp_accounting()
     events = [gaussian(z / math.sqrt(squared * count)) for (z, squared), count in _counted(parts) if squared]
-    return Accounted(dp.ComposedDpEvent(events), "REPLACE_SPECIAL", sampling)
+    return Accounted(tuple((event, 1) for event in events), "REPLACE_SPECIAL", sampling)
+
+
+def _poisson_sampled(z: float, rate: float) -> Any:
+    return dp_accounting().PoissonSampledDpEvent(rate, gaussian(z)) if z else gaussian(z)
 
 
 def gaussian(noise_multiplier: float) -> Any:
@@ -205,11 +212,23 @@ def epsilon_of(accounted: Accounted, delta: float, accountant: str = "rdp") -> f
     Raises:
         InvalidValue: the accountant does not cover the event.
     """
-    dp = dp_accounting()
-    relation = dp.NeighboringRelation[accounted.relation]
     if accountant not in ("rdp", "pld"):
         raise InvalidValue(f"accountant is 'rdp' or 'pld', not {accountant!r}")
-    found = (dp.rdp.RdpAccountant if accountant == "rdp" else dp.pld.PLDAccountant)(neighboring_relation=relation)
+    dp = dp_accounting()
+    if accountant == "rdp":
+        orders = dp.rdp.RdpAccountant().orders
+        spent = sum(
+            (count * _renyi(event, accounted.relation) for event, count in accounted.parts), np.zeros(len(orders))
+        )
+        return float(dp.rdp.compute_epsilon(orders, spent, delta)[0])
+    found = dp.pld.PLDAccountant(neighboring_relation=dp.NeighboringRelation[accounted.relation])
     if not found.supports(accounted.event):
-        raise InvalidValue(f"dp-accounting's accountant {accountant!r} does not cover {accounted.sampling}: use 'rdp'")
+        raise InvalidValue(f"dp-accounting's accountant 'pld' does not cover {accounted.sampling}: use 'rdp'")
     return float(found.compose(accounted.event).get_epsilon(delta))
+
+
+@functools.lru_cache(256)
+def _renyi(event: Any, relation: str) -> np.ndarray:
+    """The Rényi divergences of an event at the accountant's orders, which may take half a second."""
+    dp = dp_accounting()
+    return dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation[relation]).compose(event).rdp

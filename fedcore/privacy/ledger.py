@@ -44,7 +44,7 @@ class Ledger:
         ...     state = process.next(state, [1.0 for _ in cohort]).state
         ...     record = ledger.record(state, cohort)
         >>> record['round'], round(record['epsilon'], 2)
-        (2, 1.31)
+        (2, 1.2)
     """
 
     def __init__(self, process: IterativeProcess, sampler: Any, *, delta: float, first_round: int = 0):
