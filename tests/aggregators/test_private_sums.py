@@ -295,7 +295,10 @@ def test_a_key_that_a_computation_returned_is_refused_inside_of_it(secure):
     def two_rounds(state, values):
         return secure.next(secure.next(state, values).state, values).result
 
-    with pytest.raises(FedcoreError, match="secure_noise: the key of this state was used; a state gets a new one where a call from Python takes it"):
+    with pytest.raises(
+        FedcoreError,
+        match="secure_noise: the key of this state was used; a state gets a new one where a call from Python takes it",
+    ):
         two_rounds(secure.initialize(), [])
 
 
