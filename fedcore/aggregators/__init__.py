@@ -3,6 +3,7 @@
 from fedcore.aggregators.bounding import clipping_factory, zeroing_factory
 from fedcore.aggregators.concat import concat_factory
 from fedcore.aggregators.differential_privacy import DifferentiallyPrivateFactory
+from fedcore.aggregators.distributed_privacy import DistributedDiscreteGaussianFactory
 from fedcore.aggregators.factory import UnweightedAggregationFactory, WeightedAggregationFactory, aggregation_process
 from fedcore.aggregators.mean import MeanFactory, UnweightedMeanFactory
 from fedcore.aggregators.measurements import add_measurements
@@ -15,6 +16,7 @@ from fedcore.aggregators.weighting import as_weighted_aggregator
 
 __all__ = [
     "DifferentiallyPrivateFactory",
+    "DistributedDiscreteGaussianFactory",
     "MeanFactory",
     "PrivateQuantileEstimationProcess",
     "SecureSumFactory",

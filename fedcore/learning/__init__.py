@@ -18,6 +18,7 @@ The examples of this package use these names:
 import importlib
 
 from fedcore.learning import algorithms, metrics, models, optimizers
+from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
 from fedcore.learning.dp_aggregator import dp_aggregator
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
@@ -36,6 +37,7 @@ __all__ = [
     "Model",
     "ModelWeights",
     "algorithms",
+    "ddp_secure_aggregator",
     "dp_aggregator",
     "from_keras_model",
     "metrics",

@@ -91,6 +91,8 @@ def account(rounds: Sequence[Round], participation: Participation) -> Accounted:
     """
     if any(r.mechanism.is_correlated for r in rounds):
         return _correlated(rounds, participation)
+    if any(r.mechanism.is_discrete for r in rounds):
+        return _discrete(rounds, participation)
     if isinstance(participation, PoissonParticipation):
         return _poisson(rounds, participation)
     if isinstance(participation, FixedSizeParticipation) and not participation.replace:
@@ -99,20 +101,20 @@ def account(rounds: Sequence[Round], participation: Participation) -> Accounted:
         # In the worst case every draw of a round is the same client.
         worst = [(r.mechanism.noise_multiplier, r.cohort**2) for r in rounds]
         return _schedule(worst, "with replacement: a client may be all draws of a round")
-    passes = [
-        min((r.mechanism.noise_multiplier for r in among), default=0.0)
-        for among in (rounds[i : i + participation.rounds] for i in range(0, len(rounds), participation.rounds))
-    ]
-    return _schedule([(z, 1) for z in passes], "at most once a pass")
+    return _schedule([(z, 1) for z in _least(rounds, participation.rounds)], "at most once a pass")
+
+
+def _least(rounds: Sequence[Round], of_pass: int) -> list[float]:
+    """The least noise multiplier of each pass."""
+    multipliers = [r.mechanism.noise_multiplier for r in rounds]
+    return [min(multipliers[i : i + of_pass]) for i in range(0, len(rounds), of_pass)]
 
 
 def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
-    period = participation.period
-    multipliers = [r.mechanism.noise_multiplier for r in rounds]
-    if period > 1:  # by the most often drawn group, and the least noise of any
-        multipliers = [min(multipliers[i : i + period]) for i in range(0, len(rounds), period)]
+    # Where clients wait, by the group that is drawn most often, and the least noise of any.
+    multipliers = _least(rounds, participation.period)
     parts = tuple((_poisson_sampled(z, participation.rate), count) for z, count in _counted(multipliers))
-    relation = "ADD_OR_REMOVE_ONE" if period == 1 else "REPLACE_SPECIAL"
+    relation = "ADD_OR_REMOVE_ONE" if participation.period == 1 else "REPLACE_SPECIAL"
     return Accounted(parts, relation, "Poisson sampling")
 
 
@@ -141,14 +143,31 @@ def _correlated(rounds: Sequence[Round], participation: Participation) -> Accoun
             count = math.ceil(len(rounds) / participation.period)
             parts = ((_poisson_sampled(z, participation.rate), count),)
             return Accounted(parts, "REPLACE_SPECIAL", "cyclic Poisson sampling of a banded mechanism")
-        schedule = PassParticipation(participation.population, participation.period, participation.period)
-    elif isinstance(participation, FixedSizeParticipation):
-        schedule = every_round(participation.population)
-        copies = max(r.cohort for r in rounds) if participation.replace else 1
-    else:
-        schedule = participation
-    squared = copies**2 * squared_sensitivity(mechanism, schedule, len(rounds))
+    elif isinstance(participation, FixedSizeParticipation) and participation.replace:
+        copies = max(r.cohort for r in rounds)
+    squared = copies**2 * squared_sensitivity(mechanism, _without_chance(participation), len(rounds))
     return _schedule([(z, squared)], "the worst schedule of a client, without amplification")
+
+
+def _discrete(rounds: Sequence[Round], participation: Participation) -> Accounted:
+    """By concentrated differential privacy, which sampling is not known to amplify."""
+    replace = isinstance(participation, FixedSizeParticipation) and participation.replace
+    schedule = _without_chance(participation)
+    copies = max((r.cohort for r in rounds), default=1) if replace else 1
+    parts = [
+        (dp_accounting().ZCDpEvent((copies / z) ** 2 / 2) if z else gaussian(z), count)
+        for z, count in _counted(_least(rounds, schedule.rounds))
+    ]
+    return Accounted(tuple(parts), "REPLACE_SPECIAL", "discrete noise, without amplification")
+
+
+def _without_chance(participation: Participation) -> PassParticipation:
+    """When a client may take part, whatever it is drawn with."""
+    if isinstance(participation, PoissonParticipation):
+        return PassParticipation(participation.population, participation.period, participation.period)
+    if isinstance(participation, FixedSizeParticipation):
+        return every_round(participation.population)
+    return participation
 
 
 def squared_sensitivity(mechanism: Mechanism, participation: PassParticipation, rounds: int) -> float:

@@ -9,11 +9,13 @@ import numpy as np
 
 from fedcore.aggregators import DifferentiallyPrivateFactory
 from fedcore.aggregators.differential_privacy import PrivateState
+from fedcore.aggregators.distributed_privacy import DistributedPrivateState
 from fedcore.aggregators.private_noise import BandedNoise, BandedNoiseState, TreeNoise, TreeNoiseState
 from fedcore.errors import InvalidValue, TypeMismatch
 from fedcore.templates import IterativeProcess
 from fedcore.types import StructType, StructWithPythonType, Type, member_of
 
+_CONTAINERS = {f"{c.__module__}.{c.__qualname__}" for c in (PrivateState, DistributedPrivateState)}
 _DIGITS = 6
 """Significant digits of a noise multiplier that is read from float32 numbers."""
 
@@ -27,11 +29,14 @@ class Mechanism:
             clip that of the one Gaussian mechanism which sum and count together are as private as.
         restart_every: rounds of a tree; None without trees.
         coefficients: of a banded factorisation; None without one.
+        is_discrete: discrete noise of several clients, which is as private as the Gaussian of this noise multiplier in
+            the sense of concentrated differential privacy, not in every sense.
     """
 
     noise_multiplier: float
     restart_every: int | None = None
     coefficients: tuple[float, ...] | None = None
+    is_discrete: bool = False
 
     @property
     def is_correlated(self) -> bool:
@@ -61,15 +66,14 @@ def private_state_path(process: IterativeProcess) -> list[str]:
     how_many = "no aggregation" if not found else f"{len(found)} aggregations, {' and '.join(map('.'.join, found))},"
     raise TypeMismatch(
         f"the state of the process holds {how_many} with noise; a ledger follows one, which "
-        "fc.aggregators.DifferentiallyPrivateFactory makes"
+        "fc.aggregators.DifferentiallyPrivateFactory or DistributedDiscreteGaussianFactory makes"
     )
 
 
 def _paths(type_: Type, path: list[str]):
     if not isinstance(type_, StructType):
         return
-    name = f"{PrivateState.__module__}.{PrivateState.__qualname__}"
-    if isinstance(type_, StructWithPythonType) and type_.container == name:
+    if isinstance(type_, StructWithPythonType) and type_.container in _CONTAINERS:
         yield path
         return
     for index, (name_or_none, part) in enumerate(type_.items()):
@@ -90,11 +94,13 @@ def part(value: Any, name: str) -> Any:
 
 
 def mechanism_of_state(private: Any) -> Mechanism:
-    """The mechanism of the round that starts from a state.
+    """The mechanism of the round that ends in a state.
 
     Raises:
         InvalidValue: a number in it is none that a factory makes.
     """
+    if "sensitivity" in _names(private):
+        return _distributed(private)
     clip, stddev = (float(np.asarray(part(private, name))) for name in ("clip", "noise_stddev"))
     count = part(private, "count_stddev")
     for name, number, least in (("clip", clip, "above 0"), ("noise_stddev", stddev, "0 or more")):
@@ -108,7 +114,7 @@ def mechanism_of_state(private: Any) -> Mechanism:
         both = multiplier and count_stddev
         multiplier = (multiplier**-2 + (2 * count_stddev) ** -2) ** -0.5 if both else 0.0
     noise = part(private, "noise")
-    keys = set(noise) if isinstance(noise, dict) else {a.name for a in getattr(type(noise), "__attrs_attrs__", ())}
+    keys = _names(noise)
     restart, coefficients = None, None
     if keys == {a.name for a in attrs.fields(TreeNoiseState)}:
         restart = int(part(noise, "restart_every"))
@@ -120,3 +126,28 @@ def mechanism_of_state(private: Any) -> Mechanism:
         if not all(a >= b >= 0 for a, b in itertools.pairwise((math.inf, *coefficients))) or not coefficients[0]:
             raise InvalidValue("the coefficients of a banded mechanism are positive and do not increase")
     return Mechanism(float(f"{multiplier:.{_DIGITS}g}"), restart, coefficients)
+
+
+def _names(value: Any) -> set[str]:
+    """The names of the parts of a struct."""
+    return set(value) if isinstance(value, dict) else {a.name for a in getattr(type(value), "__attrs_attrs__", ())}
+
+
+def _distributed(private: Any) -> Mechanism:
+    """The sum of the clients' discrete Gaussian noises.
+
+    Source: Kairouz, Liu, Steinke 2021, arXiv:2102.06387, Proposition 14.
+    """
+    longest, stddev = (float(np.asarray(part(private, name))) for name in ("sensitivity", "noise_stddev"))
+    dimension, clients = (int(np.asarray(part(private, name))) for name in ("dimension", "clients"))
+    if not (0 < longest < math.inf and 0 <= stddev < math.inf and dimension >= 1 and clients >= 0):
+        raise InvalidValue(
+            "sensitivity and dimension of the state are above 0, noise_stddev and clients 0 or more, not "
+            f"{longest}, {dimension}, {stddev} and {clients}"
+        )
+    if not stddev:
+        return Mechanism(0.0, is_discrete=True)
+    away = 10 * sum(math.exp(-2 * (math.pi * stddev) ** 2 * k / (k + 1)) for k in range(1, clients))
+    ratio = longest / (math.sqrt(max(clients, 1)) * stddev)
+    concentrated = min(math.sqrt(ratio**2 + away * dimension / 2), ratio + away * math.sqrt(dimension))
+    return Mechanism(float(f"{1 / concentrated:.{_DIGITS}g}"), is_discrete=True)
