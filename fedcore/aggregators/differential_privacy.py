@@ -35,7 +35,7 @@ class PrivateState:
 
     Args:
         clip: float32, the greatest norm of a client's value.
-        noise_stddev: float32, of the noise that is added to the sum.
+        noise_multiplier: float32, the standard deviation of the noise that is added to the sum, over the clip.
         count_stddev: float32, of the noise that is added to the count of clients below the clip; <> if it is fixed.
         clients_per_round: float32, the divisor of the sum.
         round: int64, rounds so far.
@@ -44,7 +44,7 @@ class PrivateState:
     """
 
     clip: Any
-    noise_stddev: Any
+    noise_multiplier: Any
     count_stddev: Any
     clients_per_round: Any
     round: Any
@@ -253,8 +253,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         if any(t.dtype.name.startswith("complex") or not is_static(t.shape) for t in types):
             raise TypeMismatch(f"{who} aggregates real values of known shapes, not {value_type}")
         size = sum(math.prod(n or 0 for n in t.sizes) for t in types)
-        adaptive, multiplier = self.adaptive, self.value_noise_multiplier
-        values = self._sum.create(value_type)
+        adaptive, values = self.adaptive, self._sum.create(value_type)
         counting = SumFactory() if isinstance(self._sum, SumFactory) else SecureSumFactory(1)
         counts = counting.create(TensorType("int32"))
 
@@ -265,7 +264,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         def start():
             return PrivateState(
                 clip=number(self.clip),
-                noise_stddev=number(multiplier * self.clip),
+                noise_multiplier=number(self.value_noise_multiplier),
                 count_stddev=() if adaptive is None else number(adaptive.count_stddev),
                 clients_per_round=number(self.clients_per_round),
                 round=tf.constant(0, tf.int64),
@@ -289,23 +288,22 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             draw = normal_from_operating_system(state.key) if self.secure_noise else normal_from_seed
             unit, noise = self.noise.next(state.noise, size, draw)
             leaves = tf.nest.flatten(total)
-            parts = tf.split(unit * state.noise_stddev, [math.prod(x.shape) for x in leaves])
+            stddev = state.noise_multiplier * state.clip
+            parts = tf.split(unit * stddev, [math.prod(x.shape) for x in leaves])
             mean = [
                 (x + tf.cast(tf.reshape(part, x.shape), x.dtype)) / tf.cast(state.clients_per_round, x.dtype)
                 for x, part in zip(leaves, parts, strict=True)
             ]
-            measurements = {"clip": state.clip, "noise_stddev": state.noise_stddev}
-            clip, stddev = state.clip, state.noise_stddev
+            clip, measurements = state.clip, {"clip": state.clip, "noise_stddev": stddev}
             if adaptive is not None:
                 # Centred by half of the clients, so that one client moves the sum of the bits by 1/2.
                 shift = draw(_COUNT_STREAM, 1)[0] * state.count_stddev
                 fraction = (below + shift) / state.clients_per_round + 0.5
                 clip = clip * tf.exp(-adaptive.learning_rate * (fraction - adaptive.quantile))
-                stddev, measurements["unclipped_fraction"] = multiplier * clip, fraction
+                measurements["unclipped_fraction"] = fraction
             after = attrs.evolve(
                 state,
                 clip=clip,
-                noise_stddev=stddev,
                 round=state.round + 1,
                 noise=noise,
                 key=used_up_key() if self.secure_noise else (),

@@ -101,12 +101,11 @@ def mechanism_of_state(private: Any) -> Mechanism:
     """
     if "sensitivity" in _names(private):
         return _distributed(private)
-    clip, stddev = (float(np.asarray(part(private, name))) for name in ("clip", "noise_stddev"))
+    clip, multiplier = (float(np.asarray(part(private, name))) for name in ("clip", "noise_multiplier"))
     count = part(private, "count_stddev")
-    for name, number, least in (("clip", clip, "above 0"), ("noise_stddev", stddev, "0 or more")):
+    for name, number, least in (("clip", clip, "above 0"), ("noise_multiplier", multiplier, "0 or more")):
         if not math.isfinite(number) or number < 0 or (name == "clip" and number == 0):
             raise InvalidValue(f"{name} of the state is a finite number, {least}, not {number}")
-    multiplier = stddev / clip
     if np.size(count):
         count_stddev = float(np.asarray(count))
         if not (math.isfinite(count_stddev) and count_stddev >= 0):

@@ -241,8 +241,8 @@ def test_the_noise_of_an_adaptive_clip_follows_the_clip_and_the_count_has_noise_
     for r in range(20):
         output = process.next.invoke(state, [np.float32(5)] * 40, seed=r)
         fractions.append(output.measurements["unclipped_fraction"])
-        private = output.state["private"]
-        np.testing.assert_allclose(private.noise_stddev / private.clip, (1 - 1 / 16) ** -0.5, rtol=1e-6)
+        stddev = output.measurements["noise_stddev"] / output.measurements["clip"]
+        np.testing.assert_allclose(stddev, (1 - 1 / 16) ** -0.5, rtol=1e-6)
         state = output.state
     assert output.measurements["clip"] > 0.1
     assert 0.02 < np.std(fractions) < 0.1  # 2 / 40
@@ -251,9 +251,13 @@ def test_the_noise_of_an_adaptive_clip_follows_the_clip_and_the_count_has_noise_
 def test_what_the_state_says_is_what_the_noise_is():
     process = DP.gaussian_fixed(1.0, 1, 1.0).create(fc.to_type(("float32", [2000])))
     state = process.initialize()
-    doubled = {**state, "private": attrs.evolve(state["private"], noise_stddev=np.float32(2.0))}
-    one, two = (process.next.invoke(s, [], seed=4).result for s in (state, doubled))
+    more_noise, more_clip = (
+        {**state, "private": attrs.evolve(state["private"], **{name: np.float32(2)})}
+        for name in ("noise_multiplier", "clip")
+    )
+    one, two, three = (process.next.invoke(s, [], seed=4).result for s in (state, more_noise, more_clip))
     np.testing.assert_array_equal(two, 2 * one)
+    np.testing.assert_array_equal(three, 2 * one)  # the noise follows the clip, so epsilon does not move with it
 
 
 def test_noise_of_the_seed_is_the_seeds():

@@ -77,23 +77,19 @@ MUTATIONS = {
     "the noise of a factory halved": lambda: (recorded(FACTORIES["fixed"]()), recorded(FACTORIES["fixed"](1.0))),
     "the noise of a state halved": lambda: (
         recorded(FACTORIES["fixed"]()),
-        recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_stddev=0.5)),
+        recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_multiplier=0.5)),
     ),
     "the noise of one round removed": lambda: (
         recorded(FACTORIES["fixed"]()),
-        recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_stddev=0.0)),
+        recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_multiplier=0.0)),
     ),
     "the noise of a state negative": lambda: (
         recorded(FACTORIES["fixed"]()),
-        recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_stddev=-1.0)),
+        recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_multiplier=-1.0)),
     ),
     "the noise of a state no number": lambda: (
         recorded(FACTORIES["fixed"]()),
-        recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_stddev=math.nan)),
-    ),
-    "the clip of a state doubled": lambda: (
-        recorded(FACTORIES["fixed"]()),
-        recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, clip=2.0)),
+        recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_multiplier=math.nan)),
     ),
     "the clip of a state infinite": lambda: (
         recorded(FACTORIES["fixed"]()),
@@ -101,7 +97,7 @@ MUTATIONS = {
     ),
     "the noise of an adaptive clip halved": lambda: (
         recorded(FACTORIES["adaptive"]()),
-        recorded(FACTORIES["adaptive"](), change=lambda p, n: weaker(p, n, noise_stddev=0.5)),
+        recorded(FACTORIES["adaptive"](), change=lambda p, n: weaker(p, n, noise_multiplier=0.5)),
     ),
     "the noise of a count halved": lambda: (
         recorded(FACTORIES["adaptive"]()),
@@ -117,7 +113,7 @@ MUTATIONS = {
     ),
     "the noise of a tree halved on the way": lambda: (
         recorded(FACTORIES["tree"](), MINIMUM, 20),
-        recorded(FACTORIES["tree"](), MINIMUM, 20, change=lambda p, n: weaker(p, n, noise_stddev=0.5)),
+        recorded(FACTORIES["tree"](), MINIMUM, 20, change=lambda p, n: weaker(p, n, noise_multiplier=0.5)),
     ),
     "a tree of more levels": lambda: (
         recorded(FACTORIES["tree"](restart=3), MINIMUM, 20),
@@ -228,7 +224,7 @@ def test_no_weakening_passes_in_silence(name):
 
 
 def test_the_epsilon_of_rounds_with_different_noise_is_that_of_their_composition():
-    found = recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_stddev=0.5))
+    found = recorded(FACTORIES["fixed"](), change=lambda p, n: weaker(p, n, noise_multiplier=0.5))
     theirs = RdpAccountant()
     for z, count in ((2.0, 2), (1.0, 4)):
         theirs.compose(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(z)), count)
