@@ -13,11 +13,13 @@ The examples of this package use these names:
     ...     return fc.learning.from_keras_model(keras_model(), keras.losses.MeanSquaredError(), spec)
     >>> process = fc.learning.algorithms.build_fed_sgd(model_fn)
     >>> state = process.initialize()
+    >>> clients = {'a': client_a, 'b': client_b}
+    >>> data = fc.simulation.datasets.ClientData.from_clients_and_tf_fn(clients, clients.get)
 """
 
 import importlib
 
-from fedcore.learning import algorithms, metrics, models, optimizers
+from fedcore.learning import algorithms, metrics, models, optimizers, programs
 from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
 from fedcore.learning.dp_aggregator import dp_aggregator
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
@@ -43,6 +45,7 @@ __all__ = [
     "metrics",
     "models",
     "optimizers",
+    "programs",
 ]
 
 

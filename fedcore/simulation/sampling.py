@@ -53,25 +53,34 @@ class Sampler:
         return [self.ids[i] for i in self.choose(round_number, wanted)]
 
 
-def build_uniform_sampling_fn(client_ids: Sequence[Id], replace: bool = False, seed: int | None = None) -> Sampler:
+def build_uniform_sampling_fn(
+    sample_range: Sequence[Id], replace: bool = False, random_seed: int | None = None, *, seed: int | None = None
+) -> Sampler:
     """Builds a sampler that draws a given number of clients uniformly in each round.
 
+    A sample of n clients takes time in proportion to n, however many clients there are.
+
     Args:
-        client_ids: the identifiers to sample from.
+        sample_range: the identifiers to sample from.
         replace: whether a client may be sampled twice in a round.
-        seed: a whole number. Default: drawn when the function is built.
+        random_seed: a whole number. Default: drawn when the function is built.
+        seed: another name of `random_seed`.
     Returns:
         A sampler, which needs the number of clients.
     Raises:
-        ValueError: the function is asked for more clients than there are, and `replace` is False.
+        ValueError: both names of the seed are given; or the function is asked for more clients than there are, and
+            `replace` is False.
     Example:
-        >>> sample = build_uniform_sampling_fn(["a", "b", "c", "d"], seed=1)
+        >>> sample = build_uniform_sampling_fn(["a", "b", "c", "d"], random_seed=1)
         >>> sample(7, 2) == sample(7, 2)
         True
         >>> len(set(sample(8, 4)))
         4
     """
-    ids, entropy = tuple(client_ids), _entropy(seed)
+    if random_seed is not None and seed is not None:
+        raise InvalidValue("build_uniform_sampling_fn: random_seed and seed are one argument; give one of them")
+    ids = tuple(sample_range)
+    entropy = _entropy(random_seed if seed is None else seed, "random_seed")
 
     def choose(round_number: int, size: int | None) -> NDArray:
         size = _given(size)
@@ -196,8 +205,8 @@ def build_random_permutation_sampling_fn(
     return Sampler(ids, PassParticipation(len(ids), rounds, 1 if reshuffle else rounds), choose)
 
 
-def _entropy(seed: int | None) -> int:
-    return int(np.random.default_rng().integers(2**63)) if seed is None else seed_number("seed", seed)
+def _entropy(seed: int | None, name: str = "seed") -> int:
+    return int(np.random.default_rng().integers(2**63)) if seed is None else seed_number(name, seed)
 
 
 def _probability(rate: float) -> float:

@@ -1,4 +1,4 @@
-"""The docstrings of `fedcore.learning` and `fedcore.aggregators`: the same sections everywhere, examples that run."""
+"""Docstrings of the learning layer, the aggregators and the export: equal sections everywhere, examples that run."""
 
 import doctest
 import inspect
@@ -22,6 +22,8 @@ CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing f
     "learning.metrics.sum_then_finalize",
     "learning.models.PureModel",
     "learning.optimizers.Optimizer",
+    "learning.programs.ProgramState",
+    "learning.programs.ProgressBar",
 }
 
 
@@ -40,7 +42,11 @@ def public(package: types.ModuleType, name: str) -> dict:
     return found
 
 
-PUBLIC = {**public(fc.learning, "learning"), **public(fc.aggregators, "aggregators")}
+PUBLIC = {
+    **public(fc.learning, "learning"),
+    **public(fc.aggregators, "aggregators"),
+    **public(fc.export, "export"),
+}
 
 
 @pytest.fixture(scope="module")

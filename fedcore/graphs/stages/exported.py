@@ -1,0 +1,101 @@
+"""A client stage as a function over named tensors that needs no runtime: one client's work, up to what it sends."""
+
+import re
+from collections.abc import Mapping
+
+import attrs
+import tensorflow as tf
+
+from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.stages.kernels import interpreter
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.tensor_seeds import tensor_seed
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.intrinsics.planned import Sent
+from fedcore.ir.module import Function, Module, Operation, Ref
+from fedcore.types import Type, leaves, tensor_leaves
+
+
+@attrs.frozen
+class ClientFunction:
+    """One client's work as a TensorFlow function.
+
+    Args:
+        call: takes the tensors of `inputs` in order; returns the tensors of `outputs` by name.
+        inputs: specs with names: the broadcasts, the client's values, and the seed if the work draws numbers.
+        outputs: by name the type of each tensor that the client sends.
+    """
+
+    call: tf.types.experimental.PolymorphicFunction
+    inputs: list[tf.TensorSpec]
+    outputs: dict[str, Type]
+
+
+def client_function(
+    module: Module, stage: Function, broadcasts: int, layouts: list[Layout | None], sent: Mapping[str, Sent]
+) -> ClientFunction:
+    """The work of one client of a stage.
+
+    Args:
+        stage: the client stage; its first parameter is the partial if `sent` is not its result.
+        broadcasts: number of the parameters after the partial that all clients share.
+        layouts: of the leaves of the client's values; None for a tensor.
+        sent: the values that the client sends, by their names in the stage.
+    """
+    has_partial = stage.result.name not in sent
+    parameters = stage.parameters[int(has_partial) :]
+    operations = _independent(stage, stage.parameters[0].name) if has_partial else list(stage.operations)
+    remaining, inputs, makers = iter(layouts), [], []
+    for position, parameter in enumerate(parameters):
+        for path, leaf in leaves(parameter.type):
+            layout = None if position < broadcasts else next(remaining)
+            specs, make = _leaf(_name(parameter.name, path), leaf, layout)
+            inputs += specs
+            makers.append((len(specs), make))
+    run = interpreter(module)
+    outputs = {_name(value.label, path): leaf for value in sent.values() for path, leaf in leaves(value.type)}
+
+    def body(*tensors):
+        seed, *rest = tensors
+        values, types = {}, {}
+        found = iter(makers)
+        for parameter in parameters:
+            of_parameter = []
+            for _ in leaves(parameter.type):
+                count, make = next(found)
+                of_parameter.append(make(rest[:count]))
+                del rest[:count]
+            values[parameter.name], types[parameter.name] = unflatten(of_parameter, parameter.type), parameter.type
+        run.operations(operations, values, types, tensor_seed(seed))
+        results = [t for name in sent for t in flatten(values[name])]
+        return {name: tf.identity(t, name) for name, t in zip(outputs, results, strict=True)}
+
+    inputs = [tf.TensorSpec([], tf.int64, "seed"), *inputs]
+    return ClientFunction(tf.function(body, autograph=False, input_signature=inputs), inputs, outputs)
+
+
+def _independent(stage: Function, partial: str) -> list[Operation]:
+    """The operations of a stage that do not depend on the partial."""
+    dependent, rest = {partial}, []
+    for op in stage.operations:
+        if dependent.intersection(o.name for o in op.operands if isinstance(o, Ref)):
+            dependent.add(op.name)
+        else:
+            rest.append(op)
+    return rest
+
+
+def _leaf(name: str, leaf: Type, layout: Layout | None):
+    """The specs of a leaf's tensors, and the function that makes the leaf of them."""
+    if layout is None:
+        (of_tensor,) = [spec(t) for t in tensor_leaves(leaf)]
+        return [tf.TensorSpec(of_tensor.shape, of_tensor.dtype, name)], lambda tensors: tensors[0]
+    columns = [_name(name, path) for path, _ in leaves(layout.element)]
+    names = [*columns, f"{name}_rows", *([f"{name}_sizes"] if layout.batched else [])]
+    specs = [tf.TensorSpec(s.shape, s.dtype, n) for s, n in zip(layout.specs(), names, strict=True)]
+    return specs, layout.open
+
+
+def _name(*parts: str) -> str:
+    """A name that TensorFlow keeps as it is: letters, digits and underscores."""
+    return re.sub(r"[\W_]+", "_", "_".join(parts)).strip("_")
