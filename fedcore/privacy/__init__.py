@@ -12,6 +12,7 @@ The examples of this package use these names:
 
 from fedcore.privacy.audit import Audit, audit
 from fedcore.privacy.calibration import calibrate
+from fedcore.privacy.epsilon_callback import EpsilonCallback
 from fedcore.privacy.ledger import Ledger
 
-__all__ = ["Audit", "Ledger", "audit", "calibrate"]
+__all__ = ["Audit", "EpsilonCallback", "Ledger", "audit", "calibrate"]

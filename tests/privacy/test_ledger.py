@@ -374,7 +374,7 @@ def test_the_sampler_is_asked_from_the_first_round_on():
         found.record(after(state, 2), POISSON(7))
 
 
-@pytest.mark.parametrize("name", ["ledger", "calibration", "audit"])
+@pytest.mark.parametrize("name", ["ledger", "calibration", "audit", "epsilon_callback"])
 def test_the_examples_of_the_docs_run(name):
     module = importlib.import_module(f"fedcore.privacy.{name}")
     names = doctest.DocTestParser().get_doctest(fc.privacy.__doc__, {}, "fedcore.privacy", None, 0)
