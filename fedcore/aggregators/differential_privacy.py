@@ -89,7 +89,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         clip: the greatest L2 norm of a client's value, over all leaves; with an adaptive clip, the first one.
         noise: how the noise of rounds is correlated. Default: not at all.
         adaptive: how the clip moves. Default: it does not.
-        sum_factory: `SumFactory` or a `SecureSumFactory` with a fixed bound. Default: `SumFactory`.
+        sum_factory: `SumFactory` or a `SecureSumFactory` with fixed bounds around 0. Default: `SumFactory`.
         secure_noise: noise by ChaCha20 from a key of the operating system in place of the call's seed. Such a call
             cannot be reproduced. See docs/privacy.md.
     Raises:
@@ -125,11 +125,11 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         self.adaptive = adaptive
         self.secure_noise = secure_noise
         self._sum = sum_factory or SumFactory()
-        exact = isinstance(self._sum, SecureSumFactory) and not self._sum.is_adaptive
-        if not exact and type(self._sum) is not SumFactory:
+        bounded = isinstance(self._sum, SecureSumFactory) and self._sum.shrinks
+        if not bounded and type(self._sum) is not SumFactory:
             raise InvalidValue(
-                "sum_factory is a SumFactory or a SecureSumFactory with a fixed bound: of any other sum, such as "
-                f"{brief(sum_factory)}, it is not known how far one client moves it"
+                "sum_factory is a SumFactory or a SecureSumFactory with fixed bounds on both sides of 0: of any other "
+                f"sum, such as {brief(sum_factory)}, it is not known how far one client moves it"
             )
 
     @classmethod

@@ -69,7 +69,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             makes the sum a little less private than that; the ledger knows by how much.
         clients_per_round: how many clients are expected in a round.
         clip: the greatest L2 norm of a client's value, over all leaves.
-        bits: of an integer that is sent, from 2 to 31: fewer bits make coarser steps.
+        bits: of an integer that is sent, from 2 to 24: fewer bits make coarser steps.
     Raises:
         FedcoreError: a number is outside its range, or the bits are too few for so many clients.
         TypeMismatch: V is not inexact and real, or has a shape that is not known.
@@ -90,8 +90,8 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
         self.clients_per_round = whole_number("clients_per_round", clients_per_round, at_least=1)
         self.clip = float(real_number("clip", clip, above=0))
         self.bits = whole_number("bits", bits, at_least=2)
-        if self.bits > 31:
-            raise InvalidValue(f"bits is at most 31, not {self.bits}")
+        if self.bits > 24:
+            raise InvalidValue(f"bits is at most 24, which a float32 has, not {self.bits}")
         if 4**self.bits <= 2 * _SPREAD**2 * self.clients_per_round:
             raise InvalidValue(f"{self.bits} bits are too few for the rounding errors of {clients_per_round} clients")
 

@@ -65,9 +65,9 @@ class SecureSumFactory(UnweightedAggregationFactory):
         self._upper, self._lower, self._adaptive = upper, lower, adaptive
 
     @property
-    def is_adaptive(self) -> bool:
-        """Whether the upper bound is an estimate."""
-        return self._adaptive
+    def shrinks(self) -> bool:
+        """Whether no element's magnitude grows: the bounds are fixed, and 0 is between them."""
+        return not self._adaptive and self._upper >= 0 and (self._lower is None or self._lower <= 0)
 
     def create(self, value_type: Type) -> AggregationProcess:
         require("numeric", value_type, "SecureSumFactory")

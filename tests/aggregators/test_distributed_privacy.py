@@ -188,7 +188,7 @@ def test_sampling_amplifies_nothing_and_the_tighter_accountant_is_refused(noisy)
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda f: f(1.0, 10, 1.0, bits=32), "bits is at most 31"),
+        (lambda f: f(1.0, 10, 1.0, bits=25), "bits is at most 24"),
         (lambda f: f(1.0, 1000, 1.0, bits=7), "7 bits are too few for the rounding errors of 1000 clients"),
         (lambda f: f(-1.0, 10, 1.0), "noise_multiplier is a finite number, 0 or more"),
         (lambda f: f(1.0, 10, 0.0), "clip is a finite number above 0"),

@@ -342,7 +342,11 @@ REFUSED = {
             1.0,
             sum_factory=agg.SecureSumFactory(agg.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 0.1)),
         ),
-        "SecureSumFactory with a fixed bound",
+        "SecureSumFactory with fixed bounds on both sides of 0",
+    ),
+    "a secure sum that lifts every value": (
+        lambda: DP.gaussian_fixed(1.0, 2, 1.0, sum_factory=agg.SecureSumFactory(1.0, 0.5)),
+        "SecureSumFactory with fixed bounds on both sides of 0",
     ),
     "negative noise": (lambda: DP.gaussian_fixed(-1.0, 2, 1.0), "noise_multiplier is a finite number, 0 or more"),
     "no clip": (lambda: DP.gaussian_fixed(1.0, 2, 0.0), "clip is a finite number above 0"),
@@ -361,6 +365,10 @@ REFUSED = {
     "whole numbers": (lambda: DP.gaussian_fixed(1.0, 2, 1.0).create(fc.to_type("int32")), "inexact values"),
     "unknown shapes": (lambda: DP.gaussian_fixed(1.0, 2, 1.0).create(fc.to_type(("float32", [None]))), "known shapes"),
 }
+
+
+def test_the_reference_runtime_draws_the_same_noise():
+    fc.testing.check_aggregator(MECHANISMS["efficient tree"][0](), ("float32", [3]))
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from fedcore.aggregators.private_noise.normal import Draw
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)  # of arrays
 class BandedNoiseState:
     """The last noises of a banded mechanism.
 

@@ -6,7 +6,6 @@ distribution; they sample it by rejection.
 
 import math
 
-import numpy as np
 import tensorflow as tf
 
 _BITS = 52
@@ -14,12 +13,16 @@ _REACH = 9.0
 """Standard deviations of the table; beyond them the probability is below 2**-52, less than a draw can tell."""
 
 
-def distribution(stddev: float) -> tuple[np.ndarray, int]:
-    """P(X <= k) for k = -m, …, m - 1, float64, and m. P(X = k) is proportional to exp(-k² / (2 stddev²))."""
+def distribution(stddev: float) -> tuple[tf.Tensor, int]:
+    """P(X <= k) for k = -m, …, m - 1, float64, and m. P(X = k) is proportional to exp(-k² / (2 stddev²)).
+
+    The table is computed in the graph, which would hold megabytes of it.
+    """
     reach = math.ceil(_REACH * stddev) + 1
-    k = np.arange(-reach, reach + 1)
-    weights = np.exp(-(k**2) / (2 * stddev**2)) if stddev else (k == 0).astype(float)
-    return np.cumsum(weights / weights.sum())[:-1], reach
+    k = tf.cast(tf.range(-reach, reach + 1), tf.float64)
+    weights = tf.exp(-tf.square(k) / (2 * stddev**2)) if stddev else tf.cast(k == 0, tf.float64)
+    sums = tf.cumsum(weights)
+    return sums[:-1] / sums[-1], reach
 
 
 def discrete_gaussian(size: int, stddev: float) -> tf.Tensor:
@@ -27,4 +30,4 @@ def discrete_gaussian(size: int, stddev: float) -> tf.Tensor:
     table, reach = distribution(stddev)
     bits = tf.random.uniform([size], maxval=1 << _BITS, dtype=tf.int64)
     uniform = (tf.cast(bits, tf.float64) + 0.5) * 2.0**-_BITS
-    return tf.searchsorted(tf.constant(table), uniform, side="left", out_type=tf.int64) - reach
+    return tf.searchsorted(table, uniform, side="left", out_type=tf.int64) - reach

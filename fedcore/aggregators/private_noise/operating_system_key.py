@@ -5,6 +5,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+import tensorflow as tf
 
 from fedcore.aggregators.private_noise.normal import Draw, normal_from_key
 
@@ -34,15 +35,11 @@ class OperatingSystemKey:
 
 def used_up_key() -> OperatingSystemKey:
     """The key that a computation returns."""
-    import tensorflow as tf
-
     return OperatingSystemKey(tf.zeros([8], tf.uint32))
 
 
 def normal_from_operating_system(key: OperatingSystemKey) -> Draw:
     """Draws by the key, after a check that it is not one that a computation returned."""
-    import tensorflow as tf
-
     words = key.words
     check = tf.debugging.Assert(
         tf.reduce_any(tf.not_equal(tf.cast(words, tf.int64), 0)),

@@ -12,7 +12,7 @@ import tensorflow as tf
 from fedcore.aggregators.private_noise.normal import Draw
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)  # of arrays
 class TreeNoiseState:
     """A tree that grows: a binary counter of its leaves.
 
