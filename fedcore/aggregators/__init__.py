@@ -1,9 +1,11 @@
 """Aggregators: factories that build a process from client values of a type to a server value."""
 
+from fedcore.aggregators import encoders
 from fedcore.aggregators.bounding import clipping_factory, zeroing_factory
 from fedcore.aggregators.concat import concat_factory
 from fedcore.aggregators.differential_privacy import DifferentiallyPrivateFactory
 from fedcore.aggregators.distributed_privacy import DistributedDiscreteGaussianFactory
+from fedcore.aggregators.encoded_sum import EncodedSumFactory
 from fedcore.aggregators.factory import UnweightedAggregationFactory, WeightedAggregationFactory, aggregation_process
 from fedcore.aggregators.mean import MeanFactory, UnweightedMeanFactory
 from fedcore.aggregators.measurements import add_measurements
@@ -17,6 +19,7 @@ from fedcore.aggregators.weighting import as_weighted_aggregator
 __all__ = [
     "DifferentiallyPrivateFactory",
     "DistributedDiscreteGaussianFactory",
+    "EncodedSumFactory",
     "MeanFactory",
     "PrivateQuantileEstimationProcess",
     "SecureSumFactory",
@@ -31,6 +34,7 @@ __all__ = [
     "clipping_factory",
     "concat_factory",
     "coordinate_median_factory",
+    "encoders",
     "trimmed_mean_factory",
     "zeroing_factory",
 ]

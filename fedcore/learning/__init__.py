@@ -19,7 +19,8 @@ The examples of this package use these names:
 
 import importlib
 
-from fedcore.learning import algorithms, metrics, models, optimizers, programs
+from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs
+from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
 from fedcore.learning.dp_aggregator import dp_aggregator
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
@@ -39,8 +40,10 @@ __all__ = [
     "Model",
     "ModelWeights",
     "algorithms",
+    "compression_aggregator",
     "ddp_secure_aggregator",
     "dp_aggregator",
+    "framework",
     "from_keras_model",
     "metrics",
     "models",

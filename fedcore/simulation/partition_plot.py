@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 
 if TYPE_CHECKING:
     from fedcore.simulation.partition import Parts
@@ -29,6 +29,7 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
         The axes; `plot(...).figure.savefig("parts.png")` writes the picture.
     Raises:
         FedcoreError: matplotlib is not installed, or there are no clients.
+        TypeMismatch: `parts` holds no indices; the labels come first.
     Example:
         >>> labels = np.repeat(np.arange(10), 60)
         >>> axes = plot(labels, dirichlet(labels, 20, alpha=0.3))
@@ -40,8 +41,13 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
         raise FedcoreError(
             "partition.plot needs matplotlib, which is not installed; fix: pip install 'fedcore[data]'"
         ) from missing
-    if not parts:
+    if not len(parts):
         raise InvalidValue("partition.plot: there are no clients")
+    if np.ndim(parts[0]) != 1:
+        raise TypeMismatch(
+            f"partition.plot(labels, parts): parts holds for each client the indices of its examples, and begins with "
+            f"{brief(parts[0])}"
+        )
 
     names, number_of = np.unique(np.asarray(labels), return_inverse=True)
     by_client = [np.bincount(number_of[part], minlength=len(names)) for part in parts]

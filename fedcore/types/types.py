@@ -102,7 +102,7 @@ class TensorType(Type):
 
     @property
     def size_bits(self) -> int | None:
-        """Size of a value in a message; None for strings and for unknown sizes."""
+        """Size of a value in a message; None for strings, codes and unknown sizes."""
         if not is_static(self.shape) or self.dtype.bits is None:
             return None
         return self.dtype.bits * math.prod(self.shape)

@@ -35,14 +35,14 @@ def outputs_of(name, kernel, tmp_path):
     shown = []
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
-            shown += [output.get("text", ""), *output.get("data", {}).values()]
+            shown += [output.get("text", ""), *(f"{kind} {value}" for kind, value in output.get("data", {}).items())]
     return "\n".join(map(str, shown))
 
 
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
-        ("quick_start", ["round 5, seed", "trainable[0]", "accuracy"]),
+        ("quick_start", ["round 10, seed", "trainable[0]", "val_accuracy", "image/png"]),
         ("your_own_algorithm", ["@CLIENTS", "[ 1.9", "float32[3]"]),
         ("looking_inside", ["fold", "merge", "strategy=", "to the server", "lowered"]),
     ],

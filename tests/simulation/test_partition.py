@@ -132,6 +132,8 @@ def test_the_plot_goes_on_the_axes_that_are_given():
 def test_the_plot_says_what_is_missing(monkeypatch):
     with pytest.raises(ValueError, match="there are no clients"):
         partition.plot([0], [])
+    with pytest.raises(TypeError, match=r"parts holds for each client the indices of its examples, and begins with 1"):
+        partition.plot([np.array([0]), np.array([1])], [1, 1])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"pip install 'fedcore\[data\]'"):
         partition.plot([0], [np.array([0])])
