@@ -41,6 +41,7 @@ _MODULES = (
     "export",
     "ir",
     "learning",
+    "privacy",
     "program",
     "runtime",
     "simulation",

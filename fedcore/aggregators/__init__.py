@@ -3,6 +3,8 @@
 from fedcore.aggregators import encoders
 from fedcore.aggregators.bounding import clipping_factory, zeroing_factory
 from fedcore.aggregators.concat import concat_factory
+from fedcore.aggregators.differential_privacy import DifferentiallyPrivateFactory
+from fedcore.aggregators.distributed_privacy import DistributedDiscreteGaussianFactory
 from fedcore.aggregators.encoded_sum import EncodedSumFactory
 from fedcore.aggregators.factory import UnweightedAggregationFactory, WeightedAggregationFactory, aggregation_process
 from fedcore.aggregators.mean import MeanFactory, UnweightedMeanFactory
@@ -15,6 +17,8 @@ from fedcore.aggregators.sum import SumFactory
 from fedcore.aggregators.weighting import as_weighted_aggregator
 
 __all__ = [
+    "DifferentiallyPrivateFactory",
+    "DistributedDiscreteGaussianFactory",
     "EncodedSumFactory",
     "MeanFactory",
     "PrivateQuantileEstimationProcess",

@@ -15,7 +15,7 @@ from fedcore.templates import MeasuredProcessOutput
 from fedcore.types import SERVER, TensorType
 
 
-def _norm(value, order: float):
+def norm_of(value, order: float = 2.0):
     """The norm of all leaves as one vector, in float32; infinite where an element is not finite."""
     vector = tf.concat([[0.0], *(tf.reshape(tf.cast(x, tf.float32), [-1]) for x in tf.nest.flatten(value))], 0)
     size = {
@@ -44,7 +44,7 @@ def _bounded(
 
         @tf_computation(value_type, TensorType("float32"))
         def bound(value, limit):
-            size = _norm(value, order)
+            size = norm_of(value, order)
             changed, hit = change(value, size, limit)
             return changed, tf.cast(hit, tf.int32), size
 

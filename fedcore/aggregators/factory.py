@@ -25,6 +25,9 @@ class UnweightedAggregationFactory(abc.ABC):
         np.float32(3.0)
     """
 
+    why_no_weights = ""
+    """Why its values shall not be multiplied by weights or divided by a count; empty where they may be."""
+
     @abc.abstractmethod
     def create(self, value_type: Type) -> AggregationProcess:
         """The process for client values of `value_type`."""
@@ -73,6 +76,16 @@ def require_scalar_weight(type_: Type, who: str) -> None:
     """
     if not isinstance(type_, TensorType) or type_.shape != () or not type_.dtype.is_numeric:
         raise TypeMismatch(f"{who}: a weight is a number, such as float32, not {type_}")
+
+
+def refuse_weights(factory: object, who: str) -> None:
+    """Refuses a factory that must count all clients alike.
+
+    Raises:
+        TypeMismatch: it is one.
+    """
+    if isinstance(factory, UnweightedAggregationFactory) and factory.why_no_weights:
+        raise TypeMismatch(f"{who} takes no {type(factory).__name__}: {factory.why_no_weights}")
 
 
 def aggregation_process(

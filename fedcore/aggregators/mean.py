@@ -4,6 +4,7 @@ from fedcore.aggregators.factory import (
     UnweightedAggregationFactory,
     WeightedAggregationFactory,
     aggregation_process,
+    refuse_weights,
     require,
     require_scalar_weight,
 )
@@ -35,7 +36,7 @@ class MeanFactory(WeightedAggregationFactory):
         weight_sum_factory: adds the weights. Default: `SumFactory`.
         no_nan_division: weights that add to zero (and no clients) give zeros. Default: they give NaN.
     Raises:
-        TypeMismatch: V is not inexact, W is no numeric scalar, or a sum changes its type.
+        TypeMismatch: V is not inexact, W is no numeric scalar, a sum changes its type, or it is a private one.
     Example:
         >>> factory = fc.aggregators.MeanFactory(no_nan_division=True)
         >>> process = factory.create(fc.to_type('float32'), fc.to_type('float32'))
@@ -49,6 +50,7 @@ class MeanFactory(WeightedAggregationFactory):
         weight_sum_factory: UnweightedAggregationFactory | None = None,
         no_nan_division: bool = False,
     ):
+        refuse_weights(value_sum_factory, "the weighted sum of MeanFactory")
         self._value_sum = value_sum_factory or SumFactory()
         self._weight_sum = weight_sum_factory or SumFactory()
         self._no_nan_division = no_nan_division
@@ -89,7 +91,7 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
         value_sum_factory: adds the values. Default: `SumFactory`.
         count_sum_factory: adds a float32 of 1 for each client. Default: `SumFactory`.
     Raises:
-        TypeMismatch: V is not inexact.
+        TypeMismatch: V is not inexact, or the sum is a private one.
     Example:
         >>> factory = fc.aggregators.UnweightedMeanFactory()
         >>> process = factory.create(fc.to_type('float32'))
@@ -102,6 +104,7 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
         value_sum_factory: UnweightedAggregationFactory | None = None,
         count_sum_factory: UnweightedAggregationFactory | None = None,
     ):
+        refuse_weights(value_sum_factory, "the sum of UnweightedMeanFactory, which a count divides,")
         self._value_sum = value_sum_factory or SumFactory()
         self._count_sum = count_sum_factory or SumFactory()
 

@@ -64,6 +64,11 @@ class SecureSumFactory(UnweightedAggregationFactory):
             raise FedcoreError("lower_bound_threshold goes with a fixed upper bound; an estimated one is symmetric")
         self._upper, self._lower, self._adaptive = upper, lower, adaptive
 
+    @property
+    def shrinks(self) -> bool:
+        """Whether no element's magnitude grows: the bounds are fixed, and 0 is between them."""
+        return not self._adaptive and self._upper >= 0 and (self._lower is None or self._lower <= 0)
+
     def create(self, value_type: Type) -> AggregationProcess:
         require("numeric", value_type, "SecureSumFactory")
         if any(t.dtype.name.startswith("complex") for t in tensor_leaves(value_type)):

@@ -21,6 +21,8 @@ import importlib
 
 from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs
 from fedcore.learning.compression import compression_aggregator
+from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
+from fedcore.learning.dp_aggregator import dp_aggregator
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
@@ -39,6 +41,8 @@ __all__ = [
     "ModelWeights",
     "algorithms",
     "compression_aggregator",
+    "ddp_secure_aggregator",
+    "dp_aggregator",
     "framework",
     "from_keras_model",
     "metrics",

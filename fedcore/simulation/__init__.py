@@ -2,8 +2,14 @@
 
 import importlib
 
-from fedcore.simulation import datasets, partition
-from fedcore.simulation.sampling import build_uniform_sampling_fn
+from fedcore.simulation import datasets, participation, partition
+from fedcore.simulation.sampling import (
+    Sampler,
+    build_min_separation_sampling_fn,
+    build_poisson_sampling_fn,
+    build_random_permutation_sampling_fn,
+    build_uniform_sampling_fn,
+)
 
 # What needs TensorFlow is loaded when it is first used: name -> module.
 _LATER = {
@@ -33,7 +39,20 @@ _LATER = {
 # TFF has it here; it needs models, which are above this layer.
 _ABOVE = {"baselines": "fedcore.learning.baselines"}
 
-__all__ = sorted(["build_uniform_sampling_fn", "datasets", "partition", *_LATER, *_ABOVE])
+__all__ = sorted(
+    [
+        "Sampler",
+        "build_min_separation_sampling_fn",
+        "build_poisson_sampling_fn",
+        "build_random_permutation_sampling_fn",
+        "build_uniform_sampling_fn",
+        "datasets",
+        "participation",
+        "partition",
+        *_LATER,
+        *_ABOVE,
+    ]
+)
 
 
 def __getattr__(name):

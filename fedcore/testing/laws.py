@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import attrs
 import ml_dtypes
 import numpy as np
 
@@ -24,7 +25,9 @@ def difference(have, want, tolerance: float = 64, path: str = "the result") -> s
 
     Integers must be equal. Floats may differ by `tolerance` roundings. NaN agrees with NaN.
     """
-    if isinstance(want, Mapping):
+    if attrs.has(type(want)) and type(have) is type(want):
+        pairs = [(f"{path}.{a.name}", getattr(have, a.name), getattr(want, a.name)) for a in attrs.fields(type(want))]
+    elif isinstance(want, Mapping):
         if not isinstance(have, Mapping) or list(have) != list(want):
             return f"{path} is {have!r}, not {want!r}"
         pairs = [(f"{path}.{k}", have[k], want[k]) for k in want]

@@ -48,6 +48,17 @@ def test_text_generation_learns_to_write_words():
 
 
 @pytest.mark.slow
+def test_private_learning_spends_the_epsilon_that_was_asked_for(tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    curves = load("private_learning").main(tmp_path / "curves.png", rounds=6)
+    assert list(curves) == ["DP-FedAvg", "DP-FTRL, tree", "DP-FTRL, bands"]
+    assert all(7.9 < points[-1][0] <= 8 for points in curves.values())
+    assert max(points[-1][1] for points in curves.values()) > 0.6
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
 def test_image_classification_learns():
     pytest.importorskip("sklearn")
     assert load("image_classification").main() > 0.85

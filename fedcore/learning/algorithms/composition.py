@@ -12,6 +12,7 @@ from fedcore.aggregators import (
     WeightedAggregationFactory,
     as_weighted_aggregator,
 )
+from fedcore.aggregators.factory import refuse_weights
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import (
@@ -69,6 +70,7 @@ def weighted(factory: WeightedAggregationFactory | None) -> WeightedAggregationF
     """
     if factory is None:
         return MeanFactory()
+    refuse_weights(factory, "a weighted algorithm")
     if not isinstance(factory, WeightedAggregationFactory):
         raise TypeMismatch(
             f"model_aggregator takes no weights ({type(factory).__name__}); "

@@ -8,18 +8,29 @@ from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.program import FederatedDataSource
 from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
-from fedcore.simulation import build_uniform_sampling_fn
+from fedcore.simulation import Sampler, build_uniform_sampling_fn
 
 
 class ClientDataCohorts:
-    """Clients of a `ClientData`, sampled uniformly by the seed and the round. A data set is made when it is read.
+    """Clients of a `ClientData`, sampled by the seed and the round. A data set is made when it is read.
 
     Args:
-        size: clients of a round; None for all clients, in the order of their ids.
+        size: clients of a round; None for all clients, in the order of their ids, or as many as the sampler draws.
+        sampler: draws the clients, in every attempt the same. Default: they are drawn uniformly.
         on_client: called with the number of clients that the round has read so far, and of all its clients.
     """
 
-    def __init__(self, data: Any, size: int | None, seed: int, on_client: Callable[[int, int], object]):
+    def __init__(
+        self,
+        data: Any,
+        size: int | None,
+        seed: int,
+        on_client: Callable[[int, int], object],
+        sampler: Sampler | None = None,
+    ):
+        self.client_ids: list = []
+        """Those of the newest round."""
+        self._sampler = sampler
         self._data = data
         self._ids = data.client_ids
         self._size = size
@@ -31,9 +42,13 @@ class ClientDataCohorts:
     def draw(self, rounds_before: int, attempt: int) -> Cohort:
         """The clients of the round after `rounds_before` rounds; another attempt draws other clients."""
         chosen = self._ids
-        if self._size is not None:
+        if self._sampler is not None:
+            chosen = self._sampler(rounds_before, self._size)
+        elif self._size is not None:
             seed = self._seed if not attempt else fold_in(self._seed, attempt)
             chosen = build_uniform_sampling_fn(self._ids, seed=seed)(rounds_before, self._size)
+
+        self.client_ids = list(chosen)
 
         def client(index: int):
             self._on_client(index + 1, len(chosen))
@@ -68,17 +83,31 @@ class DataSourceCohorts:
 Cohorts = ClientDataCohorts | DataSourceCohorts
 
 
-def cohorts_of(name: str, data: Any, size: int | None, seed: int, on_client: Callable[[int, int], object]) -> Cohorts:
+def cohorts_of(
+    name: str,
+    data: Any,
+    size: int | None,
+    seed: int,
+    on_client: Callable[[int, int], object],
+    sampler: Sampler | None = None,
+) -> Cohorts:
     """The cohorts of client data or of a data source.
 
     Args:
         name: of the argument, for messages.
+        sampler: of client data.
     Raises:
-        TypeMismatch: `data` is neither.
+        TypeMismatch: `data` is neither, or there is a sampler for a data source, which selects by itself.
         InvalidValue: there are fewer clients than a round has.
     """
+    if sampler is not None and not isinstance(sampler, Sampler):
+        raise TypeMismatch(
+            f"sampler is one of fc.simulation, such as build_poisson_sampling_fn(…), not {brief(sampler)}"
+        )
     if isinstance(data, FederatedDataSource):
+        if sampler is not None:
+            raise TypeMismatch(f"{name} is a FederatedDataSource, which selects by itself: leave out sampler")
         return DataSourceCohorts(data, size)
     if not hasattr(data, "client_ids") or not hasattr(data, "create_tf_dataset_for_client"):
         raise TypeMismatch(f"{name} is a fc.simulation.datasets.ClientData or a FederatedDataSource, not {brief(data)}")
-    return ClientDataCohorts(data, size, seed, on_client)
+    return ClientDataCohorts(data, size, seed, on_client, sampler)

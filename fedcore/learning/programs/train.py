@@ -25,6 +25,7 @@ from fedcore.program import (
 from fedcore.program.run_directory import CHECKPOINTS, METRICS, SUMMARIES, used_alone
 from fedcore.scalars import seed_number
 from fedcore.seeds import fold_in
+from fedcore.simulation import Sampler
 
 if TYPE_CHECKING:
     from fedcore.simulation.datasets import ClientData
@@ -36,6 +37,7 @@ def train(
     rounds: int,
     *,
     clients_per_round: int | None = 10,
+    sampler: Sampler | None = None,
     seed: int | None = None,
     directory: str | os.PathLike | None = None,
     initial_state: LearningAlgorithmState | None = None,
@@ -65,6 +67,8 @@ def train(
         process, data: what is trained, and the clients that it is trained with.
         rounds: the number of the last round, from 1: so many rounds in all, over all calls with this directory.
         clients_per_round: None for all clients in every round.
+        sampler: draws the clients of each round from their identifiers, as many as it is built for or, if it takes a
+            size, `clients_per_round`; a round that is run again has the same clients. Default: uniformly, see `seed`.
         seed: decides the first weights, the clients of each round, and what they draw: the state is
             `process.initialize.invoke(seed=seed)`, and the round after r rounds has the clients
             `build_uniform_sampling_fn(data.client_ids, seed=seed)(r, clients_per_round)`. Default: the seed of the
@@ -112,6 +116,7 @@ def train(
         retries=retries,
         should_retry_round=should_retry_round,
     )
+    size = clients_per_round if sampler is None or getattr(sampler, "takes_size", True) else None
     with contextlib.ExitStack() as stack:
         manager, released = program_state_manager, list(release_managers)
         if directory is not None:
@@ -123,7 +128,7 @@ def train(
         number = _seed(seed, manager)
         training = Training(
             process,
-            cohorts_of("data", data, clients_per_round, number, bar.on_client),
+            cohorts_of("data", data, size, number, bar.on_client, sampler),
             number,
             settings,
             evaluate=_evaluator(evaluation, evaluation_data, evaluation_clients, number),

@@ -90,6 +90,11 @@ class Training:
         self._surroundings: dict[str, str] = {}
 
     @property
+    def client_ids(self) -> list:
+        """The identifiers of the clients that the newest round drew; of a data source, which has none, []."""
+        return getattr(self._cohorts, "client_ids", [])
+
+    @property
     def evaluates(self) -> bool:
         """Whether some rounds are evaluated."""
         return self._evaluate is not None

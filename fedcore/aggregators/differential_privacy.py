@@ -1,0 +1,345 @@
+"""Sums of clipped client values with Gaussian noise: differential privacy of clients."""
+
+import math
+from typing import Any
+
+import attrs
+import tensorflow as tf
+
+from fedcore.aggregators.bounding import norm_of
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
+from fedcore.aggregators.private_noise import (
+    BandedNoise,
+    IndependentNoise,
+    NoiseMechanism,
+    TreeNoise,
+)
+from fedcore.aggregators.private_noise.banded import optimal_coefficients
+from fedcore.aggregators.private_noise.normal import normal_from_seed
+from fedcore.aggregators.private_noise.operating_system_key import normal_from_operating_system, used_up_key
+from fedcore.aggregators.secure_sum import SecureSumFactory
+from fedcore.aggregators.sum import SumFactory
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
+from fedcore.scalars import real_number, whole_number
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import SERVER, TensorType, Type, is_static, tensor_leaves
+
+_COUNT_STREAM = 1 << 20  # beyond the streams of any mechanism
+
+
+@attrs.frozen
+class PrivateState:
+    """The state of a private aggregation: what its noise is drawn by, and what `fc.privacy.Ledger` reads.
+
+    Args:
+        clip: float32, the greatest norm of a client's value.
+        noise_multiplier: float32, the standard deviation of the noise that is added to the sum, over the clip.
+        count_stddev: float32, of the noise that is added to the count of clients below the clip; <> if it is fixed.
+        clients_per_round: float32, the divisor of the sum.
+        round: int64, rounds so far.
+        noise: the state of the mechanism.
+        key: an `OperatingSystemKey`; <> where noise comes from the call's seed.
+    """
+
+    clip: Any
+    noise_multiplier: Any
+    count_stddev: Any
+    clients_per_round: Any
+    round: Any
+    noise: Any
+    key: Any
+
+
+@attrs.frozen
+class AdaptiveClip:
+    """A clip that follows a quantile of the norms.
+
+    Args:
+        quantile: the fraction of clients whose norm shall be at most the clip.
+        learning_rate: a round moves the logarithm of the clip by at most about this.
+        count_stddev: standard deviation of the noise of the count of clients whose norm is at most the clip.
+    """
+
+    quantile: float
+    learning_rate: float
+    count_stddev: float
+
+
+class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
+    """The mean of clipped values with noise: (sum of the clipped values + noise) / clients_per_round.
+
+    Types, for inexact real V of known shapes:
+        next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=M@SERVER>)
+        S is <private=PrivateState,sum=…>; M is <clip=float32,noise_stddev=float32>, of the sum, and with an adaptive
+        clip also <unclipped_fraction=float32>, which has noise too.
+
+    Each client counts the same: the noise is made for what one client can change. The divisor is fixed, since the
+    number of clients that came would tell whether one of them did. A value that is not finite counts as zeros. No
+    clients give noise. Noise is float32: see docs/privacy.md for what that means.
+
+    Make one by `gaussian_fixed`, `gaussian_adaptive`, `tree_aggregation` or `banded_matrix_factorization`, whose
+    arguments stand here:
+
+    Args:
+        noise_multiplier: the standard deviation of the noise, over `clip`. With an adaptive clip, that of the
+            Gaussian mechanism which sum and count together are as private as.
+        clients_per_round: how many clients are expected in a round.
+        clip: the greatest L2 norm of a client's value, over all leaves; with an adaptive clip, the first one.
+        noise: how the noise of rounds is correlated. Default: not at all.
+        adaptive: how the clip moves. Default: it does not.
+        sum_factory: `SumFactory` or a `SecureSumFactory` with fixed bounds around 0. Default: `SumFactory`.
+        secure_noise: noise by ChaCha20 from a key of the operating system in place of the call's seed. Such a call
+            cannot be reproduced. See docs/privacy.md.
+    Raises:
+        FedcoreError: a number is outside its range, or the sum is another one, whose sensitivity is not known.
+        TypeMismatch: V is not inexact and real, or has a shape that is not known.
+    Source: McMahan et al. 2018, "Learning differentially private recurrent language models", arXiv:1710.06963.
+    Example:
+        >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(0.0, clients_per_round=2, clip=1.0)
+        >>> process = factory.create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [0.5, 7.0]).result
+        np.float32(0.75)
+    """
+
+    why_no_weights = (
+        "noise is made for what one client can change, so every client counts the same and the divisor is fixed"
+    )
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        clients_per_round: float,
+        clip: float,
+        *,
+        noise: NoiseMechanism | None = None,
+        adaptive: AdaptiveClip | None = None,
+        sum_factory: UnweightedAggregationFactory | None = None,
+        secure_noise: bool = False,
+    ):
+        self.noise_multiplier = float(real_number("noise_multiplier", noise_multiplier, at_least=0))
+        self.clients_per_round = float(real_number("clients_per_round", clients_per_round, above=0))
+        self.clip = float(real_number("clip", clip, above=0))
+        self.noise = noise or IndependentNoise()
+        self.adaptive = adaptive
+        self.secure_noise = secure_noise
+        self._sum = sum_factory or SumFactory()
+        bounded = isinstance(self._sum, SecureSumFactory) and self._sum.shrinks
+        if not bounded and type(self._sum) is not SumFactory:
+            raise InvalidValue(
+                "sum_factory is a SumFactory or a SecureSumFactory with fixed bounds on both sides of 0: of any other "
+                f"sum, such as {brief(sum_factory)}, it is not known how far one client moves it"
+            )
+
+    @classmethod
+    def gaussian_fixed(
+        cls, noise_multiplier: float, clients_per_round: float, clip: float, **options: Any
+    ) -> "DifferentiallyPrivateFactory":
+        """Independent noise and a fixed clip: DP-FedAvg, DP-FedSGD.
+
+        Args:
+            options: `sum_factory` and `secure_noise`, as for the class.
+        Source: McMahan et al. 2018, arXiv:1710.06963, Algorithm 1, with the estimator of a fixed divisor.
+        Example:
+            >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1.0, clients_per_round=9, clip=0.5)
+        """
+        return cls(noise_multiplier, clients_per_round, clip, **options)
+
+    @classmethod
+    def gaussian_adaptive(
+        cls,
+        noise_multiplier: float,
+        clients_per_round: float,
+        initial_clip: float = 0.1,
+        target_unclipped_quantile: float = 0.5,
+        learning_rate: float = 0.2,
+        count_stddev: float | None = None,
+        **options: Any,
+    ) -> "DifferentiallyPrivateFactory":
+        """Independent noise and a clip that follows a quantile of the clients' norms.
+
+        Args:
+            noise_multiplier: sum and count of a round together are as private as one Gaussian mechanism with this
+                noise multiplier; the sum has a little more noise for it.
+            target_unclipped_quantile: the fraction of clients whose norm shall be at most the clip.
+            learning_rate: the clip moves by the factor exp(-learning_rate · (fraction - target)).
+            count_stddev: of the noise of the count. Default: clients_per_round / 20.
+            options: `sum_factory` and `secure_noise`, as for the class.
+        Raises:
+            FedcoreError: a number is outside its range, or the count's noise is too small for the noise multiplier.
+        Source: Andrew et al. 2021, "Differentially private learning with adaptive clipping", arXiv:1905.03871,
+            Algorithm 1 and Theorem 1.
+        Example:
+            >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(1.0, clients_per_round=20)
+        """
+        z = float(real_number("noise_multiplier", noise_multiplier, at_least=0))
+        expected = float(real_number("clients_per_round", clients_per_round, above=0))
+        quantile = float(real_number("target_unclipped_quantile", target_unclipped_quantile, at_least=0))
+        if quantile > 1:
+            raise InvalidValue(f"target_unclipped_quantile is between 0 and 1, not {quantile}")
+        rate = float(real_number("learning_rate", learning_rate, at_least=0))
+        stddev = expected / 20 if count_stddev is None else float(real_number("count_stddev", count_stddev, at_least=0))
+        if z and 2 * stddev <= z:
+            raise InvalidValue(
+                f"count_stddev is above noise_multiplier / 2 = {z / 2:g}, not {stddev:g}: the count alone would reveal "
+                "more than the noise multiplier allows"
+            )
+        return cls(z, expected, initial_clip, adaptive=AdaptiveClip(quantile, rate, stddev if z else 0.0), **options)
+
+    @classmethod
+    def tree_aggregation(
+        cls,
+        noise_multiplier: float,
+        clients_per_round: float,
+        clip: float,
+        restart_every: int,
+        *,
+        efficient: bool = True,
+        **options: Any,
+    ) -> "DifferentiallyPrivateFactory":
+        """Noise of a binary tree over the rounds, for DP-FTRL; it needs no sampling of the clients.
+
+        The results add up to prefix sums with the noise of a few nodes. Give them to SGD, with momentum if wanted, as
+        the server's optimizer: an adaptive one is private too, but its noise is not reduced by the tree.
+
+        Args:
+            noise_multiplier: the standard deviation of a node's noise, over `clip`.
+            restart_every: rounds of a tree, after which a new one begins; an epoch of the clients is usual.
+            efficient: nodes are estimated from their children too, which takes up to half of the noise's variance.
+            options: `sum_factory` and `secure_noise`, as for the class.
+        Source: Kairouz et al. 2021, arXiv:2103.00039, Algorithm 1 with restarts; Honaker 2015 for `efficient`.
+        Example:
+            >>> factory = fc.aggregators.DifferentiallyPrivateFactory.tree_aggregation(
+            ...     1.0, clients_per_round=20, clip=0.5, restart_every=16)
+        """
+        noise = TreeNoise(whole_number("restart_every", restart_every, at_least=1), bool(efficient))
+        return cls(noise_multiplier, clients_per_round, clip, noise=noise, **options)
+
+    @classmethod
+    def banded_matrix_factorization(
+        cls, noise_multiplier: float, clients_per_round: float, clip: float, rounds: int, bands: int, **options: Any
+    ) -> "DifferentiallyPrivateFactory":
+        """Noise that the next `bands` - 1 rounds partly cancel, for clients that come every `bands` rounds at most.
+
+        Of equal privacy, prefix sums have less noise than those of a tree. Give the results to SGD, as with a tree.
+
+        Args:
+            noise_multiplier: the standard deviation of z in C⁻¹ z, over `clip`; C has columns of norm 1.
+            rounds: for how many rounds the coefficients are optimal; more may be run.
+            bands: coefficients; no more than the rounds between two participations of a client, or the ledger counts
+                how they overlap.
+            options: `sum_factory` and `secure_noise`, as for the class.
+        Source: Choquette-Choo et al. 2023, arXiv:2306.08153; C is Toeplitz, as in McKenna 2024, arXiv:2405.15913.
+        Example:
+            >>> factory = fc.aggregators.DifferentiallyPrivateFactory.banded_matrix_factorization(
+            ...     1.0, clients_per_round=20, clip=0.5, rounds=100, bands=10)
+        """
+        rounds, bands = whole_number("rounds", rounds, at_least=1), whole_number("bands", bands, at_least=1)
+        noise = BandedNoise(optimal_coefficients(rounds, bands))
+        return cls(noise_multiplier, clients_per_round, clip, noise=noise, **options)
+
+    @property
+    def value_noise_multiplier(self) -> float:
+        """The noise of the sum over the clip: more than `noise_multiplier` where a count shares it."""
+        if self.adaptive is None or not self.noise_multiplier:
+            return self.noise_multiplier
+        return (self.noise_multiplier**-2 - (2 * self.adaptive.count_stddev) ** -2) ** -0.5
+
+    def create(self, value_type: Type) -> AggregationProcess:
+        who = "DifferentiallyPrivateFactory"
+        require("inexact", value_type, who)
+        types = tensor_leaves(value_type)
+        if any(t.dtype.name.startswith("complex") or not is_static(t.shape) for t in types):
+            raise TypeMismatch(f"{who} aggregates real values of known shapes, not {value_type}")
+        size = sum(math.prod(n or 0 for n in t.sizes) for t in types)
+        adaptive, values = self.adaptive, self._sum.create(value_type)
+        counting = SumFactory() if isinstance(self._sum, SumFactory) else SecureSumFactory(1)
+        counts = counting.create(TensorType("int32"))
+
+        def number(value):
+            return tf.constant(value, tf.float32)
+
+        @tf_computation
+        def start():
+            return PrivateState(
+                clip=number(self.clip),
+                noise_multiplier=number(self.value_noise_multiplier),
+                count_stddev=() if adaptive is None else number(adaptive.count_stddev),
+                clients_per_round=number(self.clients_per_round),
+                round=tf.constant(0, tf.int64),
+                noise=self.noise.initialize(size),
+                key=used_up_key() if self.secure_noise else (),
+            )
+
+        @tf_computation(value_type, TensorType("float32"))
+        def clipped(value, limit):
+            norm = norm_of(value)
+            scale = tf.where(norm > limit, limit / norm, 1.0)
+
+            def scaled(leaf):
+                return tf.where(tf.math.is_finite(norm), leaf * tf.cast(scale, leaf.dtype), tf.zeros_like(leaf))
+
+            return tf.nest.map_structure(scaled, value), tf.cast(norm <= limit, tf.int32)
+
+        state_type = start.type_signature.result
+
+        def released(state, total, below):
+            draw = normal_from_operating_system(state.key) if self.secure_noise else normal_from_seed
+            unit, noise = self.noise.next(state.noise, size, draw)
+            leaves = tf.nest.flatten(total)
+            stddev = state.noise_multiplier * state.clip
+            parts = tf.split(unit * stddev, [math.prod(x.shape) for x in leaves])
+            mean = [
+                (x + tf.cast(tf.reshape(part, x.shape), x.dtype)) / tf.cast(state.clients_per_round, x.dtype)
+                for x, part in zip(leaves, parts, strict=True)
+            ]
+            clip, measurements = state.clip, {"clip": state.clip, "noise_stddev": stddev}
+            if adaptive is not None:
+                # Centred by half of the clients, so that one client moves the sum of the bits by 1/2.
+                shift = draw(_COUNT_STREAM, 1)[0] * state.count_stddev
+                fraction = (below + shift) / state.clients_per_round + 0.5
+                clip = clip * tf.exp(-adaptive.learning_rate * (fraction - adaptive.quantile))
+                measurements["unclipped_fraction"] = fraction
+            after = attrs.evolve(
+                state,
+                clip=clip,
+                round=state.round + 1,
+                noise=noise,
+                key=used_up_key() if self.secure_noise else (),
+            )
+            return after, tf.nest.pack_sequence_as(total, mean), measurements
+
+        # fc.privacy.Ledger knows the graph by this name.
+        if adaptive is None:
+
+            @tf_computation(state_type, value_type)
+            def release_private_sum(state, total):
+                return released(state, total, None)
+        else:
+            centred = tf_computation(TensorType("int32"))(lambda below: 2 * below - 1)
+
+            @tf_computation(state_type, value_type, TensorType("int32"))
+            def release_private_sum(state, total, doubled):
+                return released(state, total, tf.cast(doubled, tf.float32) / 2)
+
+        @federated_computation
+        def initialize():
+            state = {"private": federated_eval(start, SERVER), "sum": values.initialize()}
+            if adaptive is not None:
+                state["count"] = counts.initialize()
+            return federated_zip(state)
+
+        def body(state, value, _):
+            limit = federated_broadcast(federated_map(lambda private: private.clip, state.private))
+            done = federated_map(clipped, (value, limit))
+            total = values.next(state.sum, done[0])
+            after: dict[str, Any] = {"sum": total.state}
+            given: tuple = (state.private, total.result)
+            if adaptive is not None:
+                count = counts.next(state["count"], federated_map(centred, done[1]))
+                after["count"], given = count.state, (*given, count.result)
+            found = federated_map(release_private_sum, given)
+            return MeasuredProcessOutput(federated_zip({"private": found[0], **after}), found[1], found[2])
+
+        return aggregation_process(initialize, value_type, None, body)

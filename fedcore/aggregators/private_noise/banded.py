@@ -1,0 +1,108 @@
+"""Noise that later noise partly cancels: a banded Toeplitz factorisation of the prefix sums.
+
+Source: Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization", arXiv:2306.08153. There C is any banded
+matrix; here it is Toeplitz, as in McKenna 2024, arXiv:2405.15913, so that it needs no number of rounds to run.
+"""
+
+from typing import Any
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.aggregators.private_noise.normal import Draw
+
+
+@attrs.frozen(eq=False)  # of arrays
+class BandedNoiseState:
+    """The last noises of a banded mechanism.
+
+    Args:
+        past: float32 [bands - 1, size], the newest first.
+        coefficients: float32 [bands], the first column of C.
+    """
+
+    past: Any
+    coefficients: Any
+
+
+@attrs.frozen
+class BandedNoise:
+    """The rows of C⁻¹ z, for independent z: round t's noise y solves c_0 y_t + c_1 y_(t-1) + … = z_t.
+
+    Args:
+        coefficients: c, positive, not increasing, of norm 1: what a client's value in one round adds to z has then
+            the value's norm.
+    """
+
+    coefficients: tuple[float, ...]
+
+    def initialize(self, size: int) -> BandedNoiseState:
+        return BandedNoiseState(
+            tf.zeros([len(self.coefficients) - 1, size]), tf.constant(self.coefficients, tf.float32)
+        )
+
+    def next(self, state: BandedNoiseState, size: int, draw: Draw):
+        """The noise of a round for z of standard deviation 1, float32 [size], and the next state."""
+        c = state.coefficients
+        noise = (draw(0, size) - tf.linalg.matvec(state.past, c[1:], transpose_a=True)) / c[0]
+        past = tf.concat([noise[None], state.past], 0)[: len(self.coefficients) - 1]
+        return noise, BandedNoiseState(past, c)
+
+
+def optimal_coefficients(rounds: int, bands: int) -> tuple[float, ...]:
+    """The coefficients for which the noise of the prefix sums of `rounds` rounds has the least mean square.
+
+    Starts from the square root of the prefix sums (Fichtenberger, Henzinger, Upadhyay 2022, arXiv:2202.11205), cut to
+    `bands` coefficients, and descends by BFGS.
+    """
+    bands = min(bands, rounds)
+    k = np.arange(1, bands)
+    start = np.cumprod((2 * k - 1) / (2 * k))
+    found = _minimised(lambda tail: _error(np.concatenate([[1.0], tail]), rounds), start)
+    c = np.concatenate([[1.0], found])
+    return tuple((c / np.linalg.norm(c)).tolist())
+
+
+def mean_square_error(coefficients, rounds: int) -> float:
+    """The mean square of the noise of the prefix sums, for z of standard deviation 1 and one participation."""
+    return float(np.exp(_error(np.asarray(coefficients, np.float64), rounds)[0]) / rounds)
+
+
+def _error(c: np.ndarray, rounds: int) -> tuple[float, np.ndarray]:
+    """log(|C|² · |A C⁻¹|²) for the prefix sums A, in the norms of columns and of Frobenius; its gradient after c_0."""
+    inverse = np.zeros(rounds)
+    for t in range(rounds):
+        reach = min(t, len(c) - 1)
+        inverse[t] = (float(t == 0) - c[1 : reach + 1] @ inverse[t - reach : t][::-1]) / c[0]
+    prefix = np.cumsum(inverse)
+    left = np.arange(rounds, 0, -1)
+    total, size = left @ prefix**2, c @ c
+    moved = np.convolve(prefix, inverse)[:rounds]  # minus the change of the prefix sums with a coefficient
+    slope = [-2 * (left[i:] * prefix[i:]) @ moved[: rounds - i] for i in range(1, len(c))]
+    return float(np.log(total) + np.log(size)), np.asarray(slope) / total + 2 * c[1:] / size
+
+
+def _minimised(function, x: np.ndarray, steps: int = 200) -> np.ndarray:
+    """BFGS with a halving line search, among coefficients that do not increase from 1 and stay positive."""
+    value, slope = function(x)
+    inverse = np.eye(len(x))
+    for _ in range(steps if len(x) else 0):
+        direction, rate = -inverse @ slope, 1.0
+        while rate > 1e-10:
+            moved = x + rate * direction
+            ordered = np.all(np.diff(np.concatenate([[1.0], moved, [0.0]])) <= 0)
+            after, slope_after = function(moved) if ordered else (np.inf, slope)
+            if after < value + 1e-4 * rate * (slope @ direction):
+                break
+            rate /= 2
+        else:
+            break
+        s, y = moved - x, slope_after - slope
+        x, slope, gained, value = moved, slope_after, value - after, after
+        if gained < 1e-12:
+            break
+        if s @ y > 1e-16:
+            left = np.eye(len(x)) - np.outer(s, y) / (s @ y)
+            inverse = left @ inverse @ left.T + np.outer(s, s) / (s @ y)
+    return x

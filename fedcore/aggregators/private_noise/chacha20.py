@@ -1,0 +1,52 @@
+"""ChaCha20 in TensorFlow: a counter-based generator of cryptographic strength.
+
+Source: RFC 8439, section 2.3.
+"""
+
+import tensorflow as tf
+
+_CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
+
+
+def chacha20(key: tf.Tensor, stream: tf.Tensor, blocks: int) -> tf.Tensor:
+    """The key stream as uint32 [16, blocks]: column i is the block of counter i.
+
+    Args:
+        key: uint32 [8].
+        stream: uint32, the first word of the nonce, whose other words are 0.
+        blocks: fewer than 2**32.
+    """
+    nonce = tf.stack([stream, tf.zeros_like(stream), tf.zeros_like(stream)])
+    words = tf.concat([tf.constant(_CONSTANTS, tf.uint32), key, tf.zeros([1], tf.uint32), nonce], 0)
+    counters = tf.cast(tf.range(blocks, dtype=tf.int64), tf.uint32)
+    start = tf.concat(
+        [tf.repeat(words[:12, None], blocks, 1), counters[None], tf.repeat(words[13:, None], blocks, 1)], 0
+    )
+
+    def double_round(number, a, b, c, d):
+        a, b, c, d = _quarter_rounds(a, b, c, d)
+        a, b, c, d = _quarter_rounds(a, _rolled(b, 1), _rolled(c, 2), _rolled(d, 3))
+        return number + 1, a, _rolled(b, 3), _rolled(c, 2), _rolled(d, 1)
+
+    rows = tf.split(start, 4)
+    _, *rows = tf.while_loop(lambda number, *_: number < 10, double_round, (tf.constant(0), *rows))
+    return tf.concat(rows, 0) + start
+
+
+def _quarter_rounds(a, b, c, d):
+    """Four quarter rounds, one for each column of the state's rows."""
+    for first, second in ((16, 12), (8, 7)):
+        a += b
+        d = _rotated(d ^ a, first)
+        c += d
+        b = _rotated(b ^ c, second)
+    return a, b, c, d
+
+
+def _rotated(x: tf.Tensor, bits: int) -> tf.Tensor:
+    left, right = (tf.constant(n, tf.uint32) for n in (bits, 32 - bits))
+    return tf.bitwise.left_shift(x, left) | tf.bitwise.right_shift(x, right)
+
+
+def _rolled(rows: tf.Tensor, places: int) -> tf.Tensor:
+    return tf.concat([rows[places:], rows[:places]], 0)

@@ -1,0 +1,35 @@
+"""A random rotation that spreads a vector evenly over its coordinates: random signs, then a Hadamard transform."""
+
+import tensorflow as tf
+
+
+def padded_size(size: int) -> int:
+    """The power of two that a vector is padded to."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def rotated(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """float32 [size] -> float32 [padded size], of the same norm."""
+    size = int(vector.shape[0])
+    padded = tf.pad(vector, [[0, padded_size(size) - size]])
+    return _hadamard(padded * _signs(padded_size(size), seed))
+
+
+def rotated_back(vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
+    """The inverse of `rotated`."""
+    return (_hadamard(vector) * _signs(int(vector.shape[0]), seed))[:size]
+
+
+def _signs(size: int, seed: tf.Tensor) -> tf.Tensor:
+    bits = tf.random.stateless_uniform([size], tf.stack([seed, tf.zeros_like(seed)]), 0, 2, tf.int32)
+    return tf.cast(2 * bits - 1, tf.float32)
+
+
+def _hadamard(vector: tf.Tensor) -> tf.Tensor:
+    """The orthonormal Walsh-Hadamard transform, its own inverse."""
+    size, half = int(vector.shape[0]), 1
+    while half < size:
+        pairs = tf.reshape(vector, [-1, 2, half])
+        vector = tf.reshape(tf.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], 1), [size])
+        half *= 2
+    return vector / size**0.5

@@ -1,0 +1,28 @@
+from typing import Any
+
+from fedcore.aggregators import DifferentiallyPrivateFactory
+
+
+def dp_aggregator(noise_multiplier: float, clients_per_round: float, **options: Any) -> DifferentiallyPrivateFactory:
+    """The model aggregator of differentially private federated averaging, with an adaptive clip.
+
+    Types: those of `fc.aggregators.DifferentiallyPrivateFactory`.
+
+    TFF's function of this name also zeroes values by an estimate without noise, which would reveal them; here a change
+    that is not finite counts as zeros.
+
+    Args:
+        noise_multiplier: of each round; `fc.privacy.calibrate` finds it.
+        clients_per_round: how many clients are expected, more than 10 times the noise multiplier.
+        options: of `DifferentiallyPrivateFactory.gaussian_adaptive`.
+    Returns:
+        An aggregator for the unweighted algorithms.
+    Raises:
+        FedcoreError: a number is outside its range.
+    Source: Andrew et al. 2021, "Differentially private learning with adaptive clipping", arXiv:1905.03871, section 3:
+        the median, and the learning rate 0.2.
+    Example:
+        >>> process = fc.learning.algorithms.build_unweighted_fed_avg(
+        ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=fc.learning.dp_aggregator(1.0, 100))
+    """
+    return DifferentiallyPrivateFactory.gaussian_adaptive(noise_multiplier, clients_per_round, **options)

@@ -1,0 +1,253 @@
+"""What the rounds of a training reveal, as events of dp-accounting: from mechanisms and participation.
+
+A client's values in several rounds of correlated noise are one value of a Gaussian mechanism: its sensitivity is the
+norm of the sum of their columns in the mechanism's matrix. So such rounds, and those of clients that come by a
+schedule, are one `GaussianDpEvent` whose noise multiplier is divided by that sensitivity.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.privacy.mechanism import Mechanism
+from fedcore.simulation.participation import (
+    FixedSizeParticipation,
+    Participation,
+    PassParticipation,
+    PoissonParticipation,
+    every_round,
+)
+
+
+def dp_accounting() -> Any:
+    """The package.
+
+    Raises:
+        FedcoreError: it is not installed.
+    """
+    try:
+        import dp_accounting
+        import dp_accounting.pld
+        import dp_accounting.rdp
+    except ImportError:
+        raise FedcoreError("privacy accounting needs dp-accounting: pip install fedcore[dp]") from None
+    return dp_accounting
+
+
+@attrs.frozen
+class Round:
+    """What was done in a round.
+
+    Args:
+        mechanism: its noise.
+        cohort: number of clients that were drawn.
+    """
+
+    mechanism: Mechanism
+    cohort: int
+
+
+@attrs.frozen
+class Accounted:
+    """What some rounds reveal.
+
+    Args:
+        parts: events of dp-accounting, each with how often it happened.
+        relation: the name of dp-accounting's relation between the two worlds that nobody can tell apart.
+        sampling: which accounting this is, in a few words.
+    """
+
+    parts: tuple[tuple[Any, int], ...]
+    relation: str
+    sampling: str
+
+    @property
+    def event(self) -> Any:
+        """All parts as one event."""
+        dp = dp_accounting()
+        return dp.ComposedDpEvent([dp.SelfComposedDpEvent(event, count) for event, count in self.parts])
+
+    @property
+    def worlds(self) -> str:
+        """What distinguishes the two worlds."""
+        return {
+            "ADD_OR_REMOVE_ONE": "a client is there or not",
+            "REPLACE_ONE": "a client has one set of data or another",
+            "REPLACE_SPECIAL": "a client sends its values or zeros",
+        }[self.relation]
+
+
+def account(rounds: Sequence[Round], participation: Participation) -> Accounted:
+    """What the rounds reveal about a client, by the strongest theorem that covers mechanism and participation.
+
+    Raises:
+        InvalidValue: the noise is correlated and its parameters changed between rounds.
+    """
+    if any(r.mechanism.is_correlated for r in rounds):
+        return _correlated(rounds, participation)
+    if any(r.mechanism.is_discrete for r in rounds):
+        return _discrete(rounds, participation)
+    if isinstance(participation, PoissonParticipation):
+        return _poisson(rounds, participation)
+    if isinstance(participation, FixedSizeParticipation) and not participation.replace:
+        return _without_replacement(rounds, participation.population)
+    if isinstance(participation, FixedSizeParticipation):
+        # In the worst case every draw of a round is the same client.
+        worst = [(r.mechanism.noise_multiplier, r.cohort**2) for r in rounds]
+        return _schedule(worst, "with replacement: a client may be all draws of a round")
+    return _schedule([(z, 1) for z in _least(rounds, participation.rounds)], "at most once a pass")
+
+
+def _least(rounds: Sequence[Round], of_pass: int) -> list[float]:
+    """The least noise multiplier of each pass."""
+    multipliers = [r.mechanism.noise_multiplier for r in rounds]
+    return [min(multipliers[i : i + of_pass]) for i in range(0, len(rounds), of_pass)]
+
+
+def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
+    # Where clients wait, by the group that is drawn most often, and the least noise of any.
+    multipliers = _least(rounds, participation.period)
+    parts = tuple((_poisson_sampled(z, participation.rate), count) for z, count in _counted(multipliers))
+    relation = "ADD_OR_REMOVE_ONE" if participation.period == 1 else "REPLACE_SPECIAL"
+    return Accounted(parts, relation, "Poisson sampling")
+
+
+def _without_replacement(rounds: Sequence[Round], population: int) -> Accounted:
+    dp = dp_accounting()
+    parts = []
+    for (z, cohort), count in _counted([(r.mechanism.noise_multiplier, r.cohort) for r in rounds]):
+        # Another value in place of a client's moves the sum by up to twice the clip.
+        event = dp.SampledWithoutReplacementDpEvent(population, min(cohort, population), gaussian(z / 2))
+        parts.append((event if z else gaussian(z), count))
+    return Accounted(tuple(parts), "REPLACE_ONE", "fixed-size sampling without replacement")
+
+
+def _correlated(rounds: Sequence[Round], participation: Participation) -> Accounted:
+    mechanism = rounds[0].mechanism
+    for number, one in enumerate(rounds, 1):
+        if one.mechanism != mechanism:
+            raise InvalidValue(
+                f"correlated noise has the same parameters in all rounds, but those of round {number} are "
+                f"{one.mechanism} and those of round 1 {mechanism}"
+            )
+    bands = len(mechanism.coefficients or ())
+    z, copies = mechanism.noise_multiplier, 1
+    if isinstance(participation, PoissonParticipation):
+        if mechanism.coefficients is not None and bands <= participation.period:
+            count = math.ceil(len(rounds) / participation.period)
+            parts = ((_poisson_sampled(z, participation.rate), count),)
+            return Accounted(parts, "REPLACE_SPECIAL", "cyclic Poisson sampling of a banded mechanism")
+    elif isinstance(participation, FixedSizeParticipation) and participation.replace:
+        copies = max(r.cohort for r in rounds)
+    squared = copies**2 * squared_sensitivity(mechanism, _without_chance(participation), len(rounds))
+    return _schedule([(z, squared)], "the worst schedule of a client, without amplification")
+
+
+def _discrete(rounds: Sequence[Round], participation: Participation) -> Accounted:
+    """By concentrated differential privacy, which sampling is not known to amplify."""
+    replace = isinstance(participation, FixedSizeParticipation) and participation.replace
+    schedule = _without_chance(participation)
+    copies = max((r.cohort for r in rounds), default=1) if replace else 1
+    parts = [
+        (dp_accounting().ZCDpEvent((copies / z) ** 2 / 2) if z else gaussian(z), count)
+        for z, count in _counted(_least(rounds, schedule.rounds))
+    ]
+    return Accounted(tuple(parts), "REPLACE_SPECIAL", "discrete noise, without amplification")
+
+
+def _without_chance(participation: Participation) -> PassParticipation:
+    """When a client may take part, whatever it is drawn with."""
+    if isinstance(participation, PoissonParticipation):
+        return PassParticipation(participation.population, participation.period, participation.period)
+    if isinstance(participation, FixedSizeParticipation):
+        return every_round(participation.population)
+    return participation
+
+
+def squared_sensitivity(mechanism: Mechanism, participation: PassParticipation, rounds: int) -> float:
+    """The most that a client moves what the noise is added to, squared, over the square of the clip.
+
+    Args:
+        mechanism: a tree or a banded one. Each released number is a node or a row of a matrix C with entries of at
+            least 0, so a client's worst values are parallel, and pairs of its rounds i, j add (CᵀC)_ij.
+    """
+    if mechanism.restart_every is not None:
+        return sum(
+            _squared_in_tree(first, min(first + mechanism.restart_every, rounds), participation)
+            for first in range(0, rounds, mechanism.restart_every)
+        )
+    assert mechanism.coefficients is not None
+    c = np.asarray(mechanism.coefficients)
+    products = np.correlate(c, c, "full")[len(c) - 1 :]  # (CᵀC)_ij by |i - j|; it does not increase
+    most = participation.most(0, rounds)
+    row = float(products[0])
+    for number in range(1, most):
+        distance = participation.least_distance(number)
+        if distance >= len(c):
+            break
+        row += 2 * float(products[distance])
+    return most * row
+
+
+def _squared_in_tree(first: int, after: int, participation: PassParticipation) -> float:
+    """Sum over the nodes of a tree of the square of how many rounds of a client are below."""
+    most, rounds = participation.most(first, after), after - first
+    return sum(most * min(most, participation.most_within(1 << level)) for level in range(rounds.bit_length()))
+
+
+def _schedule(parts: Sequence[tuple[float, float]], sampling: str) -> Accounted:
+    """Gaussian mechanisms of noise multipliers and squared sensitivities, joined into one."""
+    events = [gaussian(z / math.sqrt(squared * count)) for (z, squared), count in _counted(parts) if squared]
+    return Accounted(tuple((event, 1) for event in events), "REPLACE_SPECIAL", sampling)
+
+
+def _poisson_sampled(z: float, rate: float) -> Any:
+    return dp_accounting().PoissonSampledDpEvent(rate, gaussian(z)) if z else gaussian(z)
+
+
+def gaussian(noise_multiplier: float) -> Any:
+    """The event of a Gaussian mechanism; one without noise is not private."""
+    dp = dp_accounting()
+    return dp.GaussianDpEvent(noise_multiplier) if noise_multiplier > 0 else dp.NonPrivateDpEvent()
+
+
+def _counted(values: Sequence) -> list[tuple[Any, int]]:
+    """Each value with the number of times that it follows itself."""
+    return [(value, len(list(group))) for value, group in itertools.groupby(values)]
+
+
+def epsilon_of(accounted: Accounted, delta: float, accountant: str = "rdp") -> float:
+    """Epsilon of the rounds for a delta.
+
+    Args:
+        accountant: 'rdp' (Rényi) or 'pld' (privacy loss distributions: tighter, slower, not for sampling without
+            replacement).
+    Raises:
+        InvalidValue: the accountant does not cover the event.
+    """
+    if accountant not in ("rdp", "pld"):
+        raise InvalidValue(f"accountant is 'rdp' or 'pld', not {accountant!r}")
+    dp = dp_accounting()
+    if accountant == "rdp":
+        orders = dp.rdp.RdpAccountant().orders
+        spent = sum(
+            (count * _renyi(event, accounted.relation) for event, count in accounted.parts), np.zeros(len(orders))
+        )
+        return float(dp.rdp.compute_epsilon(orders, spent, delta)[0])
+    found = dp.pld.PLDAccountant(neighboring_relation=dp.NeighboringRelation[accounted.relation])
+    if not found.supports(accounted.event):
+        raise InvalidValue(f"dp-accounting's accountant 'pld' does not cover {accounted.sampling}: use 'rdp'")
+    return float(found.compose(accounted.event).get_epsilon(delta))
+
+
+@functools.lru_cache(256)
+def _renyi(event: Any, relation: str) -> np.ndarray:
+    """The Rényi divergences of an event at the accountant's orders, which may take half a second."""
+    dp = dp_accounting()
+    return dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation[relation]).compose(event).rdp

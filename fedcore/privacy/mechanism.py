@@ -1,0 +1,152 @@
+"""Facts about the noise of a private aggregation, read from its state or from its factory."""
+
+import itertools
+import math
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fedcore.aggregators import DifferentiallyPrivateFactory
+from fedcore.aggregators.differential_privacy import PrivateState
+from fedcore.aggregators.distributed_privacy import DistributedPrivateState
+from fedcore.aggregators.private_noise import BandedNoise, BandedNoiseState, TreeNoise, TreeNoiseState
+from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.templates import IterativeProcess
+from fedcore.types import StructType, StructWithPythonType, Type, member_of
+
+_CONTAINERS = {f"{c.__module__}.{c.__qualname__}" for c in (PrivateState, DistributedPrivateState)}
+_DIGITS = 6
+"""Significant digits of a noise multiplier that is read from float32 numbers."""
+
+
+@attrs.frozen
+class Mechanism:
+    """The noise of a round.
+
+    Args:
+        noise_multiplier: standard deviation of the noise over the greatest norm of a client's value; for an adaptive
+            clip that of the one Gaussian mechanism which sum and count together are as private as.
+        restart_every: rounds of a tree; None without trees.
+        coefficients: of a banded factorisation; None without one.
+        is_discrete: discrete noise of several clients, which is as private as the Gaussian of this noise multiplier in
+            the sense of concentrated differential privacy, not in every sense.
+    """
+
+    noise_multiplier: float
+    restart_every: int | None = None
+    coefficients: tuple[float, ...] | None = None
+    is_discrete: bool = False
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether the noise of a round depends on that of other rounds."""
+        return self.restart_every is not None or self.coefficients is not None
+
+
+def mechanism_of_factory(factory: DifferentiallyPrivateFactory) -> Mechanism:
+    """The mechanism of the aggregations that a factory makes."""
+    noise = factory.noise
+    return Mechanism(
+        factory.noise_multiplier,
+        noise.restart_every if isinstance(noise, TreeNoise) else None,
+        noise.coefficients if isinstance(noise, BandedNoise) else None,
+    )
+
+
+def private_state_path(process: IterativeProcess) -> list[str]:
+    """The names that lead from a process's state to that of its one private aggregation.
+
+    Raises:
+        TypeMismatch: it has none, or several.
+    """
+    found = list(_paths(member_of(process.state_type), []))
+    if len(found) == 1:
+        return found[0]
+    how_many = "no aggregation" if not found else f"{len(found)} aggregations, {' and '.join(map('.'.join, found))},"
+    raise TypeMismatch(
+        f"the state of the process holds {how_many} with noise; a ledger follows one, which "
+        "fc.aggregators.DifferentiallyPrivateFactory or DistributedDiscreteGaussianFactory makes"
+    )
+
+
+def _paths(type_: Type, path: list[str]):
+    if not isinstance(type_, StructType):
+        return
+    if isinstance(type_, StructWithPythonType) and type_.container in _CONTAINERS:
+        yield path
+        return
+    for index, (name_or_none, part) in enumerate(type_.items()):
+        yield from _paths(part, [*path, name_or_none or str(index)])
+
+
+def at_path(state: Any, path: list[str]) -> Any:
+    """The part of a state in its containers, or in dicts and lists as read from a file."""
+    for name in path:
+        state = part(state, name)
+    return state
+
+
+def part(value: Any, name: str) -> Any:
+    if isinstance(value, list | tuple) and name.isdigit():
+        return value[int(name)]
+    return value[name] if isinstance(value, dict) else getattr(value, name)
+
+
+def mechanism_of_state(private: Any) -> Mechanism:
+    """The mechanism of the round that ends in a state.
+
+    Raises:
+        InvalidValue: a number in it is none that a factory makes.
+    """
+    if "sensitivity" in _names(private):
+        return _distributed(private)
+    clip, multiplier = (float(np.asarray(part(private, name))) for name in ("clip", "noise_multiplier"))
+    count = part(private, "count_stddev")
+    for name, number, least in (("clip", clip, "above 0"), ("noise_multiplier", multiplier, "0 or more")):
+        if not math.isfinite(number) or number < 0 or (name == "clip" and number == 0):
+            raise InvalidValue(f"{name} of the state is a finite number, {least}, not {number}")
+    if np.size(count):
+        count_stddev = float(np.asarray(count))
+        if not (math.isfinite(count_stddev) and count_stddev >= 0):
+            raise InvalidValue(f"count_stddev of the state is a finite number, 0 or more, not {count_stddev}")
+        both = multiplier and count_stddev
+        multiplier = (multiplier**-2 + (2 * count_stddev) ** -2) ** -0.5 if both else 0.0
+    noise = part(private, "noise")
+    keys = _names(noise)
+    restart, coefficients = None, None
+    if keys == {a.name for a in attrs.fields(TreeNoiseState)}:
+        restart = int(part(noise, "restart_every"))
+        levels = len(part(noise, "nodes"))
+        if not 1 <= restart < 1 << levels:
+            raise InvalidValue(f"restart_every of a tree of {levels} levels is 1 to {(1 << levels) - 1}, not {restart}")
+    elif keys == {a.name for a in attrs.fields(BandedNoiseState)}:
+        coefficients = tuple(float(f"{c:.{_DIGITS}g}") for c in np.asarray(part(noise, "coefficients")))
+        if not all(a >= b >= 0 for a, b in itertools.pairwise((math.inf, *coefficients))) or not coefficients[0]:
+            raise InvalidValue("the coefficients of a banded mechanism are positive and do not increase")
+    return Mechanism(float(f"{multiplier:.{_DIGITS}g}"), restart, coefficients)
+
+
+def _names(value: Any) -> set[str]:
+    """The names of the parts of a struct."""
+    return set(value) if isinstance(value, dict) else {a.name for a in getattr(type(value), "__attrs_attrs__", ())}
+
+
+def _distributed(private: Any) -> Mechanism:
+    """The sum of the clients' discrete Gaussian noises.
+
+    Source: Kairouz, Liu, Steinke 2021, arXiv:2102.06387, Proposition 14.
+    """
+    longest, stddev = (float(np.asarray(part(private, name))) for name in ("sensitivity", "noise_stddev"))
+    dimension, clients = (int(np.asarray(part(private, name))) for name in ("dimension", "clients"))
+    if not (0 < longest < math.inf and 0 <= stddev < math.inf and dimension >= 1 and clients >= 0):
+        raise InvalidValue(
+            "sensitivity and dimension of the state are above 0, noise_stddev and clients 0 or more, not "
+            f"{longest}, {dimension}, {stddev} and {clients}"
+        )
+    if not stddev:
+        return Mechanism(0.0, is_discrete=True)
+    away = 10 * sum(math.exp(-2 * (math.pi * stddev) ** 2 * k / (k + 1)) for k in range(1, clients))
+    ratio = longest / (math.sqrt(max(clients, 1)) * stddev)
+    concentrated = min(math.sqrt(ratio**2 + away * dimension / 2), ratio + away * math.sqrt(dimension))
+    return Mechanism(float(f"{1 / concentrated:.{_DIGITS}g}"), is_discrete=True)
