@@ -292,7 +292,7 @@ def test_a_spec_that_no_proto_can_have_is_refused(examples, spec):
 
 
 def test_a_database_is_not_overwritten_unless_it_may_be(examples):
-    with pytest.raises(FileExistsError, match="fix: allow_overwrite=True"):
+    with pytest.raises(ValueError, match="fix: allow_overwrite=True"):
         save_to_sql_client_data(["a"], DATA.create_tf_dataset_for_client, examples)
     save_to_sql_client_data(["a"], DATA.create_tf_dataset_for_client, examples, allow_overwrite=True)
     assert SqlClientData(examples, "default_split").client_ids == ["a"]

@@ -147,7 +147,7 @@ def save_to_sql_client_data(
         allow_overwrite: whether a file that is there is replaced.
         split_names_by_client_id: the split of each client. Default: `default_split` for all.
     Raises:
-        FileExistsError: the file is there, and `allow_overwrite` is False.
+        InvalidValue: the file is there, and `allow_overwrite` is False.
         TypeMismatch: examples are no dicts of numbers and text, or two clients' examples differ in type.
         ValueError: a client has no split.
     Example:
@@ -156,7 +156,7 @@ def save_to_sql_client_data(
         ['a', 'b']
     """
     if os.path.exists(database_filepath) and not allow_overwrite:
-        raise FileExistsError(f"save_to_sql_client_data: {database_filepath} is there; fix: allow_overwrite=True")
+        raise InvalidValue(f"save_to_sql_client_data: {database_filepath} is there; fix: allow_overwrite=True")
     spec = None
     with written_whole(parent_made(database_filepath)) as partial, _Connection(partial) as connection:
         connection.execute(
