@@ -10,7 +10,7 @@ from fedcore.intrinsics.secure_ranges import ranges_up_to
 from fedcore.ir.module import Constant
 from fedcore.ir.operations import intrinsic
 from fedcore.ir.values import Value
-from fedcore.types import member_of, tensor_leaves
+from fedcore.types import StructType, member_of, tensor_leaves
 
 
 @intrinsic(
@@ -45,8 +45,8 @@ def _numbers(max_input: Value, value: Value) -> list[int | None]:
     stack, found = [max_input], []
     while stack:
         op = max_input.builder.operation(one := stack.pop())
-        if op is not None and op.kind == "struct":
-            stack.extend(reversed([Value(one.builder, o, one.builder.type_of(o)) for o in op.operands]))
+        if op is not None and op.kind == "struct" and isinstance(one.type, StructType):
+            stack.extend(reversed([Value(one.builder, o, t) for o, t in zip(op.operands, one.type.types, strict=True)]))
             continue
         constant = op.attributes["value"] if op is not None and op.kind == "literal" else None
         number = int(constant.to_numpy().max(initial=0)) if isinstance(constant, Constant) else None

@@ -8,6 +8,7 @@ a `_Held` is one value of the new plan with some of its leaves, a tuple has a tr
 
 import collections
 import functools
+from collections.abc import Mapping
 
 import attrs
 import numpy as np
@@ -430,7 +431,7 @@ def _line_of_result(function: Function):
     return next((op.location for op in function.operations if op.name == function.result.name), function.location)
 
 
-def _pruned(op: Operation, wanted: Leaves) -> dict:
+def _pruned(op: Operation, wanted: Leaves) -> Mapping[str, object]:
     """The attributes of a merge of the wanted leaves only."""
     if "secure" not in op.attributes:
         return op.attributes

@@ -73,9 +73,17 @@ class MaskedClient:
             raise MessageRefused(f"client {self._index} is not in this phase")
         self._next = None
 
-    def advertise(self) -> bytes:
-        """Phase `keys`: the public keys."""
+    def advertise(self, message: bytes) -> bytes:
+        """Phase `keys`: the public keys.
+
+        Args:
+            message: the terms of the session.
+        Raises:
+            MessageRefused: the client has other terms.
+        """
         self._enter(KEYS)
+        if message != self._terms.packed:
+            raise MessageRefused(f"client {self._index} is invited by other terms")
         self._next = SHARES
         return self._signer.message(KEYS, *(_public(k) for k in (self._sealing, self._masking)))
 

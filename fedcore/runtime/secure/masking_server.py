@@ -20,10 +20,10 @@ from fedcore.runtime.secure.masked_client import (
     shared_mask_key,
 )
 from fedcore.runtime.secure.masks import Vector
+from fedcore.runtime.secure.settings import PHASES
 from fedcore.runtime.secure.signed_messages import (
     KEYS,
     MASKED,
-    PHASES,
     SERVER,
     SHARES,
     UNMASKING,

@@ -141,7 +141,8 @@ def _stream(key: bytes, number: int, segment: Segment) -> Iterator[np.ndarray]:
         if segment.wraps:
             part = segment.from_bytes(encryptor.update(_ZEROS[: min(left, CHUNK) * segment.width]))
         else:
-            words = np.frombuffer(encryptor.update(_ZEROS), "<u8")
+            size = min(CHUNK, left + left // 8 + 1)
+            words = np.frombuffer(encryptor.update(_ZEROS[: 8 * size]), "<u8")
             # Words below the largest multiple of the modulus: else small numbers would be likelier.
             part = (words[words < (1 << 64) // segment.modulus * segment.modulus] % np.uint64(segment.modulus))[:left]
         yield part

@@ -1,5 +1,6 @@
 """Partials of single clients whose secure leaves go through a session of secure sums."""
 
+import math
 from typing import Any
 
 import attrs
@@ -35,6 +36,14 @@ class _Leaf:
         return cls(type_, range_, modulus)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(d or 0 for d in self.type.shape or ())
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
     def unsigned(self) -> np.dtype:
         return np.dtype(f"<u{self.type.dtype.numpy.itemsize}")
 
@@ -51,7 +60,7 @@ class _Leaf:
         return flat.view(self.unsigned)
 
     def decoded(self, elements: np.ndarray) -> np.ndarray:
-        return elements.astype(self.unsigned).view(self.type.dtype.numpy).reshape(self.type.shape)
+        return elements.astype(self.unsigned).view(self.type.dtype.numpy).reshape(self.shape)
 
 
 class SecurePartials:
@@ -80,7 +89,7 @@ class SecurePartials:
         self._segments: list[Segment] = []
         self._groups: list[list[int]] = []  # the leaves of each segment
         for i, leaf in self._leaves.items():
-            size = int(np.prod(leaf.type.shape, dtype=np.int64))
+            size = leaf.size
             if self._segments and self._segments[-1].modulus == leaf.modulus:
                 size += self._segments.pop().length
                 self._groups[-1].append(i)
@@ -126,7 +135,7 @@ class SecurePartials:
             vector.append(np.concatenate(parts, dtype=segment.dtype, casting="unsafe"))
         self._session.contribute(client, vector)
         for i, leaf in self._leaves.items():
-            leaves[i] = np.zeros(leaf.type.shape, leaf.type.dtype.numpy)
+            leaves[i] = np.zeros(leaf.shape, leaf.type.dtype.numpy)
         return unflatten(leaves, self._type)
 
     def total(self, partial: Any) -> Any:
@@ -141,9 +150,8 @@ class SecurePartials:
             start = 0
             for i in group:
                 leaf = self._leaves[i]
-                size = int(np.prod(leaf.type.shape, dtype=np.int64))
-                leaves[i] = leaf.decoded(elements[start : start + size])
-                start += size
+                leaves[i] = leaf.decoded(elements[start : start + leaf.size])
+                start += leaf.size
         plain = sum(leaf.type.size_bits or 0 for leaf in self._leaves.values())
         joined = session.terms.clients - len(session.lost)
         self._report.secure_sums.append(

@@ -8,11 +8,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcore.runtime.secure.masked_client import MaskedClient, Messages
 from fedcore.runtime.secure.masking_server import MaskingServer
 from fedcore.runtime.secure.masks import Layout, Vector
-from fedcore.runtime.secure.settings import Masked
+from fedcore.runtime.secure.settings import PHASES, Masked
 from fedcore.runtime.secure.signed_messages import (
     KEYS,
     MASKED,
-    PHASES,
     SHARES,
     UNMASKING,
     Directory,
@@ -48,7 +47,7 @@ class Session:
         directory = Directory(self.terms.session, [k.public_key() for k in keys], server_key.public_key())
         self._clients = {i: MaskedClient(i, self.terms, key, directory) for i, key in enumerate(keys)}
         self._server = MaskingServer(self.terms, server_key, directory)
-        self._inbox: Messages = {}
+        self._inbox: Messages = dict.fromkeys(self._clients, self.terms.packed)
 
     def start(self) -> None:
         """Phases `keys` and `shares`.
@@ -57,7 +56,7 @@ class Session:
             SecureSumError: too few clients are left.
         """
         for i in list(self._clients):
-            self._exchange(KEYS, i, lambda _, i=i: self._clients[i].advertise(), self._server.take_keys)
+            self._exchange(KEYS, i, self._clients[i].advertise, self._server.take_keys)
         self._inbox = self._server.end_keys()
         for i in list(self._clients):
             self._exchange(SHARES, i, self._clients[i].share, self._server.take_shares)
@@ -87,7 +86,7 @@ class Session:
     ) -> None:
         """Gives a client the server's message, and the server the client's answer."""
         try:
-            asked = self._carried(phase, client, self._inbox[client], False) if phase != KEYS else b""
+            asked = self._carried(phase, client, self._inbox[client], False)
             if asked is None:
                 raise MessageRefused("the server's message was lost")
             answered = self._carried(phase, client, answer(asked), True)

@@ -8,6 +8,9 @@ import attrs
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.scalars import whole_number
 
+PHASES = ("keys", "shares", "masked", "unmasking")
+"""The phases of a secure sum, by number."""
+
 Channel = Callable[[bytes, str, int, bool], bytes | None]
 """Carries a message: its bytes, the phase, the client, whether it goes to the server; None loses the message."""
 

@@ -13,11 +13,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedcore.errors import SecureSumError
+from fedcore.runtime.secure.settings import PHASES
 
 KEYS, SHARES, MASKED, UNMASKING = range(4)
-PHASES = ("keys", "shares", "masked", "unmasking")
-"""The phases, by number."""
-
 SERVER = 2**32 - 1
 """The sender of the server's messages; clients send as their index."""
 

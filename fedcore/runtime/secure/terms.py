@@ -42,9 +42,14 @@ class Terms:
         return cls(clients, degree, threshold, tuple(layout))
 
     @functools.cached_property
-    def session(self) -> bytes:
-        """The identifier of the session: the digest of its terms, so that parties with other terms refuse messages."""
+    def packed(self) -> bytes:
+        """The terms as the server sends them."""
         packed = struct.pack("<3I", self.clients, self.degree, self.threshold) + self.nonce
         for segment in self.layout:
             packed += struct.pack("<Q", segment.length) + segment.modulus.to_bytes(9, "little")
-        return hashlib.sha256(packed).digest()[:16]
+        return packed
+
+    @functools.cached_property
+    def session(self) -> bytes:
+        """The identifier of the session: the digest of its terms, so that parties with other terms refuse messages."""
+        return hashlib.sha256(self.packed).digest()[:16]
