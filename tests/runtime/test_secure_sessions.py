@@ -106,6 +106,7 @@ def test_an_altered_message_never_makes_a_wrong_sum():
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_ten_thousand_altered_messages_never_make_a_wrong_sum():
     for number in range(10_000):
         check_altered(number)
