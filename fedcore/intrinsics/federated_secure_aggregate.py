@@ -27,6 +27,7 @@ def federated_secure_aggregate(value, zero, accumulate, merge, report, secure):
     client, `accumulate(zero, value)`, and lets the server see the sum of these partials only.
 
     Example:
+        >>> counts = fc.federated_value(1, fc.CLIENTS)
         >>> plus = lambda a, b: a + b
         >>> total = fc.federated_secure_aggregate(counts, 0, plus, plus, lambda n: n, ("0..9",))
     """

@@ -11,7 +11,10 @@ APPENDED = {"struct", "item", "literal", "call", "bind", "as_row", "append_rows"
 OURS = sorted(n for n, op in registry.registered().items() if op.level in ("placed", "local") and n not in APPENDED)
 
 
-@pytest.mark.parametrize("name", [n for n in OURS if n not in ("generic_zero", "sequence_from_groups")])
+WITH_CASES = ("federated_secure_aggregate", "generic_zero", "sequence_from_groups")
+
+
+@pytest.mark.parametrize("name", [n for n in OURS if n not in WITH_CASES])
 def test_an_intrinsic_of_ours_keeps_the_laws(name):
     # A sequence is made outside of graphs, so clients that make one run one after the other.
     assert fc.testing.check_intrinsic(name, batched=name != "sequence_from_rows") > 0
@@ -20,6 +23,17 @@ def test_an_intrinsic_of_ours_keeps_the_laws(name):
 def test_generic_zero_keeps_the_laws():
     zeros = fc.federated_computation(lambda: fc.generic_zero({"a": "int32", "b": ("float32", (2,))}))
     assert fc.testing.check_intrinsic("generic_zero", [(zeros, [])]) == 1
+
+
+def test_federated_secure_aggregate_keeps_the_laws():
+    @fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
+    def total(counts):
+        def plus(a, b):
+            return a + b
+
+        return fc.federated_secure_aggregate(counts, 0, plus, plus, lambda n: n, ("0..9",))
+
+    assert fc.testing.check_intrinsic("federated_secure_aggregate", [(total, [[1, 2, 3]])]) == 1
 
 
 def test_sequence_from_groups_keeps_the_laws():
