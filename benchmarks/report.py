@@ -70,8 +70,28 @@ def write_report(out: Path, names: list[str], seconds: float) -> None:
         for kind, figures in secure["kinds"].items():
             seconds = "" if figures["seconds"] is None else f", {figures['seconds']:.2f} s"
             console.print(f"  {kind}: {figures['bytes']:,} bytes a client{seconds}")
+    if "files" in results:
+        console.print(_files(results["files"]))
     _plot(out, {n: r for n, r in results.items() if "resident" in r})
     console.print(f"written: {out / 'results.json'}, {out / 'ratios.png'}")
+
+
+def _files(files: dict) -> Table:
+    table = Table(title=f"{files['clients']:,} clients in a file, beside the same arrays read by hand")
+    for column in ("format", "opening", "first client", "listing ids", "memory", "clients/s", "by hand", "ratio"):
+        table.add_column(column, justify="left" if column == "format" else "right")
+    for name, f in files["formats"].items():
+        table.add_row(
+            name,
+            f"{f['open_s'] * 1e3:.1f} ms",
+            f"{f['first_client_s'] * 1e3:.1f} ms",
+            f"{f['ids_s'] * 1e3:.0f} ms",
+            f"{f['memory_mb']:.0f} MB",
+            f"{f['clients_per_s']:,.0f}",
+            f"{f['by_hand_per_s']:,.0f}",
+            f"{f['by_hand_per_s'] / f['clients_per_s']:.2f}",
+        )
+    return table
 
 
 def _plot(out: Path, results: dict) -> None:

@@ -41,12 +41,14 @@ _MODULES = (
     "export",
     "ir",
     "learning",
+    "program",
     "runtime",
     "simulation",
     "templates",
     "testing",
     "types",
 )
+_IPYTHON = ("load_ipython_extension", "unload_ipython_extension")  # called by `%load_ext fedcore`
 # TFF's names for modules.
 _ALIASES = {name: f"fedcore.compat.{name}" for name in ("backends", "framework", "tensorflow")}
 
@@ -59,6 +61,8 @@ def _language() -> tuple[str, ...]:
 def __getattr__(name):
     if name == "__all__":
         return sorted((*_PLACES, *_MODULES, *_ALIASES, *_language()))
+    if name in _IPYTHON:
+        return getattr(importlib.import_module("fedcore.notebook"), name)
     if name in _MODULES:
         return importlib.import_module(f"fedcore.{name}")
     if name in _ALIASES:

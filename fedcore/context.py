@@ -335,7 +335,8 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None):
     to_run = _plan_for(module, runtime.plan_options, report) if runtime.compiles else module
     try:
         result = runtime.run(to_run, arguments, report)
-        note_non_finite(module, result, report)
+        if not getattr(runtime, "defers", False):
+            note_non_finite(module, result, report)
         return result
     finally:
         report.seconds = time.perf_counter() - began
@@ -400,7 +401,8 @@ def _recorded(directory: Path, runtime: Runtime, module: Module, arguments: list
                 with recording.span("compile", module.main.name):
                     plan = _plan_for(module, runtime.plan_options, report, directory)
             result = runtime.run(plan or module, arguments, report)
-        note_non_finite(module, result, report)
+        if not getattr(runtime, "defers", False):
+            note_non_finite(module, result, report)
         return result
     except BaseException as raised:
         error = raised

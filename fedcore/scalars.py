@@ -10,20 +10,21 @@ from fedcore.errors import InvalidValue, TypeMismatch, brief
 _SEEDS = range(-(1 << 63), 1 << 63)
 
 
-def whole_number(name: str, value, *, at_least: int | None = None) -> int:
+def whole_number(name: str, value, *, at_least: int | None = None, at_most: int | None = None) -> int:
     """`value` as an int.
 
     Args:
         name: of the argument, for messages.
     Raises:
         TypeMismatch: it is no integer.
-        InvalidValue: it is less than `at_least`.
+        InvalidValue: it is less than `at_least`, or greater than `at_most`, which needs `at_least`.
     """
-    wanted = "a whole number" if at_least is None else f"a whole number, {at_least} or more"
+    limit = f", {at_least} or more" if at_most is None else f", {at_least} to {at_most}"
+    wanted = "a whole number" if at_least is None else f"a whole number{limit}"
     number = _index(value)
     if number is None:
         raise TypeMismatch(f"{name} is {wanted}, not {brief(value)}")
-    if at_least is not None and number < at_least:
+    if (at_least is not None and number < at_least) or (at_most is not None and number > at_most):
         raise InvalidValue(f"{name} is {wanted}, not {number}")
     return number
 

@@ -4,10 +4,11 @@ import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
-def write_whole(path: str | os.PathLike, content: bytes | str) -> None:
+def write_whole(path: str | os.PathLike, content: bytes | str | Iterable[bytes]) -> None:
     """Writes a file aside, under a unique name in the same directory, and renames it.
 
     Guarantees:
@@ -17,19 +18,42 @@ def write_whole(path: str | os.PathLike, content: bytes | str) -> None:
       - The permissions of a file that is there stay; a link stays, and its target is written.
 
     Args:
-        content: text is written as UTF-8. What is no regular file, such as `/dev/stdout`, is written in place.
+        content: text is written as UTF-8, an iterable piece by piece; if it raises, nothing is written. What is no
+            regular file, such as `/dev/stdout`, is written in place.
     Raises:
         OSError: the file cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
+    pieces = [data] if isinstance(data, bytes) else data
     path = Path(os.path.realpath(path))
     mode = _mode(path)
     if mode is not None and not stat.S_ISREG(mode):
-        path.write_bytes(data)
+        path.write_bytes(b"".join(pieces))
         return
+    with written_whole(path) as partial, partial.open("wb") as file:
+        file.writelines(pieces)
+
+
+@contextlib.contextmanager
+def written_whole(path: str | os.PathLike) -> Iterator[Path]:
+    """Gives an empty file aside to write; where the block ends, it gets the name `path`.
+
+    Guarantees: those of `write_whole`; if the block raises, the old file stays and nothing is left beside it.
+
+    Raises:
+        OSError: the file cannot be written.
+    Example:
+        >>> with written_whole("data.sqlite") as partial:
+        ...     sqlite3.connect(partial).close()
+    """
+    path = Path(os.path.realpath(path))
+    mode = _mode(path)
     partial = path.with_name(f".{secrets.token_hex(16)}.partial")
     try:
-        _write(partial, data, mode)
+        # Not readable for others before it has the permissions of the old file.
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600))
+        yield partial
+        _keep(partial, mode)
         os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -45,15 +69,13 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _write(path: Path, data: bytes, mode: int | None) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    with os.fdopen(descriptor, "wb") as file:
+def _keep(path: Path, mode: int | None) -> None:
+    """Has the content survive a crash of the machine, and gives it permissions."""
+    with open(path, "rb+") as file:
         if mode is not None:
             with contextlib.suppress(OSError):  # a file system without permissions
                 os.chmod(path, stat.S_IMODE(mode))
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
+        os.fsync(file.fileno())
 
 
 def _keep_name(directory: Path) -> None:

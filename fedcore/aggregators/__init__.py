@@ -1,7 +1,9 @@
 """Aggregators: factories that build a process from client values of a type to a server value."""
 
+from fedcore.aggregators import encoders
 from fedcore.aggregators.bounding import clipping_factory, zeroing_factory
 from fedcore.aggregators.concat import concat_factory
+from fedcore.aggregators.encoded_sum import EncodedSumFactory
 from fedcore.aggregators.factory import UnweightedAggregationFactory, WeightedAggregationFactory, aggregation_process
 from fedcore.aggregators.mean import MeanFactory, UnweightedMeanFactory
 from fedcore.aggregators.measurements import add_measurements
@@ -13,6 +15,7 @@ from fedcore.aggregators.sum import SumFactory
 from fedcore.aggregators.weighting import as_weighted_aggregator
 
 __all__ = [
+    "EncodedSumFactory",
     "MeanFactory",
     "PrivateQuantileEstimationProcess",
     "SecureSumFactory",
@@ -27,6 +30,7 @@ __all__ = [
     "clipping_factory",
     "concat_factory",
     "coordinate_median_factory",
+    "encoders",
     "trimmed_mean_factory",
     "zeroing_factory",
 ]

@@ -7,10 +7,16 @@ from fedcore.cli.demo import demo
 from fedcore.cli.diff import diff
 from fedcore.cli.doctor import doctor
 from fedcore.cli.dump import dump
+from fedcore.cli.evaluate import evaluate
 from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
+from fedcore.cli.list_runs import list_runs
+from fedcore.cli.new import new
 from fedcore.cli.opt import opt
 from fedcore.cli.report import report
+from fedcore.cli.resume import resume
 from fedcore.cli.run import run
+from fedcore.cli.show_run import show_run
+from fedcore.cli.train import train
 from fedcore.cli.tune import tune
 from fedcore.cli.verify import verify
 
@@ -20,7 +26,7 @@ EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meani
 @click.group(cls=GuardedGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="fedcore", message="%(package)s %(version)s")
 def main():
-    """Runs, compiles, inspects and tunes federated computations.
+    """Runs, compiles, inspects and tunes federated computations. Trains models.
 
     \b
     Examples:
@@ -28,6 +34,8 @@ def main():
       fedcore opt round.fed -p 'inline,lower-intrinsics' --print-after-change   # the result of each pass
       FEDCORE_TRACE=trace python train.py   # records the calls of a program
       fedcore report trace                  # writes a page about the recorded calls
+      fedcore new digits && cd digits       # a small project
+      fedcore train train.toml              # trains it
     \b
     Environment variables:
       FEDCORE_TRACE   directory in which calls are recorded
@@ -36,5 +44,6 @@ def main():
     """
 
 
-for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo):
+training_verbs = (new, train, resume, evaluate, list_runs, show_run)
+for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs):
     main.add_command(verb)

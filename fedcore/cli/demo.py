@@ -156,7 +156,7 @@ def _report():
 
 def _summary(training: _Training, rounds: int, seconds: float, out: Path) -> None:
     from fedcore.cli.curve import draw_accuracy
-    from fedcore.cli.round_lines import as_bits
+    from fedcore.learning.programs.progress_bar import as_bits
     from fedcore.whole_files import write_whole
 
     report = _report()

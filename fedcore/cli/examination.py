@@ -7,11 +7,14 @@ import platform
 
 from fedcore import __version__
 
-_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "attrs", "lark", "click", "rich")
+_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "attrs", "lark", "click", "rich", "safetensors")
 _EXTRAS = {
     "data": ("sklearn", "matplotlib", "h5py"),
     "ray": ("ray",),
     "dp": ("dp_accounting",),
+    "pandas": ("pandas",),
+    "mlflow": ("mlflow",),
+    "wandb": ("wandb",),
     "test": ("pytest", "hypothesis", "psutil"),
 }
 _SETTINGS = (

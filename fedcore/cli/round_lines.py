@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 import attrs
 import click
 
+from fedcore.learning.programs.progress_bar import as_bits
+
 _COLUMNS = ("round", "loss", "accuracy", "test", "clients/s", "sent")
 _HEAD = "{:>9}  {:>7}  {:>8}  {:>6}  {:>9}  {:>12}".format(*_COLUMNS)
 
@@ -35,14 +37,6 @@ class RoundLine:
             f"{self.number:>4}/{rounds:<4}  {self.loss:>7.4f}  {self.accuracy:>8.3f}  {test:>6}  "
             f"{self.clients_per_s:>9.0f}  {as_bits(self.bits):>12}"
         )
-
-
-def as_bits(bits: int) -> str:
-    """A number of bits as text, such as `2.98 Mibit`."""
-    for unit, size in (("Gibit", 2**30), ("Mibit", 2**20), ("Kibit", 2**10)):
-        if bits >= size:
-            return f"{bits / size:.2f} {unit}"
-    return f"{bits} bit"
 
 
 @contextlib.contextmanager

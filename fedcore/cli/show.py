@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from fedcore.cli.exit_codes import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from fedcore.ir import Module
 
 _STYLES = {
@@ -52,14 +55,25 @@ def show(text: str, *, err: bool = False) -> None:
     if not has_colours(stream):
         write_bytes(text.encode(), err=err)
         return
-    from rich.console import Console
+    console = coloured_console(file=stream, force_terminal=True)
+    console.print(coloured(printable(text) if stream.isatty() else text), end="")
+
+
+def coloured(text: str) -> "Text":
+    """`.fed` text with its tokens marked, for a `coloured_console`."""
     from rich.text import Text
+
+    marked = Text(text)
+    marked.highlight_regex(_TOKENS, style_prefix="")
+    return marked
+
+
+def coloured_console(**options) -> "Console":
+    """A console that shows marked tokens in colours, without wrapping."""
+    from rich.console import Console
     from rich.theme import Theme
 
-    coloured = Text(printable(text) if stream.isatty() else text)
-    coloured.highlight_regex(_TOKENS, style_prefix="")
-    console = Console(file=stream, soft_wrap=True, force_terminal=True, theme=Theme(_STYLES, inherit=False))
-    console.print(coloured, end="")
+    return Console(soft_wrap=True, theme=Theme(_STYLES, inherit=False), **options)
 
 
 def write_bytes(data: bytes, *, err: bool = False) -> None:

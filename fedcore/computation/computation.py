@@ -9,6 +9,7 @@ import numpy as np
 from fedcore import context
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief
 from fedcore.graphs.frontend.calls_in_graphs import call_in_graph, inside_graph
+from fedcore.html_display import HtmlDisplay
 from fedcore.ir import Builder, Module, Symbol, Value
 from fedcore.ir.active import active_builder
 from fedcore.ir.locations import user_location
@@ -28,7 +29,7 @@ from fedcore.types import (
 )
 
 
-class Computation:
+class Computation(HtmlDisplay):
     """A traced computation.
 
     Guarantees:
@@ -192,7 +193,7 @@ def _argument(builder: Builder, argument, type_: Type) -> Value:
     return builder.value(argument, member_of(type_))
 
 
-class PolymorphicComputation:
+class PolymorphicComputation(HtmlDisplay):
     """A computation whose parameter types come from the arguments of a call; traced once for each tuple of types."""
 
     def __init__(self, fn: Callable, trace: Callable[[list[Type]], Computation]):

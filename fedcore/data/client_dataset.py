@@ -81,6 +81,14 @@ class ClientDataset(private_api.LazyDataset):
         return self._columns
 
     @property
+    def stored_rows(self):
+        """The columns, as arrays in the structure of an example; None if the dataset has steps or groups."""
+        columns = self._columns
+        if columns.steps or columns.groups is not None:
+            return None
+        return to_python(unflatten([np.asarray(array) for array in columns.arrays], columns.element), columns.element)
+
+    @property
     def element_type(self) -> Type:
         return self._columns.layout.element_type()
 

@@ -33,6 +33,7 @@ from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.less import less
 from fedcore.intrinsics.maximum import maximum
+from fedcore.intrinsics.message import message
 from fedcore.intrinsics.minimum import minimum
 from fedcore.intrinsics.modulo import modulo
 from fedcore.intrinsics.rows import sequence_from_groups, sequence_from_rows

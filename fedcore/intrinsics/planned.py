@@ -145,7 +145,8 @@ class Sent:
 def sent_by(fold: Operation, stage: Function, types_of_main: Mapping[str, Type]) -> dict[str, Sent]:
     """The values that a client of a fold sends: the operands of its accumulation, by their names in the stage.
 
-    Constants are not sent, and neither are broadcasts, which the server has.
+    Constants are not sent, and neither are broadcasts, which the server has. Messages are sent in place of what is
+    computed from them.
     """
     keeps = bool(fold.attributes.get("keeps"))  # the stage returns the partial and the kept value
     broadcasts = split_operands([types_of_main[o.name] for o in fold.operands if isinstance(o, Ref)])
@@ -179,12 +180,16 @@ def _distinct(stage: Function, names: list[str], shared: set[str]) -> dict[str, 
     for op in stage.operations:
         if all(isinstance(o, Symbol) or o.name in constant for o in op.operands) and "salt" not in op.attributes:
             constant.add(op.name)
+    messages = _messages(stage, constant | shared)
     found: dict[str, tuple] = {}  # by name the path from the value that no `item` takes apart
     stack: list[tuple[str, str | None]] = [(name, None) for name in reversed(names)]
     labels: dict[str, str] = {}
     while stack:
         name, label = stack.pop()
         if name in constant or name in found:
+            continue
+        if name in messages and messages[name] != (name,):
+            stack.extend((message, None) for message in reversed(messages[name]))
             continue
         if name in made and made[name].kind == "struct":
             stack.extend(reversed(list(_elements(made[name], label))))
@@ -203,6 +208,27 @@ def _distinct(stage: Function, names: list[str], shared: set[str]) -> dict[str, 
             kept.setdefault(path, name)
     uses = collections.Counter(labels[name] for name in kept.values())
     return {name: f"{labels[name]} (%{name})" if uses[labels[name]] > 1 else labels[name] for name in kept.values()}
+
+
+def _messages(stage: Function, at_server: set[str]) -> dict[str, tuple[str, ...]]:
+    """By the name of each value that the server can compute from messages, these messages.
+
+    Args:
+        at_server: values that the server has without a message.
+    """
+    has, found = set(at_server), dict[str, tuple[str, ...]]()
+    for op in stage.operations:
+        names = [o.name for o in op.operands if isinstance(o, Ref)]
+        if op.kind == "message":
+            found[op.name] = (op.name,)
+        elif has.issuperset(names) and "salt" not in op.attributes:
+            needed = dict.fromkeys(m for name in names for m in found.get(name, ()))
+            if needed:
+                found[op.name] = tuple(needed)
+        else:
+            continue
+        has.add(op.name)
+    return found
 
 
 def _elements(struct: Operation, label: str | None) -> Iterator[tuple[str, str | None]]:

@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from fedcore.errors import FedcoreError, Location
+from fedcore.html_display import HtmlDisplay
 from fedcore.types import FunctionType, Placement, StructType, Type
 from fedcore.types.dtypes import as_dtype
 
@@ -191,7 +192,7 @@ class Verified:
 
 
 @attrs.frozen
-class Module:
+class Module(HtmlDisplay):
     """Functions and graphs; the last function is the main function.
 
     Guarantees:

@@ -13,11 +13,14 @@ The examples of this package use these names:
     ...     return fc.learning.from_keras_model(keras_model(), keras.losses.MeanSquaredError(), spec)
     >>> process = fc.learning.algorithms.build_fed_sgd(model_fn)
     >>> state = process.initialize()
+    >>> clients = {'a': client_a, 'b': client_b}
+    >>> data = fc.simulation.datasets.ClientData.from_clients_and_tf_fn(clients, clients.get)
 """
 
 import importlib
 
-from fedcore.learning import algorithms, metrics, models, optimizers
+from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs
+from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
@@ -35,10 +38,13 @@ __all__ = [
     "Model",
     "ModelWeights",
     "algorithms",
+    "compression_aggregator",
+    "framework",
     "from_keras_model",
     "metrics",
     "models",
     "optimizers",
+    "programs",
 ]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError
+from fedcore.html_display import HtmlDisplay
 from fedcore.ir.active import active_builder
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.seeds import fold_in
@@ -15,7 +16,7 @@ from fedcore.templates import IterativeProcess
 
 
 @attrs.frozen
-class LearningAlgorithmState:
+class LearningAlgorithmState(HtmlDisplay):
     """The state of a learning process: the model, what each part remembers, and what the next round draws from.
 
     Types, for weights W: `<global_model_weights=W,distributor=…,client_work=…,aggregator=…,finalizer=…,round=int64,
@@ -78,7 +79,7 @@ class _Next(Computation):
 
     def __call__(self, *args, **kwargs):
         state: Any = args[0] if args else kwargs.get("state")
-        if active_builder() is not None or not hasattr(state, "round"):
+        if active_builder() is not None or not (hasattr(state, "round") and hasattr(state, "seed")):
             return super().__call__(*args, **kwargs)
         return self.invoke(*args, seed=fold_in(int(state.seed), int(state.round)), **kwargs)
 

@@ -60,6 +60,7 @@ def vectorised_call(work: ClientWork, device: DeviceExecutor, clients: ClientSli
             width=work.width,
             block=work.block,
             blocks=clients.places // work.block,
+            measured=work.measured,
         ),
     )
     return function, tensors
@@ -71,7 +72,9 @@ def single_vectorised_call(work: ClientWork, device: DeviceExecutor, client: Cli
     shape, tensors = _packed(work, device, client, LEAST_WIDTH)
     function = device.functions.get(
         ("single vectorised", *work.key, shape),
-        lambda: realize_next_client(work.module, zero, work.stage, len(work.broadcasts), shape, width=LEAST_WIDTH),
+        lambda: realize_next_client(
+            work.module, zero, work.stage, len(work.broadcasts), shape, width=LEAST_WIDTH, measured=work.measured
+        ),
     )
     return function, tensors
 

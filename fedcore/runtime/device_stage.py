@@ -101,18 +101,25 @@ class DeviceStage:
     def _vectorised(self, clients: ClientSlice) -> SliceResult:
         """One graph call that computes the clients side by side."""
         function, tensors = vectorised_call(self._work, self._device, clients)
-        return SliceResult(self._call(clients, function, [*self._on_device(), *tensors]))
+        out = self._call(clients, function, [*self._on_device(), *tensors])
+        if not self._work.measured:
+            return SliceResult(out)
+        bits = out[1].numpy()
+        return SliceResult(out[0], {}, {i: bits[i - clients.first] for i in clients.present})
 
     def _vectorised_one_by_one(self, clients: ClientSlice) -> SliceResult:
         """The result of `_vectorised` for one block, by a graph call for each client."""
-        partial = self.zero()
+        partial, sent = self.zero(), {}
         first, last = clients.present[0], clients.present[-1]
         for index in clients.present:
             alone = clients.with_only([index])
             function, tensors = single_vectorised_call(self._work, self._device, alone)
             flags = self._device.put([np.bool_(index == first), np.bool_(index == last)])
             partial = self._call(alone, function, [*flags, *self._on_device(), *tensors, *flatten(partial)])
-        return SliceResult(partial)
+            if self._work.measured:
+                partial, bits = partial
+                sent[index] = bits.numpy()[0]
+        return SliceResult(partial, {}, sent)
 
     def _loop(self, clients: ClientSlice, before: object = None) -> SliceResult:
         """One graph call that folds the clients one after another.
@@ -142,11 +149,15 @@ class DeviceStage:
         """A `_loop` for each client. Partials merge in a tree: first within each block, then across blocks."""
         if clients.places > self._work.block:
             return in_halves(clients, self._work.block, self._client_by_client, self.merge)
-        tree = MergeTree(self.merge)
+        tree, sent = MergeTree(self.merge), dict[int, np.ndarray]()
         for place, client in enumerate(clients.clients):
-            alone = clients.with_only([clients.first + place])
-            tree.add(place, ABSENT if client is None else self._loop(alone).partial)
-        return SliceResult(tree.result())
+            if client is None:
+                tree.add(place, ABSENT)
+                continue
+            one = self._loop(clients.with_only([clients.first + place]))
+            tree.add(place, one.partial)
+            sent.update(one.sent_bits)
+        return SliceResult(tree.result(), {}, sent)
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
         """One graph call, within the sum of its clients' deadlines."""

@@ -27,6 +27,7 @@ class Runtime(Protocol):
         plan_options: options of the pass `plan`, for the plans that `run` takes. Needed only if `compiles` is True.
         default_num_clients: optional. If it is None, a call without client arguments is refused where its result
             depends on the number of clients.
+        defers: optional. If it is True, `run` returns references to a result that is computed later.
     """
 
     compiles: bool

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from fedcore.html_display import HtmlDisplay
 from fedcore.runtime.metering import Crossing
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class SecureTraffic:
 
 
 @attrs.define
-class Report:
+class Report(HtmlDisplay):
     """The facts of one call; `fc.context.last_report()` gives the report of this thread's newest call.
 
     Guarantees:

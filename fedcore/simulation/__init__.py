@@ -1,4 +1,48 @@
-"""Client data, partitioners and client sampling, for experiments on one machine."""
+"""Client data, partitioners, client sampling and TFF's training loop, for experiments on one machine."""
+
+import importlib
 
 from fedcore.simulation import datasets, partition
 from fedcore.simulation.sampling import build_uniform_sampling_fn
+
+# What needs TensorFlow is loaded when it is first used: name -> module.
+_LATER = {
+    **dict.fromkeys(
+        (
+            "SequenceTypeNotAssignableError",
+            "SequenceTypeNotFoundError",
+            "compose_dataset_computation_with_computation",
+            "compose_dataset_computation_with_iterative_process",
+            "compose_dataset_computation_with_learning_process",
+        ),
+        "fedcore.simulation.dataset_composition",
+    ),
+    **dict.fromkeys(
+        (
+            "EVALUATION_METRICS_PREFIX",
+            "EVALUATION_TIME_KEY",
+            "ROUND_NUMBER_KEY",
+            "ROUND_TIME_KEY",
+            "TRAINING_TIME_KEY",
+            "run_training_process",
+        ),
+        "fedcore.simulation.training_loop",
+    ),
+}
+
+# TFF has it here; it needs models, which are above this layer.
+_ABOVE = {"baselines": "fedcore.learning.baselines"}
+
+__all__ = sorted(["build_uniform_sampling_fn", "datasets", "partition", *_LATER, *_ABOVE])
+
+
+def __getattr__(name):
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
+    if name in _ABOVE:
+        return importlib.import_module(_ABOVE[name])
+    raise AttributeError(f"module 'fedcore.simulation' has no attribute {name!r}")
+
+
+def __dir__():
+    return __all__

@@ -2,6 +2,7 @@
 
 A partitioner takes the examples' labels, `int[n]`, and returns an ascending array of example indices for each client.
 Each example goes to exactly one client, each client gets at least one example, and equal arguments give equal splits.
+`plot` shows a split.
 """
 
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcore.errors import InvalidValue
 from fedcore.scalars import random_generator
+from fedcore.simulation.partition_plot import plot as plot
 
 Parts = list[NDArray[np.int64]]
 

@@ -12,29 +12,35 @@ Id = TypeVar("Id")
 
 
 def build_uniform_sampling_fn(
-    client_ids: Sequence[Id], replace: bool = False, seed: int | None = None
+    sample_range: Sequence[Id], replace: bool = False, random_seed: int | None = None, *, seed: int | None = None
 ) -> Callable[[int, int], list[Id]]:
     """Builds a function that samples the clients of a round uniformly.
 
-    A sample depends on the seed and the round number only, so a training that is resumed samples equal clients.
+    A sample depends on the seed and the round number only, so a training that is resumed samples equal clients. A
+    sample of n clients takes time in proportion to n, however many clients there are.
 
     Args:
-        client_ids: the identifiers to sample from.
+        sample_range: the identifiers to sample from.
         replace: whether a client may be sampled twice in a round.
-        seed: a whole number. Default: drawn when the function is built.
+        random_seed: a whole number. Default: drawn when the function is built.
+        seed: another name of `random_seed`.
     Returns:
         A function (round number, at least 0; number of clients) -> identifiers.
     Raises:
-        ValueError: the function is asked for more clients than there are, and `replace` is False.
+        ValueError: both names of the seed are given; or the function is asked for more clients than there are, and
+            `replace` is False.
     Example:
-        >>> sample = build_uniform_sampling_fn(["a", "b", "c", "d"], seed=1)
+        >>> sample = build_uniform_sampling_fn(["a", "b", "c", "d"], random_seed=1)
         >>> sample(7, 2) == sample(7, 2)
         True
         >>> len(set(sample(8, 4)))
         4
     """
-    ids = list(client_ids)
-    entropy = int(np.random.default_rng().integers(2**63)) if seed is None else seed_number("seed", seed)
+    if random_seed is not None and seed is not None:
+        raise InvalidValue("build_uniform_sampling_fn: random_seed and seed are one argument; give one of them")
+    ids = list(sample_range)
+    given = random_seed if seed is None else seed
+    entropy = int(np.random.default_rng().integers(2**63)) if given is None else seed_number("random_seed", given)
 
     def sample(round_num: int, size: int) -> list[Id]:
         round_number = whole_number("round_num", round_num, at_least=0)

@@ -1,5 +1,7 @@
 """Iterative processes: `initialize` makes a state, `next` turns it and more into the next one."""
 
+import copy
+
 from fedcore.computation import Computation, PolymorphicComputation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.types import FederatedType, StructType, Type, contains, explain, fits, member_of
@@ -45,6 +47,17 @@ class IterativeProcess:
     @property
     def state_type(self) -> Type:
         return self._initialize.type_signature.result
+
+    def with_next(self, next_fn: Computation) -> "IterativeProcess":
+        """This process with another `next`: of its class, and with all else that it has.
+
+        Raises:
+            TypeMismatch: `next_fn` does not take the state, or does not return it.
+        """
+        made = copy.copy(self)
+        IterativeProcess.__init__(made, self._initialize, next_fn)
+        made._next = type(self._next)(next_fn.module, next_fn.__name__)
+        return made
 
     def __repr__(self):
         return (

@@ -1,4 +1,4 @@
-"""Checkers for authors of intrinsics, passes, executors and aggregators, and fault injection.
+"""Checkers for authors of intrinsics, passes, executors, aggregators and encoders, and fault injection.
 
 Needs the extra `fedcore[test]`.
 """
@@ -6,6 +6,7 @@ Needs the extra `fedcore[test]`.
 from fedcore.testing import faults
 from fedcore.testing.aggregations import check_aggregation
 from fedcore.testing.aggregators import check_aggregator
+from fedcore.testing.encoders import check_encoder
 from fedcore.testing.executors import check_slice_executor
 from fedcore.testing.intrinsics import check_intrinsic
 from fedcore.testing.laws import LawBroken
@@ -14,6 +15,7 @@ __all__ = [
     "LawBroken",
     "check_aggregation",
     "check_aggregator",
+    "check_encoder",
     "check_intrinsic",
     "check_pass",
     "check_slice_executor",

@@ -1,5 +1,6 @@
 """Checks the contract of a slice executor: its results have the bits of the local runtime."""
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -38,15 +39,25 @@ def check_slice_executor(executor: SliceExecutor) -> None:
         >>> fc.testing.check_slice_executor(fc.runtime.DeviceSliceExecutor())
     """
     check_members(executor)
-    policy = fc.runtime.drop()
-    sliced = _LeftOpen([executor], on_client_failure=policy)
+    sliced = _LeftOpen([executor], on_client_failure=_POLICY)
     own = fc.runtime.local(block_size=BLOCK, vectorize=WIDTH, clients_executor=sliced)
-    local = fc.runtime.local(block_size=BLOCK, vectorize=WIDTH, workers_per_device=1, on_client_failure=policy)
     try:
-        for law, program, cohort in _programs():
+        for law, program, cohort, local in _cases():
             _check(f"{type(executor).__name__}: {law}", program, cohort, own, local)
     finally:
         own.close()
+
+
+_POLICY = fc.runtime.drop()
+
+
+@functools.cache
+def _cases() -> tuple[tuple[str, fc.Computation, list, tuple], ...]:
+    """Laws, each with a program, a cohort, and the result and the report of the local runtime."""
+    local = fc.runtime.local(block_size=BLOCK, vectorize=WIDTH, workers_per_device=1, on_client_failure=_POLICY)
+    try:
+        return tuple((law, program, cohort, _run(program, cohort, local)) for law, program, cohort in _programs())
+    finally:
         local.close()
 
 
@@ -57,9 +68,9 @@ class _LeftOpen(SlicedClientsExecutor):
         self.workers.close()
 
 
-def _check(law: str, program: fc.Computation, cohort: list, own: LocalRuntime, local: LocalRuntime) -> None:
+def _check(law: str, program: fc.Computation, cohort: list, own: LocalRuntime, local: tuple) -> None:
     law = f"{law}, with {len(cohort)} clients"
-    want, wanted = _run(program, cohort, local)
+    want, wanted = local
     try:
         have, report = _run(program, cohort, own)
     except Exception as error:
@@ -84,22 +95,23 @@ def _programs() -> Iterator[tuple[str, fc.Computation, list]]:
     """Laws, each with a program of one client value, and a cohort."""
     numbers = np.random.default_rng(0).normal(size=max(COHORTS)).astype(np.float32)
     of_floats = [
-        ("a sum has the local bits", _sum),
-        ("kept values have the local bits", _sum_and_each),
-        ("random numbers depend on the call's seed and the client's index", _random_sum),
-        ("partials merge in the order of the clients", _last),
-        ("values that are broadcast reach the clients", _deviation),
+        ("a sum has the local bits", _sum()),
+        ("kept values have the local bits", _sum_and_each()),
+        ("random numbers depend on the call's seed and the client's index", _random_sum()),
+        ("partials merge in the order of the clients", _last()),
+        ("values that are broadcast reach the clients", _deviation()),
     ]
+    sum_of_sequences, text, sum_of_quotients = _sum_of_sequences(), _text(), _sum_of_quotients()
     for clients in COHORTS:
         for law, program in of_floats:
-            yield law, program(), list(numbers[:clients])
+            yield law, program, list(numbers[:clients])
         sequences = [list(numbers[: i % 5]) for i in range(clients)]
-        yield "a sum of sequences has the local bits", _sum_of_sequences(), sequences
+        yield "a sum of sequences has the local bits", sum_of_sequences, sequences
         letters = [chr(ord("a") + i % 26) * (i % 3) for i in range(clients)]
-        yield "clients are folded in order, and the sizes of what they send are reported", _text(), letters
+        yield "clients are folded in order, and the sizes of what they send are reported", text, letters
     for clients in (2, max(COHORTS)):
         faulty = [np.float32({1: 0, BLOCK + 2: np.nan}.get(i, 1 + abs(x))) for i, x in enumerate(numbers[:clients])]
-        yield "clients that fail are dropped, and no others", _sum_of_quotients(), faulty
+        yield "clients that fail are dropped, and no others", sum_of_quotients, faulty
 
 
 FLOATS = FederatedType("float32", fc.CLIENTS)

@@ -74,6 +74,7 @@ def calls_of(op) -> Iterator[Call]:
 def _bindings(alternative: Alternative, kinds: dict[str, str]) -> Iterator[dict[str, Type]]:
     """Types for the type variables of value parameters. Variables of one kind get the same type."""
     labels = sorted(alternative.variables)
+    made: list[dict[str, Type]] = []
     for index in range(3 if labels else 1):
         chosen = {}
         for label in labels:
@@ -81,7 +82,9 @@ def _bindings(alternative: Alternative, kinds: dict[str, str]) -> Iterator[dict[
             chosen[label] = to_type(options[index % len(options)])
         if any(kinds.get(label) == "struct" for label in labels):
             chosen = {label: to_type({"a": "float32", "b": ("int32", (2,))}) for label in labels}
-        yield chosen
+        if chosen not in made:
+            made.append(chosen)
+            yield chosen
 
 
 def _attribute(name: str, alternative: Alternative | None):

@@ -20,7 +20,7 @@ class DType:
     name: str
     numpy: np.dtype = attrs.field(eq=False)
     bits: int | None = attrs.field(eq=False)
-    """Bits of one element in a message: 1 for bool, None for str, whose elements differ in size."""
+    """Bits of one element in a message: 1 for bool, None for str and code, whose values differ in size."""
 
     @property
     def dtype(self) -> np.dtype:
@@ -75,6 +75,12 @@ def _make(name: str) -> DType:
 
 DTYPES: dict[str, DType] = {name: _make(name) for name in ("bool", *_INTEGERS, *_FLOATS, *_COMPLEX, "str")}
 
+CODE = DType("code", np.dtype(np.uint8), None)
+"""Bytes of a code: its number of bits in the first four (little endian), then the bits, then zeros up to the capacity.
+
+Values of this dtype are made by the intrinsic `message` only.
+"""
+
 # Python numbers take the 32 bits of models, not numpy's 64.
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64", str: "str", bytes: "str"}
 
@@ -100,7 +106,7 @@ def find_dtype(x) -> DType | None:
     if isinstance(x, DType):
         return x
     if isinstance(x, str):
-        return DTYPES.get(x)
+        return CODE if x == CODE.name else DTYPES.get(x)
     if isinstance(x, type) and x in _PYTHON:
         return DTYPES[_PYTHON[x]]
     if isinstance(x, np.dtype):

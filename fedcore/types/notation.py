@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import lark
 
 from fedcore.errors import ParseError
-from fedcore.types.dtypes import DTYPES
+from fedcore.types.dtypes import DTYPES, find_dtype
 from fedcore.types.kinds import KINDS
 from fedcore.types.placements import PlacementVariable, is_variable_name, placement, placement_names
 from fedcore.types.signatures import Alternative, Parameter, Signature
@@ -140,7 +140,7 @@ class TypeBuilder(lark.Transformer):
         return type_
 
     def named(self, name):
-        if name in DTYPES:
+        if find_dtype(str(name)) is not None:
             return TensorType(str(name))
         if name == "placement":
             return PlacementType()
@@ -155,7 +155,7 @@ class TypeBuilder(lark.Transformer):
         return TensorType(self._dtype(name), None)
 
     def _dtype(self, name):
-        if name not in DTYPES:
+        if find_dtype(str(name)) is None:
             raise Refused(name, f"`{name}` is no dtype", tuple(DTYPES))
         return str(name)
 

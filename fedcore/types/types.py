@@ -11,6 +11,7 @@ from typing import TypeAlias
 import attrs
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.html_display import HtmlDisplay
 from fedcore.types.dtypes import DType, as_dtype
 from fedcore.types.placements import Placement, PlacementVariable, placement
 from fedcore.types.shapes import Shape, as_shape, is_static
@@ -30,7 +31,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9_]*")
 
 
 @attrs.frozen(str=False, cache_hash=True)
-class Type:
+class Type(HtmlDisplay):
     """A type: immutable, hashable, compared by structure."""
 
     depth: int = attrs.field(init=False, eq=False, repr=False)
@@ -101,7 +102,7 @@ class TensorType(Type):
 
     @property
     def size_bits(self) -> int | None:
-        """Size of a value in a message; None for strings and for unknown sizes."""
+        """Size of a value in a message; None for strings, codes and unknown sizes."""
         if not is_static(self.shape) or self.dtype.bits is None:
             return None
         return self.dtype.bits * math.prod(self.shape)

@@ -13,7 +13,7 @@ def test_doctor_tells_versions_devices_limits_settings_and_extras(fedcore):
     assert found["versions"]["tensorflow"] == tf.__version__
     assert any(device.startswith("CPU") for device in found["devices"])
     assert found["settings"]["FEDCORE_TRACE"] == "here"
-    assert set(found["extras"]) == {"data", "ray", "dp", "test"}
+    assert set(found["extras"]) == {"data", "ray", "dp", "pandas", "mlflow", "wandb", "test"}
     parts = found["private parts of TensorFlow and Keras"]
     assert parts["define_function"] == "holds: tensorflow.python.eager.context: Context.add_function_def"
     assert all(text.startswith("holds: ") for name, text in parts.items() if name != "tested with")

@@ -47,6 +47,7 @@ PREPARED = [
     ("strip-locations", LOWERING),
     ("strip-locations", DEFAULT_PIPELINE),
 ]
+EXAMPLES = 10  # of each law, of each pass after each pipeline; check_pass has thousands under soak
 every_pass = pytest.mark.parametrize(("name", "before"), PREPARED)
 
 
@@ -89,7 +90,7 @@ def keeps_meaning(name, before, data):
 
 
 @every_pass
-@settings(max_examples=25)
+@settings(max_examples=EXAMPLES)
 @given(st.data())
 def test_a_pass_keeps_the_meaning(name, before, data):
     keeps_meaning(name, before, data)
@@ -103,7 +104,7 @@ def test_a_pass_keeps_every_law_on_thousands_of_programs(name):
 
 
 @every_pass
-@settings(max_examples=25)
+@settings(max_examples=EXAMPLES)
 @given(module=federated_modules())
 def test_a_pass_keeps_the_type(name, before, module):
     module = prepared(module, before)
@@ -113,14 +114,14 @@ def test_a_pass_keeps_the_type(name, before, module):
 
 
 @every_pass
-@settings(max_examples=25)
+@settings(max_examples=EXAMPLES)
 @given(module=federated_modules())
 def test_a_pass_leaves_a_valid_module(name, before, module):
     verify(get_pass(name).run(prepared(module, before)))
 
 
 @pytest.mark.parametrize(("name", "before"), [p for p in PREPARED if get_pass(p[0]).idempotent])
-@settings(max_examples=25)
+@settings(max_examples=EXAMPLES)
 @given(module=federated_modules())
 def test_a_pass_run_twice_changes_nothing_more(name, before, module):
     once = get_pass(name).run(prepared(module, before))
@@ -194,7 +195,7 @@ def drawn_twice(draw, module):
 @pytest.mark.parametrize(
     ("name", "before"), [p for p in PREPARED if p[0] not in ("lower-intrinsics", "fuse", "grappler")]
 )
-@settings(max_examples=25)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_a_pass_adds_no_work_of_any_kind_to_a_client(name, before, data):
     traced = data.draw(federated_modules())
@@ -216,7 +217,7 @@ def test_maps_whose_users_were_fused_are_fused_too():
     assert reference_result(after, [[1.0, 5.0]]) == [2.0, 6.0]
 
 
-@settings(max_examples=25)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_fuse_never_gives_a_client_more_calls(data):
     traced = data.draw(federated_modules())
@@ -243,7 +244,7 @@ def local_runtime():
     SHARED.pop("local").close()
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.data())
 def test_a_compiled_program_gives_what_the_reference_gives(data):
     both_runtimes_agree(data)

@@ -7,6 +7,7 @@ import sys
 import types
 from pathlib import Path
 
+import click
 import pytest
 import tensorflow as tf  # noqa: F401  where it is loaded, commands run in this process
 from click.testing import CliRunner
@@ -81,6 +82,9 @@ def test_the_readme(run, monkeypatch):
     train = types.ModuleType("train")
     exec(compile(program.replace("range(20)", "range(2)"), "train.py", "exec"), vars(train))
     assert train.metrics["client_work"]["train"]["num_examples"] > 0
+    program = re.search(r"```python\n(history = .*?)```", page, re.DOTALL)[1]
+    exec(compile(program.replace("rounds=20", "rounds=1"), "train.py", "exec"), vars(train))
+    assert Path("run/curves.png").exists()
     monkeypatch.setitem(sys.modules, "train", train)
 
     @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
@@ -93,3 +97,27 @@ def test_the_readme(run, monkeypatch):
     printed = [run(line) for line in commands]
     assert [shlex.split(line)[1] for line in commands] == ["dump", "dump", "opt", "diff", "run"]
     assert "19.75" in printed[-1]
+
+
+def test_the_page_about_training_types_commands_that_there_are():
+    page = (ROOT / "docs/training.md").read_text()
+    typed = [shlex.split(line) for line in re.findall(r"^\$ fedcore (.*)$", page, re.MULTILINE)]
+    assert [words[0] for words in typed] == ["new", "train", "list", "resume", "eval", "train"]
+    for verb, *arguments in typed:
+        command = main.commands[verb]
+        command.make_parser(click.Context(command)).parse_args(arguments)
+
+
+def test_the_callback_of_the_page_about_training_ends_a_training():
+    page = (ROOT / "docs/training.md").read_text()
+    names: dict = {"fc": fc}
+    exec(re.search(r"```python\n(class .*?)```", page, re.DOTALL)[1], names)
+    callback = names["StopAtRises"]()
+    callback.training = types.SimpleNamespace(stop_training=False)
+    for round_number, loss in enumerate([3.0, 4.0, 2.0, 3.0, 5.0], 1):
+        assert not callback.training.stop_training
+        callback.on_round_end(round_number, {"loss": loss})
+    assert callback.training.stop_training
+    again = names["StopAtRises"]()
+    again.set_state(callback.get_state())
+    assert again.rises == 3

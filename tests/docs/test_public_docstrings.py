@@ -12,6 +12,8 @@ import fedcore as fc
 SECTIONS = ["Types", "Args:", "Returns:", "Raises:", "Source:", "Example:"]
 CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing from the caller
     "learning.BatchOutput",
+    *(f"aggregators.encoders.{n}" for n in ("AdaptiveEncoder", "Bits", "Encoder", "Integers")),
+    *(f"aggregators.encoders.{n}" for n in ("entropy", "hadamard", "identity")),
     "learning.ClientWeighting",
     "learning.LearningAlgorithmState",
     "learning.LearningProcessOutput",
@@ -22,6 +24,8 @@ CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing f
     "learning.metrics.sum_then_finalize",
     "learning.models.PureModel",
     "learning.optimizers.Optimizer",
+    "learning.programs.ProgramState",
+    "learning.programs.ProgressBar",
 }
 
 

@@ -42,7 +42,7 @@ def test_bounds_that_tune_themselves_keep_a_broken_client_out():
 
 @pytest.mark.slow
 def test_text_generation_learns_to_write_words():
-    losses, written = load("text_generation").main(rounds=10)
+    losses, written = load("text_generation").main(rounds=8, clients=8, per_round=4)
     assert losses[-1] < 0.5 * losses[0]
     assert "the " in written[4:]
 
@@ -57,6 +57,21 @@ def test_image_classification_learns():
 def test_compare_algorithms_draws_four_curves(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
-    curves = load("compare_algorithms").main(tmp_path / "curves.png", rounds=5)
+    curves = load("compare_algorithms").main(tmp_path / "curves.png", rounds=2)
     assert list(curves) == ["FedAvg", "FedProx", "FedAdam", "SCAFFOLD"]
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_compression_sends_less_and_draws_it(tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    curves = load("compression").main(tmp_path / "curves.png", tmp_path / "logs", rounds=4)
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    assert len(list((tmp_path / "logs").rglob("events*"))) == 4
+    sent = {name: found[-1][1:] for name, found in curves.items()}
+    assert sent["8 bits"][1] < 0.4 * sent["plain"][1]
+    assert sent["entropy-coded"][1] < 0.25 * sent["plain"][1]
+    assert sent["top 5 %, feedback"][1] < 0.25 * sent["plain"][1]
+    accuracy = {name: found[-1][0] for name, found in curves.items()}
+    assert min(accuracy.values()) > accuracy["plain"] - 0.1

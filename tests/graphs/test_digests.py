@@ -1,12 +1,9 @@
 """One program, one digest: in whatever order and in whatever process it is traced."""
 
-import os
-import subprocess
-import sys
-
 import programs
 import pytest
 import tensorflow as tf
+import warm_processes
 
 import fedcore as fc
 
@@ -21,12 +18,11 @@ def test_a_program_traced_again_after_another_has_the_same_digest(first, between
     assert getattr(programs, first)().digest == before
 
 
-@pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_programs_traced_in_another_process_have_the_same_digests(hash_seed):
+def test_programs_traced_in_another_process_have_the_same_digests():
     script = f"import programs; print(*[getattr(programs, make)().digest for make in {MAKERS[::-1]!r}])"
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-    out = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert out.stdout.split() == [getattr(programs, make)().digest for make in MAKERS[::-1]]
+    assert warm_processes.python({"code": script}).split() == [
+        getattr(programs, make)().digest for make in MAKERS[::-1]
+    ]
 
 
 def test_the_digest_does_not_tell_the_line_where_a_program_stands():

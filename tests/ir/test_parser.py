@@ -121,8 +121,8 @@ def large(type_, operations: int) -> Module:
 @pytest.mark.parametrize(
     "type_", [to_type("int32"), StructType([(f"layer{i}", ("float32", (9, 9))) for i in range(4)])]
 )
-def test_a_hundred_thousand_operations_print_and_parse_in_seconds(type_):
-    module = large(type_, 100_000)
+def test_forty_thousand_operations_print_and_parse_in_seconds(type_):
+    module = large(type_, 40_000)
     began = time.process_time()
     text = print_module(module)
     printed = time.process_time()
@@ -131,5 +131,5 @@ def test_a_hundred_thousand_operations_print_and_parse_in_seconds(type_):
     assert parsed == module
     assert verify(parsed) is parsed
     # Twice to four times what they take.
-    assert printed - began < 2
-    assert ended - printed < 10
+    assert printed - began < 0.8
+    assert ended - printed < 4

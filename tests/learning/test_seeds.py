@@ -74,6 +74,34 @@ def test_without_a_seed_every_state_has_another_and_the_report_tells_how_to_get_
     assert same(state, again)
 
 
+def test_seeds_of_the_process_do_not_reach_initialize():
+    process = process_of(with_dropout())
+    for set_seed in (keras.utils.set_random_seed, tf.random.set_seed):
+        drawn = []
+        for _ in range(2):
+            set_seed(0)
+            drawn.append(process.initialize())
+        assert drawn[0].seed != drawn[1].seed
+        assert not same(*drawn)
+    keras.utils.set_random_seed(0)
+    assert process_of(with_dropout()).initialize == process.initialize
+
+
+def test_a_keras_model_made_outside_of_model_fn_follows_the_seed_of_the_process():
+    first = []
+    for seed in (0, 0, 1):
+        keras.utils.set_random_seed(seed)
+        model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+        process = process_of(
+            lambda model=model: fc.learning.from_keras_model(model, keras.losses.MeanSquaredError(), input_spec=SPEC)
+        )
+        state = process.initialize()
+        np.testing.assert_array_equal(state.global_model_weights.trainable[0], model.weights[0])
+        first.append(state)
+    assert same(first[0], first[1])
+    assert not same(first[0], first[2])
+
+
 def test_a_state_made_inside_a_computation_or_from_a_file_has_a_seed_too(tmp_path):
     process = process_of(with_dropout())
     fc.save(process.initialize, tmp_path / "initialize.fed")
@@ -147,3 +175,18 @@ def test_evaluation_between_rounds_shifts_nothing():
         return state
 
     assert same(trained(evaluates=False), trained(evaluates=True))
+
+
+def test_a_state_may_be_a_number():
+    @fc.federated_computation
+    def initialize():
+        return fc.federated_value(np.float32(1.5), fc.SERVER)
+
+    @fc.federated_computation(
+        initialize.type_signature.result, fc.FederatedType(fc.SequenceType(np.float32), fc.CLIENTS)
+    )
+    def next_round(state, data):
+        return fc.learning.LearningProcessOutput(state, fc.federated_value((), fc.SERVER))
+
+    process = fc.learning.LearningProcess(initialize, next_round)
+    assert process.next(process.initialize(), [[1.0]]).state == 1.5

@@ -59,6 +59,7 @@ def total_of_steps(data):
     return fc.federated_sum(fc.federated_map(lambda steps: fc.sequence_reduce(steps, 0.0, add), data))
 
 
+FRACTIONS = [0.1, pytest.param(0.3, marks=pytest.mark.soak)]
 STAGES = {"stacked": (average, {"vectorize": "auto"}), "looped": (looped_average, {"vectorize": False})}
 
 
@@ -98,7 +99,7 @@ def test_the_stages_of_these_tests_run_as_they_say():
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("fraction", [0.1, 0.3])
+@pytest.mark.parametrize("fraction", FRACTIONS)
 @pytest.mark.parametrize("kind", ["raise", "nan"])
 def test_the_result_is_the_survivors_to_the_bit(stage, kind, fraction):
     computation, settings = STAGES[stage]
@@ -111,7 +112,7 @@ def test_the_result_is_the_survivors_to_the_bit(stage, kind, fraction):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("fraction", [0.1, 0.3])
+@pytest.mark.parametrize("fraction", FRACTIONS)
 @pytest.mark.parametrize("kind", ["raise", "nan", "misshapen"])
 def test_faults_of_the_data_are_left_out_like_those_of_the_graph(stage, kind, fraction):
     computation, settings = STAGES[stage]
@@ -123,7 +124,7 @@ def test_faults_of_the_data_are_left_out_like_those_of_the_graph(stage, kind, fr
     assert result.tobytes() == survivors_mean(clients, faults.clients(70)).tobytes()
 
 
-@pytest.mark.parametrize("fraction", [0.1, pytest.param(0.3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fraction", FRACTIONS)
 def test_graphs_that_hang_are_ended_and_left_out(fraction):
     faults = Faults(7, "hang", fraction)
     clients = values(12)
@@ -136,7 +137,7 @@ def test_graphs_that_hang_are_ended_and_left_out(fraction):
 def test_one_of_many_stacked_clients_takes_too_long():
     def client(index):
         steps = np.arange(3, dtype=np.float32)
-        return fc.data.ClientDataset.from_columns(steps).repeat(400_000 if index == 2 else 1)
+        return fc.data.ClientDataset.from_columns(steps).repeat(200_000 if index == 2 else 1)
 
     assert total_of_steps.to_module("planned").function("clients").attributes["strategy"] == "vectorised"
     with runtime_of(client_timeout_s=0.3, on_client_failure=fc.runtime.drop(max_retries=0)):
@@ -145,7 +146,7 @@ def test_one_of_many_stacked_clients_takes_too_long():
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("fraction", [0.1, pytest.param(0.3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fraction", FRACTIONS)
 def test_data_that_block_in_python_are_left_out_and_their_thread_named(stage, fraction):
     computation, settings = STAGES[stage]
     faults = Faults(8, "hang", fraction)

@@ -102,13 +102,14 @@ def test_half_as_many_calls_run_at_once_where_they_do_not_fit():
     runtime.close()
 
 
-def _slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
+def _soak(*values):
+    return pytest.param(*values, marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize("fits", [1, 12])
 @pytest.mark.parametrize(
-    ("vectorize", "block"), [("auto", "auto"), _slow("auto", 16), _slow("auto", 1), (False, 16), _slow(False, 3)]
+    ("vectorize", "block"),
+    [(4, "auto"), (4, 16), (4, 1), (False, 16), (False, 3), *(_soak("auto", block) for block in ("auto", 16, 1))],
 )
 @pytest.mark.parametrize("computation", [average_and_largest, sum_from_a_third], ids=lambda c: c.__name__)
 def test_calls_are_cut_until_they_fit_and_the_bits_stay(computation, vectorize, block, fits):

@@ -1,4 +1,5 @@
 import doctest
+import sys
 
 import numpy as np
 import pytest
@@ -100,3 +101,39 @@ def test_quantity_skew_makes_sizes_uneven():
 
 def test_the_examples_of_the_docs_run():
     assert doctest.testmod(partition).failed == 0
+
+
+# --- the plot ---
+
+
+@pytest.mark.parametrize(("classes", "clients"), [(3, 4), (15, 30), (62, 300)])
+def test_the_plot_shows_each_clients_examples_by_label(classes, clients, tmp_path):
+    labels = np.arange(3000) % classes
+    parts = partition.quantity_skew(labels, clients, alpha=1.0)
+    axes = partition.plot(labels, parts, title="skewed")
+    axes.figure.savefig(tmp_path / "parts.png")
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title(loc="left")) == ("client", "examples", "skewed")
+    tallest = max(len(part) for part in parts)
+    assert tallest <= axes.get_ylim()[1] <= 1.1 * tallest
+    if clients <= 30:
+        heights = np.reshape([bar.get_height() for bar in axes.patches], (classes, clients))
+        np.testing.assert_array_equal(heights.sum(axis=0), [len(part) for part in parts])
+        assert heights[1, 2] == (labels[parts[2]] == 1).sum()
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == [str(i) for i in range(classes)][::-1]
+
+
+def test_the_plot_goes_on_the_axes_that_are_given():
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    assert partition.plot(["cat", "dog"], [np.array([0]), np.array([1])], axes=axes) is axes
+
+
+def test_the_plot_says_what_is_missing(monkeypatch):
+    with pytest.raises(ValueError, match="there are no clients"):
+        partition.plot([0], [])
+    with pytest.raises(TypeError, match=r"parts holds for each client the indices of its examples, and begins with 1"):
+        partition.plot([np.array([0]), np.array([1])], [1, 1])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r"pip install 'fedcore\[data\]'"):
+        partition.plot([0], [np.array([0])])

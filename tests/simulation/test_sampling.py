@@ -46,6 +46,13 @@ def test_without_a_seed_one_function_still_repeats_its_rounds():
     assert sample(5, 10) == sample(5, 10)
 
 
+def test_the_seed_has_two_names_and_one_value():
+    one = build_uniform_sampling_fn(sample_range=IDS, replace=False, random_seed=1)
+    assert one(3, 5) == build_uniform_sampling_fn(IDS, seed=1)(3, 5)
+    with pytest.raises(ValueError, match="random_seed and seed are one argument"):
+        build_uniform_sampling_fn(IDS, random_seed=1, seed=1)
+
+
 def test_ids_come_back_as_they_were_given():
     assert type(build_uniform_sampling_fn(["a"])(0, 1)[0]) is str
 

@@ -5,9 +5,12 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _VOID = frozenset({"col", "input", "meta"})
@@ -16,7 +19,7 @@ _CODE = frozenset({"script", "style"})
 
 @attrs.frozen
 class Markup:
-    """Finished markup; `element`, `joined` and `code_element` alone make it."""
+    """Finished markup; the functions of this module alone make it."""
 
     text: str
 
@@ -51,6 +54,11 @@ def code_element(name: str, code: str) -> tuple[Markup, str]:
         raise ValueError(f"the code could end the {name} element early")
     digest = b64encode(hashlib.sha256(code.encode()).digest()).decode()
     return Markup(f"<{name}>{code}</{name}>"), f"'sha256-{digest}'"
+
+
+def recorded_text(console: "Console") -> Markup:
+    """The text that a recording console printed, in its colours; rich escapes the text."""
+    return Markup(console.export_html(inline_styles=True, code_format="<pre>{code}</pre>"))
 
 
 def _text_of(child: Child) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fedcore import context
 from fedcore.runtime.device import default_devices
-from fedcore.runtime.local import default_workers, local
+from fedcore.runtime.local import LocalRuntime, default_workers, local
 from fedcore.scalars import whole_number
 
 
@@ -38,4 +38,26 @@ def set_local_python_execution_context(
 
 set_local_execution_context = set_local_python_execution_context
 
-__all__ = ["set_local_execution_context", "set_local_python_execution_context"]
+
+def create_async_local_cpp_execution_context(
+    default_num_clients: int | None = None,
+    max_concurrent_computation_calls: int = -1,
+    stream_structs: bool = False,
+) -> LocalRuntime:
+    """A local runtime, for `fc.program.NativeFederatedContext`.
+
+    Args:
+        default_num_clients: as `fc.runtime.local`.
+        max_concurrent_computation_calls, stream_structs: of TFF's executors, which are not there; change nothing.
+    Example:
+        >>> context = fc.backends.native.create_async_local_cpp_execution_context()
+        >>> fc.framework.set_default_context(fc.program.NativeFederatedContext(context))
+    """
+    return local(default_num_clients=default_num_clients)
+
+
+__all__ = [
+    "create_async_local_cpp_execution_context",
+    "set_local_execution_context",
+    "set_local_python_execution_context",
+]

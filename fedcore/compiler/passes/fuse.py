@@ -100,7 +100,7 @@ def _returns_too_much(function: Function, call_: Operation, users: Users) -> boo
 
 
 def _in_graph(op: Operation) -> bool:
-    return not _is_per_element(op) and op.kind != "bind" and not contains(op.type, _is_sequence)
+    return not _is_per_element(op) and op.kind not in ("bind", "message") and not contains(op.type, _is_sequence)
 
 
 def _is_per_element(op: Operation) -> bool:

@@ -26,7 +26,7 @@ from fedcore.ir.module import Module, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import Type
 
-BATCHABLE = ("struct", "item", "call", "bind", "literal", "generic_zero", "sequence_reduce", "sequence_map")
+BATCHABLE = ("struct", "item", "call", "bind", "literal", "generic_zero", "sequence_reduce", "sequence_map", "message")
 """Operations of a batched stage; fusing turns the others into graphs."""
 
 

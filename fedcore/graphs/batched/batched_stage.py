@@ -1,7 +1,7 @@
 """A client stage for the clients of one call, as one TensorFlow function that returns their partial.
 
 In:  the broadcasts, then the tensors of `pack_clients`.
-Out: the leaves of the partial.
+Out: the leaves of the partial; where sizes are measured, also the bits that each client sends.
 
 The function has three parts:
 
@@ -30,17 +30,23 @@ from fedcore.graphs.batched.block_reduction import (
     merge_sums,
     sum_only_leaves,
 )
-from fedcore.graphs.batched.client_contribution import Tensors, contributions_by_group, sums_by_group
+from fedcore.graphs.batched.client_contribution import (
+    ClientContribution,
+    Tensors,
+    contributions_by_group,
+    sums_by_group,
+)
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 from fedcore.graphs.stages.realize import Realized, profiler_name
+from fedcore.graphs.tensors.sizes import bits_of, unsized
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
 from fedcore.ir.operations import lookup
 from fedcore.ir.purity import seeded_symbols
-from fedcore.types import SequenceType, Type, leaves, tensor_leaves
+from fedcore.types import SequenceType, StructType, TensorType, Type, leaves, tensor_leaves
 
 
 def packed_specs(types: SequenceOf[Type], layout: PackedLayout) -> list[tf.TensorSpec]:
@@ -106,9 +112,19 @@ class _BatchedFold:
 
     Args:
         width: clients of a group.
+        measured: names of values in the stage whose sizes are measured.
     """
 
-    def __init__(self, module: Module, zero: str, stage: str, broadcasts: int, layout: PackedLayout, width: int):
+    def __init__(
+        self,
+        module: Module,
+        zero: str,
+        stage: str,
+        broadcasts: int,
+        layout: PackedLayout,
+        width: int,
+        measured: SequenceOf[str],
+    ):
         self._module = module
         self._zero = module.function(zero)
         self._stage = function = module.function(stage)
@@ -116,6 +132,7 @@ class _BatchedFold:
         self._client_parameters = function.parameters[1 + broadcasts :]
         self._layout = layout
         self._width = width
+        self._measured = measured
         client_operations, self._fold_operations, self._contribution = split_stage(function)
         self._invariant_operations, self._client_operations = _split_invariant(
             module, client_operations, [p.name for p in self._broadcasts]
@@ -134,6 +151,17 @@ class _BatchedFold:
     def contribution_specs(self) -> list[tf.TensorSpec]:
         """Specs of the leaves of one client's contribution."""
         return [spec(t) for name in self._contribution for t in tensor_leaves(self._types[name])]
+
+    @property
+    def sizes(self) -> int:
+        """Number of measured leaves; their sizes are one more leaf of the contribution, int64 [sizes], if there are."""
+        return sum(len(unsized(self._types[name])) for name in self._measured)
+
+    def contributions(self, group: Callable, lanes: tf.Tensor) -> tuple[list[ClientContribution], tf.Tensor | None]:
+        """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + width, sizes]."""
+        sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
+        found = contributions_by_group(group, lanes, self._width, [*self.contribution_specs, *sizes])
+        return (found[:-1], found[-1].concatenated()) if sizes else (found, None)
 
     @property
     def partial_type(self) -> Type:
@@ -163,9 +191,18 @@ class _BatchedFold:
             seed = tensor_seed(lanes.of(seeds))
             self.interpreter.operations(self._client_operations, scope, dict(self._types), seed)
             contribution = [value for name in self._contribution for value in flatten(scope[name])]
-            return [broadcast_to_clients(value, self._width) for value in contribution]
+            return [*(broadcast_to_clients(value, self._width) for value in contribution), *self._sizes_of(scope)]
 
         return group, tf.size(seeds, tf.int64), lane_of
+
+    def _sizes_of(self, scope: dict) -> Tensors:
+        """The sizes of the measured leaves of a group's clients, int64 [width, sizes]; nothing if none is measured."""
+        sizes = []
+        for name in self._measured:
+            values, types = flatten(scope[name]), leaves(self._types[name])
+            for i in unsized(self._types[name]):
+                sizes.append(bits_of(broadcast_to_clients(values[i], self._width), types[i][1]))
+        return [tf.stack(sizes, 1)] if sizes else []
 
     def zeros(self, blocks: int) -> Tensors:
         """The initial partials, leaves [blocks, …]."""
@@ -183,11 +220,14 @@ class _BatchedFold:
         blocks = int(before[0].shape[0])
         return [broadcast_to_clients(value, blocks) for value in flatten(scope[self._stage.result.name])]
 
-    def realized(self, body: Callable, specs: list[tf.TensorSpec]) -> Realized:
+    def realized(self, body: Callable, specs: list[tf.TensorSpec], clients: int) -> Realized:
+        """The function of a body that returns the partial and the sizes that `clients` clients send."""
+        sizes = TensorType("int64", (clients, self.sizes))
+        result = StructType([(None, self.partial_type), (None, sizes)]) if self.sizes else self.partial_type
         body.__name__ = profiler_name(self._module, self._stage.name)
         traced = tf.function(body, autograph=False, input_signature=specs)
         with without_function_optimisation():
-            return Realized(traced.get_concrete_function(), self.partial_type, optimised=True)
+            return Realized(traced.get_concrete_function(), result, optimised=True)
 
 
 def realize_batched(
@@ -201,8 +241,11 @@ def realize_batched(
     width: int,
     block: int,
     blocks: int,
+    measured: SequenceOf[str] = (),
 ) -> Realized:
     """The function of a call: (broadcasts, tensors of `pack_clients`) -> partial of all blocks.
+
+    If sizes are measured, it returns <partial,bits>, with bits int64 [places, sizes].
 
     Args:
         zero, join: names of the functions that make and merge partials.
@@ -210,9 +253,10 @@ def realize_batched(
         width: clients of a group.
         block: clients of a block.
         blocks: blocks of a call, a power of two; blocks without clients are skipped.
+        measured: names of values in the stage whose sizes are measured.
     """
-    stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width)
-    groups_hold_blocks = layout.equal_steps and not width % block and block <= MAX_SEQUENTIAL_TERMS
+    stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width, measured)
+    groups_hold_blocks = layout.equal_steps and not width % block and block <= MAX_SEQUENTIAL_TERMS and not measured
 
     def merge(left: Tensors, right: Tensors) -> Tensors:
         pair = [unflatten([batched(t) for t in side], stage_fold.partial_type) for side in (left, right)]
@@ -226,24 +270,32 @@ def realize_batched(
         addends = sum_only_leaves(stage_fold.fold, zeros, specs) if groups_hold_blocks else {}
         if len(addends) == len(zeros):
             sums = sums_by_group(group, lanes, width, specs, lane_of)
-            partial = merge_sums(merge, zeros, [sums[addends[i]] for i in range(len(zeros))], lane_of)
+            partial, sizes = merge_sums(merge, zeros, [sums[addends[i]] for i in range(len(zeros))], lane_of), None
         else:
-            contributions = contributions_by_group(group, lanes, width, specs)
+            contributions, sizes = stage_fold.contributions(group, lanes)
             partial = fold_blocks(stage_fold.fold, merge, zeros, specs, contributions, lane_of)
-        return [tf.identity(t[0]) for t in partial]
+        of_clients = [] if sizes is None else [tf.gather(sizes, tf.maximum(tf.reshape(lane_of, [-1]), 0))]
+        return [*(tf.identity(t[0]) for t in partial), *of_clients]
 
-    return stage_fold.realized(body, stage_fold.specs)
+    return stage_fold.realized(body, stage_fold.specs, blocks * block)
 
 
 def realize_next_client(
-    module: Module, zero: str, stage: str, broadcasts: int, layout: PackedLayout, *, width: int
+    module: Module,
+    zero: str,
+    stage: str,
+    broadcasts: int,
+    layout: PackedLayout,
+    *,
+    width: int,
+    measured: SequenceOf[str] = (),
 ) -> Realized:
     """The function that adds one client to the partial of its block: (is_first, is_last, broadcasts, tensors of
-    `pack_clients` for this client, partial after the previous clients) -> partial.
+    `pack_clients` for this client, partial after the previous clients) -> partial, or <partial,bits>.
 
     `is_first` and `is_last` are bools: whether the client is the first or the last of its block.
     """
-    stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width)
+    stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width, measured)
     flag = tf.TensorSpec([], tf.bool)
     partial = [spec(t) for t in tensor_leaves(stage_fold.partial_type)]
 
@@ -252,12 +304,12 @@ def realize_next_client(
         before = [t[None] for t in tensors[count:]]
         group, lanes, _ = stage_fold.open(list(tensors[:count]))
         specs = stage_fold.contribution_specs
-        contributions = contributions_by_group(group, lanes, width, specs)
+        contributions, sizes = stage_fold.contributions(group, lanes)
         zeros = stage_fold.zeros(1)
         after = fold_next_client(stage_fold.fold, zeros, specs, contributions, before, is_first, is_last)
-        return [tf.identity(t[0]) for t in after]
+        return [*(tf.identity(t[0]) for t in after), *([] if sizes is None else [sizes[:1]])]
 
-    return stage_fold.realized(body, [flag, flag, *stage_fold.specs, *partial])
+    return stage_fold.realized(body, [flag, flag, *stage_fold.specs, *partial], 1)
 
 
 def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:

@@ -27,7 +27,16 @@ PACKET_BYTES = 64
 """Largest vector register that an elementwise kernel uses. The remainder of a buffer takes scalar instructions."""
 
 _CONTROL_FLOW = frozenset(
-    {"PartitionedCall", "StatefulPartitionedCall", "StatelessWhile", "While", "StatelessIf", "If", "Assert"}
+    {
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+        "StatelessWhile",
+        "While",
+        "StatelessIf",
+        "If",
+        "StatelessCase",
+        "Assert",
+    }
 )
 
 # Their batching rules record the shape and the known value of the elements, so step 3 is not for them.

@@ -1,4 +1,4 @@
-"""Sizes in bits of values whose types do not determine them: strings, sequences and unknown dimensions."""
+"""Sizes in bits of values whose types do not determine them: strings, codes, sequences and unknown dimensions."""
 
 import tensorflow as tf
 
@@ -14,17 +14,23 @@ def unsized(type_: Type) -> list[int]:
 def measured_bits(value, type_: Type) -> list[tf.Tensor]:
     """The sizes in bits of the `unsized` leaves: int64 scalars, also inside a graph."""
     found, types = flatten(value), leaves(type_)
-    return [_bits(found[i], types[i][1]) for i in unsized(type_)]
+    return [bits_of(found[i], types[i][1]) for i in unsized(type_)]
 
 
-def _bits(leaf, type_: Type) -> tf.Tensor:
+def bits_of(leaf, type_: Type) -> tf.Tensor:
+    """The size in bits of a leaf, an int64 scalar; of codes with a client axis, int64 [clients]."""
     if isinstance(type_, SequenceType):
         types = tensor_leaves(type_.element)
 
         def add(total, element):
-            return total + tf.add_n([_bits(t, leaf_type) for t, leaf_type in zip(flatten(element), types, strict=True)])
+            return total + tf.add_n(
+                [bits_of(t, leaf_type) for t, leaf_type in zip(flatten(element), types, strict=True)]
+            )
 
         return leaf.reduce(tf.constant(0, tf.int64), add, TensorType("int64"))
+    if isinstance(type_, TensorType) and type_.dtype.name == "code":
+        says, room = tf.cast(tf.bitcast(leaf[..., :4], tf.int32), tf.int64), 8 * (int(leaf.shape[-1]) - 4)
+        return tf.clip_by_value(says, 0, room)  # a code that was altered in transit may say anything
     if not isinstance(type_, TensorType) or type_.dtype.bits is None:
         return 8 * tf.reduce_sum(tf.cast(tf.strings.length(leaf), tf.int64))
     return tf.size(leaf, tf.int64) * type_.dtype.bits

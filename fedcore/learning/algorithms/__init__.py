@@ -1,6 +1,7 @@
 """Federated algorithms, one file each."""
 
 from fedcore.learning.algorithms.fed_avg import build_unweighted_fed_avg, build_weighted_fed_avg
+from fedcore.learning.algorithms.fed_avg_with_error_feedback import build_fed_avg_with_error_feedback
 from fedcore.learning.algorithms.fed_avg_with_schedule import build_weighted_fed_avg_with_optimizer_schedule
 from fedcore.learning.algorithms.fed_eval import build_fed_eval
 from fedcore.learning.algorithms.fed_prox import build_unweighted_fed_prox, build_weighted_fed_prox
@@ -13,6 +14,7 @@ from fedcore.learning.algorithms.scaffold import ScaffoldOutput, ScaffoldProcess
 __all__ = [
     "ScaffoldOutput",
     "ScaffoldProcess",
+    "build_fed_avg_with_error_feedback",
     "build_fed_eval",
     "build_fed_kmeans",
     "build_fed_sgd",

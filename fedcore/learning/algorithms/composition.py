@@ -224,7 +224,7 @@ def _check_distributor(distributor, weights_type: Type) -> None:
     if distributor is None:
         return
     result = distributor.next.type_signature.result["result"]
-    if result != FederatedType(weights_type, CLIENTS, True):
+    if result not in [FederatedType(weights_type, CLIENTS, all_equal) for all_equal in (True, False)]:
         raise TypeMismatch(
             f"model_distributor gives {result}, but clients start from {FederatedType(weights_type, CLIENTS, True)}"
         )

@@ -2,59 +2,120 @@
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedcore.errors import InvalidValue, NotFound, TypeMismatch, brief
 from fedcore.scalars import random_generator
+from fedcore.simulation.datasets.structures import (
+    Structure,
+    as_tensorflow_has_it,
+    map_leaves,
+    num_rows,
+    row_type,
+    rows_of,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from fedcore.computation import Computation
     from fedcore.data import ClientDataset
 
-Structure = Any  # arrays in dicts and tuples, as tf.data has them; a list is an array
+Seed = int | Sequence[int] | None
 
 
-class ClientData(abc.ABC):
+class ClientData:
     """A data set for each client, created when it is asked for.
 
     Guarantees:
       - `client_ids` are strings, sorted and without repetition.
       - All clients' data sets have one element type.
+
+    A class of one's own gives the ids to the constructor and defines `create_tf_dataset_for_client`; or it defines the
+    properties `client_ids` and `serializable_dataset_fn`, as in TFF.
+
+    Args:
+        client_ids: the identifiers, in any order. Default: they are listed when they are first needed.
     """
 
-    def __init__(self, client_ids: Iterable[str]):
-        self._client_ids = sorted(client_ids)
-        if not all(isinstance(client_id, str) for client_id in self._client_ids):
-            raise TypeMismatch("client ids must be strings")
-        self._members = frozenset(self._client_ids)
-        if len(self._members) < len(self._client_ids):
-            raise InvalidValue("a client id is given twice")
+    def __init__(self, client_ids: Iterable[str] | None = None):
+        if client_ids is not None:
+            self._ids = _sorted_ids(client_ids)
+
+    def _list_client_ids(self) -> Iterable[str]:
+        """The identifiers, in any order, of data that did not give them to the constructor."""
+        if type(self).client_ids is ClientData.client_ids:
+            raise NotImplementedError(f"{type(self).__name__} gives its client ids to ClientData.__init__")
+        return self.client_ids
+
+    @functools.cached_property
+    def _ids(self) -> list[str]:
+        return _sorted_ids(self._list_client_ids())
+
+    @functools.cached_property
+    def _members(self) -> frozenset[str]:
+        return frozenset(self._ids)
 
     @property
     def client_ids(self) -> list[str]:
-        return list(self._client_ids)
+        return list(self._ids)
 
     @property
     def element_type_structure(self) -> Structure:
         """The `tf.TensorSpec`s of one element, read from the first client."""
-        if not self._client_ids:
+        if not self._ids:
             raise InvalidValue("no clients, so no element type")
-        return self.create_tf_dataset_for_client(self._client_ids[0]).element_spec
+        return self.create_tf_dataset_for_client(self._ids[0]).element_spec
 
-    @abc.abstractmethod
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
         """The data set of a client; KeyError for an unknown client."""
+        if type(self).serializable_dataset_fn is ClientData.serializable_dataset_fn:
+            raise NotImplementedError(f"{type(self).__name__} defines create_tf_dataset_for_client")
+        return self.serializable_dataset_fn(self._require(client_id))
 
-    @abc.abstractmethod
+    @property
+    def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
+        """The function (client's id -> its data set).
+
+        Inside a graph the id is a tensor. Data in memory, data from a function that takes tensors, and what
+        `preprocess` makes of them take it; data in files do not.
+        """
+        return self._from_python_id
+
+    def _from_python_id(self, client_id) -> tf.data.Dataset:
+        return self.create_tf_dataset_for_client(python_id(client_id))
+
+    @functools.cached_property
+    def dataset_computation(self) -> Computation:
+        """The data sets as a computation `(str -> T*)`; clients that run it get their data from their ids.
+
+        Raises:
+            TracingError: the data sets cannot be made inside a graph, since they are read from files.
+        Example:
+            >>> data = TestClientData({"a": [1, 2], "b": [3]})
+            >>> print(data.dataset_computation.type_signature)
+            (str -> int32*)
+        """
+        from fedcore.computation import tf_computation
+        from fedcore.types import TensorType
+
+        make = self.serializable_dataset_fn
+
+        def dataset_of_client(client_id):
+            return make(client_id)
+
+        return tf_computation(TensorType("str"))(dataset_of_client)
+
     def select(self, client_ids: Iterable[str]) -> ClientData:
         """The client data with only these clients; KeyError for an unknown client."""
+        return FunctionClientData(map(self._require, client_ids), self.serializable_dataset_fn)
 
-    def create_tf_dataset_from_all_clients(self, seed: int | None = None) -> tf.data.Dataset:
+    def create_tf_dataset_from_all_clients(self, seed: Seed = None) -> tf.data.Dataset:
         """The examples of all clients in one data set, client after client, in an order of clients shuffled by `seed`.
 
         Without a seed each call draws an order. `ArrayClientData` returns a `ClientDataset`; otherwise the result is a
@@ -70,33 +131,44 @@ class ClientData(abc.ABC):
 
         return tf.data.Dataset.from_generator(elements, output_signature=self.element_type_structure)
 
-    def datasets(self, limit_count: int | None = None, seed: int | None = None) -> Iterator[tf.data.Dataset]:
+    def datasets(self, limit_count: int | None = None, seed: Seed = None) -> Iterator[tf.data.Dataset]:
         """Yields clients' data sets in an order shuffled by `seed`: all, or the first `limit_count`."""
-        for client_id in self._shuffled_ids(seed)[:limit_count]:
+        for client_id in self._shuffled_ids(seed, limit_count):
             yield self.create_tf_dataset_for_client(client_id)
 
     def preprocess(self, preprocess_fn: Callable[[ClientDataset], tf.data.Dataset]) -> ClientData:
         """Client data in which `preprocess_fn` is applied to a client's data set when this data set is asked for.
 
+        Raises:
+            TypeMismatch: `preprocess_fn` is no Python function.
         Example:
             >>> data = TestClientData({"a": {"x": [1, 2, 3]}})
             >>> batched = data.preprocess(lambda dataset: dataset.batch(2))
             >>> [batch["x"].shape[0] for batch in batched.create_tf_dataset_for_client("a")]
             [2, 1]
         """
-        return FunctionClientData(
-            self._client_ids,
-            lambda client_id: preprocess_fn(self.create_tf_dataset_for_client(client_id)),
-        )
+        check_python_function("preprocess: preprocess_fn", preprocess_fn, "a data set to a data set")
+        return PreprocessedClientData(self, preprocess_fn)
 
     @staticmethod
-    def from_clients_and_tf_fn(client_ids: Iterable[str], dataset_fn: Callable[[str], tf.data.Dataset]) -> ClientData:
-        """Client data whose data sets come from a function of the client's id."""
-        return FunctionClientData(client_ids, dataset_fn)
+    def from_clients_and_tf_fn(
+        client_ids: Iterable[str], serializable_dataset_fn: Callable[[str], tf.data.Dataset]
+    ) -> ClientData:
+        """Client data whose data sets come from a function of the client's id.
+
+        Args:
+            serializable_dataset_fn: client's id -> data set. For `dataset_computation` it takes the id as a tensor.
+        Raises:
+            TypeMismatch: an id is no string, or `serializable_dataset_fn` is no Python function.
+        """
+        check_python_function(
+            "from_clients_and_tf_fn: serializable_dataset_fn", serializable_dataset_fn, "a client's id to a data set"
+        )
+        return FunctionClientData(client_ids, serializable_dataset_fn)
 
     @staticmethod
     def train_test_client_split(
-        client_data: ClientData, num_test_clients: int, seed: int | None = None
+        client_data: ClientData, num_test_clients: int, seed: Seed = None
     ) -> tuple[ClientData, ClientData]:
         """Splits the clients: `num_test_clients` clients, drawn by `seed`, for test, and the others for training.
 
@@ -123,15 +195,34 @@ class ClientData(abc.ABC):
             raise InvalidValue(f"wanted {num_test_clients} test clients, but only {len(test)} have examples")
         return client_data.select(set(ids) - test), client_data.select(test)
 
-    def _shuffled_ids(self, seed: int | None) -> list[str]:
-        rng = np.random.default_rng() if seed is None else random_generator(seed)
-        order = rng.permutation(len(self._client_ids))
-        return [self._client_ids[i] for i in order]
+    def in_memory(self) -> ArrayClientData:
+        """The client data with all examples read now and held in shared arrays.
+
+        Raises:
+            InvalidValue: the examples of two clients differ in structure, dtypes or shapes.
+        Example:
+            >>> data = TestClientData({"a": [1, 2], "b": [3]}).preprocess(lambda dataset: dataset.map(lambda x: 2 * x))
+            >>> data.in_memory().create_tf_dataset_for_client("a")
+            <ClientDataset int32*>
+        """
+        if not self._ids:
+            raise InvalidValue("no clients, so no examples to hold in memory")
+        return ArrayClientData.from_clients({i: rows_of(self.create_tf_dataset_for_client(i)) for i in self._ids})
+
+    def _shuffled_ids(self, seed: Seed, limit: int | None = None) -> list[str]:
+        rng = np.random.default_rng() if seed is None else _generator(seed)
+        return [self._ids[i] for i in rng.permutation(len(self._ids))[:limit]]
+
+    def _has(self, client_id: str) -> bool:
+        return client_id in self._members
 
     def _require(self, client_id: str) -> str:
-        if client_id not in self._members:
-            raise NotFound(f"no client {brief(client_id)} among {len(self._client_ids)}")
+        if not self._has(client_id):
+            raise self._unknown(client_id)
         return client_id
+
+    def _unknown(self, client_id) -> NotFound:
+        return NotFound(f"no client {brief(client_id)} among {len(self._ids)}")
 
 
 class FunctionClientData(ClientData):
@@ -141,11 +232,37 @@ class FunctionClientData(ClientData):
         super().__init__(client_ids)
         self._dataset_fn = dataset_fn
 
+    @property
+    def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
+        return self._dataset_fn
+
+
+class PreprocessedClientData(ClientData):
+    """Client data with a function applied to each client's data set."""
+
+    def __init__(self, base: ClientData, preprocess_fn: Callable[[ClientDataset], tf.data.Dataset]):
+        super().__init__()
+        self._base = base
+        self._preprocess_fn = preprocess_fn
+
+    def _list_client_ids(self) -> list[str]:
+        return self._base._ids
+
+    def _has(self, client_id: str) -> bool:
+        return self._base._has(client_id)
+
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        return self._dataset_fn(self._require(client_id))
+        return self._preprocess_fn(self._base.create_tf_dataset_for_client(client_id))
 
     def select(self, client_ids: Iterable[str]) -> ClientData:
-        return FunctionClientData(map(self._require, client_ids), self._dataset_fn)
+        return PreprocessedClientData(self._base.select(client_ids), self._preprocess_fn)
+
+    @property
+    def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
+        return self._in_graph
+
+    def _in_graph(self, client_id) -> tf.data.Dataset:
+        return self._preprocess_fn(self._base.serializable_dataset_fn(client_id))
 
 
 class ArrayClientData(ClientData):
@@ -161,10 +278,7 @@ class ArrayClientData(ClientData):
 
     def __init__(self, columns: Structure, ranges: Mapping[str, tuple[int, int]]):
         super().__init__(ranges)
-        lengths = {len(column) for column in _leaves(columns)}
-        if len(lengths) != 1:
-            raise InvalidValue(f"columns must be equally long, not {sorted(lengths)}")
-        (length,) = lengths
+        length = num_rows(columns)
         for client_id, (start, stop) in ranges.items():
             if not 0 <= start <= stop <= length:
                 raise InvalidValue(f"client {brief(client_id)}: rows {start} to {stop} are not within {length}")
@@ -180,26 +294,69 @@ class ArrayClientData(ClientData):
             >>> list(data.create_tf_dataset_for_client("a").as_numpy_iterator()) == [30, 10]
             True
         """
-        stops = np.cumsum([len(part) for part in parts.values()], dtype=np.int64).tolist()
         rows = np.concatenate([np.zeros(0, np.int64), *parts.values()]).astype(np.int64)
-        ranges = zip([0, *stops], stops, strict=False)
-        return cls(_map_leaves(lambda column: column[rows], columns), dict(zip(parts, ranges, strict=True)))
+        return cls(map_leaves(lambda column: column[rows], columns), _ranges({i: len(p) for i, p in parts.items()}))
+
+    @classmethod
+    def from_clients(cls, clients: Mapping[str, Structure]) -> ArrayClientData:
+        """Joins arrays of each client.
+
+        Raises:
+            InvalidValue: there are no clients, or examples of two clients differ in structure, dtypes or shapes.
+        Example:
+            >>> ArrayClientData.from_clients({"a": np.zeros(2), "b": np.zeros(3)}).client_ids
+            ['a', 'b']
+        """
+        if not clients:
+            raise InvalidValue(f"{cls.__name__} needs at least one client")
+        first, *others = clients
+        wants = row_type(clients[first])
+        for other in others:
+            if row_type(clients[other]) != wants:
+                raise InvalidValue(
+                    f"clients {first!r} and {other!r} differ\n"
+                    f"  {first!r}  has {wants}\n"
+                    f"  {other!r}  has {row_type(clients[other])}"
+                )
+        ranges = _ranges({i: num_rows(columns, f"client {brief(i)}: ") for i, columns in clients.items()})
+        return ArrayClientData(map_leaves(lambda *columns: np.concatenate(columns), *clients.values()), ranges)
 
     def create_tf_dataset_for_client(self, client_id: str) -> ClientDataset:
         from fedcore.data import ClientDataset
 
         start, stop = self._ranges[self._require(client_id)]
-        return ClientDataset.from_columns(_map_leaves(lambda column: column[start:stop], self._columns))
+        return ClientDataset.from_columns(map_leaves(lambda column: column[start:stop], self._columns))
 
-    def create_tf_dataset_from_all_clients(self, seed: int | None = None) -> ClientDataset:
+    def create_tf_dataset_from_all_clients(self, seed: Seed = None) -> ClientDataset:
         from fedcore.data import ClientDataset
 
         order = [np.arange(*self._ranges[client_id]) for client_id in self._shuffled_ids(seed)]
         rows = np.concatenate([np.zeros(0, np.int64), *order])
-        return ClientDataset.from_columns(_map_leaves(lambda column: column[rows], self._columns))
+        return ClientDataset.from_columns(map_leaves(lambda column: column[rows], self._columns))
 
     def select(self, client_ids: Iterable[str]) -> ArrayClientData:
         return ArrayClientData(self._columns, {i: self._ranges[self._require(i)] for i in client_ids})
+
+    def in_memory(self) -> ArrayClientData:
+        return self
+
+    @property
+    def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
+        return self._dataset_in_graph
+
+    def _dataset_in_graph(self, client_id) -> tf.data.Dataset:
+        """The rows of a client whose id a graph computes; an unknown id fails when the graph runs."""
+        import tensorflow as tf
+
+        if not tf.is_tensor(client_id) or tf.executing_eagerly():
+            return self._from_python_id(client_id)
+        bounds = tf.constant([self._ranges[i] for i in self._ids], tf.int64)
+        is_client = tf.constant(self._ids) == client_id
+        known = tf.Assert(tf.reduce_any(is_client), [f"no such client among {len(self._ids)}:", client_id])
+        with tf.control_dependencies([known]):
+            start, stop = tf.unstack(tf.gather(bounds, tf.argmax(tf.cast(is_client, tf.int32))))
+        rows = map_leaves(lambda column: tf.constant(column)[start:stop], self._columns)
+        return tf.data.Dataset.from_tensor_slices(rows)
 
 
 class TestClientData(ArrayClientData):
@@ -221,57 +378,53 @@ class TestClientData(ArrayClientData):
     __test__ = False  # pytest: not a class of tests
 
     def __init__(self, tensor_slices_dict: Mapping[str, Structure]):
-        if not tensor_slices_dict:
-            raise InvalidValue("TestClientData needs at least one client")
-        slices = {i: _map_leaves(_as_tensorflow_has_it, s) for i, s in tensor_slices_dict.items()}
-        first, *others = slices
-        for other in others:
-            if _example_type(slices[other]) != _example_type(slices[first]):
-                raise InvalidValue(
-                    f"clients {first!r} and {other!r} differ\n"
-                    f"  {first!r}  has {_example_type(slices[first])}\n"
-                    f"  {other!r}  has {_example_type(slices[other])}"
-                )
-        ranges, start = {}, 0
-        for client_id, structure in slices.items():
-            lengths = {len(column) for column in _leaves(structure)}
-            if len(lengths) != 1:
-                raise InvalidValue(f"client {brief(client_id)}: columns must be equally long, not {sorted(lengths)}")
-            ranges[client_id] = (start, start := start + lengths.pop())
-        super().__init__(_map_leaves(lambda *columns: np.concatenate(columns), *slices.values()), ranges)
+        clients = {i: map_leaves(as_tensorflow_has_it, s) for i, s in tensor_slices_dict.items()}
+        joined = TestClientData.from_clients(clients)
+        super().__init__(joined._columns, joined._ranges)
 
 
-def _map_leaves(fn: Callable[..., Any], structure: Structure, *others: Structure) -> Structure:
-    if isinstance(structure, Mapping):
-        return {key: _map_leaves(fn, structure[key], *(o[key] for o in others)) for key in structure}
-    if isinstance(structure, tuple):
-        items = [_map_leaves(fn, *item) for item in zip(structure, *others, strict=True)]
-        return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
-    return fn(structure, *others)
+def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    stops = np.cumsum(list(sizes.values()), dtype=np.int64).tolist()
+    return dict(zip(sizes, zip([0, *stops], stops, strict=False), strict=True))
 
 
-def _leaves(structure: Structure) -> list[Any]:
-    found: list[Any] = []
-    _map_leaves(found.append, structure)
-    return found
+def python_id(client_id) -> str:
+    """A client's id as Python's text, from text or from a tensor with a value.
+
+    Raises:
+        TracingError: it is a tensor of a graph, whose value is not known yet.
+    """
+    from fedcore.errors import TracingError
+
+    if isinstance(client_id, str):
+        return client_id
+    try:
+        return client_id.numpy().decode()
+    except (AttributeError, NotImplementedError):
+        raise TracingError(
+            "the data sets of these clients are read from files, which cannot be done inside a graph; "
+            "fix: use data.in_memory() in place of the data"
+        ) from None
 
 
-def _example_type(structure: Structure) -> Structure:
-    return _map_leaves(lambda column: f"{column.dtype}{list(column.shape[1:])}", structure)
+def check_python_function(role: str, fn, signature: str) -> None:
+    from fedcore.computation import Computation, PolymorphicComputation
+
+    if isinstance(fn, Computation | PolymorphicComputation):
+        raise TypeMismatch(f"{role} is a Python function from {signature}, not a computation")
+    if not callable(fn):
+        raise TypeMismatch(f"{role} is a function from {signature}, not {brief(fn)}")
 
 
-def _as_tensorflow_has_it(value: Any) -> np.ndarray:
-    column = np.asarray(value)
-    if column.ndim == 0:
-        raise InvalidValue(f"a client's value must have rows; {brief(value)} has none")
-    if column.dtype.kind in "SU":
-        encoded = [v.encode() if isinstance(v, str) else v for v in column.ravel().tolist()]
-        return np.array(encoded, dtype=object).reshape(column.shape)
-    innermost = value
-    while isinstance(innermost, list | tuple) and len(innermost):
-        innermost = innermost[0]
-    if hasattr(innermost, "dtype"):
-        return column
-    if column.dtype == np.int64 and np.array_equal(column, column.astype(np.int32)):
-        return column.astype(np.int32)
-    return column.astype(np.float32) if column.dtype == np.float64 else column
+def _generator(seed: int | Sequence[int]) -> np.random.Generator:
+    return random_generator(*seed) if isinstance(seed, Sequence) else random_generator(seed)
+
+
+def _sorted_ids(client_ids: Iterable[str]) -> list[str]:
+    ids = list(client_ids)
+    if not all(isinstance(client_id, str) for client_id in ids):
+        raise TypeMismatch("client ids must be strings")
+    ids.sort()
+    if any(one == other for one, other in itertools.pairwise(ids)):
+        raise InvalidValue("a client id is given twice")
+    return ids

@@ -276,3 +276,21 @@ def _(
         node["T"],
     )
     return BatchedValue(tensor, indices.batched, padded_axis, indices.entries_per_row)
+
+
+@batching_rule("Cumsum")
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+    at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
+    if at == x.padded_axis:
+        raise NoBatchingRule("Cumsum", "it adds along the batch")
+    along = tf.constant(at + int(x.batched), evaluation.tensor(axis).dtype)
+    return x.with_tensor(*emit("Cumsum", [evaluation.tensor(x), along], node.attributes))
+
+
+@batching_rule("TopKV2")
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, count: BatchedValue) -> list[BatchedValue]:
+    if x.padded_axis == evaluation.rank(x) - 1:
+        raise NoBatchingRule("TopKV2", "it takes from the batch")
+    evaluation.constant_operand(node, count)
+    out = emit("TopKV2", [evaluation.tensor(x), evaluation.tensor(count)], node.attributes)
+    return [x.with_tensor(t) for t in out]

@@ -9,6 +9,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batching_rule
+from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
@@ -58,6 +59,45 @@ def _(
         BatchedValue(t, True, padded_axis, entries_per_row)
         for t, (_, padded_axis, entries_per_row) in zip(tensors, axes[0], strict=True)
     ]
+
+
+@batching_rule("StatelessCase")
+def _(
+    evaluation: BatchedEvaluation, node: Node, body: Body, index: BatchedValue, *values: BatchedValue
+) -> list[BatchedValue]:
+    """Runs the branches that clients of the group take; each client gets the results of its own branch."""
+    branches = [body.called(branch.name) for branch in node["branches"]]
+    if any(x.padded_axis is not None for x in values):
+        raise NoBatchingRule(node.op, "a branch reads a batch")
+    chosen = evaluation.with_client_axis(index)
+    last = len(branches) - 1
+    chosen = tf.where((chosen < 0) | (chosen > last), last, chosen)
+    results: list[tf.Tensor] = []
+    for number, branch in enumerate(branches):
+        results = _of_branch(evaluation, branch, values, tf.equal(chosen, number), results)
+    return [BatchedValue(t, True) for t in results]
+
+
+def _of_branch(
+    evaluation: BatchedEvaluation,
+    branch: Body,
+    values: Sequence[BatchedValue],
+    takes: tf.Tensor,
+    before: list[tf.Tensor],
+) -> list[tf.Tensor]:
+    """The results of a branch for the clients that take it, and the results before for the others.
+
+    Args:
+        takes: bool [K].
+        before: results of the branches before; none for the first branch.
+    """
+
+    def run() -> list[tf.Tensor]:
+        inner = evaluation.for_nested_graph()
+        results = [inner.with_client_axis(x) for x in inner.run(branch, values)]
+        return select_by_client(takes, results, before) if before else results
+
+    return tf.cond(tf.reduce_any(takes), run, lambda: before) if before else run()
 
 
 def _axes(value: BatchedValue) -> tuple[bool, int | None, int]:

@@ -1,0 +1,70 @@
+import math
+
+import tensorflow as tf
+
+from fedcore.aggregators.encoders.bits import MAX_BITS, Integers
+from fedcore.aggregators.encoders.encoder import AdaptiveEncoder
+from fedcore.aggregators.encoders.uniform_quantization import between_bounds, levels_between_bounds
+from fedcore.scalars import real_number, whole_number
+
+
+class AdaptiveQuantization(AdaptiveEncoder):
+    """See `adaptive_quantization`."""
+
+    def __init__(self, target_error: float, initial_bits: int):
+        self.target_error = target_error
+        self.initial_bits = initial_bits
+
+    def initial_state(self, spec):
+        return tf.constant(float(self.initial_bits))
+
+    def encode(self, value, seed, state):  # type: ignore[override]
+        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        bits = tf.cast(tf.round(state), tf.int32)
+        levels, side = levels_between_bounds(flat, seed, _most(bits), "stochastic")
+        return Integers(levels, bits), side
+
+    def decode(self, code, seed, spec, state):  # type: ignore[override]
+        integers, side = code
+        flat = between_bounds(integers.values, side, seed, "stochastic")
+        return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
+
+    def update_state(self, state, code, value):
+        """One bit more divides the squared error by four."""
+        integers, side = code
+        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        error = between_bounds(integers.values, side, tf.zeros([2], tf.int32), "stochastic") - flat
+        squares = tf.reduce_sum(tf.square(flat))
+        ratio = tf.reduce_sum(tf.square(error)) / tf.where(squares > 0, squares, 1.0)
+        exact = tf.math.log(tf.maximum(ratio, 1e-12) / self.target_error) / math.log(4.0)
+        wanted = tf.round(state) + tf.where((squares > 0) & tf.math.is_finite(ratio), exact, 0.0)
+        return tf.clip_by_value(wanted, 1.0, float(MAX_BITS))
+
+
+def _most(bits: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.bitwise.left_shift(1, bits) - 1, tf.float32)
+
+
+def adaptive_quantization(target_error: float, initial_bits: int = 8) -> AdaptiveEncoder:
+    """`uniform_quantization` whose number of bits follows the error of the previous rounds.
+
+    The state is a float32, rounded to the bits of the next round, 1 to 16. Each client finds the bits that would have
+    met the target with its own value; the next state is their mean.
+
+    Types: an encoder of float tensors of static shapes, with a float32 as state.
+
+    Args:
+        target_error: squared error over squared norm that is aimed at; greater than 0.
+        initial_bits: of the first round.
+    Returns:
+        An encoder of floats of any static shape. The bits are sent in 8 bits.
+    Raises:
+        FedcoreError: an argument is outside its range.
+    Source: After Jhunjhunwala et al. 2021, "Adaptive quantization of model updates for communication-efficient
+        federated learning", arXiv:2102.04487, whose levels follow the training loss, not the error.
+    Example:
+        >>> encoder = fc.aggregators.encoders.adaptive_quantization(target_error=0.01)
+        >>> fc.testing.check_encoder(encoder, ('float32', [100]), relative_error=0.02)
+    """
+    bits = whole_number("initial_bits", initial_bits, at_least=1, at_most=MAX_BITS)
+    return AdaptiveQuantization(real_number("target_error", target_error, above=0), bits)

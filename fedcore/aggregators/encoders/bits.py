@@ -1,0 +1,181 @@
+"""Bits packed into codes: the values that an encoder may return beside tensors.
+
+A code is bytes: the number of bits as int32, little endian; then the bits, the first in the lowest bit of a byte; then
+zeros up to the capacity, which depends on types alone. So codes of different lengths have one type, and clients can be
+batched; the runtime meters the number of bits (see `fc.message`).
+"""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+HEADER_BYTES = 4
+
+
+class Integers:
+    """Integers from 0 to `2**bits - 1`. They are packed with `bits` bits each where a code is sent.
+
+    Types: a part of a code, in place of a tensor.
+
+    Args:
+        values: int32 tensor, or uint8. Decoders get int32, or uint8 if `bits` is 8.
+        bits: 1 to 16: a number, or an int32 scalar tensor, which is then sent in 8 bits.
+    Example:
+        >>> fc.aggregators.encoders.Integers(tf.constant([0, 1, 1]), bits=1).bits
+        1
+    """
+
+    def __init__(self, values: tf.Tensor, bits):
+        self.values = values
+        self.bits = bits
+
+
+class Bits:
+    """A code that is packed already, such as an entropy coder's.
+
+    Types: a part of a code, in place of a tensor.
+
+    Args:
+        bytes: uint8 vector: the number of bits as int32, little endian; the bits; zeros.
+    Example:
+        >>> fc.aggregators.encoders.Bits(tf.constant([3, 0, 0, 0, 5], tf.uint8)).bytes.shape
+        TensorShape([5])
+    """
+
+    def __init__(self, bytes: tf.Tensor):
+        self.bytes = bytes
+
+
+MAX_BITS = 16
+"""Most bits of one of the `Integers`."""
+
+
+def packed_integers(integers: Integers) -> tf.Tensor:
+    """The code of integers: uint8 [4 + capacity]."""
+    values, bits = tf.reshape(integers.values, [-1]), integers.bits
+    count = int(values.shape[0])
+    if isinstance(bits, int) and bits == 8:
+        return with_header(tf.cast(values, tf.uint8), tf.constant(bits * count))
+    values = tf.cast(values, tf.int32)
+    if isinstance(bits, int):
+        return with_header(_packed(values, bits), tf.constant(bits * count))
+    widths = tf.concat([[8], tf.fill([count], bits)], 0)
+    return packed_fields(tf.concat([[bits], values], 0), widths, 2 * (1 + count))
+
+
+def unpacked_integers(code: tf.Tensor, shape: tuple[int, ...], bits) -> Integers:
+    """The integers of a code, of a static shape.
+
+    Args:
+        bits: a number; anything else, where the code says it.
+    """
+    count = math.prod(shape)
+    if isinstance(bits, int) and bits == 8:
+        return Integers(tf.reshape(code[HEADER_BYTES:], shape), bits)
+    if isinstance(bits, int):
+        return Integers(tf.reshape(_unpacked(code[HEADER_BYTES:], count, bits), shape), bits)
+    bits = tf.clip_by_value(read_fields(code, tf.constant([0]), tf.constant([8]))[0], 1, MAX_BITS)
+    values = read_fields(code, 8 + bits * tf.range(count), tf.fill([count], bits))
+    return Integers(tf.reshape(values, shape), bits)
+
+
+def with_header(payload: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+    """A code: the number of bits, then the payload, uint8."""
+    return tf.concat([tf.bitcast(tf.cast(bits, tf.int32), tf.uint8), payload], 0)
+
+
+def packed_fields(values: tf.Tensor, widths: tf.Tensor, capacity_bytes: int) -> tf.Tensor:
+    """The code of int32 values of 0 to 16 bits, one after the other.
+
+    Args:
+        widths: int32, in the shape of values [n]; a value of width 0 is left out.
+        capacity_bytes: enough for the widths.
+    """
+    return code_of_words([fields(values, widths, 0)], tf.reduce_sum(widths), capacity_bytes)
+
+
+def sums_before(numbers: tf.Tensor) -> tf.Tensor:
+    """For each of int32 numbers the sum of those before it. Products with a triangle are faster than `tf.cumsum`.
+
+    The sum of 64 numbers must be less than 2**24, which float32 holds.
+    """
+    count, row = int(numbers.shape[0]), 64
+    if count <= row:
+        return tf.cumsum(numbers, exclusive=True)
+    rows = tf.reshape(tf.pad(tf.cast(numbers, tf.float32), [[0, -count % row]]), [-1, row])
+    upto = tf.cast(tf.matmul(rows, np.triu(np.ones((row, row), np.float32))), tf.int32)
+    before = sums_before(upto[:, -1])
+    return tf.reshape(upto + before[:, None], [-1])[:count] - numbers
+
+
+Words = tuple[tf.Tensor, tf.Tensor]
+"""Words of 16 bits, int32 [n], and where they are in a code, int32 [n]; words for one place are added."""
+
+
+def fields(values: tf.Tensor, widths: tf.Tensor, first_bit) -> Words:
+    """The words of int32 values of 0 to 16 bits, one after the other from a bit on."""
+    starts = sums_before(widths) + first_bit
+    low = tf.bitwise.bitwise_and(values, tf.bitwise.left_shift(1, widths) - 1)
+    shifted = tf.bitwise.left_shift(low, tf.bitwise.bitwise_and(starts, 15))  # up to 31 bits: in two words
+    parts = [
+        tf.bitwise.bitwise_and(shifted, 0xFFFF),
+        tf.bitwise.bitwise_and(tf.bitwise.right_shift(shifted, 16), 0xFFFF),
+    ]
+    place = tf.bitwise.right_shift(starts, 4)
+    return tf.concat(parts, 0), tf.concat([place, place + 1], 0)
+
+
+def code_of_words(parts: list[Words], bits: tf.Tensor, capacity_bytes: int) -> tf.Tensor:
+    """The code of words that do not overlap; words with a negative place are left out."""
+    words, places = (tf.concat([*of_parts], 0) for of_parts in zip(*parts, strict=True))
+    total = tf.math.unsorted_segment_sum(words, places, capacity_bytes // 2 + 2)
+    payload = tf.reshape(tf.bitcast(tf.cast(total, tf.uint16), tf.uint8), [-1])[:capacity_bytes]
+    return with_header(payload, bits)
+
+
+def read_fields(code: tf.Tensor, starts: tf.Tensor, widths: tf.Tensor) -> tf.Tensor:
+    """The int32 values of 0 to 16 bits that start at the given bits of a code."""
+    last = int(code.shape[0]) - 1
+    byte = HEADER_BYTES + tf.bitwise.right_shift(starts, 3)
+    shift = tf.bitwise.bitwise_and(starts, 7)
+    value = 0
+    for i in range(3):
+        found = tf.gather(code, tf.clip_by_value(byte + i, 0, last))
+        value += tf.bitwise.left_shift(tf.cast(found, tf.int32), 8 * i)
+    value = tf.bitwise.right_shift(value, shift)
+    return tf.bitwise.bitwise_and(value, tf.bitwise.left_shift(1, widths) - 1)
+
+
+def _packed(values: tf.Tensor, bits: int) -> tf.Tensor:
+    """Bytes of equally wide values: eight values make `bits` bytes."""
+    count = int(values.shape[0])
+    rows = tf.reshape(tf.pad(values, [[0, -count % 8]]), [-1, 8])
+    columns = tf.unstack(rows, axis=1)
+    parts = []
+    for byte in range(bits):
+        total = 0
+        for i, column in enumerate(columns):
+            shift = i * bits - 8 * byte  # of the value's lowest bit, from this byte's lowest
+            if shift <= -bits or shift >= 8:
+                continue
+            total += tf.bitwise.left_shift(column, shift) if shift >= 0 else tf.bitwise.right_shift(column, -shift)
+        parts.append(tf.bitwise.bitwise_and(total, 0xFF))
+    packed = tf.cast(tf.reshape(tf.stack(parts, 1), [-1]), tf.uint8)
+    return packed[: -(-count * bits // 8)]
+
+
+def _unpacked(payload: tf.Tensor, count: int, bits: int) -> tf.Tensor:
+    size = -(-count // 8) * bits
+    rows = tf.reshape(tf.pad(tf.cast(payload, tf.int32), [[0, size - int(payload.shape[0])]]), [-1, bits])
+    columns = tf.unstack(rows, axis=1)
+    parts = []
+    for i in range(8):
+        first, last = i * bits // 8, ((i + 1) * bits - 1) // 8
+        total = 0
+        for byte in range(first, last + 1):
+            shift = 8 * byte - i * bits
+            column = columns[byte]
+            total += tf.bitwise.left_shift(column, shift) if shift >= 0 else tf.bitwise.right_shift(column, -shift)
+        parts.append(tf.bitwise.bitwise_and(total, (1 << bits) - 1))
+    return tf.reshape(tf.stack(parts, 1), [-1])[:count]

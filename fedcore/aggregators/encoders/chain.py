@@ -1,0 +1,106 @@
+from typing import Any
+
+import tensorflow as tf
+
+from fedcore.aggregators.encoders.encoder import (
+    AdaptiveEncoder,
+    CodeStructure,
+    Encoder,
+    decoded,
+    encoded,
+    initial_state,
+    parts_of,
+    require_encoder,
+    seed_at,
+)
+from fedcore.errors import TypeMismatch
+
+
+class _Chain:
+    """The work of both kinds of chains. A code is the last encoder's, and the other tensors of those before it."""
+
+    def __init__(self, encoders: tuple[Encoder, ...]):
+        self.encoders = encoders
+        self._known: dict[tuple, list[CodeStructure]] = {}
+
+    def _structures(self, spec: tf.TensorSpec) -> list[CodeStructure]:
+        """Of the codes between the encoders."""
+        key = spec.dtype, tuple(spec.shape)
+        if key not in self._known:
+            found: list[CodeStructure] = []
+            for encoder in self.encoders[:-1]:
+                found.append(CodeStructure(encoder, found[-1].first if found else spec))
+            self._known[key] = found
+        return self._known[key]
+
+    def _encode(self, value, seed, states) -> tuple[Any, tuple]:
+        others, after = [], []
+        for i, (encoder, state) in enumerate(zip(self.encoders, states, strict=True)):
+            code, state = encoded(encoder, value, seed_at(seed, i), state)
+            after.append(state)
+            if i < len(self.encoders) - 1:
+                value, rest = parts_of(code)
+                others.append(rest)
+        return (code, *others), tuple(after)
+
+    def _decode(self, code, seed, spec, states):
+        structures = self._structures(spec)
+        specs = [spec, *(s.first for s in structures)]
+        of_encoder, *others = code
+        for i in reversed(range(len(self.encoders))):
+            value = decoded(self.encoders[i], of_encoder, seed_at(seed, i), specs[i], states[i])
+            of_encoder = structures[i - 1].with_first(value, others[i - 1]) if i else None
+        return value
+
+
+class Chain(_Chain, Encoder):
+    """See `chain`."""
+
+    def encode(self, value, seed):
+        return self._encode(value, seed, [()] * len(self.encoders))[0]
+
+    def decode(self, code, seed, spec):
+        return self._decode(code, seed, spec, [()] * len(self.encoders))
+
+
+class AdaptiveChain(_Chain, AdaptiveEncoder):
+    """A chain in which an encoder has a state."""
+
+    def initial_state(self, spec):
+        specs = [spec, *(s.first for s in self._structures(spec))]
+        return tuple(initial_state(e, s) for e, s in zip(self.encoders, specs, strict=True))
+
+    def encode(self, value, seed, state):  # type: ignore[override]
+        return self._encode(value, seed, state)[0]
+
+    def encode_and_update(self, value, seed, state):
+        return self._encode(value, seed, state)
+
+    def decode(self, code, seed, spec, state):  # type: ignore[override]
+        return self._decode(code, seed, spec, state)
+
+    def update_state(self, state, code, value):
+        raise NotImplementedError  # `encode_and_update` has the codes between the encoders
+
+
+def chain(*encoders: Encoder) -> Encoder:
+    """Encoders one after the other: each encodes the first tensor of the code before it.
+
+    The other tensors of a code, such as a step, are sent as they are; `Integers` among them are packed.
+
+    Types: an encoder of what the first encoder takes.
+
+    Returns:
+        An encoder of what the first encoder takes; an `AdaptiveEncoder` if one of them is.
+    Raises:
+        TypeMismatch: there are no encoders, or one is something else.
+    Example:
+        >>> encoders = fc.aggregators.encoders
+        >>> encoder = encoders.chain(encoders.hadamard(), encoders.uniform_quantization(bits=6))
+        >>> fc.testing.check_encoder(encoder, ('float32', [100]), relative_error=0.01)
+    """
+    if not encoders:
+        raise TypeMismatch("a chain has at least one encoder")
+    for encoder in encoders:
+        require_encoder(encoder, "chain")
+    return AdaptiveChain(encoders) if any(isinstance(e, AdaptiveEncoder) for e in encoders) else Chain(encoders)

@@ -1,0 +1,124 @@
+"""Encoding of whole values: an encoder for each tensor, as computations."""
+
+from collections.abc import Callable
+
+import attrs
+import tensorflow as tf
+
+from fedcore.aggregators.encoders.encoder import (
+    AdaptiveEncoder,
+    CodeStructure,
+    Encoder,
+    decoded,
+    decodes_with_seed,
+    encoded,
+    in_transit,
+    initial_state,
+    require_encoder,
+    seed_at,
+)
+from fedcore.aggregators.encoders.identity import identity
+from fedcore.aggregators.encoders.spec_encoders import SpecEncoder
+from fedcore.computation import Computation, tf_computation
+from fedcore.errors import TypeMismatch
+from fedcore.types import TensorType, Type, is_static, tensor_leaves
+
+THRESHOLD = 10_000
+"""Elements above which a float tensor is encoded by default."""
+
+
+@attrs.frozen
+class ValueCodec:
+    """Computations that encode and decode values of a type T with states S of the encoders.
+
+    Args:
+        initial_state: (-> S); S is <> if no encoder is adaptive.
+        encode: (<T,seed=int64,S> -> <codes,S>).
+        decode: (<message of the codes,S> -> T).
+        is_adaptive: an encoder has a state.
+    """
+
+    initial_state: Computation
+    encode: Callable
+    decode: Callable
+    is_adaptive: bool
+
+
+def encoder_chooser(encoder_fn, who: str) -> Callable[[tf.TensorSpec], Encoder]:
+    """The encoder for each spec.
+
+    Args:
+        encoder_fn: a function of a `tf.TensorSpec`, which returns an encoder, or None for a tensor that is sent as it
+            is; or an encoder for the float tensors of more than `THRESHOLD` elements.
+    """
+    if isinstance(encoder_fn, Encoder):
+        return lambda spec: encoder_fn if is_large_float(spec, THRESHOLD) else identity()
+    if not callable(encoder_fn):
+        require_encoder(encoder_fn, who)
+
+    def choose(spec: tf.TensorSpec) -> Encoder:
+        found = encoder_fn(spec)
+        found = identity() if found is None else found.encoder if isinstance(found, SpecEncoder) else found
+        require_encoder(found, who)
+        return found
+
+    return choose
+
+
+def is_large_float(spec: tf.TensorSpec, threshold: int) -> bool:
+    """Whether a tensor has a float dtype and more than `threshold` elements."""
+    return spec.dtype.is_floating and spec.shape.num_elements() > threshold
+
+
+def value_codec(encoder_fn, value_type: Type, who: str) -> ValueCodec:
+    """The codec of a value: each of its tensors has the encoder that the function chooses for it.
+
+    Raises:
+        TypeMismatch: the shape of a tensor is not known, or the function returns no encoder.
+    """
+    types = tensor_leaves(value_type)
+    if not all(is_static(t.shape) and t.dtype.name != "str" for t in types):
+        raise TypeMismatch(f"{who} encodes tensors of known shapes and no text, not {value_type}")
+    structure: list = []
+
+    @tf_computation(value_type)
+    def _(value):
+        structure.append(value)
+        return value
+
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure[0])]
+    choose = encoder_chooser(encoder_fn, who)
+    encoders = [choose(spec) for spec in specs]
+    structures = [CodeStructure(e, s) for e, s in zip(encoders, specs, strict=True)]
+    sends_seed = any(map(decodes_with_seed, encoders, structures, specs))
+    is_adaptive = any(isinstance(e, AdaptiveEncoder) for e in encoders)
+
+    @tf_computation
+    def first_state():
+        return tuple(initial_state(e, s) for e, s in zip(encoders, specs, strict=True)) if is_adaptive else ()
+
+    state_type = first_state.type_signature.result
+    if any(not t.dtype.is_float for t in tensor_leaves(state_type)):
+        raise TypeMismatch(f"{who}: the states of adaptive encoders are floats, not {state_type}")
+
+    @tf_computation(value_type, TensorType("int64"), state_type)
+    def encode(value, seed, states):
+        numbers = tf.bitcast(seed, tf.int32)
+        codes, after = [], []
+        for i, (encoder, leaf) in enumerate(zip(encoders, tf.nest.flatten(value), strict=True)):
+            code, state = encoded(encoder, leaf, seed_at(numbers, i << 8), states[i] if is_adaptive else ())
+            codes.append(tuple(tf.nest.flatten(in_transit(code))))
+            after.append(state)
+        return (tuple(codes), (seed,) if sends_seed else ()), tuple(after) if is_adaptive else ()
+
+    @tf_computation
+    def decode(received, states):
+        codes, seeds = received
+        numbers = tf.bitcast(seeds[0], tf.int32) if sends_seed else tf.zeros([2], tf.int32)
+        leaves = []
+        for i, (encoder, of_code, spec) in enumerate(zip(encoders, structures, specs, strict=True)):
+            code = of_code.received(codes[i])
+            leaves.append(decoded(encoder, code, seed_at(numbers, i << 8), spec, states[i] if is_adaptive else ()))
+        return tf.nest.pack_sequence_as(structure[0], leaves)
+
+    return ValueCodec(first_state, encode, decode, is_adaptive)

@@ -1,0 +1,252 @@
+"""Encoders: what is sent in place of a value, and how the other side gets the value back."""
+
+import abc
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from fedcore.aggregators.encoders.bits import Bits, Integers, packed_integers, unpacked_integers
+from fedcore.errors import TypeMismatch, brief
+
+
+class Encoder(abc.ABC):
+    """Encodes a tensor as a code, and decodes it.
+
+    A code is a tensor, or a nest of tensors, of `Integers` and of `Bits`. Its shapes depend on the shape of the value
+    alone. Both methods are traced into TensorFlow graphs.
+
+    Guarantees:
+      - Where a code is sent, `Integers` and vectors of uint8 are packed to their bits; other tensors are sent as they
+        are.
+      - An encoder that follows in a `chain` encodes the first tensor of the code.
+
+    Types, for values of type V, codes C:
+        encode  (<V,int32[2]> -> C)
+        decode  (<C,int32[2],spec> -> V)
+
+    Example:
+        >>> class Half(fc.aggregators.encoders.Encoder):
+        ...     def encode(self, value, seed):
+        ...         return tf.cast(value, tf.float16)
+        ...     def decode(self, code, seed, spec):
+        ...         return tf.cast(code, spec.dtype)
+        >>> fc.testing.check_encoder(Half(), ('float32', [3]), relative_error=0.01)
+    """
+
+    @abc.abstractmethod
+    def encode(self, value: tf.Tensor, seed: tf.Tensor) -> Any:
+        """The code of a value.
+
+        Args:
+            seed: int32 [2] for `tf.random.stateless_*`; another one for each value and client.
+        """
+
+    @abc.abstractmethod
+    def decode(self, code: Any, seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+        """The value, or an approximation of it.
+
+        Args:
+            code: what `encode` returned, or what became of it in transit.
+            seed: that of `encode`; it is sent if this method reads it, 64 bits a client.
+            spec: dtype and static shape of the value.
+        """
+
+
+class AdaptiveEncoder(Encoder):
+    """An encoder with a state that is carried from round to round in the state of the process.
+
+    The server broadcasts the state. In an aggregation each client updates it by its own value, and the next state is
+    the mean over the clients; so its leaves are floats. A round without clients keeps the state.
+
+    Types, for values of type V, codes C and states S:
+        encode        (<V,int32[2],S> -> C)
+        decode        (<C,int32[2],spec,S> -> V)
+        update_state  (<S,C,V> -> S)
+
+    Example:
+        >>> class Scaled(fc.aggregators.encoders.AdaptiveEncoder):
+        ...     def initial_state(self, spec):
+        ...         return tf.constant(1.0)
+        ...     def encode(self, value, seed, state):
+        ...         return tf.cast(value / state, tf.float16)
+        ...     def decode(self, code, seed, spec, state):
+        ...         return tf.cast(code, spec.dtype) * state
+        ...     def update_state(self, state, code, value):
+        ...         return tf.maximum(tf.reduce_max(tf.abs(value)), 1e-3)
+        >>> fc.testing.check_encoder(Scaled(), ('float32', [3]), relative_error=0.01)
+    """
+
+    @abc.abstractmethod
+    def initial_state(self, spec: tf.TensorSpec) -> Any:
+        """The state before the first round, for values of a dtype and shape: a nest of floats."""
+
+    @abc.abstractmethod
+    def encode(self, value: tf.Tensor, seed: tf.Tensor, state: Any) -> Any:  # type: ignore[override]
+        """The code of a value."""
+
+    @abc.abstractmethod
+    def decode(self, code: Any, seed: tf.Tensor, spec: tf.TensorSpec, state: Any) -> tf.Tensor:  # type: ignore[override]
+        """The value, or an approximation of it; the state is that of `encode`."""
+
+    @abc.abstractmethod
+    def update_state(self, state: Any, code: Any, value: tf.Tensor) -> Any:
+        """The state after a value and its code."""
+
+    def encode_and_update(self, value: tf.Tensor, seed: tf.Tensor, state: Any) -> tuple[Any, Any]:
+        """(code, state after it)."""
+        code = self.encode(value, seed, state)
+        return code, self.update_state(state, code, value)
+
+
+def require_encoder(encoder, who: str) -> None:
+    """Raises TypeMismatch if the object is no encoder."""
+    if not isinstance(encoder, Encoder):
+        raise TypeMismatch(f"{who} takes encoders of fc.aggregators.encoders, not {brief(encoder)}")
+
+
+def initial_state(encoder: Encoder, spec: tf.TensorSpec) -> Any:
+    """The state of an adaptive encoder; () for any other."""
+    return encoder.initial_state(spec) if isinstance(encoder, AdaptiveEncoder) else ()
+
+
+def encoded(encoder: Encoder, value: tf.Tensor, seed: tf.Tensor, state: Any) -> tuple[Any, Any]:
+    """(code, state after it)."""
+    if isinstance(encoder, AdaptiveEncoder):
+        return encoder.encode_and_update(value, seed, state)
+    return encoder.encode(value, seed), state
+
+
+def decoded(encoder: Encoder, code: Any, seed: tf.Tensor, spec: tf.TensorSpec, state: Any) -> tf.Tensor:
+    """The value of a code, in the shape of the spec."""
+    if isinstance(encoder, AdaptiveEncoder):
+        value = encoder.decode(code, seed, spec, state)
+    else:
+        value = encoder.decode(code, seed, spec)
+    return tf.reshape(value, spec.shape)
+
+
+def seed_at(seed: tf.Tensor, position: int) -> tf.Tensor:
+    """Another seed, for a part of the work."""
+    return seed + tf.constant([0, (position * 0x9E3779B1 + 0x7F4A7C15) % (1 << 31)], tf.int32)
+
+
+def nan_unless_finite(number: tf.Tensor) -> tf.Tensor:
+    """The scalar; NaN in place of infinity."""
+    return tf.where(tf.math.is_finite(number), number, tf.constant(math.nan, number.dtype))
+
+
+def finite_or_nan(value: tf.Tensor) -> tf.Tensor:
+    """The value, or NaN throughout if an element is not finite: such a client is refused by the runtime's checks."""
+    return tf.where(tf.reduce_all(tf.math.is_finite(value)), value, tf.constant(math.nan, value.dtype))
+
+
+def in_transit(code: Any) -> Any:
+    """A code as it is sent: a nest of tensors, in which uint8 vectors are packed bits."""
+
+    def sent(leaf):
+        if isinstance(leaf, Bits):
+            return leaf.bytes
+        if not isinstance(leaf, Integers):
+            leaf = tf.convert_to_tensor(leaf)
+            if leaf.dtype != tf.uint8 or leaf.shape.rank != 1:
+                return leaf
+            leaf = Integers(tf.cast(leaf, tf.int32), 8)
+        return packed_integers(leaf)
+
+    return tf.nest.map_structure(sent, code)
+
+
+class CodeStructure:
+    """The structure of the codes of an encoder for values of a dtype and shape.
+
+    Its attribute `code` is a code in a scratch graph, whose leaves have no values.
+    """
+
+    def __init__(self, encoder: Encoder, spec: tf.TensorSpec):
+        def scratch():
+            value = tf.compat.v1.placeholder(spec.dtype, spec.shape)
+            seed = tf.compat.v1.placeholder(tf.int32, [2])
+            self.code, _ = encoded(encoder, value, seed, initial_state(encoder, spec))
+
+        tf.function(scratch, autograph=False).get_concrete_function()
+        for tensor in tensors_of(self.code):
+            if not tensor.shape.is_fully_defined():
+                raise TypeMismatch(f"{type(encoder).__name__}: a part of the code has the unknown shape {tensor.shape}")
+
+    @property
+    def first(self) -> tf.TensorSpec:
+        """Dtype and shape of the first tensor, which the next encoder of a chain encodes."""
+        tensor = tensors_of(self.code)[0]
+        return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+    def in_this_graph(self) -> Any:
+        """A code of placeholders in the graph that is being built."""
+
+        def placeholder(leaf):
+            if isinstance(leaf, Integers):
+                bits = leaf.bits if isinstance(leaf.bits, int) else tf.compat.v1.placeholder(tf.int32, [])
+                return Integers(placeholder(leaf.values), bits)
+            if isinstance(leaf, Bits):
+                return Bits(placeholder(leaf.bytes))
+            return tf.compat.v1.placeholder(leaf.dtype, leaf.shape)
+
+        return tf.nest.map_structure(placeholder, self.code)
+
+    def with_first(self, tensor: tf.Tensor, others: tuple) -> Any:
+        """A code of a first tensor and the other parts, as `parts_of` gives them."""
+        first, *_ = tf.nest.flatten(self.code)
+        if isinstance(first, Integers):
+            bits = first.bits
+            if not isinstance(bits, int):
+                bits, others = others[0].values, others[1:]
+            first = Integers(tensor, bits)
+        else:
+            first = Bits(tensor) if isinstance(first, Bits) else tensor
+        return tf.nest.pack_sequence_as(self.code, [first, *others])
+
+    def received(self, sent: Any) -> Any:
+        """The code of which `sent` is what `in_transit` gives."""
+        leaves: list = []
+        for leaf, found in zip(tf.nest.flatten(self.code), tf.nest.flatten(sent), strict=True):
+            if isinstance(leaf, Integers):
+                leaves.append(unpacked_integers(found, tuple(leaf.values.shape), leaf.bits))
+            elif isinstance(leaf, Bits):
+                leaves.append(Bits(found))
+            elif leaf.dtype == tf.uint8 and leaf.shape.rank == 1:
+                leaves.append(tf.cast(unpacked_integers(found, tuple(leaf.shape), 8).values, tf.uint8))
+            else:
+                leaves.append(found)
+        return tf.nest.pack_sequence_as(self.code, leaves)
+
+
+def parts_of(code: Any) -> tuple[tf.Tensor, tuple]:
+    """The first tensor of a code, and what else it needs: the number of its bits, if a tensor has it, and the rest."""
+    first, *others = tf.nest.flatten(code)
+    if isinstance(first, Integers) and not isinstance(first.bits, int):
+        others = [Integers(first.bits, 8), *others]
+    return tensors_of(first)[0], tuple(others)
+
+
+def tensors_of(code: Any) -> list[tf.Tensor]:
+    """The tensors of a code, one for each leaf."""
+    of = {Integers: lambda leaf: leaf.values, Bits: lambda leaf: leaf.bytes}
+    return [of.get(type(leaf), tf.convert_to_tensor)(leaf) for leaf in tf.nest.flatten(code)]
+
+
+def decodes_with_seed(encoder: Encoder, structure: CodeStructure, spec: tf.TensorSpec) -> bool:
+    """Whether decoding reads the seed."""
+
+    def scratch(seed):
+        return decoded(encoder, structure.in_this_graph(), seed, spec, initial_state(encoder, spec))
+
+    traced = tf.function(scratch, autograph=False).get_concrete_function(tf.TensorSpec([2], tf.int32))
+    stack, seen = list(traced.graph.outputs), set()
+    while stack:
+        tensor = stack.pop()
+        if tensor is traced.graph.inputs[0]:
+            return True
+        if tensor.ref() not in seen:
+            seen.add(tensor.ref())
+            stack.extend(tensor.op.inputs)
+    return False

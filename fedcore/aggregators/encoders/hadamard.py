@@ -1,0 +1,86 @@
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.aggregators.encoders.encoder import Encoder
+
+_FACTOR = 32  # of a transform's length: a product with a matrix of this size
+_ROW = 1 << 16
+
+
+def block_lengths(length: int) -> list[int]:
+    """The powers of two that add to a length, the largest first."""
+    return [1 << bit for bit in reversed(range(length.bit_length())) if length >> bit & 1]
+
+
+def hadamard_transform(vector: tf.Tensor) -> tf.Tensor:
+    """The product of each block with its orthonormal Hadamard matrix; applied again, it gives the vector back."""
+    blocks = tf.split(vector, block_lengths(int(vector.shape[0])))
+    return tf.concat([_transformed(block) for block in blocks], 0)
+
+
+def _transformed(block: tf.Tensor) -> tf.Tensor:
+    """The matrix of a product of lengths is the Kronecker product: each step transforms one axis of the factors."""
+    length = int(block.shape[0])
+    done = 1
+    while done < length:
+        factor = min(_FACTOR, length // done)
+        inner = length // done // factor
+        if inner == 1:
+            block = tf.matmul(tf.reshape(block, [done, factor]), _matrix(factor))
+        else:
+            block = tf.matmul(_matrix(factor), tf.reshape(block, [done, factor, inner]))
+        done *= factor
+    return tf.reshape(block, [length])
+
+
+def _matrix(size: int) -> np.ndarray:
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix / np.float32(math.sqrt(size))
+
+
+def _with_signs(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """The vector with random signs: a sign for each row of 2**16 elements times one for each column."""
+    count = int(vector.shape[0])
+    rows = -(-count // _ROW)
+    signs = tf.where(tf.random.stateless_uniform([rows + min(count, _ROW)], seed) < 0.5, -1.0, 1.0)
+    of_rows, of_columns = signs[:rows], signs[rows:]
+    return vector * tf.reshape(of_rows[:, None] * of_columns, [-1])[:count]
+
+
+class Hadamard(Encoder):
+    """See `hadamard`."""
+
+    def encode(self, value, seed):
+        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        if not flat.shape[0]:
+            return flat
+        return hadamard_transform(_with_signs(flat, seed))
+
+    def decode(self, code, seed, spec):
+        if not code.shape[0]:
+            return tf.zeros(spec.shape, spec.dtype)
+        return tf.cast(tf.reshape(_with_signs(hadamard_transform(code), seed), spec.shape), spec.dtype)
+
+
+def hadamard() -> Encoder:
+    """Rotates a vector: random signs, then orthonormal Hadamard matrices. The parts of the result have similar sizes.
+
+    Alone it saves nothing. Before a quantizer it spreads the error over all elements.
+
+    The blocks are the powers of two that add to the length, so nothing is padded, and the code has the value's length.
+
+    Types: an encoder of float tensors of static shapes; the codes are float32 vectors.
+
+    Returns:
+        An encoder of floats of any static shape, as float32.
+    Source:
+        Suresh et al. 2017, "Distributed mean estimation with limited communication", arXiv:1611.00429, section 3. It
+        pads to one power of two.
+    Example:
+        >>> fc.testing.check_encoder(fc.aggregators.encoders.hadamard(), ('float32', [100]), relative_error=1e-10)
+    """
+    return Hadamard()

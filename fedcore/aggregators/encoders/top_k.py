@@ -1,0 +1,61 @@
+import math
+
+import tensorflow as tf
+
+from fedcore.aggregators.encoders.bits import MAX_BITS, Integers
+from fedcore.aggregators.encoders.encoder import Encoder
+from fedcore.errors import InvalidValue
+from fedcore.scalars import real_number
+
+
+class TopK(Encoder):
+    """See `top_k`."""
+
+    def __init__(self, fraction: float):
+        self.fraction = fraction
+
+    def encode(self, value, seed):
+        flat = tf.reshape(value, [-1])
+        count = int(flat.shape[0])
+        _, places = tf.math.top_k(tf.abs(flat), math.ceil(self.fraction * count))
+        kept = tf.gather(flat, places)
+        bits = (max(1, count) - 1).bit_length()
+        if bits <= MAX_BITS:
+            return kept, Integers(places, max(1, bits))
+        lower = tf.bitwise.bitwise_and(places, (1 << MAX_BITS) - 1)
+        return kept, Integers(lower, MAX_BITS), Integers(tf.bitwise.right_shift(places, MAX_BITS), bits - MAX_BITS)
+
+    def decode(self, code, seed, spec):
+        kept, *places = code
+        place = places[0].values
+        if len(places) > 1:
+            place += tf.bitwise.left_shift(places[1].values, MAX_BITS)
+        count = math.prod(spec.shape)
+        if not count:
+            return tf.zeros(spec.shape, spec.dtype)
+        place = tf.minimum(place, count - 1)  # one that was altered in transit may be outside
+        return tf.reshape(tf.scatter_nd(place[:, None], kept, [count]), spec.shape)
+
+
+def top_k(fraction: float) -> Encoder:
+    """Sends the largest elements and their places; the others become 0.
+
+    It is biased: use it with error feedback (`fc.learning.algorithms.build_fed_avg_with_error_feedback`). A place
+    takes as many bits as the number of elements needs, up to 31. An encoder that follows in a chain gets the elements.
+
+    Types: an encoder of tensors of real numbers of static shapes.
+
+    Args:
+        fraction: of the elements that are sent, rounded up; greater than 0, at most 1.
+    Returns:
+        An encoder of real numbers of any static shape.
+    Raises:
+        FedcoreError: the fraction is outside its range.
+    Source: Aji & Heafield 2017, "Sparse communication for distributed gradient descent", arXiv:1704.05021.
+    Example:
+        >>> fc.testing.check_encoder(fc.aggregators.encoders.top_k(0.5), ('float32', [10]), relative_error=0.5)
+    """
+    share = real_number("fraction", fraction, above=0)
+    if share > 1:
+        raise InvalidValue(f"fraction is a number above 0, at most 1, not {share}")
+    return TopK(share)

@@ -1,0 +1,127 @@
+"""`train.toml`: its tables, its `--set` options, the sweep over their lists."""
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedcore.errors import FedcoreError
+
+RUN_SETTINGS = {
+    "rounds": int,
+    "clients_per_round": int,
+    "seed": int,
+    "evaluate_every": int,
+    "evaluation_clients": int,
+    "checkpoint_every": int,
+    "retries": int,
+}
+"""The settings of the table `run`, each an argument of `fc.learning.programs.train`."""
+
+Configuration = dict[str, Any]
+
+
+def read_configuration(path: Path) -> Configuration:
+    """The tables of a file.
+
+    Raises:
+        FedcoreError: it is no TOML, or lacks what a training needs; the message names it.
+    """
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FedcoreError(f"{path}: {error}") from None
+    check_configuration(found, str(path))
+    return found
+
+
+def check_configuration(configuration: Configuration, shown: str) -> None:
+    """Raises a FedcoreError that names what is wrong in the tables."""
+    if not isinstance(configuration.get("program"), str):
+        raise FedcoreError(f'{shown}: program names a Python file, as in: program = "model.py"')
+    run = configuration.get("run")
+    if not isinstance(run, dict) or "rounds" not in run:
+        raise FedcoreError(f"{shown}: there is no table [run] with rounds, as in: rounds = 50")
+    for name, value in run.items():
+        if name not in RUN_SETTINGS:
+            raise FedcoreError(f"{shown}: the table [run] has no {name}; it may have {', '.join(RUN_SETTINGS)}")
+        if type(value) is not RUN_SETTINGS[name]:
+            raise FedcoreError(f"{shown}: run.{name} is a whole number, not {value!r}")
+    for name, value in configuration.items():
+        if name != "program" and not isinstance(value, dict):
+            raise FedcoreError(f"{shown}: {name} is no table; write it into one, such as [data]")
+
+
+def swept(configuration: Configuration, options: Sequence[str]) -> Iterator[tuple[dict[str, Any], Configuration]]:
+    """Each combination of the values of `--set KEY=VALUE,VALUE,…`, and the tables with it.
+
+    Raises:
+        click.BadParameter: an option has no such form, names a key that the file has not, or a value of another kind.
+    """
+    keys, lists = [], []
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{option!r} is not KEY=VALUE", param_hint="--set")
+        before = _value_at(configuration, key.strip())
+        keys.append(key.strip())
+        lists.append([_parsed(key, part, before) for part in _parts(text)])
+    for values in itertools.product(*lists):
+        sets = dict(zip(keys, values, strict=True))
+        changed = {name: dict(v) if isinstance(v, dict) else v for name, v in configuration.items()}
+        for key, value in sets.items():
+            *tables, name = key.split(".")
+            place = changed
+            for table in tables:
+                place[table] = dict(place[table])
+                place = place[table]
+            place[name] = value
+        yield sets, changed
+
+
+def _value_at(configuration: Configuration, key: str) -> Any:
+    """The value of a dotted key; None for a setting of [run] that the file leaves out."""
+    found: Any = configuration
+    for name in key.split("."):
+        if not isinstance(found, dict) or name not in found:
+            if key.startswith("run.") and key[4:] in RUN_SETTINGS:
+                return None
+            raise click.BadParameter(
+                f"there is no {key}; there are {', '.join(_keys(configuration))}", param_hint="--set"
+            )
+        found = found[name]
+    if isinstance(found, dict):
+        raise click.BadParameter(f"{key} is a table; it has {', '.join(_keys(found, key))}", param_hint="--set")
+    return found
+
+
+def _keys(tables: Configuration, before: str = "") -> Iterator[str]:
+    for name, value in tables.items():
+        path = f"{before}.{name}" if before else name
+        if isinstance(value, dict):
+            yield from _keys(value, path)
+        else:
+            yield path
+
+
+def _parts(text: str) -> list[str]:
+    """The values between commas; commas in brackets, braces and quotes do not count."""
+    return re.findall(r"""(?:\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+""", text) or [""]
+
+
+def _parsed(key: str, text: str, before: Any) -> Any:
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    if isinstance(before, float) and type(value) is int:
+        return float(value)
+    if before is not None and type(value) is not type(before):
+        kind = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list"}
+        wanted = kind.get(type(before), type(before).__name__)
+        raise click.BadParameter(f"{key} is {wanted}, such as {before!r}, not {text!r}", param_hint="--set")
+    return value

@@ -1,0 +1,35 @@
+"""`fedcore eval`: the metrics of a trained model."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("eval", short_help="Evaluates a trained model on all evaluation clients.")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def evaluate(directory: Path, format_: str):
+    """Evaluates the model of the newest checkpoint on all evaluation clients.
+
+    \b
+    Examples:
+      fedcore eval runs/001
+      fedcore eval runs/001 --format json
+    """
+    import json
+
+    from fedcore.cli.json_values import as_json
+    from fedcore.cli.projects import evaluated, load_project
+    from fedcore.cli.runs import read_run
+
+    run = read_run(directory)
+    round_number, metrics = evaluated(directory, load_project(run.program, run.configuration))
+    if format_ == "json":
+        found = {"directory": str(directory), "round": round_number, "metrics": as_json(metrics)}
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo(f"{directory}, round {round_number}")
+    for name, value in metrics.items():
+        click.echo(
+            f"{click.style(f'{name:<32}', bold=True)}{value:.6g}" if isinstance(value, float) else f"{name:<32}{value}"
+        )

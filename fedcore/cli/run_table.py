@@ -1,0 +1,39 @@
+"""Tables of trainings, for a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from fedcore.cli.runs import Run
+
+
+def shown_metrics(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics that tables show: the model's numbers, those of the evaluation first."""
+    found = {name: value for name, value in values.items() if isinstance(value, float) and "/" not in name}
+    return dict(sorted(found.items(), key=lambda item: not item[0].startswith("val_")))
+
+
+def print_metrics(run: Run) -> None:
+    """The newest metrics of a run, a line each."""
+    click.echo()
+    for name, value in shown_metrics(run.newest).items():
+        click.echo(f"{click.style(f'{name:<32}', bold=True)}{value:.4g}")
+    rows = {"metrics": run.directory / "metrics.csv", "curves": f"tensorboard --logdir {run.directory}",
+            "evaluate": f"fedcore eval {run.directory}"}  # fmt: skip
+    for name, text in rows.items():
+        click.echo(f"{click.style(f'{name:<32}', bold=True)}{text}")
+
+
+def print_runs(runs: Sequence[Run]) -> None:
+    """A line for each run: how far it is, its newest metrics."""
+    columns = list(dict.fromkeys(name for run in runs for name in shown_metrics(run.newest)))[:4]
+    rows = [["run", "rounds", *columns]]
+    for run in runs:
+        newest = run.newest
+        figures = [f"{newest[name]:.4g}" if isinstance(newest.get(name), float) else "" for name in columns]
+        rows.append([str(run.directory), f"{run.rounds_done}/{run.rounds}", *figures])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for index, row in enumerate(rows):
+        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+        click.echo(click.style("  ".join(cells), bold=index == 0))

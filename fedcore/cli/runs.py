@@ -1,0 +1,127 @@
+"""Directories of trainings: what was asked for, how far it is, what it gave. Reading them needs no TensorFlow."""
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from fedcore.cli.configuration import Configuration, check_configuration
+from fedcore.errors import FedcoreError
+from fedcore.whole_files import write_whole
+
+CONFIGURATION = "config.json"
+
+
+@attrs.frozen
+class Run:
+    """A training's directory.
+
+    Args:
+        program: the project's Python file.
+        sets: the `--set` options, by key.
+        rows: the rows of its table of metrics; numbers are floats.
+    """
+
+    directory: Path
+    program: Path
+    configuration: Configuration
+    sets: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    @property
+    def rounds(self) -> int:
+        return self.configuration["run"]["rounds"]
+
+    @property
+    def rounds_done(self) -> int:
+        return int(self.rows[-1]["round"]) if self.rows else 0
+
+    @property
+    def newest(self) -> dict[str, Any]:
+        """The newest value of each metric."""
+        found: dict[str, Any] = {}
+        for row in self.rows:
+            found |= row
+        return found
+
+    def write(self) -> None:
+        """Writes what was asked for, for later commands."""
+        program = os.path.relpath(self.program, self.directory)
+        content = {"program": program, "set": self.sets, "config": self.configuration}
+        write_whole(self.directory / CONFIGURATION, json.dumps(content, indent=2) + "\n")
+
+    def as_json(self) -> dict[str, Any]:
+        newest = self.newest
+        return {
+            "directory": str(self.directory),
+            "rounds": self.rounds_done,
+            "of": self.rounds,
+            "set": self.sets,
+            "metrics": {name: value for name, value in newest.items() if name != "round"},
+        }
+
+
+def write_run(directory: Path, program: Path, configuration: Configuration, sets: dict[str, Any]) -> Run:
+    """Makes the directory of a new training.
+
+    Raises:
+        click.BadParameter: it has a training already, or cannot be written.
+    """
+    if (directory / CONFIGURATION).exists():
+        raise click.BadParameter(f"{directory} has a training already: fedcore resume {directory}", param_hint="--out")
+    run = Run(directory, program, configuration, sets, [])
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        run.write()
+    except OSError as error:
+        raise click.BadParameter(f"cannot write {directory}: {error.strerror}", param_hint="--out") from None
+    return run
+
+
+def read_run(directory: Path) -> Run:
+    """A training's directory.
+
+    Raises:
+        FedcoreError: it is none, or its files are damaged.
+    """
+    path = directory / CONFIGURATION
+    try:
+        found = json.loads(path.read_text())
+        configuration, sets = found["config"], found["set"]
+        program = Path(os.path.normpath(directory / found["program"]))
+    except FileNotFoundError:
+        raise FedcoreError(f"{directory} has no {CONFIGURATION}: it is no directory that fedcore train wrote") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise FedcoreError(f"{path} cannot be read: {error}") from None
+    check_configuration(configuration, str(path))
+    return Run(directory, program, configuration, sets, _rows(directory))
+
+
+def _rows(directory: Path) -> list[dict[str, Any]]:
+    from fedcore.program.run_directory import METRICS
+
+    try:
+        text = (directory / METRICS).read_text()
+    except FileNotFoundError:
+        return []
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    return [{name: _number(v) for name, v in row.items() if v} for row in csv.DictReader(whole)]
+
+
+def _number(text: str) -> Any:
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(text) if text.lstrip("-").isdigit() else number
+
+
+def next_directory(base: Path, sets: dict[str, Any]) -> Path:
+    """`001`, `002`, … in a directory, followed by what was set."""
+    taken = [int(p.name[:3]) for p in base.glob("[0-9][0-9][0-9]*")] if base.is_dir() else []
+    suffix = ",".join(f"{key}={value}" for key, value in sets.items()).replace(os.sep, "_").replace(" ", "")
+    return base / f"{max(taken, default=0) + 1:03d}{f'-{suffix}' if suffix else ''}"[:200]

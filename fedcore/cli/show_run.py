@@ -1,0 +1,65 @@
+"""`fedcore show`: everything about a training."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command("show", short_help="Shows the settings, metrics and checkpoints of a training.")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def show_run(directory: Path, format_: str):
+    """Shows the settings of a training, its newest metrics, and its checkpoints, each of which is read and checked.
+
+    \b
+    Examples:
+      fedcore show runs/001
+      fedcore show runs/001 --format json | jq .checkpoints
+    """
+    import json
+
+    from fedcore.cli.runs import read_run
+
+    run = read_run(directory)
+    found = {**run.as_json(), "program": str(run.program), "config": run.configuration, **_checkpoints(directory)}
+    if format_ == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo(f"{directory}: {run.rounds_done} of {run.rounds} rounds")
+    tables = {name: value for name, value in run.configuration.items() if isinstance(value, dict)}
+    _print("metrics", {name: value for name, value in run.newest.items() if not isinstance(value, str)})
+    for name, table in tables.items():
+        _print(name, table)
+    _print("written with", found["surroundings"])
+    click.echo(click.style("checkpoints", bold=True))
+    for checkpoint in found["checkpoints"]:
+        click.echo(f"  round {checkpoint['round']}: {checkpoint['bytes']:,} bytes, {checkpoint['state']}")
+
+
+def _print(title: str, values: dict[str, Any]) -> None:
+    click.echo(click.style(title, bold=True))
+    width = max(map(len, values), default=0)
+    for name, value in values.items():
+        click.echo(f"  {name:<{width}}  {value:.6g}" if isinstance(value, float) else f"  {name:<{width}}  {value}")
+
+
+def _checkpoints(directory: Path) -> dict[str, Any]:
+    """The checkpoints with what is wrong with them, and what the newest whole one was written with."""
+    from fedcore.program import FileProgramStateManager, ProgramStateDamagedError
+    from fedcore.program.run_directory import CHECKPOINTS
+
+    if not (directory / CHECKPOINTS).is_dir():
+        return {"checkpoints": [], "surroundings": {}}
+    manager = FileProgramStateManager(directory / CHECKPOINTS)
+    found: list[dict[str, Any]] = []
+    surroundings: dict[str, str] = {}
+    for version in asyncio.run(manager.get_versions()) or []:
+        try:
+            surroundings = asyncio.run(manager.load(version))["surroundings"]
+            state = "whole"
+        except ProgramStateDamagedError as error:
+            state = str(error)
+        found.append({"round": version, "bytes": manager.size_bytes(version), "state": state})
+    return {"checkpoints": found, "surroundings": surroundings}

@@ -1,0 +1,75 @@
+"""`fedcore train`: trains what a TOML file describes, once or for each combination of settings."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from fedcore.cli.runs import Run
+
+format_option = click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text",
+                             show_default=True, help="json prints the last metrics only.")  # fmt: skip
+
+
+@click.command(short_help="Trains what a TOML file describes.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.toml")
+@click.option("--set", "options", multiple=True, metavar="KEY=VALUE[,VALUE…]",
+              help="Change a setting of the file; of several values each is trained with.")  # fmt: skip
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path),
+              help="Directory of the run; of a sweep's runs. Default: runs/001, runs/002, ….")  # fmt: skip
+@format_option
+def train(file: Path, options: tuple[str, ...], out: Path | None, format_: str):
+    """Trains what a TOML file describes, such as that of `fedcore new`.
+
+    The directory of the run gets checkpoints, the metrics of each round in metrics.csv, and files for TensorBoard.
+
+    \b
+    Examples:
+      fedcore train train.toml
+      fedcore train train.toml --set optimizer.lr=0.1 --set run.rounds=100
+      fedcore train train.toml --set optimizer.lr=0.1,0.03,0.01   # three runs
+      tensorboard --logdir runs
+    """
+    from fedcore.cli.configuration import read_configuration, swept
+    from fedcore.cli.runs import next_directory, write_run
+
+    configuration = read_configuration(file)
+    settings = list(swept(configuration, options))
+    done = []
+    for sets, changed in settings:
+        shown = {key: value for key, value in sets.items() if any(other[key] != value for other, _ in settings)}
+        single = out is not None and len(settings) == 1
+        directory = out if single and out is not None else next_directory(out or Path("runs"), shown)
+        run = write_run(directory, file.parent / changed["program"], changed, sets)
+        done.append(go_on(run, format_))
+    summarize(done, format_)
+
+
+def go_on(run: "Run", format_: str) -> "Run":
+    """Begins or resumes a training; the run with its rows."""
+    from fedcore.cli.projects import load_project, run_training
+    from fedcore.cli.runs import read_run
+
+    if format_ == "text":
+        sets = "".join(f", {key}={value}" for key, value in run.sets.items())
+        click.echo(f"{run.directory}: {run.rounds} rounds{sets}; after an interrupt: fedcore resume {run.directory}")
+    project = load_project(run.program, run.configuration)
+    run_training(run.directory, run.program, project, run.configuration, progress=format_ == "text")
+    return read_run(run.directory)
+
+
+def summarize(done: list["Run"], format_: str) -> None:
+    if format_ == "json":
+        import json
+
+        click.echo(json.dumps({"runs": [run.as_json() for run in done]}, indent=2))
+    elif len(done) > 1:
+        from fedcore.cli.run_table import print_runs
+
+        click.echo()
+        print_runs(done)
+    else:
+        from fedcore.cli.run_table import print_metrics
+
+        print_metrics(done[0])

@@ -1,0 +1,121 @@
+"""Federated averaging of encoded changes with error feedback; clients keep what their codes left out."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from fedcore.aggregators.encoders.encoded_values import value_codec
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.errors import TypeMismatch
+from fedcore.intrinsics import (
+    federated_broadcast,
+    federated_eval,
+    federated_map,
+    federated_mean,
+    federated_random_seed,
+    federated_zip,
+    message,
+)
+from fedcore.learning.algorithms.client_result import all_finite
+from fedcore.learning.algorithms.client_work import build_client_work, weights_type_of
+from fedcore.learning.algorithms.composition import build_server_work, first_state, next_state, round_metrics
+from fedcore.learning.algorithms.scaffold import ScaffoldOutput, ScaffoldProcess
+from fedcore.learning.models import trace_model
+from fedcore.learning.weighting import ClientWeighting, Weighting
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+
+
+def build_fed_avg_with_error_feedback(
+    model_fn,
+    client_optimizer_fn,
+    server_optimizer_fn=None,
+    *,
+    encoder_fn,
+    client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
+    metrics_aggregator=None,
+) -> ScaffoldProcess:
+    """Builds federated averaging whose clients send codes, and add to their next change what a code left out.
+
+    Types, for weights W, batches B and metrics M of the model:
+        initialize            (-> State@SERVER)
+        initial_client_state  (-> W)
+        next                  (<State@SERVER,{B*}@CLIENTS,{W}@CLIENTS> ->
+                               <state=State@SERVER,metrics=M@SERVER,client_states={W}@CLIENTS>)
+
+    Args:
+        model_fn, client_optimizer_fn, server_optimizer_fn, client_weighting, metrics_aggregator: as for
+            `build_weighted_fed_avg`.
+        encoder_fn: as for `fc.aggregators.EncodedSumFactory`. A biased encoder such as `top_k` converges only with
+            error feedback.
+    Returns:
+        A process; the caller keeps the clients' states, by client, and passes those of the round's cohort in the order
+        of its data. A client without examples, or whose change is not finite, keeps its state. A round without clients
+        leaves the weights as they were. The mean of the decoded changes is weighted.
+    Raises:
+        TypeMismatch: the function returns no encoder, or an adaptive one.
+        FedcoreError: as for `build_weighted_fed_avg`.
+    Source:
+        Karimireddy et al. 2019, "Error feedback fixes SignSGD and other gradient compression schemes",
+        arXiv:1901.09847, Algorithm 2; here, a change is a client's work of a round, not a gradient.
+    Example:
+        >>> process = fc.learning.algorithms.build_fed_avg_with_error_feedback(
+        ...     model_fn, lambda: keras.optimizers.SGD(0.1), encoder_fn=lambda spec: fc.aggregators.encoders.top_k(0.5))
+        >>> states = [process.initial_client_state() for _ in range(2)]
+        >>> state, metrics, states = process.next(process.initialize(), [client_a, client_b], states)
+    """
+    model = trace_model(model_fn)
+    weights_type = weights_type_of(model)
+    work = build_client_work(model, client_optimizer_fn, client_weighting)
+    server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
+    codec = value_codec(encoder_fn, weights_type, "build_fed_avg_with_error_feedback")
+    if codec.is_adaptive:
+        raise TypeMismatch("build_fed_avg_with_error_feedback takes no adaptive encoders")
+
+    @tf_computation
+    def initial_client_state():
+        return tf.nest.map_structure(tf.zeros_like, model.initial_weights())
+
+    @tf_computation(weights_type, weights_type)
+    def add(update, left_out):
+        return tf.nest.map_structure(lambda u, e: u + e, update, left_out)
+
+    @tf_computation(weights_type, weights_type, weights_type, "float32")
+    def left_out_after(wanted, decoded, before, weight):
+        counts = (weight > 0) & all_finite((wanted, decoded))
+        return tf.nest.map_structure(lambda w, d, b: tf.where(counts, w - d, b), wanted, decoded, before)
+
+    @federated_computation
+    def initialize():
+        first = federated_eval(server.start, SERVER)
+        return first_state(first[0], first[1], client_work=federated_eval(work.initialize, SERVER))
+
+    batches = FederatedType(SequenceType(model.batch_type), CLIENTS)
+
+    @federated_computation(initialize.type_signature.result, batches, FederatedType(weights_type, CLIENTS))
+    def next_round(state, data, client_states):
+        hyperparameters = federated_map(work.send, state.client_work)
+        sent = federated_broadcast(federated_zip((state.global_model_weights, hyperparameters)))
+        results: Any = federated_map(work.train, (sent[0], sent[1], data))
+        wanted = federated_map(add, (results.update, client_states))
+        codes = federated_map(
+            lambda value, seed: codec.encode(value, seed, ())[0], (wanted, federated_random_seed(CLIENTS))
+        )
+        # A client decodes for itself what the server decodes of its message.
+        own = federated_map(lambda code: codec.decode(code, ()), codes)
+        left_out = federated_map(left_out_after, (wanted, own, client_states, results.weight))
+        # With its weight in the message, the weighted change is computed from the message, and is not sent.
+        sent_back = federated_map(lambda code, weight: message((code, weight)), (codes, results.weight))
+        decoded = federated_map(lambda pair: codec.decode(pair[0], ()), sent_back)
+        mean = federated_mean(decoded, federated_map(lambda pair: pair[1], sent_back))
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
+        _, train_metrics = server.aggregate_metrics(results.metrics)
+        after = next_state(
+            state,
+            global_model_weights=updated[1],
+            client_work=federated_map(work.advance, state.client_work),
+            finalizer=updated[0],
+        )
+        return ScaffoldOutput(after, round_metrics(client_work=federated_zip({"train": train_metrics})), left_out)
+
+    names = {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
+    return ScaffoldProcess(initialize, next_round, names, initial_client_state)

@@ -1,0 +1,14 @@
+"""Baseline tasks: a data set, its preprocessing and a model each. TFF has them at `fc.simulation.baselines`."""
+
+from fedcore.learning.baselines import cifar100, emnist, shakespeare, stackoverflow
+from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, ClientSpec
+
+__all__ = [
+    "BaselineTask",
+    "BaselineTaskDatasets",
+    "ClientSpec",
+    "cifar100",
+    "emnist",
+    "shakespeare",
+    "stackoverflow",
+]

@@ -1,0 +1,27 @@
+"""Programs that run learning processes: training with everything around it.
+
+`train` is the one to start with; `train_model` and `EvaluationManager` are TensorFlow Federated's.
+"""
+
+from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.early_stopping import EarlyStopping
+from fedcore.learning.programs.evaluation_manager import EvaluationManager
+from fedcore.learning.programs.history import History
+from fedcore.learning.programs.learning_rate_scheduler import LearningRateScheduler
+from fedcore.learning.programs.model_checkpoint import ModelCheckpoint
+from fedcore.learning.programs.progress_bar import ProgressBar
+from fedcore.learning.programs.train import train
+from fedcore.learning.programs.train_model import ProgramState, train_model
+
+__all__ = [
+    "Callback",
+    "EarlyStopping",
+    "EvaluationManager",
+    "History",
+    "LearningRateScheduler",
+    "ModelCheckpoint",
+    "ProgramState",
+    "ProgressBar",
+    "train",
+    "train_model",
+]

@@ -1,0 +1,84 @@
+"""The clients of each round."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fedcore.data import Cohort
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.program import FederatedDataSource
+from fedcore.scalars import whole_number
+from fedcore.seeds import fold_in
+from fedcore.simulation import build_uniform_sampling_fn
+
+
+class ClientDataCohorts:
+    """Clients of a `ClientData`, sampled uniformly by the seed and the round. A data set is made when it is read.
+
+    Args:
+        size: clients of a round; None for all clients, in the order of their ids.
+        on_client: called with the number of clients that the round has read so far, and of all its clients.
+    """
+
+    def __init__(self, data: Any, size: int | None, seed: int, on_client: Callable[[int, int], object]):
+        self._data = data
+        self._ids = data.client_ids
+        self._size = size
+        self._seed = seed
+        self._on_client = on_client
+        if size is not None and whole_number("the number of clients of a round", size, at_least=1) > len(self._ids):
+            raise InvalidValue(f"a round cannot have {size} of {len(self._ids)} clients")
+
+    def draw(self, rounds_before: int, attempt: int) -> Cohort:
+        """The clients of the round after `rounds_before` rounds; another attempt draws other clients."""
+        chosen = self._ids
+        if self._size is not None:
+            seed = self._seed if not attempt else fold_in(self._seed, attempt)
+            chosen = build_uniform_sampling_fn(self._ids, seed=seed)(rounds_before, self._size)
+
+        def client(index: int):
+            self._on_client(index + 1, len(chosen))
+            return self._data.create_tf_dataset_for_client(chosen[index])
+
+        return Cohort(len(chosen), client)
+
+    def get_state(self) -> Any:
+        return None
+
+    def set_state(self, state: Any) -> None:
+        """A sample depends on the seed and the round only."""
+
+
+class DataSourceCohorts:
+    """Selections of a `FederatedDataSource`; a checkpoint keeps the bytes of its iterator."""
+
+    def __init__(self, source: FederatedDataSource, size: int | None):
+        self._iterator = source.iterator()
+        self._size = size
+
+    def draw(self, rounds_before: int, attempt: int) -> Any:
+        return self._iterator.select(self._size)
+
+    def get_state(self) -> Any:
+        return self._iterator.to_bytes()
+
+    def set_state(self, state: Any) -> None:
+        self._iterator = type(self._iterator).from_bytes(state)
+
+
+Cohorts = ClientDataCohorts | DataSourceCohorts
+
+
+def cohorts_of(name: str, data: Any, size: int | None, seed: int, on_client: Callable[[int, int], object]) -> Cohorts:
+    """The cohorts of client data or of a data source.
+
+    Args:
+        name: of the argument, for messages.
+    Raises:
+        TypeMismatch: `data` is neither.
+        InvalidValue: there are fewer clients than a round has.
+    """
+    if isinstance(data, FederatedDataSource):
+        return DataSourceCohorts(data, size)
+    if not hasattr(data, "client_ids") or not hasattr(data, "create_tf_dataset_for_client"):
+        raise TypeMismatch(f"{name} is a fc.simulation.datasets.ClientData or a FederatedDataSource, not {brief(data)}")
+    return ClientDataCohorts(data, size, seed, on_client)

@@ -1,0 +1,84 @@
+"""Ends a training whose metric no longer gets better."""
+
+from typing import Any
+
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.monitor import Monitor
+from fedcore.scalars import whole_number
+
+
+class EarlyStopping(Callback):
+    """Ends the training when a metric has not got better for `patience` rounds that have it.
+
+    Types: the metric is a number in the logs.
+
+    Args:
+        monitor: the metric. One of the evaluation, `val_…`, is looked at in evaluated rounds only.
+        min_delta: the least change that counts as better.
+        patience: number of rounds (or evaluations) without a better value that are waited.
+        mode: `min`, `max` or `auto`; `auto` is `max` for accuracies, AUC, precision and recall.
+        baseline: a value that the metric has to beat. Default: none.
+        restore_best_weights: whether the final state has the weights of the best round.
+        start_from_round: rounds before this one are not looked at.
+    Raises:
+        NotFound: the rounds have no such metric.
+        InvalidValue: `patience` is negative, or `mode` is another word.
+    Example:
+        >>> stop = fc.learning.programs.EarlyStopping('loss', min_delta=1e6, patience=2)  # nothing gets so much better
+        >>> len(fc.learning.programs.train(process, data, 9, clients_per_round=2, seed=0, callbacks=[stop]))
+        3
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        min_delta: float = 0.0,
+        patience: int = 0,
+        mode: str = "auto",
+        baseline: float | None = None,
+        restore_best_weights: bool = False,
+        start_from_round: int = 0,
+    ):
+        self._monitor = Monitor(monitor, mode, min_delta)
+        self._patience = whole_number("patience", patience, at_least=0)
+        self._baseline = baseline
+        self._restores = restore_best_weights
+        self._start = start_from_round
+        self._waited = 0
+        self._best_weights: Any = None
+        self.stopped_round = 0
+
+    def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
+        value = self._monitor.value(logs)
+        if value is None or round_number < self._start:
+            return
+        if self._restores and self._best_weights is None:
+            self._keep_weights()
+        self._waited += 1
+        if self._monitor.is_better(value, self._monitor.best):
+            self._monitor.best = value
+            if self._restores:
+                self._keep_weights()
+            if self._baseline is None or self._monitor.is_better(value, self._baseline):
+                self._waited = 0
+        elif self._waited >= self._patience:
+            self.stopped_round = round_number
+            self.training.stop_training = True
+
+    def _keep_weights(self) -> None:
+        self._best_weights = self.training.process.get_model_weights(self.training.state)
+
+    def on_train_end(self) -> None:
+        if self._restores and self._best_weights is not None:
+            training = self.training
+            training.state = training.process.set_model_weights(training.state, self._best_weights)
+
+    def get_state(self) -> Any:
+        weights = self._best_weights
+        kept = None if weights is None else (weights.trainable, weights.non_trainable)
+        return {"waited": self._waited, "best": self._monitor.best, "stopped": self.stopped_round, "weights": kept}
+
+    def set_state(self, state: Any) -> None:
+        self._waited, self._monitor.best, self.stopped_round = state["waited"], state["best"], state["stopped"]
+        self._best_weights = None if state["weights"] is None else ModelWeights(*state["weights"])

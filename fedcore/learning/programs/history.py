@@ -1,0 +1,126 @@
+"""The metrics of a training, round by round."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedcore.errors import NotFound
+from fedcore.program.optional_packages import optional_package
+from fedcore.program.structures import leaves_with_names
+
+
+class History:
+    """The rows of a training: a dict of metrics for each round.
+
+    Types: a row has `round` from 1, `loss` and the model's other metrics over the round's clients, `val_loss` and the
+    others where the round was evaluated, all other metrics by their path (`aggregator/…`), and as whole numbers
+    `clients`, `broadcast_bits` and `aggregate_bits` of the round, over all clients.
+
+    Args:
+        rows: the rows, in the order of their rounds. Default: none.
+        seconds: how long each round took, with its evaluation; not among the rows, which are equal in equal runs.
+    Raises:
+        NotFound: `history[name]`: no row has such a metric.
+    Example:
+        >>> history = fc.learning.programs.train(process, data, rounds=2, clients_per_round=2, seed=0)
+        >>> history.state.round, [row['clients'] for row in history]
+        (np.int64(2), [2, 2])
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]] = (), seconds: Sequence[float] = ()):
+        self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
+        self.seconds = list(seconds)
+        self.state: Any = None
+        self.seed: int | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the metrics, in the order in which they first appeared."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def __getitem__(self, name: str) -> list:
+        """A metric in all rows that have it."""
+        found = [row[name] for row in self.rows if name in row]
+        if not found and name not in self.names:
+            raise NotFound(f"the history has no {name}; it has {', '.join(self.names) or 'no rows'}")
+        return found
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        last = {k: v for k, v in (self.rows[-1] if self.rows else {}).items() if not isinstance(v, list)}
+        return f"<History of {len(self)} rounds, last {last}>"
+
+    def to_pandas(self):
+        """A `pandas.DataFrame` with a row for each round, its index, and the column `seconds` at the end.
+
+        Raises:
+            InvalidValue: pandas is not installed.
+        """
+        pandas = optional_package("pandas", "History.to_pandas", extra="pandas")
+        rows = [{**row, "seconds": s} for row, s in zip(self.rows, self.seconds, strict=True)]
+        return pandas.DataFrame(rows, columns=[*(self.names or ["round"]), "seconds"]).set_index("round")
+
+    def plot(self, path: str | os.PathLike | None = None, metrics: Sequence[str] | None = None):
+        """Draws metrics over the rounds: one diagram each, with the evaluated metric `val_…` in the same diagram.
+
+        Args:
+            path: a file to write, such as a .png or .pdf. Default: none.
+            metrics: names without `val_`. Default: all of the model's that are measured, not counted.
+        Returns:
+            A `matplotlib.figure.Figure`.
+        Raises:
+            InvalidValue: matplotlib is not installed.
+            NotFound: there is no such metric.
+        """
+        from fedcore.learning.programs.plot import draw
+
+        return draw(self, path, metrics)
+
+
+def row_of(round_number: int, metrics: Any, evaluated: Any, counts: Mapping[str, int]) -> dict[str, Any]:
+    """The row of a round: metrics as Python's numbers and lists, by short names.
+
+    Args:
+        metrics: of `process.next`.
+        evaluated: metrics of the evaluation; None where there was none.
+    """
+    train, others = _split(metrics)
+    row = {"round": round_number, **plain_metrics(train)}
+    if evaluated is not None:
+        row |= {f"val_{name}": value for name, value in plain_metrics(evaluated).items()}
+    return row | plain_metrics(others) | dict(counts) | {"round": round_number}
+
+
+def _split(metrics: Any) -> tuple[Any, Any]:
+    """The model's metrics, and the others."""
+    work = metrics.get("client_work") if isinstance(metrics, Mapping) else None
+    if not isinstance(work, Mapping) or "train" not in work:
+        return metrics, {}
+    others = {name: value for name, value in work.items() if name != "train"}
+    return work["train"], {**metrics, "client_work": others}
+
+
+def plain_metrics(metrics: Any) -> dict[str, Any]:
+    """Metrics as Python's numbers, texts and lists, by their names."""
+    found = {}
+    for name, value in leaves_with_names(metrics):
+        plain = np.asarray(value).tolist()
+        found[name] = plain.decode(errors="backslashreplace") if isinstance(plain, bytes) else plain
+    return found
+
+
+def measures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the model's metrics that are measured, not counted: the floats, without `val_`; `loss` is first."""
+    names = dict.fromkeys(n.removeprefix("val_") for row in rows for n, v in row.items() if isinstance(v, float))
+    return sorted((name for name in names if "/" not in name), key=lambda name: name != "loss")
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

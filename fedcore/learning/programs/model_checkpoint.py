@@ -1,0 +1,79 @@
+"""Writes the global model as a Keras file while it is trained."""
+
+import os
+import secrets
+import warnings
+from pathlib import Path
+from typing import Any
+
+from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.monitor import Monitor
+from fedcore.scalars import whole_number
+from fedcore.whole_files import write_whole
+
+
+class ModelCheckpoint(Callback):
+    """Writes the global model to a `.keras` file. To resume a training, give `train` a directory instead.
+
+    Types: the model's variables are those of the process's weights.
+
+    Args:
+        filepath: may hold names of the logs in braces, as in `"model-{round:03d}-{val_loss:.2f}.keras"`.
+        keras_model: a model of the same architecture; its weights are overwritten.
+        monitor: the metric for `save_best_only`.
+        save_best_only: whether only a better model is written.
+        mode: as for `EarlyStopping`.
+        save_freq: every how many rounds it is written.
+    Raises:
+        InvalidValue: the model has other variables, or `mode` is another word.
+        NotFound: the rounds have no such metric.
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + '/{round}.keras'
+        >>> write = fc.learning.programs.ModelCheckpoint(path, keras_model())
+        >>> history = fc.learning.programs.train(process, data, 1, clients_per_round=2, callbacks=[write])
+        >>> trained = keras.models.load_model(path.format(round=1))
+    """
+
+    def __init__(
+        self,
+        filepath: str | os.PathLike,
+        keras_model: Any,
+        monitor: str = "val_loss",
+        save_best_only: bool = False,
+        mode: str = "auto",
+        save_freq: int = 1,
+    ):
+        self._path = os.fspath(filepath)
+        self._model = keras_model
+        self._monitor = Monitor(monitor, mode)
+        self._best_only = save_best_only
+        self._every = whole_number("save_freq", save_freq, at_least=1)
+
+    def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
+        if self._best_only:
+            value = self._monitor.value(logs)
+            if value is None or not self._monitor.is_better(value, self._monitor.best):
+                return
+            self._monitor.best = value
+        elif round_number % self._every:
+            return
+        self.training.process.get_model_weights(self.training.state).assign_weights_to(self._model)
+        self._write(Path(self._path.format(**logs)))
+
+    def _write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{secrets.token_hex(16)}.keras")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # Keras 3.15 calls numpy 2.4 in an older way
+                self._model.save(aside)
+            write_whole(path, aside.read_bytes())
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def get_state(self) -> Any:
+        return {"best": self._monitor.best}
+
+    def set_state(self, state: Any) -> None:
+        self._monitor.best = state["best"]

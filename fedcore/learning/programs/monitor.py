@@ -1,0 +1,50 @@
+"""Whether a metric got better."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fedcore.errors import InvalidValue, NotFound, brief
+from fedcore.learning.programs.history import is_number
+
+_GREATER_IS_BETTER = ("acc", "auc", "precision", "recall", "f1")
+
+
+class Monitor:
+    """Compares a metric with its best value so far.
+
+    Args:
+        metric: the name in the logs, such as `val_loss`.
+        mode: `min`, `max`, or `auto`, which is `max` for accuracies, AUC, precision and recall.
+        min_delta: the least change that counts as better.
+    """
+
+    def __init__(self, metric: str, mode: str, min_delta: float = 0.0):
+        if mode not in ("auto", "min", "max"):
+            raise InvalidValue(f"mode is auto, min or max, not {brief(mode)}")
+        self.metric = metric
+        self._greater = mode == "max" or (mode == "auto" and any(word in metric for word in _GREATER_IS_BETTER))
+        self._min_delta = abs(min_delta)
+        self.best: float | None = None
+
+    def value(self, logs: Mapping[str, Any]) -> float | None:
+        """The metric; None where the round was not evaluated.
+
+        Raises:
+            NotFound: rounds have no such metric.
+        """
+        value = logs.get(self.metric)
+        if is_number(value):
+            return float(value)  # type: ignore[arg-type]
+        if self.metric in logs or not self.metric.startswith("val_"):
+            names = ", ".join(name for name, v in logs.items() if is_number(v))
+            raise NotFound(f"the logs have no number {self.metric}; they have {names}")
+        return None
+
+    def is_better(self, value: float, than: float | None) -> bool:
+        """Whether a value is better than another; NaN never is, and anything is better than None."""
+        if math.isnan(value):
+            return False
+        if than is None:
+            return True
+        return value - self._min_delta > than if self._greater else value + self._min_delta < than

@@ -1,0 +1,129 @@
+"""Shows how far a training is: a line for each round, and a bar on a terminal or in a notebook."""
+
+import contextlib
+from typing import Any
+
+from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.history import is_number, measures
+
+_WIDTH = 9  # characters of a column
+
+
+class ProgressBar(Callback):
+    """Prints a line of metrics for each round; a bar has the rounds, the clients of this round and the time left.
+
+    Types: the columns are the model's metrics, those of evaluations, each metric named `epsilon`, the seconds of the
+    round, and the bits sent to and from all its clients.
+
+    Args:
+        every: rounds from one line to the next; evaluated rounds always have a line.
+    Example:
+        >>> progress = fc.learning.programs.ProgressBar()
+        >>> history = fc.learning.programs.train(
+        ...     process, data, 1, clients_per_round=2, seed=0, callbacks=[progress])  # doctest: +ELLIPSIS
+            round       loss  seconds          bits
+           1/1 ...bit
+    """
+
+    def __init__(self, every: int = 1):
+        self._every = every
+        self._bar: Any = None
+        self._task: Any = None
+        self._columns: list[str] = []
+
+    def on_train_begin(self) -> None:
+        self._columns = []
+        from rich.console import Console
+
+        console = Console()
+        if not (console.is_terminal or console.is_jupyter):
+            return
+        from rich import progress as bars
+
+        self._bar = bars.Progress(
+            bars.TextColumn("round"),
+            bars.MofNCompleteColumn(),
+            bars.BarColumn(),
+            bars.TextColumn("{task.fields[clients]}"),
+            bars.TimeElapsedColumn(),
+            bars.TextColumn("left"),
+            bars.TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=self.training.rounds, completed=self.training.round, clients="")
+        self._bar.start()
+
+    def on_client(self, read: int, size: int) -> None:
+        """The round has read another of its clients, in any thread."""
+        if self._bar is not None:
+            self._bar.update(self._task, clients=f"{read}/{size} clients")
+
+    def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
+        if not self._columns:
+            self._columns = _columns(logs, evaluates=self.training.evaluates)
+            self._print(_head(self._columns), style="bold")
+        evaluated = any(name.startswith("val_") for name in logs)
+        if evaluated or round_number % self._every == 0:
+            seconds = self.training.history.seconds[-1]
+            self._print(_line(self._columns, logs, self.training.rounds, seconds))
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+    def on_train_end(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Removes the bar from the terminal."""
+        if self._bar is not None:
+            with contextlib.suppress(Exception):  # the terminal is gone
+                self._bar.stop()
+        self._bar = None
+
+    def _print(self, text: str, style: str = "") -> None:
+        if self._bar is None:
+            print(text, flush=True)
+            return
+        from rich.text import Text
+
+        self._bar.console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _columns(logs: dict[str, Any], *, evaluates: bool) -> list[str]:
+    """The names of the metrics that are shown."""
+    shown = measures([logs])
+    if evaluates:
+        shown += [f"val_{name}" for name in shown]
+    return shown + [name for name in logs if name.split("/")[-1] == "epsilon" and name not in shown]
+
+
+def _head(columns: list[str]) -> str:
+    names = [name.split("/")[-1] for name in columns]
+    cells = [f"{_shortened(name):>{max(_WIDTH, len(_shortened(name)))}}" for name in names]
+    return "  ".join([f"{'round':>9}", *cells, f"{'seconds':>7}", f"{'bits':>12}"])
+
+
+def _line(columns: list[str], logs: dict[str, Any], rounds: int, seconds: float) -> str:
+    cells = []
+    for name in columns:
+        width = max(_WIDTH, len(_shortened(name.split("/")[-1])))
+        value = logs.get(name)
+        cells.append(f"{value:>{width}.4g}" if is_number(value) else " " * width)
+    bits = as_bits(logs.get("broadcast_bits", 0) + logs.get("aggregate_bits", 0))
+    return "  ".join([f"{logs['round']:>4}/{rounds:<4}", *cells, f"{seconds:>7.2f}", f"{bits:>12}"])
+
+
+def _shortened(name: str) -> str:
+    """A long name such as Keras's `val_sparse_categorical_accuracy` by its last word: `val_accuracy`."""
+    if len(name) <= 16:
+        return name
+    last = name.split("_")[-1]
+    return f"val_{last}" if name.startswith("val_") else last
+
+
+def as_bits(bits: int) -> str:
+    """A number of bits as text, such as `2.98 Mibit`."""
+    for unit, size in (("Gibit", 2**30), ("Mibit", 2**20), ("Kibit", 2**10)):
+        if bits >= size:
+            return f"{bits / size:.2f} {unit}"
+    return f"{bits} bit"

@@ -1,0 +1,34 @@
+"""What decides the bits of a round beside its state: the plan, versions of packages, threads."""
+
+import importlib.metadata
+from collections.abc import Mapping
+
+from fedcore import context
+from fedcore.learning.process import LearningProcess
+
+_PACKAGES = ("fedcore", "tensorflow", "keras", "numpy")
+
+
+def surroundings_of(process: LearningProcess) -> dict[str, str]:
+    """The digest of the plan of a round, the versions of packages, and the threads of one operation."""
+    import tensorflow as tf
+
+    context.current_runtime()  # the first runtime sets the threads
+    return {
+        "plan": process.next.to_module("planned").digest(),
+        **{name: importlib.metadata.version(name) for name in _PACKAGES},
+        "intra-op threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+    }
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """A line for each difference."""
+    return [
+        f"{name}: {_brief(before.get(name, 'unknown'))} before, {_brief(now.get(name, 'unknown'))} now"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 20 else f"{text[:12]}…"

@@ -1,0 +1,219 @@
+"""Runs a learning process for many rounds, with everything around it."""
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedcore.errors import TypeMismatch, brief
+from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
+from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.cohorts import cohorts_of
+from fedcore.learning.programs.history import History, plain_metrics
+from fedcore.learning.programs.progress_bar import ProgressBar
+from fedcore.learning.programs.training import PARTS, Settings, Training, finished, structure_of
+from fedcore.program import (
+    CSVFileReleaseManager,
+    FederatedDataSource,
+    FileProgramStateManager,
+    ProgramStateManager,
+    ReleaseManager,
+    TensorBoardReleaseManager,
+)
+from fedcore.program.run_directory import CHECKPOINTS, METRICS, SUMMARIES, used_alone
+from fedcore.scalars import seed_number
+from fedcore.seeds import fold_in
+
+if TYPE_CHECKING:
+    from fedcore.simulation.datasets import ClientData
+
+
+def train(
+    process: LearningProcess,
+    data: "ClientData | FederatedDataSource",
+    rounds: int,
+    *,
+    clients_per_round: int | None = 10,
+    seed: int | None = None,
+    directory: str | os.PathLike | None = None,
+    initial_state: LearningAlgorithmState | None = None,
+    evaluation: LearningProcess | None = None,
+    evaluation_data: "ClientData | None" = None,
+    evaluate_every: int = 10,
+    evaluation_clients: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    release_managers: Sequence[ReleaseManager] = (),
+    program_state_manager: ProgramStateManager | None = None,
+    checkpoint_every: int = 1,
+    retries: int = 0,
+    should_retry_round: Callable[[LearningProcessOutput], bool] | None = None,
+    progress: bool | None = None,
+) -> History:
+    """Trains for some rounds: samples clients, evaluates, shows progress, writes metrics and checkpoints, resumes.
+
+    Types, for a state S, batches B and metrics M:
+        process     next (<S@SERVER,{B*}@CLIENTS> -> <state=S@SERVER,metrics=M@SERVER>)
+        evaluation  as `build_fed_eval` builds it, of the same model
+        data        for each client B*
+
+    Called again with the same directory, it goes on after the last checkpoint: to resume a run that was killed, or for
+    more rounds. The result is then, bit for bit, that of an unbroken run. The last round of each call is evaluated.
+
+    Args:
+        process, data: what is trained, and the clients that it is trained with.
+        rounds: the number of the last round, from 1: so many rounds in all, over all calls with this directory.
+        clients_per_round: None for all clients in every round.
+        seed: decides the first weights, the clients of each round, and what they draw: the state is
+            `process.initialize.invoke(seed=seed)`, and the round after r rounds has the clients
+            `build_uniform_sampling_fn(data.client_ids, seed=seed)(r, clients_per_round)`. Default: the seed of the
+            directory's checkpoint, or drawn; `history.seed` has it.
+        directory: gets the checkpoints, `metrics.csv` and the directory `tensorboard`. Default: nothing is written.
+        initial_state: the state to begin with. Default: that of `process.initialize`.
+        evaluation, evaluation_data: computes metrics `val_…` of the global model, on clients of their own.
+            Default: no evaluation.
+        evaluate_every: every how many rounds.
+        evaluation_clients: clients of an evaluation, sampled. Default: all.
+        callbacks: see `Callback`.
+        release_managers: get each round's metrics, with its number as the key; those of the directory come first.
+        program_state_manager: keeps the checkpoints. Default: a `FileProgramStateManager` of the directory that keeps
+            the last 3; one with `keep_total=` and `keep_every_k=` of your own keeps others.
+        checkpoint_every: every how many rounds a checkpoint is written; one is always written after the last round.
+        retries: how often a round is run again that raises an `ExecutionError` or an `OSError`: with the same clients,
+            from the same state. Default: never.
+        should_retry_round: whether the result of a round is refused; the round is then run again, up to `retries`
+            times, with other clients. Default: none is refused.
+        progress: whether a line is printed for each round, and a bar on a terminal. Default: on a terminal and in a
+            notebook.
+    Returns:
+        A `History`: a row for each round, and the final state.
+    Raises:
+        TypeMismatch: an argument is of the wrong kind.
+        InvalidValue: the clients are fewer than a round has; the directory is in use, or has checkpoints of another
+            seed or of another process; all its checkpoints are damaged (of some the newest that is whole is used, with
+            a warning).
+        ExecutionError: a round failed, and failed again `retries` times.
+        OSError: a file cannot be written, such as on a full disk: the checkpoints before stay.
+    Example:
+        >>> import os, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> first = fc.learning.programs.train(process, data, 1, clients_per_round=2, seed=7, directory=folder)
+        >>> whole = fc.learning.programs.train(process, data, 3, clients_per_round=2, seed=7, directory=folder)
+        >>> [row['round'] for row in whole], sorted(os.listdir(folder))
+        ([1, 2, 3], ['checkpoints', 'metrics.csv', 'tensorboard'])
+    """
+    _check(process, callbacks, release_managers)
+    _check_evaluation(evaluation, evaluation_data)
+    settings = Settings(
+        rounds=rounds,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        retries=retries,
+        should_retry_round=should_retry_round,
+    )
+    with contextlib.ExitStack() as stack:
+        manager, released = program_state_manager, list(release_managers)
+        if directory is not None:
+            stack.enter_context(used_alone(Path(directory)))
+            manager = manager or _checkpoints(Path(directory))
+            released = [*_files(Path(directory)), *released]
+        bar = ProgressBar()
+        stack.callback(bar.close)
+        number = _seed(seed, manager)
+        training = Training(
+            process,
+            cohorts_of("data", data, clients_per_round, number, bar.on_client),
+            number,
+            settings,
+            evaluate=_evaluator(evaluation, evaluation_data, evaluation_clients, number),
+            callbacks=[*callbacks, *([bar] if _shows(progress) else [])],
+            release_managers=released,
+            state_manager=manager,
+        )
+        return training.run(lambda: initial_state or process.initialize.invoke(seed=number))
+
+
+def _checkpoints(directory: Path) -> FileProgramStateManager:
+    return FileProgramStateManager(directory / CHECKPOINTS, keep_total=3, keep_first=False)
+
+
+def _files(directory: Path) -> list[ReleaseManager]:
+    """The managers of the files of a directory."""
+    table = CSVFileReleaseManager(directory / METRICS, key_fieldname="round")
+    return [table, TensorBoardReleaseManager(directory / SUMMARIES)]
+
+
+def _check_evaluation(evaluation: Any, data: Any) -> None:
+    if (evaluation is None) != (data is None):
+        raise TypeMismatch("evaluation and evaluation_data are given together: the process and its clients")
+    if isinstance(data, FederatedDataSource):
+        raise TypeMismatch("evaluation_data is a fc.simulation.datasets.ClientData, not a FederatedDataSource")
+
+
+def _check(process: Any, callbacks: Sequence[Any], release_managers: Sequence[Any]) -> None:
+    if not isinstance(process, LearningProcess):
+        raise TypeMismatch(f"process is a fc.learning.LearningProcess, not {brief(process)}")
+    parameters = process.next.module.main.parameters
+    if len(parameters) != 2:
+        names = ", ".join(p.name for p in parameters)
+        raise TypeMismatch(f"train calls process.next(state, data), but next takes {names}: write the loop yourself")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise TypeMismatch(f"a callback is a fc.learning.programs.Callback, not {brief(callback)}")
+    for manager in release_managers:
+        if not isinstance(manager, ReleaseManager):
+            raise TypeMismatch(f"a release manager is a fc.program.ReleaseManager, not {brief(manager)}")
+
+
+def _seed(given: int | None, manager: ProgramStateManager | None) -> int:
+    """The seed that was given; else that of the newest checkpoint; else a drawn one."""
+    if given is not None:
+        return seed_number("seed", given)
+    found = None if manager is None else finished(manager.load_latest(None))[0]
+    return random.SystemRandom().getrandbits(63) if found is None else found["seed"]
+
+
+def _shows(progress: bool | None) -> bool:
+    if progress is not None:
+        return progress
+    from rich.console import Console
+
+    console = Console()
+    return console.is_terminal or console.is_jupyter
+
+
+def _evaluator(
+    evaluation: LearningProcess | None, data: Any, clients: int | None, seed: int
+) -> Callable[[Any, int], Any] | None:
+    """(training state, round) -> metrics of the global model."""
+    if evaluation is None:
+        return None
+    seed = fold_in(seed, 0)
+    cohorts = cohorts_of("evaluation_data", data, clients, seed, lambda read, size: None)
+    empty: list[Any] = []  # the state of the evaluation, made when it is first used
+
+    def evaluate(state: Any, round_number: int) -> Any:
+        if not empty:
+            empty.append(evaluation.initialize.invoke(seed=seed))
+        before = evaluation.set_model_weights(empty[0], state.global_model_weights)
+        metrics = evaluation.next(before, cohorts.draw(round_number, 0)).metrics
+        work = metrics.get("client_work", metrics)
+        return work["eval"]["current_round_metrics"] if "eval" in work else work
+
+    return evaluate
+
+
+def evaluate_state(evaluation: LearningProcess, data: "ClientData", state: Any) -> dict[str, Any]:
+    """The metrics of a state's global model over all clients, as Python's numbers and lists."""
+    compute = _evaluator(evaluation, data, None, 0)
+    assert compute is not None
+    return plain_metrics(compute(state, 0))
+
+
+def newest_state(process: LearningProcess, directory: str | os.PathLike) -> tuple[Any, int]:
+    """The state of the newest checkpoint of a training's directory, and its round; (None, 0) if there is none."""
+    found, version = finished(
+        _checkpoints(Path(directory)).load_latest({**dict.fromkeys(PARTS), "state": structure_of(process)})
+    )
+    return (None, 0) if found is None else (found["state"], version)

@@ -1,0 +1,232 @@
+"""A training that runs: its rounds, its evaluations, its checkpoints."""
+
+import asyncio
+import concurrent.futures
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import numpy as np
+
+from fedcore import context
+from fedcore.errors import ExecutionError, InvalidValue
+from fedcore.graphs.tensors.values import to_python, unflatten
+from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.cohorts import Cohorts
+from fedcore.learning.programs.history import History, row_of
+from fedcore.learning.programs.surroundings import differences, surroundings_of
+from fedcore.program import ProgramStateManager, ReleaseManager
+from fedcore.scalars import whole_number
+from fedcore.types import leaves, strip_placement
+
+Result = TypeVar("Result")
+
+PARTS = ("state", "seed", "rows", "seconds", "stopped", "callbacks", "cohorts", "surroundings")
+"""The parts of a checkpoint."""
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """Numbers of a training; see `train`.
+
+    Raises:
+        TypeMismatch, InvalidValue: one is no whole number, or too small.
+    """
+
+    rounds: int = attrs.field(converter=lambda n: whole_number("rounds", n, at_least=0))
+    evaluate_every: int = attrs.field(converter=lambda n: whole_number("evaluate_every", n, at_least=1))
+    checkpoint_every: int = attrs.field(converter=lambda n: whole_number("checkpoint_every", n, at_least=1))
+    retries: int = attrs.field(converter=lambda n: whole_number("retries", n, at_least=0))
+    should_retry_round: Callable[[LearningProcessOutput], bool] | None = None
+
+
+class Training:
+    """A running training; callbacks see it as `self.training`.
+
+    Guarantees:
+      - Rounds depend on the process, its state, the seed and the data only, not on evaluations, releases or resumes.
+      - A checkpoint is written after the round's releases, so after a crash at most the rounds since the last
+        checkpoint are run again, and release managers that replace by key end as after an unbroken run.
+
+    Attributes:
+        process: the learning process.
+        state: its state; a callback may assign it.
+        round: the round that runs, or ran last; the first is 1, and 0 stands before it.
+        rounds: the number of the last round.
+        history: the rows so far.
+        stop_training: whether the training ends after this round.
+    """
+
+    def __init__(
+        self,
+        process: LearningProcess,
+        cohorts: Cohorts,
+        seed: int,
+        settings: Settings,
+        *,
+        evaluate: Callable[[Any, int], Any] | None,
+        callbacks: Sequence[Callback],
+        release_managers: Sequence[ReleaseManager],
+        state_manager: ProgramStateManager | None,
+    ):
+        self.process = process
+        self.state: Any = None
+        self.round = 0
+        self.rounds = settings.rounds
+        self.history = History()
+        self.stop_training = False
+        self._cohorts = cohorts
+        self._seed = seed
+        self._settings = settings
+        self._evaluate = evaluate
+        self._callbacks = list(callbacks)
+        self._release_managers = list(release_managers)
+        self._state_manager = state_manager
+        self._surroundings: dict[str, str] = {}
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether some rounds are evaluated."""
+        return self._evaluate is not None
+
+    def run(self, initial_state: Callable[[], Any]) -> History:
+        """Runs the rounds that are not yet run.
+
+        Args:
+            initial_state: makes the state of a training that begins.
+        """
+        for callback in self._callbacks:
+            callback.set_training(self)
+        if self._state_manager is not None:
+            self._surroundings = surroundings_of(self.process)
+        if not self._resume():
+            self.state = initial_state()
+        for callback in self._callbacks:
+            callback.on_train_begin()
+        while self.round < self.rounds and not self.stop_training:
+            self._run_round()
+        for callback in self._callbacks:
+            callback.on_train_end()
+        self.history.state = self.state
+        self.history.seed = self._seed
+        return self.history
+
+    def _run_round(self) -> None:
+        self.round += 1
+        began = time.perf_counter()
+        for callback in self._callbacks:
+            callback.on_round_begin(self.round)
+        output, counts = self._next()
+        self.state = output.state
+        last = self.round == self.rounds
+        evaluated = None
+        if self._evaluate is not None and (last or self.round % self._settings.evaluate_every == 0):
+            evaluated = self._evaluate(self.state, self.round)
+        row = row_of(self.round, output.metrics, evaluated, counts)
+        self.history.rows.append(row)
+        self.history.seconds.append(time.perf_counter() - began)
+        for callback in self._callbacks:
+            callback.on_round_end(self.round, row)
+        # A list would be a structure of numbers; a metric that is an array is one leaf.
+        released = {k: np.array(v) if isinstance(v, list) else v for k, v in row.items() if k != "round"}
+        for manager in self._release_managers:
+            finished(manager.release(released, self.round))
+        saves = last or self.stop_training or self.round % self._settings.checkpoint_every == 0
+        if self._state_manager is not None and saves:
+            finished(self._state_manager.save(self._checkpoint(), self.round))
+
+    def _next(self) -> tuple[LearningProcessOutput, dict[str, int]]:
+        """The result of the round, and what it cost.
+
+        Raises:
+            ExecutionError: no attempt gave a result that is to be kept.
+        """
+        draws, attempts, refused = 0, self._settings.retries + 1, self._settings.should_retry_round
+        cohort = self._cohorts.draw(self.round - 1, draws)
+        for attempt in range(1, attempts + 1):
+            try:
+                output = self.process.next(self.state, cohort)
+            except (ExecutionError, OSError) as error:
+                if attempt == attempts:
+                    raise
+                logging.getLogger("fedcore").warning("round %d runs again: %s", self.round, error)
+                continue
+            report = context.last_report()
+            assert report is not None
+            if refused is None or not refused(output):
+                bits = {"broadcast_bits": report.broadcast_bits, "aggregate_bits": report.aggregate_bits}
+                return output, {"clients": len(cohort), **bits}
+            draws += 1
+            logging.getLogger("fedcore").warning("round %d runs again with other clients", self.round)
+            cohort = self._cohorts.draw(self.round - 1, draws)
+        raise ExecutionError(f"round {self.round}: should_retry_round refused the results of all {attempts} attempts")
+
+    def _checkpoint(self) -> dict[str, Any]:
+        parts = (
+            self.state,
+            self._seed,
+            json.dumps(self.history.rows),
+            np.array(self.history.seconds),
+            self.stop_training,
+            self._callback_states(),
+            self._cohorts.get_state(),
+            self._surroundings,
+        )
+        return dict(zip(PARTS, parts, strict=True))
+
+    def _callback_states(self) -> list[tuple[str, Any]]:
+        """The callbacks that have a state, by the names of their classes."""
+        states = [(type(callback).__name__, callback.get_state()) for callback in self._callbacks]
+        return [(name, state) for name, state in states if state is not None]
+
+    def _resume(self) -> bool:
+        """Goes on from the newest checkpoint that is whole; False if there is none.
+
+        Raises:
+            InvalidValue: the checkpoint is that of another training.
+        """
+        if self._state_manager is None:
+            return False
+        wanted = {**dict.fromkeys(PARTS), "state": structure_of(self.process)}
+        found, version = finished(self._state_manager.load_latest(wanted))
+        if found is None:
+            return False
+        if found["seed"] != self._seed:
+            raise InvalidValue(f"the checkpoints are those of seed {found['seed']}, not {self._seed}: take that seed")
+        states = self._callback_states()
+        if [name for name, _ in found["callbacks"]] != [name for name, _ in states]:
+            have, want = (", ".join(name for name, _ in kept) or "none" for kept in (found["callbacks"], states))
+            raise InvalidValue(f"the checkpoint has states of the callbacks {have}; those that are given are {want}")
+        changed = differences(found["surroundings"], self._surroundings)
+        if changed:
+            text = "the checkpoint was written otherwise, so further rounds may differ from those of an unbroken run"
+            warnings.warn("\n  ".join([text, *changed]), RuntimeWarning, stacklevel=4)
+        self.state, self.round, self.stop_training = found["state"], version, found["stopped"]
+        self.history = History(json.loads(found["rows"]), found["seconds"].tolist())
+        kept = [callback for callback in self._callbacks if callback.get_state() is not None]
+        for callback, (_, state) in zip(kept, found["callbacks"], strict=True):
+            callback.set_state(state)
+        if found["cohorts"] is not None:
+            self._cohorts.set_state(found["cohorts"])
+        return True
+
+
+def structure_of(process: LearningProcess) -> Any:
+    """The classes of a state, with None for each leaf."""
+    type_ = strip_placement(process.state_type)
+    return to_python(unflatten([None] * len(leaves(type_)), type_), type_)
+
+
+def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """The result of a coroutine, also where an event loop runs, as it does in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()

@@ -1,0 +1,141 @@
+"""Clients' data sets as a data source."""
+
+import json
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.program.data_source import FederatedDataSource, FederatedDataSourceIterator
+from fedcore.program.state_files import Damaged, from_files, to_files
+from fedcore.scalars import random_generator, seed_number, whole_number
+from fedcore.types import CLIENTS, FederatedType, SequenceType, StructType, explain, parse_type, to_type
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class DatasetDataSourceIterator(FederatedDataSourceIterator):
+    """Selects clients' data sets, uniformly at random and without repetition within a selection.
+
+    Selection n depends on the seed and n only. The bytes of the iterator hold the data sets, as TFF's do.
+
+    Args:
+        datasets: one for each client.
+        federated_type: the type of a selection.
+        seed: a whole number. Default: drawn.
+    Raises:
+        InvalidValue: there are no data sets.
+        TypeMismatch: their elements differ in type.
+    """
+
+    def __init__(self, datasets: Sequence["tf.data.Dataset"], federated_type: FederatedType, seed: int | None = None):
+        _check(datasets)
+        self._datasets = list(datasets)
+        self._federated_type = federated_type
+        self._seed = secrets.randbits(63) if seed is None else seed_number("seed", seed)
+        self._selections = 0
+
+    @property
+    def federated_type(self) -> FederatedType:
+        return self._federated_type
+
+    def select(self, k: int | None = None) -> list["tf.data.Dataset"]:
+        """The data sets of k clients.
+
+        Raises:
+            InvalidValue: k is no number of clients from 0 to all.
+        """
+        if k is None or whole_number("k", k) < 0 or k > len(self._datasets):
+            raise InvalidValue(f"k is a number of clients from 0 to {len(self._datasets)}, not {brief(k)}")
+        chosen = random_generator(self._seed, self._selections).choice(len(self._datasets), size=k, replace=False)
+        self._selections += 1
+        return [self._datasets[i] for i in chosen]
+
+    def to_bytes(self) -> bytes:
+        clients = [list(dataset.as_numpy_iterator()) for dataset in self._datasets]
+        tensors, manifest = to_files(
+            {"type": str(self._federated_type), "seed": self._seed, "selections": self._selections, "data": clients}, 0
+        )
+        return json.dumps([len(manifest), len(tensors)]).encode() + b"\n" + manifest + tensors
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "DatasetDataSourceIterator":
+        """The iterator of these bytes, which goes on where it was.
+
+        Raises:
+            InvalidValue: they are not the bytes of an iterator.
+        """
+        head, _, rest = data.partition(b"\n")
+        try:
+            manifest, tensors = json.loads(head)
+            state = from_files(rest[manifest : manifest + tensors], rest[:manifest], 0)
+        except (ValueError, TypeError, Damaged) as error:
+            raise InvalidValue(f"these are not the bytes of a DatasetDataSourceIterator: {error}") from None
+        type_: Any = parse_type(state["type"])
+        spec = _element_spec(type_.member.element)
+        iterator = cls([_dataset(elements, spec) for elements in state["data"]], type_, state["seed"])
+        iterator._selections = state["selections"]
+        return iterator
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DatasetDataSourceIterator):
+            return NotImplemented
+        return self.to_bytes() == other.to_bytes()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class DatasetDataSource(FederatedDataSource):
+    """A data source over a data set for each client.
+
+    Args:
+        datasets: one for each client.
+        seed: seed of the selections. Default: drawn by each `iterator()`.
+    Raises:
+        InvalidValue: there are no data sets.
+        TypeMismatch: their elements differ in type.
+    Example:
+        >>> source = fc.program.DatasetDataSource([tf.data.Dataset.range(n) for n in (1, 2, 3)], seed=0)
+        >>> str(source.federated_type), len(source.iterator().select(2))
+        ('{int64*}@CLIENTS', 2)
+    """
+
+    def __init__(self, datasets: Sequence["tf.data.Dataset"], seed: int | None = None):
+        _check(datasets)
+        self._datasets = list(datasets)
+        self._seed = seed if seed is None else seed_number("seed", seed)
+        self._federated_type = FederatedType(SequenceType(to_type(self._datasets[0].element_spec)), CLIENTS)
+
+    @property
+    def federated_type(self) -> FederatedType:
+        return self._federated_type
+
+    def iterator(self) -> DatasetDataSourceIterator:
+        return DatasetDataSourceIterator(self._datasets, self._federated_type, self._seed)
+
+
+def _check(datasets: Sequence["tf.data.Dataset"]) -> None:
+    if not datasets:
+        raise InvalidValue("datasets is a list of one data set or more, not empty")
+    first = to_type(datasets[0].element_spec)
+    for index, dataset in enumerate(datasets):
+        found = to_type(dataset.element_spec)
+        if found != first:
+            title = f"the elements of `datasets` differ in type: data set {index} is not like data set 0"
+            raise TypeMismatch(explain(title, found, first, want_label="data set 0", have_label=f"data set {index}"))
+
+
+def _element_spec(type_: Any):
+    from fedcore.graphs.tensors.specs import spec
+    from fedcore.graphs.tensors.values import container
+
+    if isinstance(type_, StructType):
+        return container([_element_spec(t) for t in type_.types], type_)
+    return spec(type_)
+
+
+def _dataset(elements: list, spec) -> "tf.data.Dataset":
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_generator(lambda: iter(elements), output_signature=spec)

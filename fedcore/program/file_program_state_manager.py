@@ -1,0 +1,159 @@
+"""Program states as files."""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from fedcore.errors import InvalidValue
+from fedcore.program.program_state_manager import (
+    ProgramStateDamagedError,
+    ProgramStateExistsError,
+    ProgramStateManager,
+    ProgramStateNotFoundError,
+)
+from fedcore.program.state_files import Damaged, checked, from_files, to_files
+from fedcore.program.value_reference import materialize_value
+from fedcore.scalars import whole_number
+from fedcore.whole_files import write_whole
+
+MANIFEST, TENSORS = ".json", ".safetensors"
+
+
+class FileProgramStateManager(ProgramStateManager):
+    """Keeps program states in a directory: for each version a safetensors file, and a JSON manifest with checksums.
+
+    Guarantees:
+      - After a crash of the program or the machine at any moment, `load_latest` gives the state that was saved last, or
+        the state before it.
+      - A save that fails, such as on a full disk, raises an `OSError` and leaves the older states as they are.
+      - A bit that changed in a file is noticed: `load` raises, `load_latest` takes the state before.
+      - Numbers and arrays come back bit for bit, in their dtypes.
+      - Older states are removed only after the new one is on the disk.
+
+    A manifest is written after its tensors, each file aside and renamed; a version without a manifest does not count.
+
+    Args:
+        root_dir: the directory; made where there is none.
+        prefix: beginning of the files' names.
+        keep_total: number of states that are kept; 0 or less for all.
+        keep_first: whether the oldest state is one of them.
+        keep_every_k: of the others, only versions that k divides are kept. The newest state is always kept.
+    Raises:
+        InvalidValue: `root_dir` is empty.
+        OSError: the directory cannot be made.
+    Example:
+        >>> manager = fc.program.FileProgramStateManager(folder, keep_total=3)
+        >>> asyncio.run(manager.save({"round": 1}, version=1))
+        >>> asyncio.run(manager.load_latest(None))
+        ({'round': 1}, 1)
+    """
+
+    def __init__(
+        self,
+        root_dir: str | os.PathLike,
+        prefix: str = "program_state_",
+        keep_total: int = 5,
+        keep_first: bool = True,
+        keep_every_k: int = 1,
+    ):
+        if not os.fspath(root_dir):
+            raise InvalidValue("root_dir is the path of a directory, not empty")
+        self._root = Path(root_dir)
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._prefix = prefix
+        self._keep_total = whole_number("keep_total", keep_total)
+        self._keep_first = keep_first
+        self._keep_every_k = whole_number("keep_every_k", keep_every_k, at_least=1)
+
+    async def get_versions(self) -> list[int] | None:
+        return self._versions(MANIFEST) or None
+
+    async def load(self, version: int, structure: Any = None) -> Any:
+        """A saved state, in numpy arrays; without a structure, in plain lists, tuples and dicts."""
+        try:
+            manifest = self._path(version, MANIFEST).read_bytes()
+            tensors = self._path(version, TENSORS).read_bytes()
+            return from_files(tensors, manifest, version, structure)
+        except FileNotFoundError as error:
+            if version not in self._versions(MANIFEST):
+                raise ProgramStateNotFoundError(version) from None
+            raise self._damaged(version, error) from error
+        except (OSError, Damaged) as error:
+            raise self._damaged(version, error) from error
+
+    async def save(self, program_state: Any, version: int) -> None:
+        if self._path(version, MANIFEST).exists() and self._is_whole(version):
+            raise ProgramStateExistsError(version=version, path=str(self._root))
+        tensors, manifest = to_files(await materialize_value(program_state), version)
+        try:
+            write_whole(self._path(version, TENSORS), tensors)
+            write_whole(self._path(version, MANIFEST), manifest)
+        except OSError:
+            if not self._path(version, MANIFEST).exists():
+                with contextlib.suppress(OSError):
+                    self._path(version, TENSORS).unlink()
+            raise
+        self._remove_old(version)
+
+    async def remove_all(self) -> None:
+        for version in self._versions(MANIFEST):
+            self._remove(version)
+
+    def size_bytes(self, version: int) -> int:
+        """The size of the files of a version."""
+        return sum(self._path(version, ending).stat().st_size for ending in (MANIFEST, TENSORS))
+
+    def _is_whole(self, version: int) -> bool:
+        try:
+            manifest = self._path(version, MANIFEST).read_bytes()
+            content = checked(manifest, version)
+            return _sha256(self._path(version, TENSORS)) == content["tensors"]["sha256"]
+        except (OSError, Damaged):
+            return False
+
+    def _remove_old(self, saved: int) -> None:
+        """Removes states that need not be kept, and tensors without a manifest. Versions after `saved` stay."""
+        versions = [v for v in self._versions(MANIFEST) if v <= saved]
+        for version in set(versions) - self._kept(versions):
+            self._remove(version)
+        for orphan in set(self._versions(TENSORS)) - set(self._versions(MANIFEST)):
+            self._unlink(orphan, TENSORS)
+
+    def _kept(self, versions: list[int]) -> set[int]:
+        first = versions[:1] if self._keep_first else []
+        kept = [v for v in versions if v in first or v % self._keep_every_k == 0 or v == versions[-1]]
+        if 0 < self._keep_total < len(kept):
+            kept = [*first, *kept[len(kept) - max(1, self._keep_total - len(first)) :]]
+        return set(kept)
+
+    def _remove(self, version: int) -> None:
+        """Removes the manifest first: a state without a manifest does not count."""
+        self._unlink(version, MANIFEST)
+        self._unlink(version, TENSORS)
+
+    def _unlink(self, version: int, ending: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._path(version, ending).unlink()
+
+    def _versions(self, ending: str) -> list[int]:
+        name = re.compile(re.escape(self._prefix) + r"(-?\d+)" + re.escape(ending))
+        try:
+            found = [name.fullmatch(entry) for entry in os.listdir(self._root)]
+        except FileNotFoundError:
+            return []
+        return sorted(int(match[1]) for match in found if match)
+
+    def _path(self, version: int, ending: str) -> Path:
+        return self._root / f"{self._prefix}{version}{ending}"
+
+    def _damaged(self, version: int, error: Exception) -> ProgramStateDamagedError:
+        return ProgramStateDamagedError(f"{self._path(version, MANIFEST)} is damaged: {error}")
+
+
+def _sha256(path: Path) -> str:
+    import hashlib
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

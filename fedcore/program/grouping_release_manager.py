@@ -1,0 +1,24 @@
+"""Several release managers as one."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from fedcore.errors import InvalidValue
+from fedcore.program.release_manager import ReleaseManager
+
+
+class GroupingReleaseManager(ReleaseManager):
+    """Releases every value to several managers.
+
+    Raises:
+        InvalidValue: there are no managers.
+    """
+
+    def __init__(self, release_managers: Sequence[ReleaseManager]):
+        if not release_managers:
+            raise InvalidValue("release_managers is a list of one manager or more, not empty")
+        self._release_managers = list(release_managers)
+
+    async def release(self, value: Any, key: Any) -> None:
+        await asyncio.gather(*(manager.release(value, key) for manager in self._release_managers))

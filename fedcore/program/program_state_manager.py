@@ -1,0 +1,85 @@
+"""The protocol of managers that keep the state of a program, and their errors."""
+
+import abc
+import warnings
+from typing import Any
+
+from fedcore.errors import InvalidValue, NotFound
+
+
+class ProgramStateExistsError(InvalidValue):
+    """A state was saved under this version before."""
+
+    def __init__(self, *, version: int, path: str):
+        super().__init__(f"there is a program state of version {version} in {path}")
+
+
+class ProgramStateNotFoundError(NotFound):
+    """No state was saved under this version."""
+
+    def __init__(self, version: int):
+        super().__init__(f"there is no program state of version {version}")
+
+
+class ProgramStateDamagedError(InvalidValue):
+    """A saved state is not what was written: a file is missing or has other bytes."""
+
+
+class ProgramStateManager(abc.ABC):
+    """Saves and loads the state of a program, so that a program that was interrupted can go on.
+
+    The state is a nested structure; each saved state has a version, a whole number.
+    """
+
+    @abc.abstractmethod
+    async def get_versions(self) -> list[int] | None:
+        """The saved versions, in ascending order; None if there are none."""
+
+    @abc.abstractmethod
+    async def load(self, version: int, structure: Any) -> Any:
+        """A saved state.
+
+        Args:
+            structure: a state of the same structure, for the classes in it. A leaf may stand for a whole part.
+        Raises:
+            ProgramStateNotFoundError: there is no such version.
+            ProgramStateDamagedError: the saved state is not what was written.
+        """
+
+    async def load_latest(self, structure: Any) -> tuple[Any, int]:
+        """The newest state that is whole, and its version; (None, 0) if none was saved.
+
+        A damaged state is skipped, with a warning.
+
+        Raises:
+            ProgramStateDamagedError: states were saved, and all of them are damaged.
+        """
+        damaged = []
+        for version in reversed(await self.get_versions() or []):
+            try:
+                state = await self.load(version, structure)
+            except ProgramStateNotFoundError:  # removed since
+                continue
+            except ProgramStateDamagedError as error:
+                damaged.append(error)
+                continue
+            for problem in damaged:
+                warnings.warn(f"{problem}; version {version} is used instead", RuntimeWarning, stacklevel=2)
+            return state, version
+        if damaged:
+            raise ProgramStateDamagedError("no program state is whole:\n  " + "\n  ".join(map(str, damaged)))
+        return None, 0
+
+    @abc.abstractmethod
+    async def save(self, program_state: Any, version: int) -> None:
+        """Saves a state.
+
+        Args:
+            version: greater than the versions before.
+        Raises:
+            ProgramStateExistsError: there is a whole state of this version.
+        """
+
+    async def remove_all(self) -> None:
+        """Removes all saved states."""
+        raise NotImplementedError(f"{type(self).__name__} cannot remove states")

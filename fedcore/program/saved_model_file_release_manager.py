@@ -1,0 +1,80 @@
+"""Values as SavedModels."""
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.program.release_manager import ReleasedValueNotFoundError, ReleaseManager
+from fedcore.program.structures import leaves_with_names, map_leaves
+from fedcore.program.value_reference import materialize_value
+
+
+class SavedModelFileReleaseManager(ReleaseManager):
+    """Releases each value to a directory of its own, as a SavedModel.
+
+    Guarantees:
+      - A directory of the name of a key holds a whole SavedModel, also after a crash.
+
+    Args:
+        root_dir: the directory of the directories; made where there is none.
+        prefix: beginning of the directories' names; the key follows.
+    Raises:
+        InvalidValue: `root_dir` is empty.
+    """
+
+    def __init__(self, root_dir: str | os.PathLike, prefix: str = "release_"):
+        if not os.fspath(root_dir):
+            raise InvalidValue("root_dir is the path of a directory, not empty")
+        self._root = Path(root_dir)
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._prefix = prefix
+
+    def _path(self, key: Any) -> Path:
+        return self._root / f"{self._prefix}{key}"
+
+    async def release(self, value: Any, key: Any) -> None:
+        """Writes a value; a value that was released under the key before is replaced.
+
+        Raises:
+            TypeMismatch: a leaf is no tensor.
+        """
+        import tensorflow as tf
+
+        value = await materialize_value(value)
+        module = tf.Module()
+        module.leaves = [_tensor(name, leaf) for name, leaf in leaves_with_names(value)]
+        places = iter(range(len(module.leaves)))
+        indices = map_leaves(lambda _: next(places), value)
+        module.value = tf.function(lambda: map_leaves(lambda i: tf.identity(module.leaves[i]), indices), [])
+        aside = self._root / f".{secrets.token_hex(16)}.partial"
+        try:
+            tf.saved_model.save(module, os.fspath(aside))
+            shutil.rmtree(self._path(key), ignore_errors=True)
+            os.replace(aside, self._path(key))
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    async def get_value(self, key: Any) -> Any:
+        """The value of a key, in numpy arrays and the containers of TensorFlow: lists, tuples, dicts.
+
+        Raises:
+            ReleasedValueNotFoundError: nothing was released under the key.
+        """
+        import tensorflow as tf
+
+        if not self._path(key).is_dir():
+            raise ReleasedValueNotFoundError(key)
+        loaded = tf.saved_model.load(os.fspath(self._path(key)))
+        return tf.nest.map_structure(lambda leaf: leaf.numpy(), loaded.value())
+
+
+def _tensor(name: str, leaf: Any):
+    import tensorflow as tf
+
+    try:
+        return tf.constant(leaf)
+    except (ValueError, TypeError):
+        raise TypeMismatch(f"{name}: {brief(leaf)} is no tensor") from None

@@ -1,0 +1,174 @@
+"""A structure as two texts of bytes: its arrays as safetensors, the rest and the checksums as a JSON manifest.
+
+The manifest is `{"checksum": …, "content": {"format": 1, "version": …, "tensors": …, "dtypes": …, "tree": …}}`. Its
+checksum is the SHA-256 of the content as it is written; `tensors` has the SHA-256 and the size of the other file. A
+tree is a list: the kind of a node, and its parts or its value.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.program.serializable import Serializable
+from fedcore.program.structures import children_of, fields_of, with_children
+
+FORMAT = 1
+_NATIVE = {
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "float32", "float64", "complex64"),
+}
+
+
+class Damaged(Exception):
+    """The bytes are not those that were written."""
+
+
+def to_files(state: Any, version: int) -> tuple[bytes, bytes]:
+    """The bytes of the tensors and of the manifest.
+
+    Raises:
+        TypeMismatch: a leaf is neither an array, a number, a text nor None; the message names it.
+    """
+    from safetensors.numpy import save
+
+    arrays: dict[str, np.ndarray] = {}
+    tree = _tree(state, "state", arrays)
+    dtypes = {name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()}
+    tensors = save({name: _as_native(array) for name, array in arrays.items()})
+    content = {
+        "format": FORMAT,
+        "version": version,
+        "tensors": {"sha256": hashlib.sha256(tensors).hexdigest(), "bytes": len(tensors)},
+        "dtypes": dtypes,
+        "tree": tree,
+    }
+    return tensors, _manifest(content)
+
+
+def from_files(tensors: bytes, manifest: bytes, version: int, structure: Any = None) -> Any:
+    """The structure; without `structure`, or where it has a leaf, in plain lists, tuples and dicts.
+
+    Raises:
+        Damaged: the files are not those that `to_files` made for this version.
+        TypeMismatch: the saved structure is another one; the message names the first difference.
+    """
+    from safetensors.numpy import load
+
+    content = checked(manifest, version)
+    if hashlib.sha256(tensors).hexdigest() != content["tensors"]["sha256"]:
+        raise Damaged("the tensors have another checksum")
+    stored = load(tensors)
+    arrays = {
+        name: stored[name].view(_dtype(dtype)).reshape(shape) for name, (dtype, shape) in content["dtypes"].items()
+    }
+    return _structure(content["tree"], "state", arrays, structure)
+
+
+def checked(manifest: bytes, version: int) -> dict:
+    """The content of a manifest.
+
+    Raises:
+        Damaged: it is not what was written.
+        InvalidValue: another version of fedcore wrote it.
+    """
+    try:
+        found = json.loads(manifest)
+        content = found["content"]
+        whole = _manifest(content) == manifest
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise Damaged("the manifest is no manifest") from error
+    if not whole:
+        raise Damaged("the manifest has another checksum")
+    if content["format"] != FORMAT:
+        raise InvalidValue(f"the program state has format {content['format']}; this version of fedcore reads {FORMAT}")
+    if content["version"] != version:
+        raise Damaged(f"the manifest is that of version {content['version']}")
+    return content
+
+
+def _manifest(content: dict) -> bytes:
+    text = json.dumps(content, separators=(",", ":"))
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    return f'{{"checksum":"{checksum}","content":{text}}}\n'.encode()
+
+
+def _as_native(array: np.ndarray) -> np.ndarray:
+    """An array of a dtype that safetensors has; of others the bytes."""
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    return array if array.dtype.name in _NATIVE else np.frombuffer(array.tobytes(), np.uint8)
+
+
+def _dtype(name: str) -> np.dtype:
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def _tree(value: Any, path: str, arrays: dict[str, np.ndarray]) -> list:
+    if isinstance(value, Serializable):
+        return ["bytes", _text(value.to_bytes())]
+    fields, children = fields_of(value), children_of(value)
+    if children is not None:
+        parts = [[key, _tree(child, f"{path}/{key}", arrays)] for key, child in children.items()]
+        if isinstance(value, Mapping) and not all(isinstance(key, str | int) for key in value):
+            raise TypeMismatch(f"{path}: keys of a saved mapping are texts or whole numbers")
+        return [_kind(value, fields), parts]
+    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
+        return ["value", value]
+    if isinstance(value, bytes):
+        return ["bytes", _text(value)]
+    array = np.asarray(value)
+    if array.dtype.kind in "OSU":
+        return ["texts", list(array.shape), [_text_leaf(path, v) for v in array.ravel().tolist()]]
+    if array.dtype.kind not in "biufcV" or array.dtype.hasobject or array.dtype.fields:
+        raise TypeMismatch(f"{path}: {brief(value)} cannot be saved; take arrays, numbers, texts and None")
+    arrays[path] = array
+    return ["scalar" if isinstance(value, np.generic) else "array", path]
+
+
+def _kind(value: Any, fields: Mapping | None) -> str:
+    if fields is not None:
+        return "record"
+    return "dict" if isinstance(value, Mapping) else "list" if isinstance(value, list) else "tuple"
+
+
+def _text_leaf(path: str, value: Any) -> list:
+    if not isinstance(value, str | bytes):
+        raise TypeMismatch(f"{path}: {brief(value)} cannot be saved; take arrays, numbers, texts and None")
+    return ["str", value] if isinstance(value, str) else ["bytes", _text(value)]
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _structure(tree: list, path: str, arrays: Mapping[str, np.ndarray], structure: Any) -> Any:
+    kind, value = tree[0], tree[-1]
+    if kind == "bytes":
+        data = base64.b64decode(value)
+        return type(structure).from_bytes(data) if isinstance(structure, Serializable) else data
+    if kind == "value":
+        return value
+    if kind == "texts":
+        texts = [text if of == "str" else base64.b64decode(text) for of, text in value]
+        return np.array(texts, dtype=object).reshape(tree[1])
+    if kind in ("array", "scalar"):
+        return arrays[value] if kind == "array" else arrays[value][()]
+    wanted = None if isinstance(structure, Serializable) else children_of(structure)
+    if wanted is not None and list(wanted) != [key for key, _ in value]:
+        have, want = ([str(key) for key in keys] for keys in (dict(value), wanted))
+        raise TypeMismatch(
+            f"{path}: the saved program state has other parts than the given structure\n"
+            f"  saved  has    {', '.join(have) or 'none'}\n  given  wants  {', '.join(want) or 'none'}"
+        )
+    parts = [_structure(part, f"{path}/{key}", arrays, None if wanted is None else wanted[key]) for key, part in value]
+    if wanted is not None:
+        return with_children(structure, parts)
+    if kind in ("list", "tuple"):
+        return parts if kind == "list" else tuple(parts)
+    return {key: part for (key, _), part in zip(value, parts, strict=True)}

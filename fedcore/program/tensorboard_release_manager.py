@@ -1,0 +1,44 @@
+"""Values for TensorBoard."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from fedcore.errors import InvalidValue
+from fedcore.program.release_manager import ReleaseManager
+from fedcore.program.structures import leaves_with_names
+from fedcore.program.value_reference import materialize_value
+
+
+class TensorBoardReleaseManager(ReleaseManager):
+    """Releases numbers as scalars and arrays of numbers as histograms of TensorBoard; leaves out everything else.
+
+    A summary's name joins the leaf's keys by `/`; its step is the key of the release. What was released is in the file
+    when `release` returns.
+
+    Args:
+        summary_dir: the directory that `tensorboard --logdir` gets; made where there is none.
+    Raises:
+        InvalidValue: `summary_dir` is empty.
+        ModuleNotFoundError: tensorboard is not installed.
+    """
+
+    def __init__(self, summary_dir: str | os.PathLike):
+        if not os.fspath(summary_dir):
+            raise InvalidValue("summary_dir is the path of a directory, not empty")
+        import tensorflow as tf
+
+        os.makedirs(summary_dir, exist_ok=True)
+        self._writer = tf.summary.create_file_writer(os.fspath(summary_dir))
+
+    async def release(self, value: Any, key: int) -> None:
+        import tensorflow as tf
+
+        value = await materialize_value(value)
+        with self._writer.as_default(step=key):
+            for name, leaf in leaves_with_names(value):
+                array = np.asarray(list(leaf.as_numpy_iterator()) if hasattr(leaf, "as_numpy_iterator") else leaf)
+                if array.dtype.kind in "biuf":
+                    (tf.summary.histogram if array.shape else tf.summary.scalar)(name, array)
+        self._writer.flush()

@@ -1,0 +1,156 @@
+"""Downloads of published data sets: archives with a checksum, unpacked into a cache directory."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import lzma
+import os
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import attrs
+
+from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.whole_files import write_whole
+
+PUBLISHED_AT = "https://storage.googleapis.com/tff-datasets-public/"
+"""Where TFF publishes its data sets."""
+
+_PIECE = 1 << 20  # bytes
+_TIMEOUT_S = 30
+
+
+@attrs.frozen
+class Archive:
+    """A published `.tar.bz2`.
+
+    Args:
+        name: its file name.
+        sha256: checksum, in hexadecimal digits.
+        members: the names of the files in it that are wanted, whatever directory they are in.
+    """
+
+    name: str
+    sha256: str
+    members: tuple[str, ...]
+
+    @property
+    def url(self) -> str:
+        return PUBLISHED_AT + self.name
+
+
+def cache_directory(cache_dir: str | os.PathLike | None) -> Path:
+    """The directory of downloaded data: the given one, else $FEDCORE_DATA, else ~/.cache/fedcore/datasets."""
+    chosen = cache_dir or os.environ.get("FEDCORE_DATA") or Path.home() / ".cache" / "fedcore" / "datasets"
+    return Path(chosen).expanduser().absolute()
+
+
+def cached_members(user: str, archive: Archive, cache_dir: str | os.PathLike | None) -> list[Path]:
+    """The wanted files of an archive in the cache directory, downloaded and unpacked where they are missing.
+
+    An archive that lies in the directory is not downloaded. A file gets its name when it is whole, so processes may
+    call this at once, and what was interrupted is done again.
+
+    Args:
+        user: the function that needs them, for messages.
+    Raises:
+        FedcoreError: the archive can neither be found nor downloaded, has another checksum, or lacks a file.
+    """
+    directory = cache_directory(cache_dir)
+    found = [directory / name for name in archive.members]
+    if all(path.exists() for path in found):
+        return found
+    directory.mkdir(parents=True, exist_ok=True)
+    packed = directory / archive.name
+    if packed.exists():
+        _check(packed.name, str(packed), _checksum(packed), archive.sha256)
+    else:
+        _download(user, archive, packed)
+    _unpack(packed, found)
+    packed.unlink(missing_ok=True)
+    return found
+
+
+def cached_database(name: str, cache_dir: str | os.PathLike | None) -> Path | None:
+    """A published SQLite database in the cache directory, unpacked if only its `.lzma` is there; None if neither is."""
+    path = cache_directory(cache_dir) / name
+    packed = path.with_name(name + ".lzma")
+    if not path.exists() and packed.exists():
+        try:
+            with lzma.open(packed) as source:
+                write_whole(path, _pieces(source))
+        except (lzma.LZMAError, EOFError) as error:
+            raise InvalidValue(f"{packed} cannot be unpacked: {error}") from None
+    return path if path.exists() else None
+
+
+def _download(user: str, archive: Archive, path: Path) -> None:
+    try:
+        with urllib.request.urlopen(archive.url, timeout=_TIMEOUT_S) as source:
+            write_whole(path, _checked_pieces(archive, source))
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise FedcoreError(
+            f"{user}: cannot download {archive.url}: {reason}\n"
+            f"  fix: download it elsewhere, and put it at {path}\n"
+            f"  without a network: {user.split('.')[0]}.get_synthetic(), or digits.load_data()"
+        ) from error
+
+
+def _checked_pieces(archive: Archive, source: Any) -> Iterator[bytes]:
+    """The pieces of a download, with a progress bar and, at the end, a check of the whole."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    parts = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    digest = hashlib.sha256()
+    with Progress(*parts, console=Console(stderr=True)) as progress:
+        task = progress.add_task(archive.name, total=int(source.headers.get("Content-Length") or 0) or None)
+        for piece in _pieces(source):
+            digest.update(piece)
+            progress.advance(task, len(piece))
+            yield piece
+    _check(archive.name, archive.url, digest.hexdigest(), archive.sha256)
+
+
+def _pieces(source: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: source.read(_PIECE), b"")
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check(name: str, place: str, has: str, wants: str) -> None:
+    if has != wants:
+        raise InvalidValue(
+            f"{place} is not the published {name}: its checksum differs\n"
+            f"  sha256 wants  {wants}\n"
+            f"  sha256 has    {has}\n"
+            f"  fix: download it again"
+        )
+
+
+def _unpack(packed: Path, wanted: Sequence[Path]) -> None:
+    """Writes the wanted files of an archive; the archive names no path that is written."""
+    missing = {path.name: path for path in wanted}
+    with tarfile.open(packed, "r:bz2") as archive:
+        for member in archive:
+            path = missing.pop(os.path.basename(member.name), None) if member.isfile() else None
+            source = archive.extractfile(member) if path is not None else None
+            if path is not None and source is not None:
+                write_whole(path, _pieces(source))
+    if missing:
+        raise InvalidValue(f"{packed} lacks {', '.join(sorted(missing))}")

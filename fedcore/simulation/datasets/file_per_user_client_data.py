@@ -1,0 +1,86 @@
+"""Client data in a file for each client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.simulation.datasets.client_data import ClientData, check_python_function
+from fedcore.simulation.datasets.structures import rows_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class FilePerUserClientData(ClientData):
+    """Client data in a file for each client, which is read when the client's data set is asked for.
+
+    A data set whose examples have one shape is handed out as a `ClientDataset`, another one as it is.
+
+    Args:
+        client_ids_to_files: client's id -> path of its file.
+        dataset_fn: path -> data set.
+    Raises:
+        FedcoreError: there are no clients, or `dataset_fn` is no Python function.
+    Example:
+        >>> data = FilePerUserClientData({"a": path}, tf.data.TextLineDataset)
+        >>> list(data.create_tf_dataset_for_client("a").as_numpy_iterator())
+        [b'first', b'second']
+    """
+
+    def __init__(self, client_ids_to_files: Mapping[str, str], dataset_fn: Callable[[str], tf.data.Dataset]):
+        if not isinstance(client_ids_to_files, Mapping):
+            raise TypeMismatch(f"client_ids_to_files is a dict from ids to paths, not {brief(client_ids_to_files)}")
+        if not client_ids_to_files:
+            raise InvalidValue("FilePerUserClientData needs at least one client")
+        check_python_function("FilePerUserClientData: dataset_fn", dataset_fn, "a path to a data set")
+        super().__init__(client_ids_to_files)
+        self._files = dict(client_ids_to_files)
+        self._dataset_fn = dataset_fn
+
+    @classmethod
+    def create_from_dir(
+        cls, path: str | os.PathLike, create_tf_dataset_fn: Callable[[str], tf.data.Dataset] | None = None
+    ) -> FilePerUserClientData:
+        """Client data with a client for each file of a directory, named by the file.
+
+        Args:
+            path: the directory; directories in it are not searched.
+            create_tf_dataset_fn: path -> data set. Default: `tf.data.TFRecordDataset`.
+        Raises:
+            FedcoreError: there is no such directory, or no file in it.
+        """
+        if not os.path.isdir(path):
+            raise InvalidValue(f"FilePerUserClientData: there is no directory {os.path.abspath(path)}")
+        files = {entry.name: entry.path for entry in os.scandir(os.fspath(path)) if entry.is_file()}
+        if not files:
+            raise InvalidValue(f"FilePerUserClientData: there is no file in {os.path.abspath(path)}")
+        return cls(files, create_tf_dataset_fn or _records)
+
+    def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
+        from fedcore.data import ClientDataset
+
+        dataset = self._dataset_fn(self._files[self._require(client_id)])
+        if dataset.cardinality() == _infinite():
+            return dataset
+        try:
+            return ClientDataset.from_columns(rows_of(dataset))
+        except InvalidValue:
+            return dataset
+
+    def select(self, client_ids) -> FilePerUserClientData:
+        return FilePerUserClientData({i: self._files[self._require(i)] for i in client_ids}, self._dataset_fn)
+
+
+def _records(path: str) -> tf.data.Dataset:
+    import tensorflow as tf
+
+    return tf.data.TFRecordDataset(path)
+
+
+def _infinite():
+    import tensorflow as tf
+
+    return tf.data.INFINITE_CARDINALITY

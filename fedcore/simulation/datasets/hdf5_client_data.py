@@ -1,0 +1,267 @@
+"""Client data in HDF5 files: TFF's and LEAF's groups, and columns of all clients that are mapped into memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.simulation.datasets.client_data import ClientData
+from fedcore.simulation.datasets.stored_client_data import (
+    Layout,
+    OpenFile,
+    Store,
+    StoredClientData,
+    by_split,
+    check_layout,
+    chosen_split,
+    ends_of,
+    existing_file,
+    flat_columns,
+    parent_made,
+    texts_of,
+)
+from fedcore.simulation.datasets.structures import Structure, as_bytes, num_rows, rows_of
+from fedcore.whole_files import written_whole
+
+FORMAT = "fedcore clients 1"
+
+
+class HDF5ClientData(StoredClientData):
+    """Client data in an HDF5 file.
+
+    Two formats are read, told apart by content:
+      - TFF's and LEAF's: a group `examples/<client id>` for each client, in it a data set for each field, all with one
+        row for each example. Fields come in the order of their names. Such a file has one split.
+      - `save_hdf5`'s: columns of all clients, which are mapped into memory, so reading a client copies only text.
+
+    Args:
+        hdf5_filepath: path of the file.
+        split_name: name of the split, if `save_hdf5` stored several.
+    Raises:
+        FedcoreError: h5py is not installed, the file is not there or in neither format, or the split is not there.
+    Example:
+        >>> save_hdf5(TestClientData({"a": [1, 2], "b": [3]}), path)
+        >>> data = HDF5ClientData(path)
+        >>> data.client_ids, [int(x) for x in data.create_tf_dataset_for_client("a")]
+        (['a', 'b'], [1, 2])
+    """
+
+    def __init__(self, hdf5_filepath: str | os.PathLike, split_name: str | None = None):
+        _h5py()
+        super().__init__(_store(existing_file("HDF5ClientData", hdf5_filepath), split_name))
+
+
+def save_hdf5(data: ClientData | Mapping[str, ClientData], path: str | os.PathLike) -> None:
+    """Stores client data as an HDF5 file of columns, which `HDF5ClientData` maps into memory.
+
+    The clients are read one after another, and only one is held. A file that is there is replaced when the new one is
+    whole. The columns take twice their size on disk while they are written.
+
+    Args:
+        data: client data, or several by the names of their splits.
+    Raises:
+        FedcoreError: h5py is not installed, clients differ in structure, dtypes or shapes, or their examples are
+            nested deeper than one dict or tuple.
+    Example:
+        >>> save_hdf5({"train": train, "test": test}, path)
+        >>> HDF5ClientData(path, "test").client_ids
+        ['c']
+    """
+    h5py = _h5py()
+    with written_whole(parent_made(path)) as partial, h5py.File(partial, "w", locking=False) as file:
+        file.attrs["format"] = FORMAT
+        for split, clients in by_split(data).items():
+            _write_split(file.create_group(f"splits/{split}"), clients, partial.parent)
+
+
+def _write_split(group, clients: ClientData, directory: Path) -> None:
+    """Writes a split's columns, by way of temporary files, since a column that is mapped is laid out in one piece."""
+    ids = clients.client_ids
+    layout: Layout | None = None
+    writers: list[_ColumnWriter] = []
+    sizes = []
+    with contextlib.ExitStack() as opened:
+        for client_id in ids:
+            columns = rows_of(clients.create_tf_dataset_for_client(client_id))
+            has = Layout.of(columns)
+            if layout is None:
+                layout = has
+                writers = [_ColumnWriter(opened, directory, dtype) for dtype in layout.dtypes]
+            check_layout("save_hdf5", client_id, has, layout)
+            sizes.append(num_rows(columns, f"client {client_id!r}: "))
+            for writer, column in zip(writers, flat_columns(columns).values(), strict=True):
+                writer.append(column)
+        if layout is None:
+            raise InvalidValue("save_hdf5: there are no clients to store")
+        group.attrs["layout"] = json.dumps(vars(layout))
+        # Not as strings of HDF5: many of these, with libver="latest", come back as other data.
+        encoded = [client_id.encode() for client_id in ids]
+        group["client_ids"] = np.frombuffer(b"".join(encoded), np.uint8)
+        group["client_id_ends"] = ends_of(encoded)
+        group["row_splits"] = np.cumsum([0, *sizes], dtype=np.int64)
+        for i, writer in enumerate(writers):
+            writer.finish(group.create_group(f"columns/{i}"))
+
+
+class _ColumnWriter:
+    """A column that grows client by client: values, and for text where each ends."""
+
+    def __init__(self, opened: contextlib.ExitStack, directory: Path, dtype: str):
+        self._dtype = np.dtype(np.uint8 if dtype == "str" else dtype)
+        self._file = opened.enter_context(_temporary(directory))
+        self._ends = opened.enter_context(_temporary(directory)) if dtype == "str" else None
+        self._size = 0
+
+    def append(self, column: np.ndarray) -> None:
+        if self._ends is None:
+            self._file.write(np.ascontiguousarray(column).tobytes())
+            return
+        texts = column.ravel()
+        ends = ends_of(texts) + self._size
+        self._size = int(ends[-1]) if len(ends) else self._size
+        self._file.write(b"".join(texts))
+        self._ends.write(ends.tobytes())
+
+    def finish(self, group) -> None:
+        _lay_out(group, "values", self._file, self._dtype)
+        if self._ends is not None:
+            _lay_out(group, "ends", self._ends, np.dtype(np.int64))
+
+
+def _temporary(directory: Path) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=directory)
+
+
+def _lay_out(group, name: str, file, dtype: np.dtype) -> None:
+    """A contiguous data set with the content of a temporary file, copied in pieces."""
+    stored = group.create_dataset(name, (file.tell() // dtype.itemsize,), _stored_dtype(dtype))
+    file.seek(0)
+    step = max(1, (1 << 24) // dtype.itemsize)
+    for start in range(0, len(stored), step):
+        piece = file.read(step * dtype.itemsize)
+        stored[start : start + step] = np.frombuffer(piece, _stored_dtype(dtype))
+
+
+def _stored_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype itself, or unsigned integers of its size for bool and those that HDF5 lacks."""
+    return dtype if dtype.kind in "iufc" else np.dtype(f"u{dtype.itemsize}")
+
+
+def _store(path: str, split: str | None) -> Store:
+    h5py = _h5py()
+    try:
+        with h5py.File(path, "r") as file:
+            if file.attrs.get("format") == FORMAT:
+                name = chosen_split("HDF5ClientData", path, file["splits"], split)
+                return _Columns(path, name, file[f"splits/{name}"])
+            if isinstance(file.get("examples"), h5py.Group):
+                return _Groups(path)
+    except OSError as error:
+        raise InvalidValue(f"HDF5ClientData: {path} is no HDF5 file that can be read: {error}") from None
+    raise InvalidValue(f"HDF5ClientData: {path} has neither a group `examples` nor the format of save_hdf5")
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ModuleNotFoundError as missing:
+        raise FedcoreError(
+            "HDF5 files need h5py, which is not installed; fix: pip install 'fedcore[data]'"
+        ) from missing
+    return h5py
+
+
+def _open(path: str):
+    return _h5py().File(path, "r")
+
+
+class _Groups:
+    """TFF's and LEAF's format: a group for each client."""
+
+    def __init__(self, path: str):
+        self._file = OpenFile(_open, path)
+        self._names: list[str] = []
+
+    def client_ids(self) -> Iterable[str]:
+        return list(self._examples())
+
+    def read(self, client_id: str) -> Structure | None:
+        client = self._examples().get(client_id)
+        if client is None:
+            return None
+        if not self._names or len(self._names) != len(client):
+            self._names = sorted(client)
+        return {name: _values(client[name]) for name in self._names}
+
+    def _examples(self):
+        return self._file.get()["examples"]
+
+
+def _values(dataset) -> np.ndarray:
+    values = dataset[()]
+    return as_bytes(values) if values.dtype.kind in "OSU" else values
+
+
+class _Columns:
+    """The format of `save_hdf5`. Columns are mapped, so that threads read them without a lock."""
+
+    def __init__(self, path: str, split: str, group):
+        self._path = path
+        self._split = split
+        self._layout = Layout(**json.loads(group.attrs["layout"]))
+        self._offsets = [
+            {name: stored.id.get_offset() for name, stored in group[f"columns/{i}"].items()}
+            for i in range(len(self._layout.names))
+        ]
+        self._mapped = OpenFile(_mapped_file, path)
+        self._ranges: dict[str, tuple[int, int]] | None = None
+
+    def client_ids(self) -> Iterable[str]:
+        return self._rows_of_clients()
+
+    def read(self, client_id: str) -> Structure | None:
+        if client_id not in self._rows_of_clients():
+            return None
+        start, stop = self._rows_of_clients()[client_id]
+        return self._layout.structured([self._rows(i, start, stop) for i in range(len(self._offsets))])
+
+    def _rows_of_clients(self) -> dict[str, tuple[int, int]]:
+        if self._ranges is None:
+            with _open(self._path) as file:
+                group = file[f"splits/{self._split}"]
+                ids = texts_of(group["client_ids"][()].tobytes(), group["client_id_ends"][()])
+                splits = group["row_splits"][()].tolist()
+            names = (client_id.decode() for client_id in ids)
+            self._ranges = dict(zip(names, itertools.pairwise(splits), strict=True))
+        return self._ranges
+
+    def _rows(self, column: int, start: int, stop: int) -> np.ndarray:
+        shape, dtype = self._layout.shapes[column], self._layout.dtypes[column]
+        width = int(np.prod(shape, dtype=np.int64))
+        if dtype != "str":
+            return self._slice(column, "values", dtype, start * width, stop * width).reshape(stop - start, *shape)
+        before = self._slice(column, "ends", "int64", start * width - 1, start * width) if start * width else [0]
+        ends = self._slice(column, "ends", "int64", start * width, stop * width)
+        first, last = int(before[0]), int(ends[-1]) if len(ends) else int(before[0])
+        content = self._slice(column, "values", "uint8", first, last).tobytes()
+        return texts_of(content, ends - first).reshape(stop - start, *shape)
+
+    def _slice(self, column: int, name: str, dtype: str, start: int, stop: int) -> np.ndarray:
+        """Values of a stored array, without a copy."""
+        if start == stop:
+            return np.zeros(0, dtype)
+        offset = self._offsets[column][name] + start * np.dtype(dtype).itemsize
+        return np.frombuffer(self._mapped.get(), dtype, stop - start, offset)
+
+
+def _mapped_file(path: str) -> np.ndarray:
+    return np.memmap(path, np.uint8, "r")

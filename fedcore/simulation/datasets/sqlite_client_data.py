@@ -1,0 +1,416 @@
+"""Client data in SQLite databases: TFF's examples, and a row of columns for each client."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
+from fedcore.simulation.datasets.client_data import ClientData
+from fedcore.simulation.datasets.stored_client_data import (
+    Layout,
+    OpenFile,
+    Store,
+    StoredClientData,
+    by_split,
+    check_layout,
+    chosen_split,
+    ends_of,
+    existing_file,
+    flat_columns,
+    parent_made,
+    texts_of,
+)
+from fedcore.simulation.datasets.structures import Structure, num_rows, rows_of
+from fedcore.whole_files import written_whole
+
+_PUBLISHED = {
+    "examples": {"split_name", "client_id", "serialized_example_proto"},
+    "client_metadata": {"client_id", "split_name"},
+}
+_DEFAULT_SPLIT = "default_split"  # TFF's name for the split of data that was stored without one
+
+
+class SqlClientData(StoredClientData):
+    """Client data in an SQLite database.
+
+    Two formats are read, told apart by content:
+      - TFF's: a table `examples(split_name, client_id, serialized_example_proto)` of `tf.train.Example`s, and a table
+        `client_metadata(client_id, split_name, num_examples)`. An example is the serialized proto, a `str`; see
+        `load_and_parse_sql_client_data`. A database without an index by client is read once, at the first read of a
+        client, to find each client's rows.
+      - `save_sqlite`'s: a row of columns for each client.
+
+    Args:
+        database_filepath: path of the database.
+        split_name: name of the split. Default: all clients of TFF's format, the only split of `save_sqlite`'s.
+    Raises:
+        FedcoreError: the file is not there or in neither format, or the split is not there.
+    Example:
+        >>> save_sqlite(TestClientData({"a": [1, 2], "b": [3]}), path)
+        >>> data = SqlClientData(path)
+        >>> data.client_ids, [int(x) for x in data.create_tf_dataset_for_client("a")]
+        (['a', 'b'], [1, 2])
+    """
+
+    def __init__(self, database_filepath: str | os.PathLike, split_name: str | None = None):
+        path = existing_file("SqlClientData", database_filepath)
+        super().__init__(_store(path, split_name, lambda protos: protos))
+
+
+def load_and_parse_sql_client_data(
+    database_filepath: str | os.PathLike, element_spec: Mapping[str, Any], split_name: str | None = None
+) -> ClientData:
+    """Client data in an SQLite database of TFF's format, with parsed examples.
+
+    Args:
+        database_filepath: path of the database.
+        element_spec: name of each field -> its `tf.TensorSpec`. Fields come in this order.
+        split_name: name of the split. Default: all clients.
+    Raises:
+        FedcoreError: as for `SqlClientData`.
+        TypeMismatch: `element_spec` is no dict of `tf.TensorSpec`s with known shapes and numbers or text.
+    Example:
+        >>> save_to_sql_client_data(["a"], data.create_tf_dataset_for_client, path)
+        >>> parsed = load_and_parse_sql_client_data(path, data.element_type_structure)
+        >>> [int(example["x"]) for example in parsed.create_tf_dataset_for_client("a")]
+        [1, 2]
+    """
+    path = existing_file("load_and_parse_sql_client_data", database_filepath)
+    return StoredClientData(_store(path, split_name, _Parser(element_spec)))
+
+
+def save_sqlite(data: ClientData | Mapping[str, ClientData], path: str | os.PathLike) -> None:
+    """Stores client data as an SQLite database with a row of columns for each client, which `SqlClientData` reads.
+
+    The clients are read one after another, and only one is held. A file that is there is replaced when the new one is
+    whole.
+
+    Args:
+        data: client data, or several by the names of their splits.
+    Raises:
+        FedcoreError: clients differ in structure, dtypes or shapes, or their examples are nested deeper than one dict
+            or tuple.
+    Example:
+        >>> save_sqlite({"train": train, "test": test}, path)
+        >>> SqlClientData(path, "test").client_ids
+        ['c']
+    """
+    with written_whole(parent_made(path)) as partial, _Connection(partial) as connection:
+        connection.execute("CREATE TABLE layouts (split_name TEXT PRIMARY KEY, layout TEXT NOT NULL)")
+        connection.execute(
+            "CREATE TABLE clients (split_name TEXT NOT NULL, client_id TEXT NOT NULL, num_examples INTEGER NOT NULL, "
+            "content BLOB NOT NULL)"
+        )
+        for split, clients in by_split(data).items():
+            connection.executemany("INSERT INTO clients VALUES (?, ?, ?, ?)", _rows(connection, split, clients))
+        connection.execute("CREATE UNIQUE INDEX by_client ON clients (split_name, client_id)")
+
+
+def _rows(connection, split: str, clients: ClientData) -> Iterable[tuple[str, str, int, bytes]]:
+    layout: Layout | None = None
+    for client_id in clients.client_ids:
+        columns = rows_of(clients.create_tf_dataset_for_client(client_id))
+        has = Layout.of(columns)
+        if layout is None:
+            layout = has
+            connection.execute("INSERT INTO layouts VALUES (?, ?)", (split, json.dumps(vars(layout))))
+        check_layout("save_sqlite", client_id, has, layout)
+        content = b"".join(_packed(column) for column in flat_columns(columns).values())
+        yield split, client_id, num_rows(columns, f"client {brief(client_id)}: "), content
+    if layout is None:
+        raise InvalidValue("save_sqlite: there are no clients to store")
+
+
+def save_to_sql_client_data(
+    client_ids: Iterable[str],
+    dataset_fn: Callable[[str], Any],
+    database_filepath: str | os.PathLike,
+    allow_overwrite: bool = False,
+    split_names_by_client_id: Mapping[str, str] | None = None,
+) -> None:
+    """Stores client data as an SQLite database of TFF's format, with an index by client.
+
+    `save_sqlite` is smaller and faster to read.
+
+    Args:
+        client_ids: the clients.
+        dataset_fn: client's id -> data set, whose examples are dicts of numbers and text.
+        database_filepath: path of the database.
+        allow_overwrite: whether a file that is there is replaced.
+        split_names_by_client_id: the split of each client. Default: `default_split` for all.
+    Raises:
+        FileExistsError: the file is there, and `allow_overwrite` is False.
+        TypeMismatch: examples are no dicts of numbers and text, or two clients' examples differ in type.
+        ValueError: a client has no split.
+    Example:
+        >>> save_to_sql_client_data(data.client_ids, data.create_tf_dataset_for_client, path)
+        >>> SqlClientData(path).client_ids
+        ['a', 'b']
+    """
+    if os.path.exists(database_filepath) and not allow_overwrite:
+        raise FileExistsError(f"save_to_sql_client_data: {database_filepath} is there; fix: allow_overwrite=True")
+    spec = None
+    with written_whole(parent_made(database_filepath)) as partial, _Connection(partial) as connection:
+        connection.execute(
+            "CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT NULL, "
+            "serialized_example_proto BLOB NOT NULL)"
+        )
+        connection.execute(
+            "CREATE TABLE client_metadata (client_id TEXT NOT NULL, split_name TEXT NOT NULL, "
+            "num_examples INTEGER NOT NULL)"
+        )
+        for client_id in client_ids:
+            dataset = dataset_fn(client_id)
+            if spec is None:
+                spec = dataset.element_spec
+                _Parser(spec)
+            if dataset.element_spec != spec:
+                raise TypeMismatch(
+                    f"save_to_sql_client_data: the clients' examples differ\n  client {brief(client_id)}  has "
+                    f"{dataset.element_spec}\n  the first  has {spec}"
+                )
+            split = _DEFAULT_SPLIT if split_names_by_client_id is None else split_names_by_client_id.get(client_id)
+            if split is None:
+                raise InvalidValue(f"save_to_sql_client_data: client {brief(client_id)} has no split")
+            protos = [_serialized(example) for example in dataset.as_numpy_iterator()]
+            connection.executemany("INSERT INTO examples VALUES (?, ?, ?)", ((split, client_id, p) for p in protos))
+            connection.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", (client_id, split, len(protos)))
+        connection.execute("CREATE INDEX examples_by_client ON examples (client_id, split_name)")
+
+
+class _Connection:
+    """A database to write in one transaction. It is dropped if that fails, so it needs no journal."""
+
+    def __init__(self, path: os.PathLike):
+        self._connection = sqlite3.connect(path)
+        self._connection.execute("PRAGMA journal_mode=OFF")
+        self._connection.execute("PRAGMA synchronous=OFF")
+
+    def __enter__(self) -> sqlite3.Connection:
+        return self._connection
+
+    def __exit__(self, error, *rest) -> None:
+        try:
+            if error is None:
+                self._connection.commit()
+        finally:
+            self._connection.close()
+
+
+def _store(path: str, split: str | None, decode: Callable[[np.ndarray], Structure]) -> Store:
+    file = OpenFile(_open, path)
+    try:
+        tables = {
+            name for (name,) in file.get().execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        }
+        if {"layouts", "clients"} <= tables:
+            layouts = dict(file.get().execute("SELECT split_name, layout FROM layouts"))
+            name = chosen_split("SqlClientData", path, layouts, split)
+            return _ClientRows(file, name, Layout(**json.loads(layouts[name])))
+        for table, wants in _PUBLISHED.items():
+            has = {row[1] for row in file.get().execute(f"PRAGMA table_info({table})")}
+            if not wants <= has:
+                raise InvalidValue(
+                    f"SqlClientData: {path} is no database of clients: the table `{table}` lacks "
+                    f"{', '.join(sorted(wants - has))}"
+                )
+        if split is not None and not _has_split(file, split):
+            splits = (name for (name,) in file.get().execute("SELECT DISTINCT split_name FROM client_metadata"))
+            chosen_split("SqlClientData", path, splits, split)
+    except sqlite3.DatabaseError as error:
+        raise InvalidValue(f"SqlClientData: {path} is no SQLite database that can be read: {error}") from None
+    return _Examples(file, split, decode)
+
+
+def _has_split(file: OpenFile[sqlite3.Connection], split: str) -> bool:
+    found = file.get().execute("SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1", (split,))
+    return found.fetchone() is not None
+
+
+def _open(path: str) -> sqlite3.Connection:
+    # SQLite serializes the threads that share a connection.
+    return sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
+
+
+class _ClientRows:
+    """The format of `save_sqlite`: for each client one row, with its columns one after another."""
+
+    def __init__(self, file: OpenFile[sqlite3.Connection], split: str, layout: Layout):
+        self._file = file
+        self._split = split
+        self._layout = layout
+
+    def client_ids(self) -> Iterable[str]:
+        query = "SELECT client_id FROM clients WHERE split_name = ?"
+        return [client_id for (client_id,) in self._file.get().execute(query, (self._split,))]
+
+    def read(self, client_id: str) -> Structure | None:
+        query = "SELECT num_examples, content FROM clients WHERE split_name = ? AND client_id = ?"
+        found = self._file.get().execute(query, (self._split, client_id)).fetchone()
+        if found is None:
+            return None
+        rows, content = found
+        columns, start = [], 0
+        for dtype, shape in zip(self._layout.dtypes, self._layout.shapes, strict=True):
+            column, start = _unpacked(content, start, dtype, (rows, *shape))
+            columns.append(column)
+        return self._layout.structured(columns)
+
+
+def _packed(column: np.ndarray) -> bytes:
+    if column.dtype.kind != "O":
+        return np.ascontiguousarray(column).tobytes()
+    texts = column.ravel()
+    return ends_of(texts).tobytes() + b"".join(texts)
+
+
+def _unpacked(content: bytes, start: int, dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    """A column that starts at a byte of a row's content, and the byte after it."""
+    count = int(np.prod(shape, dtype=np.int64))
+    if dtype != "str":
+        values = np.frombuffer(content, dtype, count, start)
+        return values.reshape(shape), start + values.nbytes
+    ends = np.frombuffer(content, np.int64, count, start)
+    first = start + ends.nbytes
+    last = first + (int(ends[-1]) if count else 0)
+    return texts_of(content[first:last], ends).reshape(shape), last
+
+
+class _Examples:
+    """TFF's format: for each example one row, with a serialized proto."""
+
+    def __init__(
+        self, file: OpenFile[sqlite3.Connection], split: str | None, decode: Callable[[np.ndarray], Structure]
+    ):
+        self._file = file
+        self._split = split
+        self._decode = decode
+        self._runs: dict[str, list[list[int]]] | None = None
+
+    def client_ids(self) -> Iterable[str]:
+        query = "SELECT DISTINCT client_id FROM client_metadata" + self._of_split("WHERE")
+        return [client_id for (client_id,) in self._file.get().execute(query, self._arguments())]
+
+    def read(self, client_id: str) -> Structure | None:
+        protos = [proto for (proto,) in self._protos(client_id)]
+        if not protos and not self._is_client(client_id):
+            return None
+        made = np.empty(len(protos), dtype=object)
+        made[:] = protos
+        return self._decode(made)
+
+    def _is_client(self, client_id: str) -> bool:
+        query = "SELECT 1 FROM client_metadata WHERE client_id = ?" + self._of_split("AND")
+        return self._file.get().execute(query, self._arguments(client_id)).fetchone() is not None
+
+    def _protos(self, client_id: str) -> Iterable[tuple[bytes]]:
+        connection = self._file.get()
+        of_client = "SELECT serialized_example_proto FROM examples WHERE client_id = ?" + self._of_split("AND")
+        if self._runs is None:
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {of_client}", self._arguments(client_id)).fetchall()
+            self._runs = {} if any(step[-1].startswith("SEARCH") for step in plan) else self._located(connection)
+        if not self._runs:
+            return connection.execute(f"{of_client} ORDER BY rowid", self._arguments(client_id))
+        in_run = f"{of_client} AND rowid BETWEEN ? AND ? ORDER BY rowid"
+        runs = self._runs.get(client_id, [])
+        return itertools.chain.from_iterable(
+            connection.execute(in_run, (*self._arguments(client_id), *run)) for run in runs
+        )
+
+    def _located(self, connection) -> dict[str, list[list[int]]]:
+        """For each client the first and the last row of its runs, in a table that has no index by client."""
+        runs: dict[str, list[list[int]]] = {}
+        last = None
+        query = "SELECT rowid, client_id FROM examples" + self._of_split("WHERE") + " ORDER BY rowid"
+        for rowid, client_id in connection.execute(query, self._arguments()):
+            if client_id == last:
+                runs[client_id][-1][1] = rowid
+            else:
+                runs.setdefault(client_id, []).append([rowid, rowid])
+            last = client_id
+        return runs
+
+    def _of_split(self, word: str) -> str:
+        return "" if self._split is None else f" {word} split_name = ?"
+
+    def _arguments(self, *first: str) -> tuple[str, ...]:
+        return first if self._split is None else (*first, self._split)
+
+
+class _Parser:
+    """Parses serialized `tf.train.Example`s, all of a client at once.
+
+    Args:
+        spec: name of each field -> its `tf.TensorSpec`.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]):
+        import tensorflow as tf
+
+        good = isinstance(spec, Mapping) and all(
+            isinstance(name, str)
+            and isinstance(leaf, tf.TensorSpec)
+            and leaf.shape.is_fully_defined()
+            and (leaf.dtype == tf.string or leaf.dtype.is_floating or leaf.dtype.is_integer)
+            for name, leaf in spec.items()
+        )
+        if not good:
+            raise TypeMismatch(
+                "an example of a database is a dict from names to tf.TensorSpecs of numbers or text with known shapes, "
+                f"not {brief(spec)}"
+            )
+        self._spec = dict(spec)
+        self._parse: Callable | None = None
+
+    def __getstate__(self):
+        return {"_spec": self._spec, "_parse": None}
+
+    def __call__(self, protos: np.ndarray) -> Structure:
+        import tensorflow as tf
+
+        if self._parse is None:
+            self._parse = tf.function(self._parsed, input_signature=[tf.TensorSpec([None], tf.string)])
+        try:
+            return {name: column.numpy() for name, column in self._parse(tf.constant(protos, tf.string)).items()}
+        except tf.errors.InvalidArgumentError as error:
+            problem = error.message.split("\n\n")[-1].split("\n")[0]  # before it stands a stack
+            raise FedcoreError(f"a client's examples are not what element_spec says: {problem}") from None
+
+    def _parsed(self, protos):
+        import tensorflow as tf
+
+        features = {name: tf.io.FixedLenFeature(leaf.shape, _kind(leaf.dtype)) for name, leaf in self._spec.items()}
+        parsed = tf.io.parse_example(protos, features)
+        return {name: tf.cast(parsed[name], leaf.dtype) for name, leaf in self._spec.items()}
+
+
+def _kind(dtype):
+    """The dtype in which a `tf.train.Example` holds a dtype."""
+    import tensorflow as tf
+
+    if dtype == tf.string:
+        return tf.string
+    return tf.float32 if dtype.is_floating else tf.int64
+
+
+def _serialized(example: Mapping[str, Any]) -> bytes:
+    import tensorflow as tf
+
+    features = {}
+    for name, value in example.items():
+        flat = np.ravel(np.asarray(value, object) if isinstance(value, bytes) else value)
+        if flat.dtype.kind == "O":
+            features[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=flat.tolist()))
+        elif flat.dtype.kind in "iu":
+            features[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=flat))
+        else:
+            features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=flat))
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()

@@ -1,0 +1,210 @@
+"""Client data in files: clients are read when their data sets are asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from fedcore.errors import InvalidValue, brief
+from fedcore.simulation.datasets.client_data import ClientData
+from fedcore.simulation.datasets.structures import Structure
+
+if TYPE_CHECKING:
+    from fedcore.data import ClientDataset
+
+T = TypeVar("T")
+ONE_SPLIT = "all"
+"""The name of the split of client data that was stored alone."""
+
+
+class Store(Protocol):
+    """A file of clients' examples."""
+
+    def client_ids(self) -> Iterable[str]:
+        """All identifiers, in any order."""
+
+    def read(self, client_id: str) -> Structure | None:
+        """The columns of a client; None if the file has no such client."""
+
+
+class StoredClientData(ClientData):
+    """Client data in a file.
+
+    Guarantees:
+      - Opening reads neither examples nor client ids; ids are listed when they are first asked for.
+      - A client is read when its data set is asked for, whole, and is not kept.
+      - Threads may read at once. A pickled or forked copy opens the file for itself.
+    """
+
+    def __init__(self, store: Store):
+        super().__init__()
+        self._store = store
+
+    def _list_client_ids(self) -> Iterable[str]:
+        return self._store.client_ids()
+
+    def create_tf_dataset_for_client(self, client_id: str) -> ClientDataset:
+        from fedcore.data import ClientDataset
+
+        columns = self._store.read(client_id)
+        if columns is None:
+            raise self._unknown(client_id)
+        return ClientDataset.from_columns(columns)
+
+
+class OpenFile(Generic[T]):
+    """A file that each process opens for itself, at its first use.
+
+    Guarantees:
+      - Pickles without what is open; a forked process opens the file anew.
+      - Threads share what is open.
+
+    Args:
+        open_file: path -> the open file; a function of a module, so that it pickles.
+    """
+
+    def __init__(self, open_file: Callable[[str], T], path: str | os.PathLike):
+        self._open_file = open_file
+        self.path = os.fspath(path)
+        self._opened: dict[int, T] = {}  # by process: closing another process's would disturb it
+        self._lock = threading.Lock()
+
+    def __reduce__(self):
+        return OpenFile, (self._open_file, self.path)
+
+    def get(self) -> T:
+        process = os.getpid()
+        if process not in self._opened:
+            with self._lock:
+                if process not in self._opened:
+                    self._opened[process] = self._open_file(self.path)
+                    weakref.finalize(self, _close, self._opened[process], process)
+        return self._opened[process]
+
+
+def _close(opened, process: int) -> None:
+    if os.getpid() == process and hasattr(opened, "close"):
+        opened.close()
+
+
+def existing_file(reader: str, path: str | os.PathLike) -> str:
+    """The absolute path of a file that is there.
+
+    Raises:
+        InvalidValue: it is not.
+    """
+    if not os.path.isfile(path):
+        raise InvalidValue(f"{reader}: there is no file {os.path.abspath(path)}")
+    return os.path.abspath(path)
+
+
+def by_split(data: ClientData | Mapping[str, ClientData]) -> Mapping[str, ClientData]:
+    """Client data to store, by the names of their splits."""
+    return {ONE_SPLIT: data} if isinstance(data, ClientData) else data
+
+
+def chosen_split(reader: str, path: str, splits: Iterable[str], wanted: str | None) -> str:
+    """The split to read: `wanted`, or the only one.
+
+    Raises:
+        InvalidValue: there is no such split, or there are several to choose from.
+    """
+    names = sorted(splits)
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted not in names:
+        problem = "name one" if wanted is None else f"there is no {wanted!r}"
+        raise InvalidValue(f"{reader}: {path} has the splits {', '.join(names)}; {problem}")
+    return wanted
+
+
+class Layout:
+    """The structure of a client's columns as a file keeps it: names, dtypes and shapes of rows.
+
+    Args:
+        kind: `dict`, `tuple` or `array`: how the columns stand together.
+        names: of the columns; positions for a tuple.
+        dtypes: their dtypes' names; `str` for text.
+        shapes: of their rows.
+    """
+
+    def __init__(self, kind: str, names: list[str], dtypes: list[str], shapes: list[tuple[int, ...]]):
+        self.kind = kind
+        self.names = names
+        self.dtypes = dtypes
+        self.shapes = [tuple(shape) for shape in shapes]
+
+    @classmethod
+    def of(cls, columns: Structure) -> Layout:
+        """The layout of a client's columns.
+
+        Raises:
+            InvalidValue: the columns are nested deeper than one dict or tuple.
+        """
+        kind = "dict" if isinstance(columns, Mapping) else "tuple" if isinstance(columns, tuple) else "array"
+        flat = flat_columns(columns)
+        for name, column in flat.items():
+            if isinstance(column, Mapping | tuple):
+                raise InvalidValue(f"a file holds one dict or tuple of columns; {brief(name)} holds others")
+        dtypes = ["str" if column.dtype.kind == "O" else column.dtype.name for column in flat.values()]
+        return cls(kind, list(flat), dtypes, [column.shape[1:] for column in flat.values()])
+
+    def structured(self, columns: list[np.ndarray]) -> Structure:
+        """Columns, in the order of the names, in their structure."""
+        if self.kind == "array":
+            return columns[0]
+        return tuple(columns) if self.kind == "tuple" else dict(zip(self.names, columns, strict=True))
+
+    def described(self) -> str:
+        parts = zip(self.names, self.dtypes, self.shapes, strict=True)
+        return ", ".join(f"{name}={dtype}{list(shape)}" for name, dtype, shape in parts)
+
+    def __eq__(self, other):
+        return isinstance(other, Layout) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def flat_columns(columns: Structure) -> dict[str, np.ndarray]:
+    """The columns of a dict, a tuple or alone, by name."""
+    if isinstance(columns, Mapping):
+        return {str(name): column for name, column in columns.items()}
+    return {str(i): column for i, column in enumerate(columns if isinstance(columns, tuple) else [columns])}
+
+
+def check_layout(writer: str, client_id: str, has: Layout, wants: Layout) -> None:
+    if has != wants:
+        raise InvalidValue(
+            f"{writer}: the clients differ\n  client {brief(client_id)}  has {has.described()}\n"
+            f"  the first{' ' * max(0, len(brief(client_id)) - 2)}  has {wants.described()}"
+        )
+
+
+def ends_of(texts: Iterable[bytes]) -> np.ndarray:
+    """int64: for each of the bytes objects the position in their concatenation at which it ends."""
+    return np.cumsum([len(text) for text in texts], dtype=np.int64)
+
+
+def texts_of(content: bytes, ends: np.ndarray) -> np.ndarray:
+    """Bytes objects, cut out of their concatenation.
+
+    Args:
+        ends: as of `ends_of`, counted from the start of `content`.
+    """
+    made = np.empty(len(ends), dtype=object)
+    stops = ends.tolist()
+    made[:] = [content[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+    return made
+
+
+def parent_made(path: str | os.PathLike) -> Path:
+    """The path, with its directory there."""
+    made = Path(path)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    return made

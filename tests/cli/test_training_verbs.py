@@ -1,0 +1,232 @@
+"""`fedcore new`, `train`, `resume`, `eval`, `list`, `show`: from an empty directory to a compared sweep."""
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf  # noqa: F401  where it is loaded, commands run in this process
+from click.testing import CliRunner
+
+from fedcore.cli import main
+from fedcore.cli.configuration import read_configuration, swept
+from fedcore.errors import FedcoreError
+
+PROGRAMS = Path(__file__).parents[1] / "learning" / "programs"
+
+CONFIGURATION = """
+program = "own_program.py"
+[run]
+rounds = 3
+clients_per_round = 2
+seed = 4
+[data]
+clients = 4
+[optimizer]
+lr = 0.5
+noise = 0.1
+names = ["a", "b"]
+"""
+
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(PROGRAMS)!r})
+import tiny
+
+def load_data(data):
+    clients = tiny.clients(data["clients"])
+    return clients, clients
+
+def build_process(train, optimizer):
+    return tiny.build(optimizer["noise"])
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "train.toml").write_text(CONFIGURATION)
+    (tmp_path / "own_program.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+@pytest.fixture
+def fedcore():
+    """Runs a command in this process; the result is a dict of its JSON, or its text."""
+
+    def run(*arguments: str, code: int = 0):
+        ran = CliRunner().invoke(main, arguments, prog_name="fedcore")
+        assert ran.exit_code == code, ran.output
+        return json.loads(ran.stdout) if "json" in arguments else ran.output
+
+    return run
+
+
+def test_a_new_project_trains_and_evaluates(fedcore, tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    assert fedcore("new", "digits").startswith("digits: train.toml, model.py, test_model.py\n")
+    assert "already" in fedcore("new", "digits", code=2)
+    monkeypatch.chdir(tmp_path / "digits")
+    options = [word for key in ("run.rounds=1", "data.clients=10", "data.epochs=1") for word in ("--set", key)]
+    said = fedcore("train", "train.toml", *options)
+    assert "runs/001: 1 rounds" in said
+    assert "val_accuracy" in said
+    assert "fedcore eval runs/001" in said
+
+
+@pytest.mark.soak
+def test_the_test_of_a_new_project_passes(fedcore_in, tmp_path):
+    fedcore_in(tmp_path, "new", "digits")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path / "digits", check=True
+    )
+
+
+def test_a_run_is_trained_resumed_listed_and_shown(project, fedcore):
+    text = fedcore("train", "train.toml", "--set", "run.rounds=2")
+    assert "runs/001: 2 rounds, run.rounds=2; after an interrupt: fedcore resume runs/001" in text
+    assert [line.split()[0] for line in text.splitlines() if "bit" in line and "/" in line] == ["1/2", "2/2"]
+    resumed = fedcore("resume", "runs/001", "--rounds", "3", "--format", "json")
+    whole = fedcore("train", "train.toml", "--out", "elsewhere", "--format", "json")
+    assert resumed["runs"][0]["metrics"] == whole["runs"][0]["metrics"]
+    (listed,) = fedcore("list", "--format", "json")["runs"]
+    assert (listed["rounds"], listed["of"], listed["set"]) == (3, 3, {"run.rounds": 2})
+    assert "runs/001     3/3" in fedcore("list")
+    shown = fedcore("show", "runs/001", "--format", "json")
+    assert [c["state"] for c in shown["checkpoints"]] == ["whole"] * 3
+    assert shown["surroundings"]["intra-op threads"]
+    path = project / "runs/001/checkpoints/program_state_2.safetensors"
+    path.write_bytes(b"")
+    text = fedcore("show", "runs/001")
+    assert "round 2: " in text
+    assert "is damaged: the tensors have another checksum" in text
+    assert "has no function build_evaluation" in fedcore("eval", "runs/001", code=1)
+    assert "has a training already: fedcore resume elsewhere" in fedcore(
+        "train", "train.toml", "--out", "elsewhere", code=2
+    )
+
+
+def test_an_evaluation_of_the_newest_checkpoint(project, fedcore):
+    (project / "own_program.py").write_text(
+        PROGRAM + "\ndef build_evaluation(train):\n    return tiny.build_evaluation()\n"
+    )
+    (run,) = fedcore("train", "train.toml", "--format", "json")["runs"]
+    found = fedcore("eval", "runs/001", "--format", "json")
+    assert found["round"] == 3
+    assert found["metrics"]["loss"] == run["metrics"]["val_loss"]
+    assert "runs/001, round 3" in fedcore("eval", "runs/001")
+
+
+def test_a_sweep_trains_with_each_combination(project, fedcore):
+    found = fedcore(
+        "train", "train.toml", "--set", "run.rounds=1", "--set", "optimizer.noise=0.1,0.2", "--format", "json"
+    )
+    assert [Path(run["directory"]).name for run in found["runs"]] == [
+        "001-optimizer.noise=0.1",
+        "002-optimizer.noise=0.2",
+    ]
+    assert len({run["metrics"]["loss"] for run in found["runs"]}) == 2
+    assert len(fedcore("list").splitlines()) == 3
+
+
+def test_values_of_set():
+    before = {"run": {"rounds": 1}, "optimizer": {"lr": 0.5, "names": ["a"], "name": "x"}, "program": "p.py"}
+
+    def values(*options):
+        return [sets for sets, _ in swept(before, options)]
+
+    assert values("optimizer.lr=1") == [{"optimizer.lr": 1.0}]
+    assert values("optimizer.names=['b', 'c']") == [{"optimizer.names": ["b", "c"]}]
+    assert values('optimizer.name=y,"z, z"') == [{"optimizer.name": "y"}, {"optimizer.name": "z, z"}]
+    assert len(values("optimizer.lr=1,2", "run.rounds=3,4")) == 4
+    ((_, changed),) = swept(before, ["run.seed=3"])
+    assert changed["run"] == {"rounds": 1, "seed": 3}
+    assert before["run"] == {"rounds": 1}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("optimizer.lrr=1", "there is no optimizer.lrr; there are program, run.rounds"),
+        ("optimizer.lr=fast", "optimizer.lr is a number, such as 0.5, not 'fast'"),
+        ("run.rounds=1.5", "run.rounds is a whole number, such as 3, not '1.5'"),
+        ("optimizer=1", "optimizer is a table; it has optimizer.lr"),
+        ("optimizer.lr", "'optimizer.lr' is not KEY=VALUE"),
+    ],
+)
+def test_wrong_values_of_set(project, fedcore, option, message):
+    assert message in fedcore("train", "train.toml", "--set", option, code=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("program = 1\n[run]\nrounds = 1", "program names a Python file"),
+        ('program = "p.py"', r"there is no table \[run\] with rounds"),
+        ('program = "p.py"\n[run]\nrounds = 1\nround = 2', r"\[run\] has no round; it may have rounds"),
+        ('program = "p.py"\n[run]\nrounds = "1"', "run.rounds is a whole number, not '1'"),
+        ('program = "p.py"\nlr = 1\n[run]\nrounds = 1', "lr is no table"),
+        ("program =", "train.toml: Invalid value"),
+    ],
+)
+def test_wrong_files_are_named(tmp_path, text, message):
+    path = tmp_path / "train.toml"
+    path.write_text(text)
+    with pytest.raises(FedcoreError, match=message):
+        read_configuration(path)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("", "own_program.py has no function load_data; fedcore new writes"),
+        ("import nothing_there", "importing own_program.py fails: ModuleNotFoundError: "),
+        (
+            "def load_data(data):\n    return data['client']",
+            "load_data fails: KeyError: 'client'\n  at own_program.py:2: ",
+        ),
+        ("def load_data(table): ...", "load_data takes table, but there are run, data, optimizer"),
+        ("def load_data(data): ...", "load_data returns two client data"),
+    ],
+)
+def test_errors_of_the_program_name_its_line(project, fedcore, program, message):
+    (project / "own_program.py").write_text(program)
+    assert message in fedcore("train", "train.toml", code=1)
+
+
+def test_a_training_that_fails_says_how_to_go_on(project, fedcore, monkeypatch):
+    from fedcore import whole_files
+
+    written, write = [], whole_files._keep
+
+    def full(path, mode):
+        written.append(path)
+        if len(written) > 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_files, "_keep", full)
+        said = fedcore("train", "train.toml", code=1)
+    assert "training fails: [Errno 28] No space left on device\n  fedcore resume runs/001 goes on" in said
+    resumed = fedcore("resume", "runs/001", "--format", "json")
+    whole = fedcore("train", "train.toml", "--format", "json")
+    assert resumed["runs"][0]["metrics"] == whole["runs"][0]["metrics"]
+
+
+def test_an_error_while_clients_are_read_names_the_line(project, fedcore):
+    failing = PROGRAM.replace("return clients, clients", "return clients.preprocess(lambda d: d[0]), clients")
+    (project / "own_program.py").write_text(failing)
+    said = fedcore("train", "train.toml", code=1)
+    assert "at own_program.py:" in said
+
+
+def test_a_directory_without_a_training(project, fedcore):
+    assert "has no config.json: it is no directory that fedcore train wrote" in fedcore("show", ".", code=1)
+    (project / "runs").mkdir()
+    assert fedcore("list") == "runs has no trainings\n"

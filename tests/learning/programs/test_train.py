@@ -1,0 +1,437 @@
+"""`train`: the loop that everyone would write, with what belongs around it."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+import fedcore as fc
+from fedcore.errors import ExecutionError, InvalidValue, NotFound, TypeMismatch
+from fedcore.learning import programs
+from fedcore.program import FileProgramStateManager, MemoryReleaseManager
+
+
+def weights(state) -> bytes:
+    return state.global_model_weights.trainable[0].tobytes()
+
+
+def train(process, data, rounds, **options):
+    return programs.train(process, data, rounds, **{"clients_per_round": 3, "seed": 5, "progress": False, **options})
+
+
+def test_it_is_the_loop_that_one_writes_by_hand(process, data):
+    sample = fc.simulation.build_uniform_sampling_fn(data.client_ids, seed=5)
+    state, losses = process.initialize.invoke(seed=5), []
+    for round_num in range(4):
+        cohort = [data.create_tf_dataset_for_client(i) for i in sample(round_num, 3)]
+        state, metrics = process.next(state, cohort)
+        losses.append(float(metrics["client_work"]["train"]["loss"]))
+    history = train(process, data, 4)
+    assert weights(history.state) == weights(state)
+    assert history["loss"] == losses
+    assert [row["round"] for row in history] == [1, 2, 3, 4]
+    assert history.seed == 5
+
+
+def test_without_a_seed_runs_differ_and_the_history_says_the_seed(process, data):
+    first, second = (train(process, data, 1, seed=None) for _ in range(2))
+    assert first.seed != second.seed
+    assert train(process, data, 1, seed=first.seed).rows == first.rows
+
+
+def test_rows_have_short_names_counts_and_bits(process, data):
+    (row,) = train(process, data, 1).rows
+    assert list(row) == [
+        "round",
+        "loss",
+        "num_examples",
+        "finalizer/step",
+        "clients",
+        "broadcast_bits",
+        "aggregate_bits",
+    ]
+    assert row["clients"] == 3
+    assert row["broadcast_bits"] == 3 * 3 * 32
+    assert len(row["finalizer/step"]) == 3
+
+
+def test_a_directory_has_checkpoints_a_table_and_summaries(process, data, tmp_path):
+    history = train(process, data, 5, directory=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.csv", "tensorboard"]
+    assert asyncio.run(FileProgramStateManager(tmp_path / "checkpoints").get_versions()) == [3, 4, 5]
+    lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert lines[0].split(",") == list(history.rows[0])
+    assert [float(line.split(",")[1]) for line in lines[1:]] == history["loss"]
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_resumed_training_is_an_unbroken_one_bit_for_bit(process, data, tmp_path):
+    whole = train(process, data, 6, directory=tmp_path / "whole")
+    train(process, data, 2, directory=tmp_path / "parts")
+
+    class Failing(programs.Callback):
+        def on_round_end(self, round_number, logs):
+            if round_number == 5:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(process, data, 6, directory=tmp_path / "parts", callbacks=[Failing()])
+    parts = train(process, data, 6, directory=tmp_path / "parts", seed=None)
+    assert parts.rows == whole.rows
+    assert weights(parts.state) == weights(whole.state)
+    assert parts.state.seed == whole.state.seed
+    tables = [(tmp_path / name / "metrics.csv").read_bytes() for name in ("whole", "parts")]
+    assert tables[0] == tables[1]
+    assert len(parts.seconds) == 6
+
+
+def test_a_finished_training_runs_no_more(process, data, tmp_path):
+    first = train(process, data, 2, directory=tmp_path)
+    again = train(process, data, 2, directory=tmp_path)
+    assert again.rows == first.rows
+    assert weights(again.state) == weights(first.state)
+
+
+def test_a_damaged_checkpoint_costs_one_round(process, data, tmp_path):
+    whole = train(process, data, 4, directory=tmp_path)
+    path = tmp_path / "checkpoints" / "program_state_4.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.warns(RuntimeWarning, match=r"program_state_4.json is damaged.*version 3 is used"):
+        again = train(process, data, 4, directory=tmp_path)
+    assert weights(again.state) == weights(whole.state)
+    assert again.rows == whole.rows
+
+
+def test_another_seed_or_another_process_is_refused(process, data, tmp_path):
+    train(process, data, 1, directory=tmp_path)
+    with pytest.raises(InvalidValue, match="those of seed 5, not 6"):
+        train(process, data, 2, directory=tmp_path, seed=6)
+
+    @fc.federated_computation
+    def initialize():
+        return fc.federated_value({"round": np.int64(0), "seed": np.int64(0)}, fc.SERVER)
+
+    @fc.federated_computation(
+        initialize.type_signature.result, fc.FederatedType(fc.SequenceType("float32"), fc.CLIENTS)
+    )
+    def next_round(state, data):
+        return fc.learning.LearningProcessOutput(state, fc.federated_value({}, fc.SERVER))
+
+    other = fc.learning.LearningProcess(initialize, next_round)
+    with pytest.raises(TypeMismatch, match="state/state: the saved program state has other parts"):
+        train(other, data, 2, directory=tmp_path)
+
+
+def test_other_versions_plans_and_threads_are_told(process, data, tmp_path, monkeypatch):
+    train(process, data, 1, directory=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.metadata.version", lambda name: "0.0.1")
+        with pytest.warns(RuntimeWarning, match=r"may differ from those of an unbroken run\n.*fedcore: .* 0.0.1 now"):
+            train(process, data, 1, directory=tmp_path)
+    with pytest.warns(RuntimeWarning, match=r"unbroken run\n  plan: \w{12}… before, \w{12}… now$"):
+        train(tiny.build(noise=0.2), data, 1, directory=tmp_path)
+
+
+def test_one_training_at_a_time_uses_a_directory(process, data, tmp_path):
+    class Another(programs.Callback):
+        def on_round_end(self, round_number, logs):
+            with pytest.raises(InvalidValue, match="another training uses"):
+                train(process, data, 1, directory=tmp_path)
+
+    train(process, data, 1, directory=tmp_path, callbacks=[Another()])
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+def test_a_disk_that_fills_costs_nothing_that_was_saved(process, data, tmp_path, monkeypatch, at):
+    from fedcore import whole_files
+
+    count, write = [0], whole_files._keep
+
+    def full(path, mode):
+        count[0] += 1
+        if count[0] >= at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_files, "_keep", full)
+        if at <= 8:  # the table, its first row with the columns, and two files for each of three checkpoints
+            with pytest.raises(OSError, match="No space left"):
+                train(process, data, 3, directory=tmp_path)
+        else:
+            train(process, data, 3, directory=tmp_path)
+    assert train(process, data, 3, directory=tmp_path).rows == train(process, data, 3).rows
+
+
+def test_what_killed_writers_left_is_removed(process, data, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    left = [tmp_path / ".0.partial", tmp_path / "checkpoints" / ".1.partial"]
+    for path in left:
+        path.write_text("")
+    train(process, data, 1, directory=tmp_path)
+    assert not any(path.exists() for path in left)
+
+
+def test_evaluations_are_due_every_k_rounds_and_at_the_end_and_shift_nothing(process, evaluation, data):
+    plain = train(process, data, 5)
+    options = {"evaluation": evaluation, "evaluation_data": data, "evaluate_every": 2}
+    history = train(process, data, 5, **options, evaluation_clients=4)
+    assert [row["round"] for row in history if "val_loss" in row] == [2, 4, 5]
+    assert history["val_clients"] == [4, 4, 4]
+    assert history.rows[-1]["val_loss"] == history.state.global_model_weights.trainable[0][0]
+    assert weights(history.state) == weights(plain.state)
+    assert train(process, data, 1, **options)["val_clients"] == [6]
+    with pytest.raises(TypeMismatch, match="given together"):
+        train(process, data, 1, evaluation=evaluation)
+
+
+def test_a_round_that_fails_runs_again_with_the_same_clients(process, data):
+    failures = [OSError("the network is gone"), OSError("still")]
+
+    def load(client_id):
+        if failures:
+            raise failures.pop()
+        return data.create_tf_dataset_for_client(client_id)
+
+    flaky = fc.simulation.datasets.ClientData.from_clients_and_tf_fn(data.client_ids, load)
+    history = train(process, flaky, 2, retries=2)
+    assert history.rows == train(process, data, 2).rows
+    failures += [OSError("gone")] * 3
+    with pytest.raises((OSError, ExecutionError), match="gone"):
+        train(process, flaky, 2, retries=1)
+
+
+def test_a_refused_round_runs_again_with_other_clients_up_to_a_bound(process, data):
+    seen = []
+
+    def refused(output):
+        seen.append(output.metrics["client_work"]["train"]["loss"])
+        return len(seen) < 3
+
+    history = train(process, data, 1, retries=2, should_retry_round=refused)
+    assert len(set(seen)) == 3
+    assert history["loss"] == [seen[-1]]
+    with pytest.raises(ExecutionError, match="round 1: should_retry_round refused the results of all 3 attempts"):
+        train(process, data, 1, retries=2, should_retry_round=lambda output: True)
+
+
+def test_a_data_source_goes_on_where_it_was(process, data, tmp_path):
+    def source():
+        return fc.program.DatasetDataSource([data.create_tf_dataset_for_client(i) for i in data.client_ids], seed=3)
+
+    whole = train(process, source(), 4)
+    train(process, source(), 2, directory=tmp_path)
+    assert train(process, source(), 4, directory=tmp_path).rows == whole.rows
+
+
+def test_release_managers_get_each_round(process, data):
+    memory = MemoryReleaseManager()
+    history = train(process, data, 2, release_managers=[memory])
+    assert list(memory.values()) == [1, 2]
+    assert memory.values()[2]["loss"] == history["loss"][1]
+    assert "round" not in memory.values()[2]
+
+
+def test_it_runs_in_a_running_event_loop(process, data, tmp_path):
+    async def notebook():
+        return train(process, data, 1, directory=tmp_path)
+
+    assert len(asyncio.run(notebook())) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": -1}, "rounds is a whole number, 0 or more"),
+        ({"clients_per_round": 7}, "a round cannot have 7 of 6 clients"),
+        ({"data": [1, 2]}, "data is a fc.simulation.datasets.ClientData or a FederatedDataSource, not"),
+        ({"process": "p"}, "process is a fc.learning.LearningProcess, not 'p'"),
+        ({"callbacks": [print]}, "a callback is a fc.learning.programs.Callback"),
+        ({"release_managers": [print]}, "a release manager is a fc.program.ReleaseManager"),
+        ({"checkpoint_every": 0}, "checkpoint_every is a whole number, 1 or more, not 0"),
+    ],
+)
+def test_wrong_arguments_are_named(process, data, change, message):
+    arguments = {"process": process, "data": data, "rounds": 1, **change}
+    with pytest.raises((TypeMismatch, InvalidValue), match=message):
+        train(**arguments)
+
+
+# Callbacks.
+
+
+def test_callbacks_see_the_training_and_may_stop_it(process, data):
+    seen = []
+
+    class Told(programs.Callback):
+        def on_train_begin(self):
+            seen.append(("begin", self.training.rounds))
+
+        def on_round_begin(self, round_number):
+            seen.append((round_number, int(self.training.state.round)))
+
+        def on_round_end(self, round_number, logs):
+            logs["twice"] = 2 * logs["loss"]
+            self.training.stop_training = round_number == 2
+
+        def on_train_end(self):
+            seen.append(("end", self.training.round))
+
+    history = train(process, data, 9, callbacks=[Told()])
+    assert seen == [("begin", 9), (1, 0), (2, 1), ("end", 2)]
+    assert history["twice"] == [2 * loss for loss in history["loss"]]
+
+
+def fed(stop, values):
+    """The rounds that a callback lets run, with these values of its metric."""
+
+    class Values(programs.Callback):
+        def on_round_end(self, round_number, logs):
+            value = values[round_number - 1]
+            if value is not None:
+                logs["val_loss"] = value
+
+    return [Values(), stop]
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "rounds"),
+    [
+        ({}, [3.0, 2.0, 2.0, 1.0], 3),
+        ({"patience": 2}, [3.0, 4.0, 2.0, 2.5, 2.5], 5),
+        ({"patience": 1, "mode": "max"}, [3.0, 4.0, 2.0], 3),
+        ({"min_delta": 0.5}, [3.0, 2.8, 1.0], 2),
+        ({"start_from_round": 3}, [1.0, 2.0, 3.0, 4.0], 4),
+        ({"baseline": 2.0, "patience": 1}, [3.0, 2.9, 2.95, 1.0], 3),
+        ({"patience": 1}, [3.0, None, None, 3.5, 2.0], 4),
+        ({"patience": 1}, [3.0, float("nan"), 1.0], 2),
+    ],
+)
+def test_early_stopping(process, data, options, values, rounds):
+    stop = programs.EarlyStopping(**options)
+    history = train(process, data, len(values), callbacks=fed(stop, values))
+    assert len(history) == rounds == stop.stopped_round
+
+
+def test_early_stopping_restores_the_best_weights_also_after_a_resume(process, data, tmp_path):
+    values = [3.0, 2.0, 2.5, 2.5, 2.5]
+
+    def stopping():
+        return fed(programs.EarlyStopping(patience=3, restore_best_weights=True), values)
+
+    best = train(process, data, 2)
+    train(process, data, 3, directory=tmp_path, callbacks=stopping())
+    history = train(process, data, 9, directory=tmp_path, callbacks=stopping())
+    assert len(history) == 5
+    assert weights(history.state) == weights(best.state)
+    again = train(process, data, 9, directory=tmp_path, callbacks=stopping())
+    assert weights(again.state) == weights(best.state)
+    with pytest.raises(InvalidValue, match="states of the callbacks EarlyStopping; those that are given are none"):
+        train(process, data, 9, directory=tmp_path)
+
+
+def test_a_metric_that_is_not_there_is_named(process, data):
+    with pytest.raises(NotFound, match=r"no number accuracy; they have round, loss"):
+        train(process, data, 1, callbacks=[programs.EarlyStopping("accuracy")])
+
+
+def test_the_learning_rate_follows_its_schedule_also_after_a_resume(process, data, tmp_path):
+    def halved():
+        return [programs.LearningRateScheduler(lambda round_number, rate: rate / 2)]
+
+    whole = train(process, data, 3, callbacks=halved())
+    assert whole.state.finalizer["learning_rate"] == 0.5 / 8
+    train(process, data, 1, directory=tmp_path, callbacks=halved())
+    assert train(process, data, 3, directory=tmp_path, callbacks=halved()).rows == whole.rows
+    with pytest.raises(InvalidValue, match=r"no hyperparameter client_work.rate; it has finalizer.learning_rate"):
+        train(process, data, 1, callbacks=[programs.LearningRateScheduler(max, "client_work.rate")])
+
+
+def test_the_best_model_is_written(process, data, tmp_path):
+    class Model:
+        """The calls of a Keras model that the callback makes."""
+
+        trainable_variables = non_trainable_variables = non_trainable_weights = ()
+
+        def save(self, path):
+            Path(path).write_text("saved")
+
+    class Weights:
+        def assign_weights_to(self, model):
+            pass
+
+    class Process(fc.learning.LearningProcess):
+        def get_model_weights(self, state):
+            return Weights()
+
+    own = Process(process.initialize, process.next)
+    path = str(tmp_path / "model-{round}-{val_loss:.1f}.keras")
+    write = programs.ModelCheckpoint(path, Model(), save_best_only=True)
+    train(own, data, 4, callbacks=fed(write, [3.0, 4.0, 2.0, None]))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model-1-3.0.keras", "model-3-2.0.keras"]
+
+
+# The history.
+
+
+def test_the_history_as_a_table(process, data):
+    pytest.importorskip("pandas")
+    history = train(process, data, 3)
+    table = history.to_pandas()
+    assert table.index.name == "round"
+    assert table["loss"].tolist() == history["loss"]
+    assert table.columns[-1] == "seconds"
+    assert programs.History().to_pandas().empty
+
+
+def test_the_history_as_plots(process, data, tmp_path):
+    pytest.importorskip("matplotlib")
+    history = programs.History(
+        [{"round": 1, "loss": 2.0, "x": [1, 2]}, {"round": 2, "loss": 1.0, "val_loss": 3.0}], [0, 0]
+    )
+    figure = history.plot(tmp_path / "loss.png")
+    (axis,) = figure.axes
+    assert axis.get_title(loc="left") == "loss"
+    assert [list(line.get_ydata()) for line in axis.lines] == [[2.0, 1.0], [3.0]]
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(NotFound, match="the history has no accuracy; it has round, loss"):
+        history.plot(metrics=["accuracy"])
+    with pytest.raises(NotFound, match="the history has no auc"):
+        history["auc"]
+
+
+def test_a_missing_package_names_its_extra(process, data, monkeypatch):
+    import sys
+
+    for module in ("pandas", "mlflow", "wandb"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InvalidValue, match=r"pip install 'fedcore\[pandas\]'"):
+        programs.History().to_pandas()
+    with pytest.raises(InvalidValue, match=r"(?s)MLflowReleaseManager needs mlflow.*'fedcore\[mlflow\]'"):
+        fc.program.MLflowReleaseManager()
+    with pytest.raises(InvalidValue, match=r"pip install 'fedcore\[wandb\]'"):
+        fc.program.WandbReleaseManager()
+
+
+def test_progress_prints_a_line_for_each_round(process, data, capsys):
+    train(process, data, 2, progress=True)
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["round", "loss", "num_examples", "seconds", "bits"]
+    assert [line.split()[0] for line in lines] == ["1/2", "2/2"]
+    assert all(line.endswith("bit") for line in lines)
+
+
+def test_progress_shows_losses_first_and_epsilon(capsys):
+    from fedcore.learning.programs.progress_bar import _columns
+
+    row = {"round": 1, "accuracy": 0.5, "loss": 2.0, "n": 3, "aggregator/x": 1.0, "aggregator/dp/epsilon": 0.1}
+    assert _columns(row, evaluates=True) == ["loss", "accuracy", "val_loss", "val_accuracy", "aggregator/dp/epsilon"]
+
+
+def test_it_runs_on_the_reference_runtime(process, data, tmp_path):
+    with fc.use(fc.runtime.reference()):
+        history = train(process, data, 2, directory=tmp_path)
+    assert history["loss"] == pytest.approx(train(process, data, 2)["loss"], rel=1e-5)

@@ -1,0 +1,335 @@
+"""States of programs in files: bit for bit, whole or refused, at every moment."""
+
+import asyncio
+import errno
+import os
+from typing import Any, NamedTuple
+
+import attrs
+import ml_dtypes
+import numpy as np
+import pytest
+import warm_processes
+
+import fedcore as fc
+from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.program import (
+    FileProgramStateManager,
+    ProgramStateDamagedError,
+    ProgramStateExistsError,
+    ProgramStateNotFoundError,
+    Serializable,
+)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@attrs.frozen
+class Record:
+    weights: Any
+    round: int
+
+
+class Counter(Serializable):
+    def __init__(self, count: int):
+        self.count = count
+
+    def to_bytes(self):
+        return str(self.count).encode()
+
+    @classmethod
+    def from_bytes(cls, data):
+        return cls(int(data))
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+def saved(folder, *versions, **options):
+    manager = FileProgramStateManager(folder, **options)
+    for version in versions:
+        run(manager.save({"w": np.float32(version), "round": version}, version))
+    return manager
+
+
+def test_every_leaf_comes_back_bit_for_bit(tmp_path):
+    state = {
+        "float": np.array([np.nan, -0.0, 5e-324]),
+        "odd": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "brain": np.array([1.5, -2], ml_dtypes.bfloat16),
+        "complex": np.array([1 + 2j], np.complex128),
+        "empty": np.zeros((0, 3), np.int8),
+        "scalar": np.int64(-(2**63)),
+        "texts": np.array([[b"\xff", b""]], object),
+        "python": [1, 2.5, True, None, "ü", b"\x00", float("inf")],
+        "nothing": (),
+    }
+    manager = FileProgramStateManager(tmp_path)
+    run(manager.save(state, 3))
+    back, version = run(manager.load_latest(None))
+    assert version == 3
+    assert list(back) == list(state)
+    for name in ("float", "odd", "brain", "complex", "empty", "scalar"):
+        assert back[name].dtype == state[name].dtype
+        assert back[name].shape == state[name].shape
+        assert back[name].tobytes() == state[name].tobytes()
+    assert isinstance(back["scalar"], np.generic)
+    assert back["texts"].tolist() == [[b"\xff", b""]]
+    assert back["python"] == state["python"]
+    assert back["nothing"] == ()
+
+
+def test_the_structure_gives_the_classes(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    state = Record(Pair(np.ones(2), [Counter(7)]), 4)
+    run(manager.save(state, 0))
+    back = run(manager.load(0, Record(Pair(0, [Counter(0)]), 0)))
+    assert isinstance(back.weights, Pair)
+    assert back.weights.second[0].count == 7
+    assert back.round == 4
+    with pytest.raises(TypeMismatch, match=r"state/weights: .*\n  saved  has    first, second\n  given  wants  a"):
+        run(manager.load(0, Record({"a": 0}, 0)))
+
+
+def test_what_cannot_be_saved_is_named(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    with pytest.raises(TypeMismatch, match=r"state/a/0: .*cannot be saved"):
+        run(manager.save({"a": [object()]}, 0))
+    assert run(manager.get_versions()) is None
+    assert run(manager.load_latest(None)) == (None, 0)
+
+
+def test_a_version_is_saved_once_and_missing_ones_are_not_found(tmp_path):
+    manager = saved(tmp_path, 1)
+    with pytest.raises(ProgramStateExistsError, match="version 1"):
+        run(manager.save({}, 1))
+    with pytest.raises(ProgramStateNotFoundError):
+        run(manager.load(2, None))
+    run(manager.remove_all())
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InvalidValue, match="root_dir"):
+        FileProgramStateManager("")
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, [0, 7, 8, 9, 10]),
+        ({"keep_first": False, "keep_total": 2}, [9, 10]),
+        ({"keep_total": 0}, list(range(11))),
+        ({"keep_total": 0, "keep_every_k": 4}, [0, 4, 8, 10]),
+        ({"keep_total": 3, "keep_every_k": 2}, [0, 8, 10]),
+        ({"keep_total": 1, "keep_first": True}, [0, 10]),
+    ],
+)
+def test_old_states_are_removed(tmp_path, options, kept):
+    manager = saved(tmp_path, *range(11), **options)
+    assert run(manager.get_versions()) == kept
+    assert len(list(tmp_path.iterdir())) == 2 * len(kept)
+
+
+def test_a_flipped_bit_anywhere_is_noticed_and_the_state_before_is_used(tmp_path):
+    manager = saved(tmp_path, 1, 2)
+    for path in sorted(tmp_path.glob("program_state_2.*")):
+        data = path.read_bytes()
+        for at in range(len(data)):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+            with pytest.raises(ProgramStateDamagedError, match="program_state_2"):
+                run(manager.load(2, None))
+        for wrong in (b"", data[:-1], data + b"\0"):
+            path.write_bytes(wrong)
+            with pytest.warns(RuntimeWarning, match="program_state_2.json is damaged.*; version 1 is used"):
+                assert run(manager.load_latest(None)) == ({"w": 1, "round": 1}, 1)
+        path.write_bytes(data)
+    assert run(manager.load_latest(None))[1] == 2
+
+
+def test_a_damaged_state_is_replaced_when_its_round_is_run_again(tmp_path):
+    saved(tmp_path, 4)
+    (tmp_path / "program_state_4.safetensors").write_bytes(b"")
+    run(saved(tmp_path).save({"w": np.float32(8), "round": 4}, 4))
+    assert run(saved(tmp_path).load_latest(None))[0]["w"] == 8
+
+
+def test_a_damaged_newer_state_does_not_cost_the_one_that_is_saved(tmp_path):
+    saved(tmp_path, 5)
+    (tmp_path / "program_state_5.safetensors").unlink()
+    manager = saved(tmp_path, 4, keep_total=1, keep_first=False)
+    with pytest.warns(RuntimeWarning, match="program_state_5"):
+        assert run(manager.load_latest(None))[1] == 4
+
+
+def test_where_every_state_is_damaged_it_says_so(tmp_path):
+    manager = saved(tmp_path, 1, 2)
+    for path in tmp_path.glob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(ProgramStateDamagedError, match="no program state is whole"):
+        run(manager.load_latest(None))
+
+
+def test_a_state_under_another_name_is_damaged(tmp_path):
+    manager = saved(tmp_path, 1)
+    for ending in (".json", ".safetensors"):
+        os.rename(tmp_path / f"program_state_1{ending}", tmp_path / f"program_state_2{ending}")
+    with pytest.raises(ProgramStateDamagedError, match="that of version 1"):
+        run(manager.load(2, None))
+
+
+def test_a_read_only_directory_is_an_error_and_its_states_stay(tmp_path, monkeypatch):
+    manager, opened = saved(tmp_path, 1), os.open
+
+    def read_only(path, flags, *more):
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return opened(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(OSError, match="Read-only file system"):
+        run(manager.save({}, 2))
+    assert run(manager.load_latest(None))[1] == 1
+
+
+# Every system call of a save: it fails there, or the process is killed there.
+
+CALLS = ("open", "fsync", "replace", "unlink", "listdir", "stat", "chmod", "close")
+
+FAULTS = '''
+import asyncio, builtins, errno, io, os, signal
+import numpy as np
+from fedcore.program import FileProgramStateManager
+
+class Layer:
+    """Calls of the operating system, of which call number `at` is a fault."""
+
+    def __init__(self):
+        self.count, self.at, self.kill = 0, -1, False
+        for name in {calls}:
+            setattr(os, name, self.faulty(getattr(os, name)))
+        io.open = builtins.open = self.faulty(io.open, Halves)
+
+    def point(self):
+        self.count += 1
+        if self.count == self.at and self.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.count == self.at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def faulty(self, call, wrap=lambda result, layer: result):
+        def layered(*args, **kwargs):
+            self.point()
+            return wrap(call(*args, **kwargs), self)
+        return layered
+
+class Halves:
+    """A file whose content goes to the system in two parts."""
+
+    def __init__(self, file, layer):
+        self.file, self.layer = file, layer
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def writelines(self, pieces):
+        data = b"".join(pieces)
+        for part in (data[: len(data) // 2], data[len(data) // 2 :]):
+            self.layer.point()
+            self.file.write(part)
+            self.file.flush()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+def state(n):
+    return {{"w": np.full(100, n, np.float32), "round": n}}
+
+def whole(manager):
+    found, version = asyncio.run(manager.load_latest(state(0)))
+    assert found["round"] == version and (found["w"] == version).all()
+    return version
+
+layer = Layer()
+kills = {kills}
+at = 0
+seen = set()
+while True:
+    at += 1
+    folder = f"at{{at}}"
+    manager = FileProgramStateManager(folder, keep_total=2, keep_first=False)
+    for n in (1, 2):
+        asyncio.run(manager.save(state(n), n))
+    done = False
+    layer.count, layer.at, layer.kill = 0, at, kills
+    if kills:
+        child = os.fork()
+        if not child:
+            asyncio.run(manager.save(state(3), 3))
+            os._exit(0)
+        done = os.waitpid(child, 0)[1] == 0
+    else:
+        try:
+            asyncio.run(manager.save(state(3), 3))
+            done = layer.count < at
+        except OSError:
+            pass
+    layer.at = -1
+    version = whole(manager)
+    assert version in (2, 3), version
+    seen.add(version)
+    if not done and version == 2:
+        asyncio.run(manager.save(state(3), 3))
+        assert whole(manager) == 3
+    if not kills:
+        assert not [name for name in os.listdir(folder) if name.endswith(".partial")]
+    if done:
+        break
+    asyncio.run(manager.save(state(4), 4))
+    assert asyncio.run(manager.get_versions()) == [3, 4]
+    left = [name for name in os.listdir(folder) if not name.endswith(".partial")]
+    assert len(left) == 4, left
+print(at, sorted(seen))
+'''
+
+
+@pytest.mark.parametrize("kills", [True, False], ids=["killed", "disk full"])
+def test_a_fault_at_any_system_call_of_a_save_leaves_this_state_or_the_one_before(tmp_path, kills):
+    points, seen = warm_processes.python({"code": FAULTS.format(calls=CALLS, kills=kills)}, cwd=tmp_path).split(" ", 1)
+    assert int(points) > 15  # two files, each opened, written in parts, synced and renamed; and the removal of one
+    assert seen.strip() == "[2, 3]"
+
+
+def test_a_full_disk_is_that_error(tmp_path, monkeypatch):
+    manager = saved(tmp_path, 1)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(manager.save({}, 2))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["program_state_1.json", "program_state_1.safetensors"]
+
+
+def test_a_learning_state_comes_back_whole(tmp_path):
+    state = fc.learning.LearningAlgorithmState(
+        fc.learning.ModelWeights((np.ones((2, 1), np.float32),), ()),
+        (),
+        (),
+        (),
+        {"lr": np.float32(0.1)},
+        3,
+        np.int64(7),
+    )
+    manager = FileProgramStateManager(tmp_path)
+    run(manager.save(state, 3))
+    back = run(manager.load(3, state))
+    assert type(back) is type(state)
+    assert type(back.global_model_weights) is fc.learning.ModelWeights
+    assert back.finalizer == state.finalizer
+    assert back.seed == 7

@@ -1,0 +1,245 @@
+"""Values that a program hands to its user: in memory, in files, filtered and delayed."""
+
+import asyncio
+import csv
+import datetime
+import errno
+import logging
+import os
+import sys
+import types
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import warm_processes
+
+import fedcore as fc
+from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.program import (
+    CSVFileReleaseManager,
+    CSVKeyFieldnameNotFoundError,
+    CSVSaveMode,
+    DelayedReleaseManager,
+    FilteringReleaseManager,
+    GroupingReleaseManager,
+    LoggingReleaseManager,
+    MaterializableValueReference,
+    MemoryReleaseManager,
+    NotFilterableError,
+    PeriodicReleaseManager,
+    ReleasedValueNotFoundError,
+    SavedModelFileReleaseManager,
+    TensorBoardReleaseManager,
+    materialize_value,
+)
+
+
+class Reference(MaterializableValueReference):
+    def __init__(self, value):
+        self.value = value
+
+    @property
+    def type_signature(self):
+        return fc.to_type("int32")
+
+    async def get_value(self):
+        return self.value
+
+
+class Pair(NamedTuple):
+    a: object
+    b: object
+
+
+def release(manager, *values, first=1):
+    for key, value in enumerate(values, first):
+        asyncio.run(manager.release(value, key))
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_references_are_materialized():
+    value = asyncio.run(materialize_value({"a": [Reference(1), 2], "b": Pair(Reference(3), ())}))
+    assert value == {"a": [1, 2], "b": Pair(3, ())}
+    manager = MemoryReleaseManager()
+    release(manager, {"loss": Reference(0.5)})
+    assert manager.values() == {1: {"loss": 0.5}}
+    manager.remove_all()
+    assert manager.values() == {}
+    with pytest.raises(TypeMismatch, match=r"this int32 is a reference .*\n  fix: value = await"):
+        int(Reference(1))
+
+
+def test_values_are_logged(caplog):
+    with caplog.at_level(logging.INFO, "fedcore.program"):
+        release(LoggingReleaseManager(), {"loss": Reference(0.5)})
+    assert caplog.messages == ["released under 1: {'loss': 0.5}"]
+
+
+def test_the_filter_gets_paths_and_drops_what_is_empty():
+    def left(keep, value):
+        memory = MemoryReleaseManager()
+        release(FilteringReleaseManager(memory, keep), value)
+        return memory.values().get(1, "nothing")
+
+    value = {"loss": 1, "more": [2, (3, 4)], "pair": Pair(5, 6)}
+    assert left(lambda path: True, value) == value
+    assert left(lambda path: False, value) == "nothing"
+    assert left(lambda path: path in [("loss",), ("more", 1, 0)], value) == {"loss": 1, "more": [(3,)]}
+    assert left(lambda path: path[0] == "pair", value) == {"pair": Pair(5, 6)}
+    assert left(lambda path: path == (), 7) == 7
+    with pytest.raises(NotFilterableError, match=r"Pair cannot be without its fields: b would be left out"):
+        left(lambda path: path[-1] == "a", value)
+
+
+def test_groups_periods_and_delays():
+    def keys(make):
+        memory = MemoryReleaseManager()
+        release(make(memory), *range(10))
+        return list(memory.values())
+
+    assert keys(lambda memory: PeriodicReleaseManager(memory, 3)) == [3, 6, 9]
+    assert keys(lambda memory: DelayedReleaseManager(memory, 8)) == [8, 9, 10]
+    assert keys(lambda memory: GroupingReleaseManager([memory, MemoryReleaseManager()])) == list(range(1, 11))
+    assert keys(lambda memory: PeriodicReleaseManager(memory, datetime.timedelta(hours=1))) == []
+    for wrong in (0, datetime.timedelta(0)):
+        with pytest.raises(InvalidValue, match="periodicity is 1 or more"):
+            PeriodicReleaseManager(MemoryReleaseManager(), wrong)
+    with pytest.raises(TypeMismatch, match="periodicity"):
+        PeriodicReleaseManager(MemoryReleaseManager(), "3")
+    with pytest.raises(InvalidValue, match="delay is a whole number, 1 or more"):
+        DelayedReleaseManager(MemoryReleaseManager(), 0)
+    with pytest.raises(InvalidValue, match="release_managers"):
+        GroupingReleaseManager([])
+
+
+def test_a_value_is_released_when_its_period_is_over(monkeypatch):
+    memory = MemoryReleaseManager()
+    manager = PeriodicReleaseManager(memory, datetime.timedelta(hours=1))
+    manager._released_at -= datetime.timedelta(hours=1)
+    release(manager, "a", "b")
+    assert list(memory.values()) == [1]
+
+
+@pytest.mark.parametrize("mode", CSVSaveMode)
+def test_a_table_has_a_row_for_each_key_and_a_column_for_each_leaf(tmp_path, mode):
+    path = tmp_path / "new" / "metrics.csv"
+    manager = CSVFileReleaseManager(path, mode)
+    assert path.read_text() == "key\n"
+    release(manager, {"train": {"loss": np.float32(0.5)}}, {"train": {"loss": 1.0}, "b": np.eye(2)}, {"b": 'x"y,\nz'})
+    assert rows(path) == [
+        {"key": "1", "train/loss": "0.5", "b": ""},
+        {"key": "2", "train/loss": "1.0", "b": "[[1.0, 0.0], [0.0, 1.0]]"},
+        {"key": "3", "train/loss": "", "b": 'x"y,\nz'},
+    ]
+
+
+def test_rows_from_the_released_key_on_are_replaced(tmp_path):
+    path = tmp_path / "metrics.csv"
+    release(CSVFileReleaseManager(path), {"a": 1}, {"a": 2}, {"a": 3, "later": 1})
+    release(CSVFileReleaseManager(path), {"a": 9}, first=2)
+    assert path.read_text() == "key,a\n1,1\n2,9\n"
+    release(CSVFileReleaseManager(path), {"b": 0}, first=0)
+    assert path.read_text() == "key,b\n0,0\n"
+
+
+def test_a_row_that_was_written_in_part_is_dropped(tmp_path):
+    path = tmp_path / "metrics.csv"
+    release(CSVFileReleaseManager(path), *({"a": i} for i in range(12)))
+    whole = path.read_text()
+    for end in range(len("key,a\n"), len(whole)):
+        path.write_text(whole[:end])
+        manager = CSVFileReleaseManager(path)
+        assert path.read_text() == whole[: whole.rfind("\n", 0, end) + 1]
+        release(manager, {"a": 0}, first=12)
+        assert rows(path)[-1] == {"key": "12", "a": "0"}
+
+
+def test_a_disk_that_fills_while_a_row_is_written_leaves_the_rows_before(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.csv"
+    manager = CSVFileReleaseManager(path)
+    release(manager, {"a": 1})
+    write, writes = os.write, []
+
+    def full(descriptor, data):
+        writes.append(data)
+        if len(writes) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[:2])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            release(manager, {"a": 2}, first=2)
+    assert path.read_text() == "key,a\n1,1\n"
+    release(manager, {"a": 2}, first=2)
+    assert len(rows(path)) == 2
+
+
+def test_a_file_of_someone_else_is_refused(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(CSVKeyFieldnameNotFoundError, match=r"metrics.csv has no column key"):
+        CSVFileReleaseManager(path)
+    with pytest.raises(InvalidValue, match="not empty"):
+        CSVFileReleaseManager("")
+
+
+def test_summaries_for_tensorboard(tmp_path):
+    import tensorflow as tf
+    from tensorflow.core.util import event_pb2
+
+    with pytest.raises(InvalidValue, match="summary_dir"):
+        TensorBoardReleaseManager("")
+    release(
+        TensorBoardReleaseManager(tmp_path / "new"),
+        {"train": {"loss": 0.5}, "n": np.arange(2), "text": "a"},
+        {"ok": True},
+    )
+    (file,) = (tmp_path / "new").iterdir()
+    events = [event_pb2.Event.FromString(record.numpy()) for record in tf.data.TFRecordDataset(str(file))]
+    written = [(event.step, value.tag) for event in events for value in event.summary.value]
+    assert written == [(1, "train/loss"), (1, "n"), (2, "ok")]
+
+
+def test_values_as_saved_models(tmp_path):
+    manager = SavedModelFileReleaseManager(tmp_path, prefix="r_")
+    release(manager, {"a": [np.float32(1), np.arange(3)], "b": (b"x", True)}, 7)
+    release(manager, {"a": 2})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r_1", "r_2"]
+    assert asyncio.run(manager.get_value(1)) == {"a": 2}
+    assert asyncio.run(manager.get_value(2)) == 7
+    with pytest.raises(ReleasedValueNotFoundError, match="no value was released under the key 3"):
+        asyncio.run(manager.get_value(3))
+    with pytest.raises(TypeMismatch, match=r"a: .*no tensor"):
+        release(manager, {"a": object()})
+    assert asyncio.run(manager.get_value(1)) == {"a": 2}
+
+
+def test_numbers_go_to_mlflow_and_to_weights_and_biases(monkeypatch):
+    logged = []
+    mlflow, wandb = types.ModuleType("mlflow"), types.ModuleType("wandb")
+    mlflow.log_metrics = lambda metrics, step, run_id: logged.append((metrics, step, run_id))
+    wandb.run = types.SimpleNamespace(log=lambda metrics, step: logged.append((metrics, step)))
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    value = {"train": {"loss": np.float32(0.5)}, "array": np.arange(2), "text": "a"}
+    release(fc.program.MLflowReleaseManager("run"), value)
+    release(fc.program.WandbReleaseManager(), value)
+    assert logged == [({"train/loss": 0.5}, 1, "run"), ({"train/loss": 0.5}, 1)]
+
+
+def test_files_are_read_and_written_without_tensorflow(tmp_path):
+    import subprocess
+
+    code = (
+        "import sys, asyncio, fedcore.program as p\n"
+        "m = p.FileProgramStateManager('s'); asyncio.run(m.save({'a': 1}, 1)); asyncio.run(m.load_latest(None))\n"
+        "asyncio.run(p.CSVFileReleaseManager('t/m.csv').release({'a': 1}, 1))\n"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=warm_processes.environment())

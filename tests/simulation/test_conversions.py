@@ -1,0 +1,191 @@
+"""Client data from arrays, data frames, Hugging Face and PyTorch data sets."""
+
+import doctest
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedcore.data import ClientDataset
+from fedcore.errors import FedcoreError
+from fedcore.simulation.datasets import (
+    conversions,
+    from_arrays,
+    from_clients,
+    from_huggingface,
+    from_pandas,
+    from_torch,
+)
+
+COLUMNS = {"user": ["b", "a", "b"], "x": [1.0, 2.0, 3.0], "text": ["one", "é", ""], "v": [[1, 2], [3, 4], [5, 6]]}
+
+
+def rows(data, client_id):
+    dataset = data.create_tf_dataset_for_client(client_id)
+    assert isinstance(dataset, ClientDataset)
+    return list(dataset.as_numpy_iterator())
+
+
+def test_arrays_are_split_by_the_client_of_each_example_in_order():
+    data = from_arrays((np.arange(4), ["p", "q", "r", "s"]), np.array([7, 10, 7, 7]))
+    assert data.client_ids == ["10", "7"]
+    assert rows(data, "7") == [(0, b"p"), (2, b"r"), (3, b"s")]
+
+
+def test_a_list_of_pairs_has_clients_named_by_position():
+    data = from_clients([(np.full(i + 1, i), np.zeros(i + 1, np.float32)) for i in range(11)])
+    assert data.client_ids[:2] == ["client_00", "client_01"]
+    assert rows(data, "client_10")[10] == (10, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: from_arrays(np.zeros(3), ["a", "b"]), "3 examples and 2 client ids"),
+        (lambda: from_arrays(np.zeros(2), ["a", None]), "from_arrays: client_ids has 1 missing values"),
+        (lambda: from_arrays(np.zeros(2), np.array(["a", 1], object)), "mixes text with numbers"),
+        (lambda: from_arrays(np.array(["2026-01-01"], "M8[D]"), ["a"]), r"dtype datetime64\[D\], which no tensor has"),
+        (lambda: from_clients([]), "at least one client"),
+        (lambda: from_clients({"a": np.zeros(1), "b": np.zeros(1, int)}), "clients 'a' and 'b' differ"),
+        (lambda: from_torch(iter([]), []), "map-style data set"),
+        (lambda: from_torch([1, 2], ["a"]), "2 examples and 1 client ids"),
+        (lambda: from_huggingface([1], "user"), r"one datasets\.Dataset"),
+    ],
+)
+def test_what_does_not_fit_is_named(make, message):
+    with pytest.raises(FedcoreError, match=message):
+        make()
+
+
+class Frame(dict):
+    """The part of a data frame that is used."""
+
+    columns = property(lambda self: list(self))
+
+    def __getitem__(self, name):
+        return type("Column", (), {"to_numpy": lambda _: np.asarray(self.get(name))})()
+
+
+def test_any_data_frame_with_columns_and_to_numpy_is_taken():
+    data = from_pandas(Frame(user=["b", "a"], x=[1.0, 2.0]), "user")
+    assert rows(data, "a") == [{"x": 2.0}]
+
+
+def test_any_list_of_examples_is_taken_as_a_map_style_data_set():
+    examples = [{"x": [1.0, 2.0], "y": 1}, {"x": [3.0, 4.0], "y": 2}]
+    data = from_torch(examples, ["b", "b"])
+    assert data.element_type_structure == {
+        "x": (tf.TensorSpec([], tf.float64),) * 2,
+        "y": tf.TensorSpec([], tf.int64),
+    }
+
+
+class TestPandas:
+    @pytest.fixture
+    def pandas(self):
+        return pytest.importorskip("pandas")
+
+    def test_numbers_text_and_arrays_are_columns(self, pandas):
+        data = from_pandas(pandas.DataFrame(COLUMNS), client_column="user")
+        assert data.client_ids == ["a", "b"]
+        assert data.element_type_structure == {
+            "x": tf.TensorSpec([], tf.float64),
+            "text": tf.TensorSpec([], tf.string),
+            "v": tf.TensorSpec([2], tf.int64),
+        }
+        np.testing.assert_array_equal([e["v"] for e in rows(data, "b")], [[1, 2], [5, 6]])
+        assert [e["text"] for e in rows(data, "a")] == ["é".encode()]
+
+    def test_columns_are_chosen_and_ordered(self, pandas):
+        data = from_pandas(pandas.DataFrame(COLUMNS), client_column="user", columns=["text", "x"])
+        assert list(data.element_type_structure) == ["text", "x"]
+
+    @pytest.mark.parametrize(
+        ("column", "message"),
+        [
+            (["one", None, "two"], "the column 'z' has missing values; fix: fill or drop them"),
+            (
+                [[1], [1, 2], [3]],
+                r"'z' has values of different shapes, such as \[\(1,\), \(2,\)\]; fix: pad",
+            ),
+            ([1, "a", 2.0], "holds float and int and str"),
+        ],
+    )
+    def test_values_that_are_no_tensors_are_named(self, pandas, column, message):
+        with pytest.raises(FedcoreError, match=message):
+            from_pandas(pandas.DataFrame({"user": ["a"] * 3, "z": column}), "user")
+
+    def test_missing_columns_and_client_ids_are_named(self, pandas):
+        frame = pandas.DataFrame({"user": ["a", None], "x": [1, 2]})
+        with pytest.raises(FedcoreError, match="the column 'user' has 1 missing values"):
+            from_pandas(frame, "user")
+        with pytest.raises(FedcoreError, match="there is no column 'client'; there are 'user', 'x'"):
+            from_pandas(frame, "client")
+        with pytest.raises(FedcoreError, match="at least one column beside 'user'"):
+            from_pandas(frame[["user"]], "user")
+
+    def test_the_example_of_the_docs_runs(self, pandas):
+        assert run_example(from_pandas, pandas=pandas) == 0
+
+
+class TestHuggingFace:
+    @pytest.fixture
+    def datasets(self):
+        return pytest.importorskip("datasets")
+
+    def test_a_client_is_read_when_it_is_asked_for(self, datasets):
+        data = from_huggingface(datasets.Dataset.from_dict(COLUMNS), client_column="user")
+        assert data.client_ids == ["a", "b"]
+        assert list(data.element_type_structure) == ["x", "text", "v"]
+        assert [(e["x"], e["text"], e["v"].tolist()) for e in rows(data, "b")] == [
+            (1, b"one", [1, 2]),
+            (3, b"", [5, 6]),
+        ]
+
+    def test_a_dict_of_splits_is_refused_with_the_fix(self, datasets):
+        splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict(COLUMNS)})
+        with pytest.raises(FedcoreError, match=r"a dict of train; fix: dataset\['train'\]"):
+            from_huggingface(splits, "user")
+
+    def test_the_example_of_the_docs_runs(self, datasets):
+        assert run_example(from_huggingface, datasets=datasets) == 0
+
+
+class TestTorch:
+    @pytest.fixture
+    def torch(self):
+        return pytest.importorskip("torch")
+
+    def test_tensors_in_dicts_and_tuples_are_columns(self, torch):
+        class Own(torch.utils.data.Dataset):
+            def __len__(self):
+                return 3
+
+            def __getitem__(self, i):
+                return {"x": torch.full((2,), float(i)), "y": i, "name": "n" * i}
+
+        data = from_torch(Own(), [1, 1, 2])
+        assert data.element_type_structure == {
+            "x": tf.TensorSpec([2], tf.float32),
+            "y": tf.TensorSpec([], tf.int64),
+            "name": tf.TensorSpec([], tf.string),
+        }
+        assert [(e["y"], e["name"]) for e in rows(data, "2")] == [(2, b"nn")]
+
+    def test_examples_of_different_shapes_are_named(self, torch):
+        data = from_torch([torch.zeros(1), torch.zeros(2)], ["a", "a"])
+        with pytest.raises(FedcoreError, match=r"examples differ in shape, such as \[\(1,\), \(2,\)\]; fix: pad them"):
+            data.create_tf_dataset_for_client("a")
+
+    def test_the_example_of_the_docs_runs(self, torch):
+        assert run_example(from_torch, torch=torch) == 0
+
+
+def run_example(function, **names) -> int:
+    (test,) = doctest.DocTestFinder().find(function, function.__name__, globs={function.__name__: function, **names})
+    return doctest.DocTestRunner().run(test).failed
+
+
+@pytest.mark.parametrize("function", [conversions.from_arrays, conversions.from_clients])
+def test_the_examples_of_the_docs_run(function):
+    assert run_example(function, np=np) == 0

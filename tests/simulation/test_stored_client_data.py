@@ -1,0 +1,330 @@
+"""Client data in HDF5 and SQLite files: formats, laziness, damaged and missing files."""
+
+import doctest
+import os
+import pickle
+import sqlite3
+import threading
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedcore.data import ClientDataset
+from fedcore.errors import FedcoreError, TracingError
+from fedcore.simulation.datasets import (
+    ClientData,
+    HDF5ClientData,
+    SqlClientData,
+    TestClientData,
+    hdf5_client_data,
+    load_and_parse_sql_client_data,
+    save_hdf5,
+    save_sqlite,
+    save_to_sql_client_data,
+    sqlite_client_data,
+)
+
+DATA = TestClientData(
+    {
+        "b": {"x": [[3.0, 1.0], [4.0, 1.0]], "name": ["beta", ""], "y": [2, 3]},
+        "a": {"x": [[1.0, 0.5]], "name": ["é"], "y": [1]},
+        "empty": {"x": np.zeros((0, 2), np.float32), "name": np.zeros(0, "S1"), "y": np.zeros(0, np.int32)},
+    }
+)
+COLUMNAR = {"hdf5": (save_hdf5, HDF5ClientData), "sqlite": (save_sqlite, SqlClientData)}
+each_format = pytest.mark.parametrize(("save", "load"), COLUMNAR.values(), ids=COLUMNAR)
+
+
+def rows(data: ClientData, client_id: str) -> list:
+    return [
+        tf.nest.map_structure(lambda v: v.tolist() if hasattr(v, "tolist") else v, e)
+        for e in data.create_tf_dataset_for_client(client_id).as_numpy_iterator()
+    ]
+
+
+def assert_equal_clients(have: ClientData, want: ClientData) -> None:
+    assert have.client_ids == want.client_ids
+    assert have.element_type_structure == want.element_type_structure
+    for client_id in want.client_ids:
+        assert rows(have, client_id) == rows(want, client_id)
+
+
+@each_format
+def test_what_is_stored_comes_back(save, load, tmp_path):
+    save(DATA, tmp_path / "new" / "data")
+    assert_equal_clients(load(tmp_path / "new" / "data"), DATA)
+
+
+@each_format
+@pytest.mark.parametrize(
+    "columns", [[1, 2], ([1.0], [True]), {"x": np.zeros((2, 3), np.float16)}, [["a", "b"]]], ids=str
+)
+def test_tuples_bare_columns_and_all_dtypes_are_stored(save, load, columns, tmp_path):
+    data = TestClientData({"one": columns})
+    save(data, tmp_path / "data")
+    assert_equal_clients(load(tmp_path / "data"), data)
+
+
+@each_format
+def test_splits_share_a_file_and_are_named_to_read(save, load, tmp_path):
+    path = tmp_path / "data"
+    save({"train": DATA.select(["a", "b"]), "test": DATA.select(["empty"])}, path)
+    assert load(path, "test").client_ids == ["empty"]
+    assert load(path, "train").client_ids == ["a", "b"]
+    with pytest.raises(FedcoreError, match=r"has the splits test, train; name one"):
+        load(path)
+    with pytest.raises(FedcoreError, match=r"has the splits test, train; there is no 'dev'"):
+        load(path, "dev")
+
+
+@each_format
+def test_data_sets_are_columnar_and_steps_stay_so(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    data = load(tmp_path / "data").preprocess(lambda dataset: dataset.repeat(2).shuffle(4).batch(2))
+    assert isinstance(data.create_tf_dataset_for_client("b"), ClientDataset)
+
+
+@each_format
+def test_preprocessed_data_is_stored_as_it_is_after_preprocessing(save, load, tmp_path):
+    doubled = DATA.select(["a", "b"]).preprocess(lambda dataset: dataset.map(lambda e: e["y"] * 2))
+    save(doubled, tmp_path / "data")
+    assert_equal_clients(load(tmp_path / "data"), doubled)
+
+
+@each_format
+def test_batches_of_different_sizes_are_refused_with_the_fix(save, load, tmp_path):
+    batched = TestClientData({"a": [1, 2, 3]}).preprocess(lambda dataset: dataset.batch(2))
+    with pytest.raises(FedcoreError, match="fix: store them before they are batched"):
+        save(batched, tmp_path / "data")
+    assert os.listdir(tmp_path) == []
+
+
+@each_format
+def test_a_write_that_fails_leaves_the_old_file(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    different = ClientData.from_clients_and_tf_fn(
+        ["a", "b"], lambda i: ClientDataset.from_columns(np.zeros(1, {"a": np.int32, "b": np.float32}[i]))
+    )
+    with pytest.raises(FedcoreError, match=r"client 'b'  has 0=float32\[\]\n  the first   has 0=int32\[\]"):
+        save(different, tmp_path / "data")
+    assert os.listdir(tmp_path) == ["data"]
+    assert_equal_clients(load(tmp_path / "data"), DATA)
+
+
+@each_format
+def test_nested_examples_and_no_clients_are_refused(save, load, tmp_path):
+    with pytest.raises(FedcoreError, match="one dict or tuple of columns; 'x' holds others"):
+        save(TestClientData({"a": {"x": {"y": [1]}}}), tmp_path / "data")
+    with pytest.raises(FedcoreError, match="no clients to store"):
+        save(ClientData.from_clients_and_tf_fn([], lambda i: None), tmp_path / "data")
+
+
+@each_format
+def test_a_client_is_read_without_listing_the_others(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    data = load(tmp_path / "data")
+    assert rows(data, "a") == rows(DATA, "a")
+    assert "_ids" not in vars(data)
+
+
+@each_format
+def test_an_unknown_client_is_named(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    with pytest.raises(KeyError, match="no client 'z' among 3"):
+        load(tmp_path / "data").create_tf_dataset_for_client("z")
+
+
+@each_format
+def test_data_in_a_file_pickles_and_is_read_by_threads_and_forked_processes(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    data = load(tmp_path / "data")
+    first = rows(data, "b")
+    assert rows(pickle.loads(pickle.dumps(data)), "b") == first
+    found: list = []
+    threads = [threading.Thread(target=lambda: found.append(data._store.read("b")["y"].tolist())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[2, 3]] * 4
+
+
+@each_format
+def test_a_forked_process_opens_the_file_anew(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    store = load(tmp_path / "data")._store
+    store.read("a")
+    file = getattr(store, "_file", None) or store._mapped
+    here = file.get()
+    file._opened = {os.getpid() + 1: file._opened[os.getpid()]}  # as a process sees it that was forked
+    assert file.get() is not here
+    assert store.read("a")["y"].tolist() == [1]
+
+
+@each_format
+def test_files_that_are_missing_or_of_another_kind_are_named(save, load, tmp_path):
+    with pytest.raises(FedcoreError, match=f"there is no file {tmp_path}/nothing"):
+        load(tmp_path / "nothing")
+    (tmp_path / "text").write_text("hello " * 300)
+    with pytest.raises(FedcoreError, match=r"text is no .* that can be read"):
+        load(tmp_path / "text")
+
+
+@each_format
+def test_data_in_files_is_read_into_memory_for_a_dataset_computation(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    data = load(tmp_path / "data")
+    with pytest.raises(TracingError, match=r"fix: use data.in_memory\(\)"):
+        data.dataset_computation  # noqa: B018
+    assert_equal_clients(data.in_memory(), DATA)
+
+
+# --- the published formats ---
+
+
+@pytest.fixture
+def groups(tmp_path):
+    """TFF's and LEAF's HDF5: examples/<client id>/<field>."""
+    with h5py.File(tmp_path / "published.h5", "w") as file:
+        for client_id, count in (("f0001_41", 2), ("f0000_14", 1)):
+            client = file.create_group(f"examples/{client_id}")
+            client["pixels"] = np.full((count, 28, 28), 0.5, np.float32)
+            client["label"] = np.arange(count, dtype=np.int32)
+            client["text"] = ["to be"] * count
+    return tmp_path / "published.h5"
+
+
+def test_groups_of_clients_are_read_with_fields_in_order_of_names(groups):
+    data = HDF5ClientData(groups)
+    assert data.client_ids == ["f0000_14", "f0001_41"]
+    assert data.element_type_structure == {
+        "label": tf.TensorSpec([], tf.int32),
+        "pixels": tf.TensorSpec([28, 28], tf.float32),
+        "text": tf.TensorSpec([], tf.string),
+    }
+    assert list(data.element_type_structure) == ["label", "pixels", "text"]
+    assert [e["text"] for e in rows(data, "f0001_41")] == [b"to be"] * 2
+    with pytest.raises(KeyError, match="no client 'f9' among 2"):
+        data.create_tf_dataset_for_client("f9")
+
+
+def test_an_hdf5_file_of_something_else_is_refused(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["weights"] = [1.0]
+    with pytest.raises(FedcoreError, match="neither a group `examples` nor the format of save_hdf5"):
+        HDF5ClientData(tmp_path / "other.h5")
+
+
+@pytest.fixture(params=["with an index", "without one"])
+def examples(request, tmp_path):
+    """TFF's SQLite; without an index, the rows of the clients are mixed."""
+    path = tmp_path / "published.sqlite"
+    splits = {"a": "train", "b": "train", "empty": "test"}
+    save_to_sql_client_data(DATA.client_ids, DATA.create_tf_dataset_for_client, path, split_names_by_client_id=splits)
+    if request.param == "without one":
+        with sqlite3.connect(path) as connection:
+            connection.execute("DROP INDEX examples_by_client")
+            connection.execute("CREATE TABLE mixed AS SELECT * FROM examples ORDER BY rowid % 2")
+            connection.execute("DROP TABLE examples")
+            connection.execute("ALTER TABLE mixed RENAME TO examples")
+        connection.close()
+    return path
+
+
+def test_examples_are_parsed_by_their_spec(examples):
+    data = load_and_parse_sql_client_data(str(examples), DATA.element_type_structure)
+    assert data.client_ids == DATA.client_ids
+    assert data.element_type_structure == DATA.element_type_structure
+    for client_id in DATA.client_ids:
+        by_number = sorted(rows(data, client_id), key=lambda e: e["y"])
+        assert by_number == rows(DATA, client_id)
+    assert isinstance(data.create_tf_dataset_for_client("a"), ClientDataset)
+
+
+def test_a_database_without_an_index_is_searched_once(examples):
+    data = SqlClientData(examples)
+    rows(data, "a")
+    runs = dict(data._store._runs)
+    has_index = not runs
+    assert has_index or sum(last - first + 1 for client in runs.values() for first, last in client) == 3
+    rows(data, "b")
+    assert data._store._runs == runs
+    with sqlite3.connect(examples) as connection:
+        indices = connection.execute("SELECT COUNT(*) FROM sqlite_master WHERE type = 'index'").fetchone()[0]
+    connection.close()
+    assert has_index == bool(indices)
+
+
+def test_a_split_has_its_own_clients_only(examples):
+    train = load_and_parse_sql_client_data(examples, DATA.element_type_structure, "train")
+    assert train.client_ids == ["a", "b"]
+    assert [e["y"] for e in rows(train, "a")] == [1]
+    with pytest.raises(KeyError, match="no client 'empty' among 2"):
+        train.create_tf_dataset_for_client("empty")
+    with pytest.raises(FedcoreError, match=r"has the splits test, train; there is no 'dev'"):
+        SqlClientData(examples, "dev")
+
+
+def test_without_a_spec_examples_are_serialized_protos(examples):
+    data = SqlClientData(str(examples), "train")
+    assert data.element_type_structure == tf.TensorSpec([], tf.string)
+    (proto,) = data.create_tf_dataset_for_client("a").as_numpy_iterator()
+    example = tf.train.Example.FromString(proto)
+    assert example.features.feature["name"].bytes_list.value == ["é".encode()]
+    assert example.features.feature["x"].float_list.value == [1.0, 0.5]
+
+
+def test_a_spec_that_does_not_fit_the_examples_is_an_error(examples):
+    data = load_and_parse_sql_client_data(examples, {"z": tf.TensorSpec([], tf.int64)}, "train")
+    with pytest.raises(FedcoreError, match=r"not what element_spec says: .*Feature: z"):
+        data.create_tf_dataset_for_client("a")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [tf.TensorSpec([], tf.int32), {"x": tf.TensorSpec([None], tf.int32)}, {"x": {"y": tf.TensorSpec([], tf.int32)}}],
+)
+def test_a_spec_that_no_proto_can_have_is_refused(examples, spec):
+    with pytest.raises(TypeError, match=r"dict from names to tf\.TensorSpecs"):
+        load_and_parse_sql_client_data(examples, spec)
+
+
+def test_a_database_is_not_overwritten_unless_it_may_be(examples):
+    with pytest.raises(FileExistsError, match="fix: allow_overwrite=True"):
+        save_to_sql_client_data(["a"], DATA.create_tf_dataset_for_client, examples)
+    save_to_sql_client_data(["a"], DATA.create_tf_dataset_for_client, examples, allow_overwrite=True)
+    assert SqlClientData(examples, "default_split").client_ids == ["a"]
+
+
+def test_clients_without_a_split_and_of_other_types_are_named(tmp_path):
+    path = tmp_path / "new.sqlite"
+    with pytest.raises(ValueError, match="client 'b' has no split"):
+        save_to_sql_client_data(["b"], DATA.create_tf_dataset_for_client, path, split_names_by_client_id={"a": "train"})
+    with pytest.raises(TypeError, match=r"client 'b'  has .*float32"):
+        save_to_sql_client_data(
+            ["a", "b"],
+            lambda i: ClientDataset.from_columns({"x": np.zeros(1, np.int32 if i == "a" else np.float32)}),
+            path,
+        )
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_database_without_the_tables_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "other") as connection:
+        connection.execute("CREATE TABLE examples (client_id TEXT)")
+    connection.close()
+    with pytest.raises(FedcoreError, match="the table `examples` lacks serialized_example_proto, split_name"):
+        SqlClientData(tmp_path / "other")
+
+
+@pytest.mark.parametrize("module", [hdf5_client_data, sqlite_client_data])
+def test_the_examples_of_the_docs_run(module, tmp_path):
+    small = TestClientData({"a": {"x": [1, 2]}, "b": {"x": [3]}, "c": {"x": [4]}})
+    names = {"path": str(tmp_path / "data"), "TestClientData": TestClientData, "data": small.select(["a", "b"])}
+    names |= {"train": small.select(["a", "b"]), "test": small.select(["c"])}
+    for test in doctest.DocTestFinder().find(module):
+        test.globs.update(names)
+        (tmp_path / "data").unlink(missing_ok=True)
+        assert doctest.DocTestRunner().run(test).failed == 0
