@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 
 from benchmarks.client_files import client_files
+from benchmarks.secure_sums import measure_secure_sums
 from benchmarks.workloads import BATCH, WORKLOADS, Workload, first_weights, make_clients
 
 WARM_UP = 2
@@ -22,6 +23,8 @@ def measure(name: str, rounds: int) -> dict:
         return _calls(rounds)
     if name == "pipelines":
         return _pipelines(rounds)
+    if name == "secure":
+        return measure_secure_sums(min(rounds, 3))
     if name == "files":
         return client_files(rounds)
     return _workload(WORKLOADS[name], rounds)

@@ -64,6 +64,12 @@ def write_report(out: Path, names: list[str], seconds: float) -> None:
             f"empty computation {calls['empty_ms']:.2f} ms a call (≤ 5); "
             f"trivial map {calls['trivial_map_ms_per_client'] * 1e3:.1f} µs a client (≤ 50)"
         )
+    if "secure" in results:
+        secure = results["secure"]
+        console.print(f"sums of {secure['elements']:,} integers of {secure['clients']} clients:")
+        for kind, figures in secure["kinds"].items():
+            seconds = "" if figures["seconds"] is None else f", {figures['seconds']:.2f} s"
+            console.print(f"  {kind}: {figures['bytes']:,} bytes a client{seconds}")
     if "files" in results:
         console.print(_files(results["files"]))
     _plot(out, {n: r for n, r in results.items() if "resident" in r})

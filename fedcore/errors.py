@@ -54,6 +54,10 @@ class TypeMismatch(FedcoreError, TypeError):
     """Something of the wrong kind: a type that does not fit where it is used. The message shows both sides."""
 
 
+class SecureSumError(FedcoreError):
+    """A secure sum has no result: too few clients were left in a phase of its protocol, or their shares are wrong."""
+
+
 class InvalidValue(FedcoreError, ValueError):
     """Something of the right kind that cannot be used: a number out of range, an unknown name, a damaged file."""
 

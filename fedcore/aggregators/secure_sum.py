@@ -23,10 +23,11 @@ _EXACT = 2**53  # integers up to here are exact in the float64 that bounds are i
 
 
 class SecureSumFactory(UnweightedAggregationFactory):
-    """The sum of values that are bounded and made integers first, as a secure sum needs them; simulated.
+    """The sum of values that are bounded and made integers first, as a secure sum needs them.
 
     Every element is clipped into [lower, upper]; floats are rounded to one of 2^32 levels of that range. The integers
-    are then added in int64, in the open: nothing is hidden here, but the result is what hiding would give.
+    are then added in int64 by `fc.federated_secure_sum`, which hides them if the runtime has a protocol for it
+    (`fc.runtime.local(secure_aggregation='masked')`).
 
     Types, for numeric real V:
         next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=M@SERVER>)
@@ -42,8 +43,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
     Raises:
         FedcoreError: the bounds are not in order.
         TypeMismatch: V is not numeric, or complex.
-    Source: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning", section 4,
-        without its masks.
+    Source: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning", section 4.
     Example:
         >>> factory = fc.aggregators.SecureSumFactory(8.0)
         >>> process = factory.create(fc.to_type('int32'))

@@ -17,6 +17,7 @@ from fedcore.intrinsics.federated_max import federated_max
 from fedcore.intrinsics.federated_mean import federated_mean
 from fedcore.intrinsics.federated_min import federated_min
 from fedcore.intrinsics.federated_random_seed import federated_random_seed
+from fedcore.intrinsics.federated_secure_aggregate import federated_secure_aggregate
 from fedcore.intrinsics.federated_secure_modular_sum import federated_secure_modular_sum
 from fedcore.intrinsics.federated_secure_select import federated_secure_select
 from fedcore.intrinsics.federated_secure_sum import federated_secure_sum

@@ -2,13 +2,14 @@ import numpy as np
 
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import numerics
-from fedcore.intrinsics.federated_aggregate import federated_aggregate
 from fedcore.intrinsics.federated_map import federated_map
+from fedcore.intrinsics.federated_secure_aggregate import secure_sum_of
 from fedcore.intrinsics.generic_minus import generic_minus
 from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.less import less
 from fedcore.intrinsics.modulo import modulo
+from fedcore.intrinsics.secure_ranges import SecureRange
 from fedcore.intrinsics.where import where
 from fedcore.ir.operations import intrinsic
 from fedcore.types import StructType, TensorType, Type, member_of, tensor_leaves
@@ -29,10 +30,10 @@ def _modulus(name: str, types, attributes) -> None:
     rule=_modulus,
 )
 def federated_secure_modular_sum(value, modulus, *, T):
-    """The sum of client integers modulo `modulus`, 0 to `modulus - 1`, for a protocol that hides each client's value.
+    """The sum of client integers modulo `modulus`, 0 to `modulus - 1`, in a secure sum: the server learns it only.
 
-    Simulated in the clear: gives the protocol's result, but hides nothing. The sum is exact: no intermediate sum
-    overflows, and a negative value counts by its remainder. No clients give zeros.
+    `fc.runtime.local(secure_aggregation='masked')` runs the protocol; other runtimes give its result, but hide nothing.
+    The sum is exact: no intermediate sum overflows, and a negative value counts by its remainder. No clients: zeros.
 
     Example:
         >>> total = fc.federated_secure_modular_sum(masked, 2**16)
@@ -60,4 +61,5 @@ def _(value, modulus):
         return where(less(a, rest), generic_plus(a, b), generic_minus(a, rest))
 
     remainders = federated_map(lambda x: modulo(x, modulus), value)
-    return federated_aggregate(remainders, generic_zero(member), added, added, lambda total: total)
+    ranges = (str(SecureRange(modulus - 1, modulus)),) * len(tensor_leaves(member))
+    return secure_sum_of(remainders, ranges, added)

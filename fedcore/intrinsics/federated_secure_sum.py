@@ -2,11 +2,15 @@ from functools import reduce
 
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.federated_map import federated_map
-from fedcore.intrinsics.federated_sum import federated_sum
+from fedcore.intrinsics.federated_secure_aggregate import secure_sum_of
 from fedcore.intrinsics.maximum import maximum
 from fedcore.intrinsics.minimum import minimum
 from fedcore.intrinsics.rules import meets
+from fedcore.intrinsics.secure_ranges import ranges_up_to
+from fedcore.ir.module import Constant
 from fedcore.ir.operations import intrinsic
+from fedcore.ir.values import Value
+from fedcore.types import StructType, member_of, tensor_leaves
 
 
 @intrinsic(
@@ -15,9 +19,10 @@ from fedcore.ir.operations import intrinsic
     constants={"max_input": "value"},
 )
 def federated_secure_sum(value, max_input, *, T):
-    """Adds client integers of 0 to `max_input`, for a protocol that hides each client's value.
+    """Adds client integers of 0 to `max_input` in a secure sum: the server learns the sum only.
 
-    Simulated in the clear: gives the protocol's result, but hides nothing. Values are clipped to 0 … `max_input` first.
+    `fc.runtime.local(secure_aggregation='masked')` runs the protocol; other runtimes give its result, but hide nothing.
+    Values are clipped to 0 … `max_input` first.
     `max_input` is a number for all leaves, or a struct with a number for each leaf. The sum wraps, as in
     `federated_sum`. No clients give zeros.
 
@@ -30,4 +35,20 @@ def federated_secure_sum(value, max_input, *, T):
 
 @federated_secure_sum.lowering
 def _(value, max_input):
-    return federated_sum(federated_map(lambda x: minimum(maximum(x, 0), max_input), value))
+    clipped = federated_map(lambda x: minimum(maximum(x, 0), max_input), value)
+    return secure_sum_of(clipped, ranges_up_to(member_of(value.type), _numbers(max_input, value)))
+
+
+def _numbers(max_input: Value, value: Value) -> list[int | None]:
+    """For each leaf of the value the number to which it is clipped; None if the program computes the number."""
+    leaves = len(tensor_leaves(member_of(value.type)))
+    stack, found = [max_input], []
+    while stack:
+        op = max_input.builder.operation(one := stack.pop())
+        if op is not None and op.kind == "struct" and isinstance(one.type, StructType):
+            stack.extend(reversed([Value(one.builder, o, t) for o, t in zip(op.operands, one.type.types, strict=True)]))
+            continue
+        constant = op.attributes["value"] if op is not None and op.kind == "literal" else None
+        number = int(constant.to_numpy().max(initial=0)) if isinstance(constant, Constant) else None
+        found += [number] * len(tensor_leaves(one.type))
+    return found * leaves if len(found) == 1 else found

@@ -23,7 +23,7 @@ def _bits(name: str, types, attributes) -> None:
 def federated_secure_sum_bitwidth(value, bitwidth, *, T):
     """As `federated_secure_sum`, for integers of 0 to 2**bitwidth - 1.
 
-    Simulated in the clear. If the bitwidth exceeds the dtype, values are clipped to 0 and the dtype's maximum.
+    If the bitwidth exceeds the dtype, values are clipped to 0 and the dtype's maximum.
 
     Example:
         >>> total = fc.federated_secure_sum_bitwidth(counts, 10)

@@ -8,6 +8,7 @@ import attrs
 
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics.all_equal import AllEqual
+from fedcore.intrinsics.secure_ranges import check_ranges
 from fedcore.ir.module import Function, Operation, Ref, Symbol
 from fedcore.ir.operations import PLAN, operation
 from fedcore.ir.structural import application_type
@@ -95,12 +96,18 @@ def _merge_typing(types, attributes):
     member = _at(partials, CLIENTS)
     result = application_type(join, [member, member], "merge")
     _check_partial("merge", result, member)
+    if "secure" in attributes:
+        check_ranges("merge", member, attributes["secure"], may_be_open=True)
     return FederatedType(result, SERVER)
 
 
 @operation(_merge_typing, level=PLAN)
-def merge(join, partials):
-    """Joins the partials of blocks in a binary tree over block indices; `bits` is the size that one client sends."""
+def merge(join, partials, *, secure=()):
+    """Joins the partials of blocks in a binary tree over block indices; `bits` is the size that one client sends.
+
+    `secure` marks the leaves of the partial that cross in secure sums, each by the range of the clients' integers; the
+    other leaves have the entry "".
+    """
     return functools.reduce(join, partials)
 
 

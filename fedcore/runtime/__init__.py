@@ -13,6 +13,7 @@ from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.protocols import ClientsExecutor, Runtime, SliceExecutor
 from fedcore.runtime.reference import ReferenceRuntime, reference
 from fedcore.runtime.report import Report
+from fedcore.runtime.secure.settings import masked
 from fedcore.runtime.stopping import Stop, Stopped
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "Stopped",
     "drop",
     "local",
+    "masked",
     "reference",
 ]

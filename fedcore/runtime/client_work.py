@@ -41,6 +41,7 @@ class ClientWork:
         keeps: the stage returns a value for each client, beside the partial.
         seed: seed of the call; a client's seed is this seed folded with the client's index.
         merge: name of the plan's operation that merges the partials.
+        secure: the attribute `secure` of that operation; empty if no leaf of the partial crosses in a secure sum.
         measured: names of the stage's values that clients send and whose types leave the size open.
         counted: if the stage takes no client value, a client value of the call, which gives the number of clients.
         count: number of the call's clients, as far as it is known.
@@ -58,6 +59,7 @@ class ClientWork:
     keeps: bool
     seed: int
     merge: str | None = None
+    secure: tuple[str, ...] = ()
     measured: tuple[str, ...] = ()
     counted: ClientValues | None = None
     count: ClientCount = attrs.field(factory=ClientCount, eq=False)

@@ -26,8 +26,11 @@ This module applies the first two, for every kind of executor; `DeviceStage` app
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from fedcore.errors import FedcoreError
+import attrs
+
+from fedcore.errors import FedcoreError, SecureSumError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.client_source import ClientSource, UnreadSlice
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
@@ -39,9 +42,13 @@ from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.protocols import SliceExecutor, check_slice_executor, prepared
 from fedcore.runtime.report import Report
+from fedcore.runtime.secure.settings import Masked
 from fedcore.runtime.slice_reader import SliceReader, slice_cache
 from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers, dispatch
+
+if TYPE_CHECKING:
+    from fedcore.runtime.secure.secure_partials import SecurePartials
 
 RunSlice = Callable[[ClientSlice], SliceResult]
 
@@ -73,6 +80,7 @@ class SlicedClientsExecutor:
         on_client_failure: the result of `fc.runtime.drop()`; None raises ClientError.
         client_timeout_s: seconds that reading a client's data may take; None is no deadline. The deadline of graph
             calls is the executors' concern.
+        secure: the protocol of secure sums, the result of `fc.runtime.masked()`; None adds as other sums do.
     """
 
     def __init__(
@@ -83,6 +91,7 @@ class SlicedClientsExecutor:
         merging: DeviceSliceExecutor | None = None,
         on_client_failure: Drop | None = None,
         client_timeout_s: float | None = None,
+        secure: Masked | None = None,
     ):
         if not executors:
             raise FedcoreError("fc.runtime.SlicedClientsExecutor takes one slice executor or more")
@@ -91,6 +100,7 @@ class SlicedClientsExecutor:
         self.executors = list(executors)
         self.workers = Workers(len(self.executors), threads_each)
         self.policy = on_client_failure
+        self.secure = secure
         self.timeout_s = client_timeout_s
         self.slices: IdentityCache[ClientSlice] = slice_cache()
         self._merging = merging
@@ -123,6 +133,7 @@ class LocalClientsExecutor(SlicedClientsExecutor):
         workers_per_device: int,
         policy: Drop | None = None,
         timeout_s: float | None = None,
+        secure: Masked | None = None,
     ):
         self.devices = list(devices)
         names = [device.device for device in self.devices]
@@ -134,6 +145,7 @@ class LocalClientsExecutor(SlicedClientsExecutor):
             merging=executors[0],
             on_client_failure=policy,
             client_timeout_s=timeout_s,
+            secure=secure,
         )
 
 
@@ -151,6 +163,11 @@ class _Run:
         self.tree = MergeTree(self.partials.merge)
         self.kept: dict[int, object] = {}
         self.faults = FaultPolicy(stack.policy, report)
+        self.secure: SecurePartials | None = None
+        if stack.secure is not None and work.secure:
+            from fedcore.runtime.secure import secure_partials  # imports the extra `secure`
+
+            self.secure = secure_partials.SecurePartials.of(stack.secure, work, report)
         if self.faults.drops:
             self.runs = list(map(checked_finite, self.runs))
         size = work.slice_size(len(stack.executors))
@@ -175,20 +192,37 @@ class _Run:
 
     def _partial(self) -> object:
         partial = self.tree.result() if self.source.clients else ABSENT
-        return self.partials.zero() if partial is ABSENT else partial
+        if partial is ABSENT:
+            partial = self.partials.zero()
+        return partial if self.secure is None else self.secure.total(partial)
 
     def _run_slice(self, number: int, unread: UnreadSlice) -> None:
         """Runs a slice on executor `number`."""
         name = self.executors[number].name
         last = unread.first + len(unread.clients) - 1
         with self.report.span("block", self.work.stage, device=name, block=unread.index, clients=[unread.first, last]):
-            result = self.faults.survivors(self.runs[number], self.reader.read(unread))
+            result = self._result_of(number, unread)
         if self.work.zero is not None:
             self.tree.add(unread.index, ABSENT if result is None else result.partial)
         if result is not None:
             self.kept.update(result.kept)
             self._measure(result)
         self.report.ran(self.work.stage, name, unread.first, last)
+
+    def _result_of(self, number: int, unread: UnreadSlice) -> SliceResult | None:
+        """The result of the clients of a slice that do not fail; None if all fail."""
+        if self.secure is None:
+            return self.faults.survivors(self.runs[number], self.reader.read(unread))
+        client, result = unread.first, None  # a plan with secure sums has one client in a slice
+        if self.secure.why_lost(client) is None:
+            result = self.faults.survivors(self.runs[number], self.reader.read(unread))
+            if result is not None:
+                result = attrs.evolve(result, partial=self.secure.masked(client, result.partial))
+        why = self.secure.why_lost(client)
+        if why is None:
+            return result
+        self.faults.failed(client, SecureSumError(why))
+        return None
 
     def _measure(self, result: SliceResult) -> None:
         """Adds to the report the bits of sent values whose types leave the size open."""

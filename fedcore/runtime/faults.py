@@ -106,7 +106,7 @@ class FaultPolicy:
                     ) from error
                 tries -= not failed
                 for index, why in failed.items():
-                    self._failed(index, why)
+                    self.failed(index, why)
                 clients = clients.without(failed)
         return None
 
@@ -149,10 +149,10 @@ class FaultPolicy:
             return False
         if not self.drops and isinstance(error, FedcoreError) and not isinstance(error, TooLate):
             raise error
-        self._failed(index, error)
+        self.failed(index, error)
         return True
 
-    def _failed(self, index: int, error: Exception) -> None:
+    def failed(self, index: int, error: Exception) -> None:
         """Drops a client from this call.
 
         Raises:

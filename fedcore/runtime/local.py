@@ -23,6 +23,7 @@ from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.protocols import ClientsExecutor, check_clients_executor
 from fedcore.runtime.report import Report
 from fedcore.runtime.returned import returned
+from fedcore.runtime.secure.settings import Masked, settings_of
 from fedcore.runtime.stopping import current_stop
 from fedcore.scalars import python_scalar, whole_number
 from fedcore.types import FederatedType, StructType, Type
@@ -105,6 +106,7 @@ def local(
     client_timeout_s: float | None = None,
     default_num_clients: int | None = None,
     clients_executor: ClientsExecutor | None = None,
+    secure_aggregation: str | Masked | None = None,
 ) -> LocalRuntime:
     """The runtime over this machine's devices.
 
@@ -134,8 +136,12 @@ def local(
         default_num_clients: number of clients of a computation that has values at CLIENTS, but no client value among
             its arguments. Default: such a call is an error.
         clients_executor: runs the client stages instead of devices of this process. The executor then decides devices,
-            workers, failures and deadlines: `client_devices`, `workers_per_device`, `on_client_failure` and
-            `client_timeout_s` are refused. It is closed with the runtime. Default: the devices of this process.
+            workers, failures, deadlines and secure sums: `client_devices`, `workers_per_device`, `on_client_failure`,
+            `client_timeout_s` and `secure_aggregation` are refused. It is closed with the runtime. Default: the devices
+            of this process.
+        secure_aggregation: `"masked"` or `fc.runtime.masked(...)` runs secure sums (`fc.federated_secure_sum`,
+            `fc.aggregators.SecureSumFactory`) by a protocol with masks: the server object gets their sums only; stages
+            with secure sums then run client by client. Needs the extra `secure`. Default: they are added as other sums.
     Raises:
         FedcoreError: a setting is out of its range; the message has the range.
         TypeMismatch: `clients_executor` is no `fc.runtime.ClientsExecutor`.
@@ -144,7 +150,9 @@ def local(
     """
     if clients_executor is not None:
         check_clients_executor(clients_executor)
-        _check_left_to_executor(client_devices, workers_per_device, on_client_failure, client_timeout_s)
+        _check_left_to_executor(
+            client_devices, workers_per_device, on_client_failure, client_timeout_s, secure_aggregation
+        )
     if workers_per_device is not None:
         workers_per_device = whole_number("workers_per_device", workers_per_device, at_least=1)
     if client_devices is not None and (isinstance(client_devices, str) or not list(client_devices)):
@@ -152,6 +160,9 @@ def local(
     if default_num_clients is not None:
         default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
     options = _plan_options(python_scalar(block_size), python_scalar(vectorize), python_scalar(xla))
+    secure = settings_of(secure_aggregation)
+    if secure is not None:
+        options["secure"] = "masked"
     policy, timeout_s = _policy(on_client_failure), _timeout_s(client_timeout_s)
     note = set_intra_op_threads(intra_op_threads)
     if deterministic:
@@ -162,18 +173,21 @@ def local(
         names = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
         workers = workers_per_device or default_workers(len(names))
         devices = [DeviceExecutor(name, executables) for name in names]
-        clients_executor = LocalClientsExecutor(devices, workers, policy, timeout_s)
+        clients_executor = LocalClientsExecutor(devices, workers, policy, timeout_s, secure)
     notes = [note] if note else []
     return LocalRuntime(DeviceExecutor(server, executables), clients_executor, options, notes, default_num_clients)
 
 
-def _check_left_to_executor(client_devices, workers_per_device, on_client_failure, client_timeout_s) -> None:
+def _check_left_to_executor(
+    client_devices, workers_per_device, on_client_failure, client_timeout_s, secure_aggregation
+) -> None:
     """Refuses the settings that a clients executor decides."""
     settings = {
         "client_devices": client_devices,
         "workers_per_device": workers_per_device,
         "on_client_failure": None if on_client_failure == "raise" else on_client_failure,
         "client_timeout_s": client_timeout_s,
+        "secure_aggregation": secure_aggregation,
     }
     given = [name for name, value in settings.items() if value is not None]
     if given:

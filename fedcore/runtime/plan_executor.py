@@ -236,6 +236,7 @@ def _work(
         "numbers": tuple(numbers),
         "keeps": keeps,
         "merge": None if merge is None else merge.name,
+        "secure": () if merge is None else merge.attributes.get("secure", ()),
         "measured": tuple(name for name, value in sent.items() if unsized(value.type)),
     }
 

@@ -18,6 +18,27 @@ if TYPE_CHECKING:
 _NOT_RECORDED: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
+@attrs.frozen
+class SecureTraffic:
+    """What crossed for the secure sums of one merge, in bits over all clients; see `fedcore.runtime.secure`.
+
+    Args:
+        op: name of the plan's merge.
+        clients: how many clients were invited.
+        contributed: how many clients' integers are in the sums.
+        plain_bits: the bits that these clients' integers have without the protocol.
+        sent_bits: by phase (keys, shares, masked, unmasking) the bits that clients sent.
+        received_bits: by phase the bits that the server sent, before clients answered in it.
+    """
+
+    op: str
+    clients: int
+    contributed: int
+    plain_bits: int
+    sent_bits: dict[str, int]
+    received_bits: dict[str, int]
+
+
 @attrs.define
 class Report(HtmlDisplay):
     """The facts of one call; `fc.context.last_report()` gives the report of this thread's newest call.
@@ -35,6 +56,8 @@ class Report(HtmlDisplay):
         crossings: the tensors that crossed between server and clients, with their bits over all clients.
         measured: name of a broadcast or merge -> bits of each tensor whose type leaves the size open, as received by
             one client or as sent by all clients.
+        secure_sums: what crossed for secure sums, if the runtime has a protocol for them. In `crossings` their tensors
+            have the bits of plain sums.
         recording: gets the spans of the call; None unless FEDCORE_TRACE is set.
         kept: number of kept values, which stay in memory for a later stage or for the result.
         placements: client stage -> device -> the clients that ran there, as ranges (first, last).
@@ -55,6 +78,7 @@ class Report(HtmlDisplay):
     notes: list[str] = attrs.field(factory=list)
     dropped: dict[int, str] = attrs.field(factory=dict)
     non_finite_clients: int = 0
+    secure_sums: list[SecureTraffic] = attrs.field(factory=list)
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
 

@@ -1,8 +1,10 @@
-"""Fault injection: clients that fail in a graph or while their data are read, devices that run out of memory."""
+"""Fault injection: clients that fail in a graph or while their data are read, or that drop out of secure sums; devices
+that run out of memory.
+"""
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -12,6 +14,7 @@ from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.runtime import LocalRuntime
+from fedcore.runtime.secure.settings import PHASES, Masked
 from fedcore.scalars import random_generator
 from fedcore.types import map_tensors
 
@@ -137,6 +140,38 @@ def act(fault, value, *, hangs: bool = False):
             lambda i: hanging & (i >= 0), lambda i: (tf.bitwise.bitwise_xor(i, 2),), (quotient,)
         )
     return tf.where(nan | (quotient < 0), tf.constant(np.nan, value.dtype), value)
+
+
+def lossy(
+    settings: Masked | None = None,
+    *,
+    drop: Mapping[str, Collection[int]] | None = None,
+    alter: Callable[[bytes, str, int, bool], bytes] | None = None,
+) -> Masked:
+    """Settings of secure sums whose messages are lost or altered on their way.
+
+    Args:
+        settings: the settings without faults. Default: those of `fc.runtime.masked()`.
+        drop: phase (`keys`, `shares`, `masked` or `unmasking`) -> the clients whose message of that phase is lost.
+        alter: gives the bytes that arrive for the bytes of a message, its phase, its client, and whether it goes to the
+            server.
+    Raises:
+        FedcoreError: a phase is unknown.
+    Example:
+        >>> settings = fc.testing.faults.lossy(drop={'masked': [3]})
+        >>> runtime = fc.runtime.local(secure_aggregation=settings, on_client_failure=fc.runtime.drop())
+    """
+    lost = {} if drop is None else {phase: frozenset(clients) for phase, clients in drop.items()}
+    unknown = sorted(lost.keys() - set(PHASES))
+    if unknown:
+        raise FedcoreError(f"a phase is one of {', '.join(PHASES)}, not {brief(unknown[0])}")
+
+    def channel(message: bytes, phase: str, client: int, to_server: bool) -> bytes | None:
+        if to_server and client in lost.get(phase, ()):
+            return None
+        return message if alter is None else alter(message, phase, client, to_server)
+
+    return attrs.evolve(settings or Masked(), channel=channel)
 
 
 @contextlib.contextmanager

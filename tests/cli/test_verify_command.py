@@ -26,3 +26,30 @@ def test_a_file_that_is_not_there_is_a_usage_error(fedcore):
     ran = fedcore("verify", "nothing.fed")
     assert ran.code == 2
     assert "cannot read nothing.fed: No such file or directory" in ran.err
+
+
+SUMS = """import fedcore as fc
+
+COUNTS = fc.FederatedType("int32", fc.CLIENTS)
+
+
+@fc.federated_computation(COUNTS)
+def hidden(counts):
+    return fc.federated_secure_sum(counts, 9), fc.federated_count(counts)
+
+
+@fc.federated_computation(COUNTS)
+def shown(counts):
+    return fc.federated_sum(counts)
+"""
+
+
+def test_secure_fails_where_a_clients_value_reaches_the_server_and_names_line_and_tensor(fedcore, tmp_path):
+    (tmp_path / "sums.py").write_text(SUMS)
+    ran = fedcore("verify", "--secure", "sums:hidden", "sums:shown")
+    assert ran.code == 1
+    assert ran.out.splitlines() == [
+        "sums:hidden: traced: 4 operations, 1 function; clients' values reach the server in secure sums only",
+        "sums:shown: clients' values reach the server outside of secure sums",
+        "  sums.py:13: counts : int32",
+    ]

@@ -43,7 +43,7 @@ def run(tmp_path, monkeypatch, capsys):
 
     yield command
     for name in set(sys.modules) - modules:
-        if name in ("sensors", "train"):
+        if name in ("sensors", "sums", "train"):
             del sys.modules[name]
 
 
@@ -63,6 +63,17 @@ def test_finding_your_way(run):
     assert [words for words in ran if words[0] == "fedcore"] == [
         ["fedcore", word] for word in ("--help", "dump", "opt", "report", "report", "tune", "run")
     ]
+
+
+def test_secure_aggregation(run):
+    page = (ROOT / "docs/secure-aggregation.md").read_text()
+    Path("sums.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    for line, shown in re.findall(r"^\$ (.*)\n((?:(?!```).*\n)*)", page, re.MULTILINE):
+        printed = run(line)
+        assert not [text for text in shown.splitlines() if text != "…" and text.strip() not in printed], printed
+    shown = re.search(r"```\n(sums:total_and_largest.*?)```", page, re.DOTALL)[1]
+    ran = CliRunner().invoke(main, ["verify", "--secure", "sums:total_and_largest"], prog_name="fedcore")
+    assert (ran.exit_code, ran.output) == (1, shown)
 
 
 def test_the_readme(run, monkeypatch):

@@ -11,6 +11,7 @@ from fedcore.testing.generated import calls_of
 # What tracing and lowerings append; nobody calls them by name.
 APPENDED = {"struct", "item", "literal", "call", "bind", "as_row", "append_rows", "random_seed"}
 OURS = sorted(n for n, op in registry.registered().items() if op.level in ("placed", "local") and n not in APPENDED)
+WITH_CASES = ("federated_secure_aggregate", "generic_zero", "sequence_from_groups")
 
 
 def some_calls_of(op):
@@ -23,7 +24,7 @@ def some_calls_of(op):
 
 
 @pytest.mark.parametrize("every_call", [False, pytest.param(True, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("name", [n for n in OURS if n not in ("generic_zero", "sequence_from_groups")])
+@pytest.mark.parametrize("name", [n for n in OURS if n not in WITH_CASES])
 def test_an_intrinsic_of_ours_keeps_the_laws(name, every_call, monkeypatch):
     """`tests/conformance` has every intrinsic at every dtype."""
     if not every_call:
@@ -35,6 +36,17 @@ def test_an_intrinsic_of_ours_keeps_the_laws(name, every_call, monkeypatch):
 def test_generic_zero_keeps_the_laws():
     zeros = fc.federated_computation(lambda: fc.generic_zero({"a": "int32", "b": ("float32", (2,))}))
     assert fc.testing.check_intrinsic("generic_zero", [(zeros, [])]) == 1
+
+
+def test_federated_secure_aggregate_keeps_the_laws():
+    @fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
+    def total(counts):
+        def plus(a, b):
+            return a + b
+
+        return fc.federated_secure_aggregate(counts, 0, plus, plus, lambda n: n, ("0..9",))
+
+    assert fc.testing.check_intrinsic("federated_secure_aggregate", [(total, [[1, 2, 3]])]) == 1
 
 
 def test_sequence_from_groups_keeps_the_laws():

@@ -8,6 +8,7 @@ a `_Held` is one value of the new plan with some of its leaves, a tuple has a tr
 
 import collections
 import functools
+from collections.abc import Mapping
 
 import attrs
 import numpy as np
@@ -282,7 +283,7 @@ class _DeadLeafElimination:
     def _merge(self, op: Operation, join: Function, tree: _Tree, wanted: Leaves) -> _Tree:
         assert isinstance(tree, _Held)
         name, _ = self._stage(join, [(tree, wanted), (tree, wanted)], wanted)
-        return self._placed(op, [(name, [tree.value])], wanted)
+        return self._placed(attrs.evolve(op, attributes=_pruned(op, wanted)), [(name, [tree.value])], wanted)
 
     def _fold(self, op: Operation, zero: Function, stage: Function, trees: list[_Tree], wanted: Leaves) -> _Tree:
         keeps = bool(op.attributes.get("keeps"))
@@ -428,6 +429,16 @@ class _DeadLeafElimination:
 
 def _line_of_result(function: Function):
     return next((op.location for op in function.operations if op.name == function.result.name), function.location)
+
+
+def _pruned(op: Operation, wanted: Leaves) -> Mapping[str, object]:
+    """The attributes of a merge of the wanted leaves only."""
+    if "secure" not in op.attributes:
+        return op.attributes
+    tensors = (i for i, leaf in enumerate(flat(op.type)) if not isinstance(leaf, StructType))
+    kept = tuple(mark for i, mark in zip(tensors, op.attributes["secure"], strict=True) if i in wanted)
+    rest = {key: value for key, value in op.attributes.items() if key != "secure"}
+    return {**rest, "secure": kept} if any(kept) else rest
 
 
 def _without_bits(op: Operation) -> dict:

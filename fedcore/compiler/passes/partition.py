@@ -10,6 +10,7 @@ from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError, Location
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
 from fedcore.intrinsics.rows import why_no_columns
+from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
 from fedcore.ir.active import active_builder
 from fedcore.ir.interpret import salt_of
@@ -27,6 +28,7 @@ from fedcore.types import (
     fits,
     leaves,
     member_of,
+    tensor_leaves,
 )
 
 
@@ -258,11 +260,19 @@ class _Partition:
             attributes = {"keeps": True} if kept else {}
             folded = fold.emit([zero, stage, *local.outer_arguments()], **attributes)
             partials = folded[0] if kept else folded
-            merged = merge.emit([self._join(aggregations), partials])
+            merged = merge.emit([self._join(aggregations), partials], **self._secure(aggregations))
             for i, node in enumerate(kept):
                 self.placed[node] = folded[1][i]
         for i, aggregation in enumerate(aggregations):
             self.partials[aggregation.node] = (merged, None if len(aggregations) == 1 else i)
+
+    def _secure(self, aggregations: list[_Aggregation]) -> dict[str, tuple[str, ...]]:
+        """The attribute `secure` of a merge, if an aggregation is a secure sum."""
+        marks: list[str] = []
+        for a in aggregations:
+            leaves_ = tensor_leaves(self.partial_type(a))
+            marks += a.node.operation.attributes.get("secure", [OPEN] * len(leaves_))
+        return {"secure": tuple(marks)} if any(marks) else {}
 
     def _join(self, aggregations: list[_Aggregation]) -> Value:
         types = [self.partial_type(a) for a in aggregations]

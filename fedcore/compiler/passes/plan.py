@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @compiler_pass("plan")
-def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto", xla: str = "auto") -> Module:
+def plan(
+    module: Module, *, vectorize: str = "auto", block_size: str = "auto", xla: str = "auto", secure: str = "plain"
+) -> Module:
     """Writes the strategy of each client stage and the size of each crossing into the plan, by shape rules only.
 
     Strategy `vectorised`: a graph call computes `call` clients in groups of `width`, batched along the client axis;
@@ -28,7 +30,11 @@ def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto", x
         block_size: `auto`, or the clients of a block.
         xla: `true` compiles with XLA each stage whose graphs all allow it; `auto` and `false` compile none, since XLA
             was no faster on CPUs.
+        secure: `masked` loops stages with secure sums in blocks of one client, since the protocol masks the partial of
+            each client; `plain` treats secure sums as other sums.
     """
+    if secure not in ("plain", "masked"):
+        raise FedcoreError(f"the option secure of plan is plain or masked, not {secure!r}")
     if xla not in ("auto", "true", "false"):
         raise FedcoreError(f"the option xla of plan is auto, true or false, not {xla!r}")
     width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
@@ -38,7 +44,7 @@ def plan(module: Module, *, vectorize: str = "auto", block_size: str = "auto", x
     joins = _joins(module)
     attributes = {
         op.operands[0 if op.kind == "collect" else 1].name: _strategy(
-            module, op, joins.get(op.name), width, block, xla=xla == "true"
+            module, op, joins.get(op.name), width, block, xla=xla == "true", masked=secure == "masked"
         )
         for op in main.operations
         if op.kind in ("fold", "collect")
@@ -75,10 +81,19 @@ def _joins(module: Module) -> dict[str, Operation]:
 
 
 def _strategy(
-    module: Module, op: Operation, join: Operation | None, width: int | None, block: int | None, *, xla: bool
+    module: Module,
+    op: Operation,
+    join: Operation | None,
+    width: int | None,
+    block: int | None,
+    *,
+    xla: bool,
+    masked: bool,
 ) -> dict[str, object]:
-    found = _batching(module, op, join, width, block)
     compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
+    if masked and join is not None and "secure" in join.attributes:
+        return {"strategy": "loop", "block": 1, **compiled, "why": "secure sums mask the partial of each client"}
+    found = _batching(module, op, join, width, block)
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **compiled, "why": _in_text(found)}
     return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call, **compiled}

@@ -45,7 +45,7 @@ def sum_then_finalize(model) -> Callable:
 
 
 def secure_sum_then_finalize(model, bound: float = 2.0**20) -> Callable:
-    """As `sum_then_finalize`, by a (simulated) secure sum: integers are exact, floats have 2^32 levels.
+    """As `sum_then_finalize`, by a secure sum: integers are exact, floats have 2^32 levels.
 
     Types: those of `sum_then_finalize`.
 

@@ -1,0 +1,152 @@
+"""Data-flow analysis of which client values reach the server outside of secure sums.
+
+In: a module at any stage. Out: for each crossing of a value that depends on client data, and is not in a secure sum,
+the value's name and line. None is a proof that the server gets sums only, if the runtime has a protocol for these.
+A client value that the program returns stays at the clients. Constants, broadcasts and random numbers are no client
+data; the sizes of a client's tensors are, unless its type gives them.
+"""
+
+from collections.abc import Iterator
+
+import attrs
+
+from fedcore.compiler.leaf_sets import NOTHING, Leaves, count, everything, flat, start_of, within
+from fedcore.compiler.liveness import Liveness
+from fedcore.compiler.pipeline import LOWERING, compile_module
+from fedcore.errors import Location
+from fedcore.intrinsics.planned import fold_of, sent_by
+from fedcore.intrinsics.secure_ranges import OPEN
+from fedcore.ir import Function, Module, Operation, Ref
+from fedcore.types import FederatedType, StructType, Type, leaves
+
+Taints = dict[str, Leaves]
+"""The leaves that depend on client data, by the name of the binding or parameter."""
+
+
+@attrs.frozen
+class Disclosure:
+    """A tensor of a single client that the server gets.
+
+    Args:
+        tensor: its path, or the name of the value that holds it.
+        location: the line of the aggregation; None if the module has no lines.
+    """
+
+    tensor: str
+    type: Type
+    location: Location | None
+
+
+def disclosures(module: Module) -> list[Disclosure]:
+    """The tensors that depend on a client's data and reach the server outside of secure sums, each once."""
+    if module.stage != "planned":
+        lowering = f"{LOWERING}," if module.stage == "traced" else ""
+        module = compile_module(module, f"{lowering}partition,dead-leaf-elimination")
+    return list(dict.fromkeys(_Analysis(module).found()))
+
+
+class _Analysis:
+    def __init__(self, plan: Module):
+        self.plan = plan
+        self.live = Liveness(plan)
+        self.types = plan.main.types()
+        self.by_name = {op.name: op for op in plan.main.operations}
+
+    def found(self) -> Iterator[Disclosure]:
+        main = self.plan.main
+        taints: Taints = {p.name: _of_clients(p.type) for p in main.parameters}
+        stages: dict[str, tuple[Function, Taints]] = {}
+        for op in main.operations:
+            operands = [o.name for o in op.operands if isinstance(o, Ref)]
+            if op.kind in ("struct", "item"):
+                taints[op.name] = self._derived(op, self.types, taints)
+            elif op.kind in ("fold", "collect"):
+                stage = self.plan.function(op.operands[-len(operands) - 1].name)
+                inside = self._of_stage(op, stage, [taints[name] for name in operands])
+                stages[op.name] = stage, inside
+                taints[op.name] = inside[stage.result.name]
+            else:  # at the server, or sent from it
+                taints[op.name] = NOTHING
+            if op.kind == "merge":
+                fold = fold_of(op, self.by_name)
+                yield from self._of_merge(op, fold, *stages[fold.name])
+
+    def _derived(self, op: Operation, types: dict[str, Type], taints: Taints) -> Leaves:
+        """The leaves of a local operation's result that depend on tainted leaves of its operands."""
+        names = [o.name if isinstance(o, Ref) else None for o in op.operands]
+        if not any(taints.get(n) for n in names if n is not None):
+            return NOTHING
+        if op.kind == "item":
+            start = start_of(types[op.operands[0].name], op.attributes["index"])
+            return within(taints[op.operands[0].name], start, op.type)
+        found = set()
+        for leaf in range(count(op.type)):
+            needs = self.live.needs(op, frozenset([leaf]), types)
+            if any(taints.get(n, NOTHING) & need for n, need in zip(names, needs, strict=True) if n is not None):
+                found.add(leaf)
+        return frozenset(found)
+
+    def _inside(self, function: Function, given: list[Leaves]) -> Taints:
+        taints: Taints = dict(zip((p.name for p in function.parameters), given, strict=True))
+        types = function.types()
+        for op in function.operations:
+            taints[op.name] = self._derived(op, types, taints)
+        return taints
+
+    def _of_stage(self, op: Operation, stage: Function, given: list[Leaves]) -> Taints:
+        """The taints inside a client stage; the partial depends on what was folded into it."""
+        if op.kind == "collect":
+            return self._inside(stage, given)
+        merges = (m for m in self.by_name.values() if m.kind == "merge" and fold_of(m, self.by_name) is op)
+        joins = [self.plan.function(m.operands[0].name) for m in merges]
+        partial = NOTHING
+        while True:
+            inside = self._inside(stage, [partial, *given])
+            after = inside[stage.result.name]
+            if op.attributes.get("keeps"):
+                after = within(after, 0, stage.parameters[0].type)
+            for join in joins:
+                after |= self._inside(join, [after, after])[join.result.name]
+            if after <= partial:
+                return inside
+            partial |= after
+
+    def _of_merge(self, op: Operation, fold: Operation, stage: Function, taints: Taints) -> Iterator[Disclosure]:
+        partial = stage.parameters[0]
+        tensors = [i for i, leaf in enumerate(flat(partial.type)) if not isinstance(leaf, StructType)]
+        marks = op.attributes.get("secure", (OPEN,) * len(tensors))
+        bare = frozenset(i for i, mark in zip(tensors, marks, strict=True) if mark == OPEN)
+        for leaf in sorted(bare & taints[partial.name]):
+            live = self.live.of(stage, frozenset([leaf]))
+            for name, sent in sent_by(fold, stage, self.types).items():
+                for path, type_ in _tensors(sent.type, live.get(name, NOTHING) & taints[name]):
+                    tensor = f"{sent.label}.{path}" if path and path[0] != "[" else sent.label + path
+                    yield Disclosure(tensor, type_, _line(stage, name, partial.name) or op.location)
+
+
+def _of_clients(type_: Type) -> Leaves:
+    """The leaves of a parameter of the program that clients hold."""
+    if isinstance(type_, FederatedType):
+        return everything(type_) if type_.placement.name == "CLIENTS" else NOTHING
+    if not isinstance(type_, StructType):
+        return NOTHING
+    parts = enumerate(type_.types)
+    return frozenset(start_of(type_, i) + leaf for i, element in parts for leaf in _of_clients(element))
+
+
+def _tensors(type_: Type, wanted: Leaves) -> Iterator[tuple[str, Type]]:
+    """The paths and types of some leaves."""
+    solid = (i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType))
+    yield from (found for i, found in zip(solid, leaves(type_), strict=True) if i in wanted)
+
+
+def _line(stage: Function, name: str, partial: str) -> Location | None:
+    """The line of the operation that accumulates a value into the partial."""
+    folded = {partial}
+    for op in stage.operations:
+        names = [o.name for o in op.operands if isinstance(o, Ref)]
+        if folded.intersection(names):
+            folded.add(op.name)
+            if name in names:
+                return op.location
+    return None

@@ -1,0 +1,50 @@
+from fedcore.intrinsics.generic_plus import generic_plus
+from fedcore.intrinsics.generic_zero import generic_zero
+from fedcore.intrinsics.rules import zero_fits
+from fedcore.intrinsics.secure_ranges import check_ranges
+from fedcore.ir.operations import TO_SERVER, intrinsic
+from fedcore.ir.values import Value
+from fedcore.types import member_of
+
+
+def _rule(name: str, types, attributes) -> None:
+    zero_fits("accumulate")(name, types, attributes)
+    check_ranges(name, member_of(types[0]), attributes["secure"], may_be_open=False)
+
+
+@intrinsic(
+    "(value: {T}@CLIENTS, zero: T, accumulate: (<T,T> -> T), merge: (<T,T> -> T), report: (T -> R) -> R@SERVER)",
+    attributes=("secure",),
+    rule=_rule,
+    crosses=TO_SERVER,
+    per_client="accumulate",
+)
+def federated_secure_aggregate(value, zero, accumulate, merge, report, secure):
+    """A sum of integers that crosses in a secure sum, where the runtime has a protocol for it; core of the secure sums.
+
+    As `federated_aggregate`, where `accumulate` and `merge` add. `secure` has for each leaf the range of the clients'
+    integers, as `fedcore.intrinsics.secure_ranges` writes it. A runtime with a protocol computes the partial of each
+    client, `accumulate(zero, value)`, and lets the server see the sum of these partials only.
+
+    Example:
+        >>> counts = fc.federated_value(1, fc.CLIENTS)
+        >>> plus = lambda a, b: a + b
+        >>> total = fc.federated_secure_aggregate(counts, 0, plus, plus, lambda n: n, ("0..9",))
+    """
+    total = zero
+    for x in value:
+        total = accumulate(total, x)
+    return report(merge(zero, total))
+
+
+def secure_sum_of(value: Value, ranges: tuple[str, ...], added=generic_plus) -> Value:
+    """The secure sum of a client value, leaf by leaf.
+
+    Args:
+        ranges: for each leaf the range of the integers.
+        added: adds two values. Default: integer overflow wraps.
+    """
+    zero = generic_zero(member_of(value.type))
+    return federated_secure_aggregate(
+        value, zero, lambda a, b: added(a, b), lambda a, b: added(a, b), lambda a: a, secure=ranges
+    )

@@ -1,0 +1,233 @@
+"""A client of a session."""
+
+import hashlib
+import os
+import struct
+from collections.abc import Mapping
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedcore.runtime.secure import masks, shamir
+from fedcore.runtime.secure.masks import Vector
+from fedcore.runtime.secure.signed_messages import (
+    KEYS,
+    MASKED,
+    OVERHEAD_BYTES,
+    SERVER,
+    SHARES,
+    UNMASKING,
+    Directory,
+    MessageRefused,
+    Signer,
+    entries,
+    listed,
+    sender_of,
+)
+from fedcore.runtime.secure.terms import Terms
+
+KEY_BYTES = 32
+KEYS_MESSAGE_BYTES = OVERHEAD_BYTES + 2 * KEY_BYTES
+_SHARES = struct.Struct(f"<II{shamir.SHARE_BYTES}s{shamir.SHARE_BYTES}s")  # from, to, of the private key, of the seed
+_TAG_BYTES = 16
+SEALED_BYTES = 4 + _SHARES.size + _TAG_BYTES
+STATUS = struct.Struct("<IB")
+GIVEN = struct.Struct(f"<IB{shamir.SHARE_BYTES}s")
+DROPPED, ARRIVED = 0, 1
+"""Of a neighbour whose integers did not arrive, a share of its private key is asked for, else a share of its seed."""
+
+
+class MaskedClient:
+    """A client: each method answers a message of the server by the client's message of the next phase.
+
+    Guarantees:
+      - Gives away a share of only one of a neighbour's two secrets, once, and only if the integers of enough neighbours
+        have arrived.
+      - Refuses each message that is altered or has the wrong phase, session or sender; it then answers nothing more.
+    """
+
+    def __init__(self, index: int, terms: Terms, key: Ed25519PrivateKey, directory: Directory):
+        """Makes the client's keys and its seed.
+
+        Args:
+            key: signs the client's messages.
+        """
+        self._index = index
+        self._terms = terms
+        self._directory = directory
+        self._signer = Signer(index, terms.session, key)
+        self._next: int | None = KEYS
+        self._sealing, self._masking = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self._seed = os.urandom(shamir.SECRET_BYTES)
+        self._keys: dict[int, tuple[bytes, bytes]] = {}  # of the neighbours, for sealing and for masking
+        self._own_share = b""  # of the seed
+        self._held: dict[int, tuple[bytes, bytes]] = {}  # by neighbour the shares of its private key and of its seed
+
+    def _enter(self, phase: int) -> None:
+        """Enters a phase; a client that fails in it has no next phase."""
+        if self._next != phase:
+            raise MessageRefused(f"client {self._index} is not in this phase")
+        self._next = None
+
+    def advertise(self, message: bytes) -> bytes:
+        """Phase `keys`: the public keys.
+
+        Args:
+            message: the terms of the session.
+        Raises:
+            MessageRefused: the client has other terms.
+        """
+        self._enter(KEYS)
+        if message != self._terms.packed:
+            raise MessageRefused(f"client {self._index} is invited by other terms")
+        self._next = SHARES
+        return self._signer.message(KEYS, *(_public(k) for k in (self._sealing, self._masking)))
+
+    def share(self, message: bytes) -> bytes:
+        """Phase `shares`: shares of the private key for masks and of the seed, sealed for each neighbour.
+
+        Raises:
+            MessageRefused: the message is not a list of keys of enough neighbours.
+        """
+        self._enter(SHARES)
+        for entry in entries(self._directory.body(message, KEYS, SERVER), KEYS_MESSAGE_BYTES, "keys"):
+            self._add_neighbour(bytes(entry))
+        if len(self._keys) + 1 < self._terms.threshold:
+            raise MessageRefused(f"client {self._index} has too few neighbours")
+        points = [i + 1 for i in (self._index, *self._keys)]
+        of_key, of_seed = (
+            shamir.split(s, self._terms.threshold, points) for s in (self._masking.private_bytes_raw(), self._seed)
+        )
+        self._own_share = of_seed[self._index + 1]
+        sealed = [
+            neighbour.to_bytes(4, "little") + self._seal(neighbour, of_key[neighbour + 1], of_seed[neighbour + 1])
+            for neighbour in self._keys
+        ]
+        self._next = MASKED
+        return self._signer.message(SHARES, commitment(self._terms.session, self._index, self._seed), listed(sealed))
+
+    def _add_neighbour(self, message: bytes) -> None:
+        neighbour = sender_of(message)
+        if neighbour == self._index or neighbour in self._keys or neighbour >= self._terms.clients:
+            raise MessageRefused(f"client {self._index} gets keys of a client that is no neighbour")
+        body = bytes(self._directory.body(message, KEYS, neighbour))
+        self._keys[neighbour] = body[:KEY_BYTES], body[KEY_BYTES:]
+
+    def _cipher(self, sender: int, receiver: int) -> ChaCha20Poly1305:
+        """The cipher of what one neighbour seals for another; it encrypts one message."""
+        other = receiver if sender == self._index else sender
+        purpose = b"seal" + struct.pack("<II", sender, receiver)
+        return ChaCha20Poly1305(agreed(self._sealing, self._keys[other][0], self._terms.session, purpose))
+
+    def _seal(self, neighbour: int, of_key: bytes, of_seed: bytes) -> bytes:
+        text = _SHARES.pack(self._index, neighbour, of_key, of_seed)
+        return self._cipher(self._index, neighbour).encrypt(bytes(12), text, self._terms.session)
+
+    def mask(self, message: bytes, vector: Vector) -> bytes:
+        """Phase `masked`: the integers plus the client's own mask and the masks shared with its neighbours.
+
+        Args:
+            message: the shares that neighbours sealed for this client. A neighbour without shares has dropped out.
+            vector: the integers, by the layout of the terms; it is changed.
+        Raises:
+            MessageRefused: the message is altered, or too few neighbours are left.
+        """
+        self._enter(MASKED)
+        for entry in entries(self._directory.body(message, SHARES, SERVER), SEALED_BYTES, "sealed shares"):
+            neighbour = int.from_bytes(entry[:4], "little")
+            if neighbour not in self._keys or neighbour in self._held:
+                raise MessageRefused(f"client {self._index} gets shares of a client that is no neighbour")
+            self._held[neighbour] = self._opened(neighbour, bytes(entry[4:]))
+        if len(self._held) + 1 < self._terms.threshold:
+            raise MessageRefused(f"client {self._index} has too few neighbours left")
+        layout = self._terms.layout
+        masks.add_mask(vector, own_mask_key(self._terms.session, self._seed), layout)
+        for neighbour in self._held:
+            key = shared_mask_key(self._terms.session, self._masking, self._keys[neighbour][1])
+            masks.add_mask(vector, key, layout, negative=self._index > neighbour)
+        self._next = UNMASKING
+        return self._signer.message(MASKED, masks.to_bytes(vector, layout))
+
+    def _opened(self, neighbour: int, sealed: bytes) -> tuple[bytes, bytes]:
+        """The shares that a neighbour sealed for this client."""
+        try:
+            text = self._cipher(neighbour, self._index).decrypt(bytes(12), sealed, self._terms.session)
+        except InvalidTag:
+            raise MessageRefused(f"client {self._index} cannot open the shares of client {neighbour}") from None
+        sender, receiver, of_key, of_seed = _SHARES.unpack(text)
+        if (sender, receiver) != (neighbour, self._index) or not (shamir.is_share(of_key) and shamir.is_share(of_seed)):
+            raise MessageRefused(f"client {self._index} gets wrong shares from client {neighbour}")
+        return of_key, of_seed
+
+    def unmask(self, message: bytes) -> bytes:
+        """Phase `unmasking`: of each neighbour a share of its seed, or of its private key if it dropped out.
+
+        Raises:
+            MessageRefused: the message does not say for each neighbour whether its integers arrived, or too few have.
+        """
+        self._enter(UNMASKING)
+        status: dict[int, int] = {}
+        for entry in entries(self._directory.body(message, MASKED, SERVER), STATUS.size, "clients"):
+            neighbour, arrived = STATUS.unpack(entry)
+            if neighbour in status or arrived not in (DROPPED, ARRIVED):
+                raise MessageRefused(f"client {self._index} is told twice of client {neighbour}")
+            status[neighbour] = arrived
+        if status.keys() != self._held.keys():
+            raise MessageRefused(f"client {self._index} is told of other clients than its neighbours")
+        if sum(status.values()) + 1 < self._terms.threshold:
+            raise MessageRefused(f"client {self._index} has too few neighbours left")
+        given = [GIVEN.pack(n, arrived, self._held[n][arrived]) for n, arrived in status.items()]
+        given.append(GIVEN.pack(self._index, ARRIVED, self._own_share))
+        return self._signer.message(UNMASKING, listed(given))
+
+
+def _public(key: X25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes_raw()
+
+
+def _derived(secret: bytes, session: bytes, purpose: bytes) -> bytes:
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=session, info=b"fedcore secure sum " + purpose).derive(
+        secret
+    )
+
+
+def agreed(own: X25519PrivateKey, other: bytes, session: bytes, purpose: bytes) -> bytes:
+    """The key that two clients agree on.
+
+    Raises:
+        MessageRefused: the other's public key is a point of small order.
+    """
+    try:
+        secret = own.exchange(X25519PublicKey.from_public_bytes(other))
+    except ValueError:
+        raise MessageRefused("a client's public key is of small order") from None
+    return _derived(secret, session, purpose)
+
+
+def shared_mask_key(session: bytes, own: X25519PrivateKey, other: bytes) -> bytes:
+    """The key of the mask that two clients share."""
+    return agreed(own, other, session, b"mask")
+
+
+def own_mask_key(session: bytes, seed: bytes) -> bytes:
+    """The key of a client's own mask."""
+    return _derived(seed, session, b"own mask")
+
+
+def commitment(session: bytes, index: int, seed: bytes) -> bytes:
+    """What a client tells the server of its seed beforehand, so that wrong shares of it are found."""
+    return hashlib.sha256(b"fedcore seed" + session + struct.pack("<I", index) + seed).digest()
+
+
+def private_key(secret: bytes, public: bytes) -> X25519PrivateKey | None:
+    """The private key of 32 bytes; None if it is not that of the public key."""
+    key = X25519PrivateKey.from_private_bytes(secret)
+    return key if _public(key) == public else None
+
+
+Messages = Mapping[int, bytes]
+"""Messages by the index of the client."""

@@ -1,0 +1,181 @@
+"""The server of a session."""
+
+import threading
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedcore.errors import SecureSumError
+from fedcore.runtime.secure import masks, neighbours, shamir
+from fedcore.runtime.secure.masked_client import (
+    ARRIVED,
+    DROPPED,
+    GIVEN,
+    KEY_BYTES,
+    SEALED_BYTES,
+    STATUS,
+    Messages,
+    commitment,
+    own_mask_key,
+    private_key,
+    shared_mask_key,
+)
+from fedcore.runtime.secure.masks import Vector
+from fedcore.runtime.secure.settings import PHASES
+from fedcore.runtime.secure.signed_messages import (
+    KEYS,
+    MASKED,
+    SERVER,
+    SHARES,
+    UNMASKING,
+    Directory,
+    MessageRefused,
+    Signer,
+    entries,
+    listed,
+)
+from fedcore.runtime.secure.terms import Terms
+
+_COMMITMENT_BYTES = 32
+
+
+class MaskingServer:
+    """The server: `take_*` takes a client's message of a phase, `end_*` ends the phase and gives the server's messages.
+
+    Guarantees:
+      - Holds the sum of the masked vectors, not the vectors.
+      - A message that is refused changes nothing: its sender counts as one that sent none.
+      - `result` is the sum of the vectors of all clients whose message of phase `masked` was taken, or an error.
+      - `take_masked` may be called in several threads.
+    """
+
+    def __init__(self, terms: Terms, key: Ed25519PrivateKey, directory: Directory):
+        self._terms = terms
+        self._directory = directory
+        self._signer = Signer(SERVER, terms.session, key)
+        self._lock = threading.Lock()
+        self._keys: dict[int, bytes] = {}  # the clients' signed messages
+        self._neighbours: dict[int, list[int]] = {}
+        self._commitments: dict[int, bytes] = {}
+        self._sealed: dict[int, dict[int, bytes]] = {}  # by receiver and sender
+        self._sum = masks.zeros(terms.layout)
+        self._arrived: set[int] = set()
+        self._shares: dict[int, dict[int, bytes]] = {}  # by client and point
+
+    def take_keys(self, client: int, message: bytes) -> None:
+        """Raises MessageRefused if it is no message of the client's keys."""
+        if client in self._keys or len(self._directory.body(message, KEYS, client)) != 2 * KEY_BYTES:
+            raise MessageRefused(f"client {client} does not send two keys")
+        self._keys[client] = message
+
+    def end_keys(self) -> Messages:
+        """For each client the keys of its neighbours, as those signed them."""
+        self._check(KEYS, len(self._keys))
+        self._neighbours = neighbours.graph(list(self._keys), self._terms.degree)
+        return {c: self._signer.message(KEYS, listed([self._keys[o] for o in n])) for c, n in self._neighbours.items()}
+
+    def take_shares(self, client: int, message: bytes) -> None:
+        """Raises MessageRefused if the client does not seal shares for each neighbour."""
+        body = self._directory.body(message, SHARES, client)
+        sealed = {
+            int.from_bytes(e[:4], "little"): bytes(e[4:])
+            for e in entries(body[_COMMITMENT_BYTES:], SEALED_BYTES, "sealed shares")
+        }
+        if client in self._sealed or list(sealed) != self._neighbours.get(client):
+            raise MessageRefused(f"client {client} seals shares for others than its neighbours")
+        self._commitments[client] = bytes(body[:_COMMITMENT_BYTES])
+        self._sealed[client] = sealed
+
+    def end_shares(self) -> Messages:
+        """For each client the shares that its neighbours sealed for it."""
+        self._check(SHARES, len(self._sealed))
+        return {
+            c: self._signer.message(
+                SHARES,
+                listed(
+                    [o.to_bytes(4, "little") + self._sealed[o][c] for o in self._neighbours[c] if o in self._sealed]
+                ),
+            )
+            for c in self._sealed
+        }
+
+    def take_masked(self, client: int, message: bytes) -> None:
+        """Adds a masked vector. Raises MessageRefused if the message holds none."""
+        vector = masks.from_bytes(self._directory.body(message, MASKED, client), self._terms.layout)
+        with self._lock:
+            if vector is None or client in self._arrived or client not in self._sealed:
+                raise MessageRefused(f"client {client} sends no masked integers of this session")
+            masks.add(self._sum, vector, self._terms.layout)
+            self._arrived.add(client)
+
+    def end_masked(self) -> Messages:
+        """For each client whose vector arrived, which of its neighbours' vectors arrived."""
+        self._check(MASKED, len(self._arrived))
+        return {
+            c: self._signer.message(MASKED, listed([STATUS.pack(o, o in self._arrived) for o in self._partners(c)]))
+            for c in self._arrived
+        }
+
+    def _partners(self, client: int) -> list[int]:
+        """The neighbours with whom the client shares a mask."""
+        return [o for o in self._neighbours[client] if o in self._sealed]
+
+    def take_unmasking(self, client: int, message: bytes) -> None:
+        """Raises MessageRefused if the client does not give the shares that it was asked for."""
+        given = [
+            GIVEN.unpack(e) for e in entries(self._directory.body(message, UNMASKING, client), GIVEN.size, "shares")
+        ]
+        asked = [(o, ARRIVED if o in self._arrived else DROPPED) for o in (*self._partners(client), client)]
+        fits = client in self._arrived and [(o, kind) for o, kind, _ in given] == asked
+        if not fits or not all(shamir.is_share(s) for _, _, s in given):
+            raise MessageRefused(f"client {client} gives other shares than it was asked for")
+        for other, _, share in given:
+            self._shares.setdefault(other, {})[client + 1] = share
+
+    def result(self) -> Vector:
+        """The sum of the vectors that arrived.
+
+        Raises:
+            SecureSumError: too few clients answered, or their shares are wrong.
+        """
+        for client in sorted(self._arrived):
+            seed = self._secret(client, "seed")
+            if commitment(self._terms.session, client, seed) != self._commitments[client]:
+                raise SecureSumError(f"secure sum: the shares of client {client}'s seed are wrong")
+            masks.add_mask(self._sum, own_mask_key(self._terms.session, seed), self._terms.layout, negative=True)
+        for client in sorted(self._sealed.keys() - self._arrived):
+            self._remove_masks_of(client)
+        return [s.reduced(array) for s, array in zip(self._terms.layout, self._sum, strict=True)]
+
+    def _remove_masks_of(self, client: int) -> None:
+        """Removes the masks that a client that dropped out shares with clients whose vectors arrived."""
+        partners = [o for o in self._partners(client) if o in self._arrived]
+        if not partners:
+            return
+        key = private_key(self._secret(client, "private key"), self._masking_key(client))
+        if key is None:
+            raise SecureSumError(f"secure sum: the shares of client {client}'s private key are wrong")
+        for other in partners:
+            shared = shared_mask_key(self._terms.session, key, self._masking_key(other))
+            masks.add_mask(self._sum, shared, self._terms.layout, negative=other < client)
+
+    def _masking_key(self, client: int) -> bytes:
+        return bytes(self._directory.body(self._keys[client], KEYS, client)[KEY_BYTES:])
+
+    def _secret(self, client: int, what: str) -> bytes:
+        shares, threshold = self._shares.get(client, {}), self._terms.threshold
+        if len(shares) < threshold:
+            raise SecureSumError(
+                f"secure sum: {len(shares)} shares of client {client}'s {what} arrived in phase {PHASES[UNMASKING]}, "
+                f"but {threshold} are needed"
+            )
+        secret = shamir.join(shares, threshold)
+        if secret is None:
+            raise SecureSumError(f"secure sum: the shares of client {client}'s {what} are wrong")
+        return secret
+
+    def _check(self, phase: int, count: int) -> None:
+        if count < self._terms.threshold:
+            raise SecureSumError(
+                f"secure sum: {count} of {self._terms.clients} clients are left after phase {PHASES[phase]}, but "
+                f"{self._terms.threshold} are needed"
+            )

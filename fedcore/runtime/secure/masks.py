@@ -1,0 +1,149 @@
+"""Vectors of integers modulo numbers, their bytes on the wire, and masks from ChaCha20.
+
+A vector is a list with one numpy array for each segment of its layout.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+CHUNK = 1 << 16
+"""Elements of a mask that are computed at once, so that they stay in the processor's cache."""
+
+_ZEROS = memoryview(bytes(8 * CHUNK))
+
+Vector = list[np.ndarray]
+
+
+@attrs.frozen
+class Segment:
+    """Consecutive elements of a vector that are added modulo one number, 1 to 2**64."""
+
+    length: int
+    modulus: int
+
+    @functools.cached_property
+    def width(self) -> int:
+        """Bytes of an element on the wire."""
+        return max(1, -(-(self.modulus - 1).bit_length() // 8))
+
+    @functools.cached_property
+    def dtype(self) -> np.dtype:
+        """The dtype in which elements are added. Sums may exceed a modulus that is a power of 2, until reduced."""
+        return np.dtype("<u4" if self.wraps and self.width <= 4 else "<u8")
+
+    @functools.cached_property
+    def wraps(self) -> bool:
+        """Whether the modulus is a power of 2, so that sums of the dtype may wrap."""
+        return self.modulus & (self.modulus - 1) == 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.length * self.width
+
+    def reduced(self, array: np.ndarray) -> np.ndarray:
+        """The elements modulo the modulus."""
+        whole = not self.wraps or self.modulus == 1 << (8 * self.dtype.itemsize)
+        return array if whole else array & self.dtype.type(self.modulus - 1)
+
+    def add(self, total: np.ndarray, array: np.ndarray) -> None:
+        """Adds an array to the total, in place."""
+        if self.wraps:
+            np.add(total, array, out=total)
+            return
+        room = self.dtype.type(self.modulus) - array  # total + array might be too large
+        np.copyto(total, np.where(total >= room, total - room, total + array))
+
+    def subtract(self, total: np.ndarray, array: np.ndarray) -> None:
+        """Subtracts an array from the total, in place."""
+        if self.wraps:
+            np.subtract(total, array, out=total)
+            return
+        rest = self.dtype.type(self.modulus) - array
+        np.copyto(total, np.where(total >= array, total - array, total + rest))
+
+    def to_bytes(self, array: np.ndarray) -> bytes:
+        reduced = np.ascontiguousarray(self.reduced(array))
+        if self.width == self.dtype.itemsize:
+            return reduced.tobytes()
+        return reduced.view(np.uint8).reshape(-1, self.dtype.itemsize)[:, : self.width].tobytes()
+
+    def from_bytes(self, data: bytes | memoryview) -> np.ndarray:
+        """The elements of `size_bytes` bytes, which may exceed the modulus."""
+        flat = np.frombuffer(data, np.uint8)
+        if self.width == self.dtype.itemsize:
+            return flat.view(self.dtype)
+        wide = np.zeros((len(flat) // self.width, self.dtype.itemsize), np.uint8)
+        wide[:, : self.width] = flat.reshape(-1, self.width)
+        return wide.reshape(-1).view(self.dtype)
+
+
+Layout = Sequence[Segment]
+
+
+def zeros(layout: Layout) -> Vector:
+    return [np.zeros(s.length, s.dtype) for s in layout]
+
+
+def size_bytes(layout: Layout) -> int:
+    """Bytes of a vector on the wire."""
+    return sum(s.size_bytes for s in layout)
+
+
+def to_bytes(vector: Vector, layout: Layout) -> bytes:
+    return b"".join(s.to_bytes(array) for s, array in zip(layout, vector, strict=True))
+
+
+def from_bytes(data: memoryview, layout: Layout) -> Vector | None:
+    """The vector of some bytes; None if these are not the bytes of a vector."""
+    if len(data) != size_bytes(layout):
+        return None
+    vector, start = [], 0
+    for segment in layout:
+        array = segment.from_bytes(data[start : start + segment.size_bytes])
+        if segment.modulus != 1 << (8 * segment.width) and np.any(array >= segment.dtype.type(segment.modulus)):
+            return None
+        vector.append(array)
+        start += segment.size_bytes
+    return vector
+
+
+def add(total: Vector, vector: Vector, layout: Layout) -> None:
+    """Adds a vector to the total, in place."""
+    for segment, a, b in zip(layout, total, vector, strict=True):
+        segment.add(a, b)
+
+
+def add_mask(total: Vector, key: bytes, layout: Layout, *, negative: bool = False) -> None:
+    """Adds the mask of a key of 32 bytes to the total, or subtracts it, in place.
+
+    An element of the mask is uniform over the numbers below the modulus. A key makes one mask, so its nonce is the
+    number of the segment.
+    """
+    for number, (segment, into) in enumerate(zip(layout, total, strict=True)):
+        change = segment.subtract if negative else segment.add
+        start = 0
+        for part in _stream(key, number, segment):
+            change(into[start : start + len(part)], part)
+            start += len(part)
+
+
+def _stream(key: bytes, number: int, segment: Segment) -> Iterator[np.ndarray]:
+    """The elements of a segment's mask, in parts."""
+    nonce = bytes(4) + number.to_bytes(12, "little")  # the first 4 bytes count blocks
+    encryptor = Cipher(ChaCha20(key, nonce), mode=None).encryptor()
+    left = segment.length
+    while left > 0:
+        if segment.wraps:
+            part = segment.from_bytes(encryptor.update(_ZEROS[: min(left, CHUNK) * segment.width]))
+        else:
+            size = min(CHUNK, left + left // 8 + 1)
+            words = np.frombuffer(encryptor.update(_ZEROS[: 8 * size]), "<u8")
+            # Words below the largest multiple of the modulus: else small numbers would be likelier.
+            part = (words[words < (1 << 64) // segment.modulus * segment.modulus] % np.uint64(segment.modulus))[:left]
+        yield part
+        left -= len(part)

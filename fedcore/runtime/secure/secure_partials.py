@@ -1,0 +1,167 @@
+"""Partials of single clients whose secure leaves go through a session of secure sums."""
+
+import math
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fedcore.errors import FedcoreError, SecureSumError
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.intrinsics.secure_ranges import OPEN, SecureRange
+from fedcore.runtime.client_work import ClientWork
+from fedcore.runtime.report import Report, SecureTraffic
+from fedcore.runtime.secure.masks import Segment, Vector
+from fedcore.runtime.secure.session import Session
+from fedcore.runtime.secure.settings import Masked
+from fedcore.types import TensorType, Type, member_of, tensor_leaves
+
+
+@attrs.frozen
+class _Leaf:
+    """A secure leaf of a partial: how its integers become elements modulo a number, and back."""
+
+    type: TensorType
+    range: SecureRange
+    modulus: int
+
+    @classmethod
+    def of(cls, type_: TensorType, range_: SecureRange, clients: int) -> "_Leaf":
+        bits = 8 * type_.dtype.numpy.itemsize
+        modulus = 1 << bits
+        if range_.modulus is not None:
+            modulus = range_.modulus
+        elif range_.largest is not None:  # the least whole number of bytes that holds the sum
+            modulus = min(modulus, 1 << 8 * max(1, -(-(clients * range_.largest).bit_length() // 8)))
+        return cls(type_, range_, modulus)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(d or 0 for d in self.type.shape or ())
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def unsigned(self) -> np.dtype:
+        return np.dtype(f"<u{self.type.dtype.numpy.itemsize}")
+
+    def encoded(self, value: np.ndarray) -> np.ndarray:
+        """The integers as elements.
+
+        Raises:
+            SecureSumError: an integer is not in the range.
+        """
+        flat = np.ascontiguousarray(value).reshape(-1)
+        largest = self.range.largest
+        if largest is not None and flat.size and (int(flat.min()) < 0 or int(flat.max()) > largest):
+            raise SecureSumError(f"secure sum: a client's integers are not in the range {self.range} of the plan")
+        return flat.view(self.unsigned)
+
+    def decoded(self, elements: np.ndarray) -> np.ndarray:
+        return elements.astype(self.unsigned).view(self.type.dtype.numpy).reshape(self.shape)
+
+
+class SecurePartials:
+    """The secure sums of one fold: takes the secure leaves out of each client's partial, and puts their sums back.
+
+    Guarantees:
+      - `masked` may be called in several threads.
+      - Keeps no client's integers: masked they are added to the session's sum.
+
+    Args:
+        clients: number of clients of the stage.
+    """
+
+    def __init__(self, settings: Masked, work: ClientWork, clients: int, report: Report):
+        if clients < 2:
+            raise SecureSumError("a secure sum of one client is its value: secure aggregation needs 2 clients or more")
+        self._report = report
+        self._merge = work.merge or ""
+        self._type: Type = member_of(work.module.main.types()[self._merge])
+        types = tensor_leaves(self._type)
+        self._leaves = {
+            i: _Leaf.of(types[i], SecureRange.parse(text), clients)
+            for i, text in enumerate(work.secure)
+            if text != OPEN
+        }
+        self._segments: list[Segment] = []
+        self._groups: list[list[int]] = []  # the leaves of each segment
+        for i, leaf in self._leaves.items():
+            size = leaf.size
+            if self._segments and self._segments[-1].modulus == leaf.modulus:
+                size += self._segments.pop().length
+                self._groups[-1].append(i)
+            else:
+                self._groups.append([i])
+            self._segments.append(Segment(size, leaf.modulus))
+        self._session = Session(settings, clients, self._segments)
+        self._session.start()
+
+    @classmethod
+    def of(cls, settings: Masked | None, work: ClientWork, report: Report) -> "SecurePartials | None":
+        """The secure sums of a client stage; None if it has none, or no clients.
+
+        Raises:
+            FedcoreError: the number of clients is not known beforehand, or the plan is for plain sums.
+            SecureSumError: there is one client only, or too few are left after the keys and shares.
+        """
+        if settings is None or not work.secure:
+            return None
+        if work.is_vectorised or work.block != 1:
+            raise FedcoreError(
+                f"the plan of @{work.stage} is for plain sums: secure sums need the option secure=masked"
+            )
+        sized = (c.size for c in (*work.cohorts, work.counted) if c is not None)
+        clients = next((s for s in sized if s is not None), work.count.number)
+        if clients is None:
+            raise FedcoreError("secure sums need the number of clients beforehand: give a list or an fc.Cohort")
+        return cls(settings, work, clients, report) if clients else None
+
+    def why_lost(self, client: int) -> str | None:
+        """The reason for which a client's integers are not in the sum; None if they are, or may be."""
+        return self._session.lost.get(client)
+
+    def masked(self, client: int, partial: Any) -> Any:
+        """Contributes the secure leaves of a client's partial; returns the partial with zeros in their place.
+
+        If a message is lost or refused, the client has a reason in `why_lost`.
+        """
+        leaves = flatten(partial)
+        vector: Vector = []
+        for segment, group in zip(self._segments, self._groups, strict=True):
+            parts = [self._leaves[i].encoded(np.asarray(leaves[i])) for i in group]
+            vector.append(np.concatenate(parts, dtype=segment.dtype, casting="unsafe"))
+        self._session.contribute(client, vector)
+        for i, leaf in self._leaves.items():
+            leaves[i] = np.zeros(leaf.shape, leaf.type.dtype.numpy)
+        return unflatten(leaves, self._type)
+
+    def total(self, partial: Any) -> Any:
+        """The merged partial with the secure sums in place of the zeros.
+
+        Raises:
+            SecureSumError: too few clients are left, or their shares are wrong.
+        """
+        leaves = flatten(partial)
+        session = self._session
+        for group, elements in zip(self._groups, session.finish(), strict=True):
+            start = 0
+            for i in group:
+                leaf = self._leaves[i]
+                leaves[i] = leaf.decoded(elements[start : start + leaf.size])
+                start += leaf.size
+        plain = sum(leaf.type.size_bits or 0 for leaf in self._leaves.values())
+        joined = session.terms.clients - len(session.lost)
+        self._report.secure_sums.append(
+            SecureTraffic(
+                self._merge,
+                session.terms.clients,
+                joined,
+                plain * joined,
+                {phase: 8 * size for phase, size in session.sent_bytes.items()},
+                {phase: 8 * size for phase, size in session.received_bytes.items()},
+            )
+        )
+        return unflatten(leaves, self._type)

@@ -1,0 +1,58 @@
+"""Shamir's secret sharing of 32 bytes over the field of PRIME elements."""
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+
+PRIME = 2**256 + 297
+"""The least prime above 2**256, so that 32 bytes are one element."""
+
+SECRET_BYTES = 32
+SHARE_BYTES = 33
+
+
+def split(secret: bytes, threshold: int, points: Sequence[int]) -> dict[int, bytes]:
+    """A share of the secret for each point; `threshold` of them determine it, and fewer say nothing about it.
+
+    Args:
+        secret: 32 bytes.
+        points: distinct numbers from 1 to PRIME - 1.
+    """
+    constant = int.from_bytes(secret, "little")
+    # 49 bytes reduced modulo PRIME are within 2**-135 of uniform.
+    rest = [int.from_bytes(os.urandom(49), "little") % PRIME for _ in range(threshold - 1)]
+    return {x: _value([*rest, constant], x).to_bytes(SHARE_BYTES, "little") for x in points}
+
+
+def _value(coefficients: list[int], x: int) -> int:
+    """The polynomial's value; the coefficient of the highest power comes first."""
+    total = 0
+    for c in coefficients:
+        total = (total * x + c) % PRIME
+    return total
+
+
+def is_share(data: bytes) -> bool:
+    return len(data) == SHARE_BYTES and int.from_bytes(data, "little") < PRIME
+
+
+def join(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
+    """The secret that shares of at least `threshold` points determine; None if no secret has these shares."""
+    points = tuple(sorted(shares))[:threshold]
+    factors = _factors(points)
+    total = sum(f * int.from_bytes(shares[x], "little") for f, x in zip(factors, points, strict=True)) % PRIME
+    return total.to_bytes(SECRET_BYTES, "little") if total < 2 ** (8 * SECRET_BYTES) else None
+
+
+@functools.lru_cache(maxsize=512)
+def _factors(points: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's factors of the points at 0."""
+    found = []
+    for x in points:
+        above, below = 1, 1
+        for other in points:
+            if other != x:
+                above = above * other % PRIME
+                below = below * (other - x) % PRIME
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(found)

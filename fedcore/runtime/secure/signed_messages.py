@@ -1,0 +1,108 @@
+"""Signed messages between clients and the server, parsed strictly.
+
+A message is a fixed word, a phase, the session, the sender, the body, and an Ed25519 signature of the SHA-256 digest of
+all that. Each byte is covered by the signature, so an altered message is refused by whoever gets it.
+"""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+import attrs
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fedcore.errors import SecureSumError
+from fedcore.runtime.secure.settings import PHASES
+
+KEYS, SHARES, MASKED, UNMASKING = range(4)
+SERVER = 2**32 - 1
+"""The sender of the server's messages; clients send as their index."""
+
+_MAGIC = b"fcs1"
+_HEAD = struct.Struct("<4sB16sI")
+_SIGNATURE_BYTES = 64
+OVERHEAD_BYTES = _HEAD.size + _SIGNATURE_BYTES
+"""Bytes of a message beside its body."""
+
+
+class MessageRefused(SecureSumError):
+    """A message is not what its phase asks for: altered, from someone else, or against the protocol."""
+
+
+@attrs.frozen
+class Signer:
+    """A party that signs its messages.
+
+    Args:
+        sender: index of the client, or SERVER.
+    """
+
+    sender: int
+    session: bytes
+    key: Ed25519PrivateKey
+
+    def message(self, phase: int, *parts: bytes) -> bytes:
+        """A signed message of a phase."""
+        text = b"".join([_HEAD.pack(_MAGIC, phase, self.session, self.sender), *parts])
+        return text + self.key.sign(hashlib.sha256(text).digest())
+
+
+@attrs.frozen
+class Directory:
+    """The public keys by which all parties check signatures.
+
+    Args:
+        clients: for each client its key.
+    """
+
+    session: bytes
+    clients: Sequence[Ed25519PublicKey]
+    server: Ed25519PublicKey
+
+    def body(self, message: bytes, phase: int, sender: int) -> memoryview:
+        """The body of a message of this sender in this phase.
+
+        Raises:
+            MessageRefused: it is no such message.
+        """
+        if len(message) < OVERHEAD_BYTES:
+            raise MessageRefused(f"a message of phase {PHASES[phase]} is too short")
+        view = memoryview(message)
+        text, signature = view[:-_SIGNATURE_BYTES], bytes(view[-_SIGNATURE_BYTES:])
+        if _HEAD.unpack_from(text) != (_MAGIC, phase, self.session, sender):
+            raise MessageRefused(f"a message is not of phase {PHASES[phase]} of this session, or not of its sender")
+        key = self.server if sender == SERVER else self.clients[sender]
+        try:
+            key.verify(signature, hashlib.sha256(text).digest())
+        except InvalidSignature:
+            raise MessageRefused(f"a message of phase {PHASES[phase]} has a wrong signature") from None
+        return text[_HEAD.size :]
+
+
+def sender_of(message: bytes) -> int:
+    """The sender that a message claims; 0 bytes too short claim nobody.
+
+    Raises:
+        MessageRefused: the message has no head.
+    """
+    if len(message) < OVERHEAD_BYTES:
+        raise MessageRefused("a message is too short")
+    return _HEAD.unpack_from(message)[3]
+
+
+def entries(body: memoryview, size: int, what: str) -> list[memoryview]:
+    """The entries of a body: their number, then entries of one size.
+
+    Raises:
+        MessageRefused: the body is shorter or longer.
+    """
+    count = int.from_bytes(body[:4], "little") if len(body) >= 4 else -1
+    if len(body) != 4 + count * size:
+        raise MessageRefused(f"a list of {what} has a wrong length")
+    return [body[4 + i * size : 4 + (i + 1) * size] for i in range(count)]
+
+
+def listed(parts: Sequence[bytes]) -> bytes:
+    """The body that `entries` parses."""
+    return len(parts).to_bytes(4, "little") + b"".join(parts)

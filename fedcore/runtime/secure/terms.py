@@ -1,0 +1,55 @@
+"""The terms of one session, which all its parties know."""
+
+import functools
+import hashlib
+import os
+import struct
+
+import attrs
+
+from fedcore.runtime.secure import neighbours
+from fedcore.runtime.secure.masks import Layout
+from fedcore.runtime.secure.settings import Masked
+
+
+@attrs.frozen
+class Terms:
+    """The terms of a session.
+
+    Args:
+        clients: number of clients that were invited; they have the indices from 0.
+        degree, threshold: of the graph of neighbours.
+        layout: of the clients' vectors.
+        nonce: random bytes, so that no two sessions have one identifier.
+    """
+
+    clients: int
+    degree: int
+    threshold: int
+    layout: Layout
+    nonce: bytes = attrs.field(factory=lambda: os.urandom(16))
+
+    @classmethod
+    def of(cls, settings: Masked, clients: int, layout: Layout) -> "Terms":
+        """The terms of a session by the user's settings."""
+        degree, threshold = neighbours.degree_and_threshold(clients)
+        if settings.degree is not None:
+            degree = min(settings.degree, clients - 1)
+            degree += degree % 2 if degree < clients - 1 else 0  # a ring has as many neighbours on both sides
+            threshold = neighbours.complete_threshold(degree + 1) if degree == clients - 1 else (degree + 1) // 2 + 1
+        if settings.threshold is not None:
+            threshold = min(max(settings.threshold, (degree + 1) // 2 + 1), degree + 1)
+        return cls(clients, degree, threshold, tuple(layout))
+
+    @functools.cached_property
+    def packed(self) -> bytes:
+        """The terms as the server sends them."""
+        packed = struct.pack("<3I", self.clients, self.degree, self.threshold) + self.nonce
+        for segment in self.layout:
+            packed += struct.pack("<Q", segment.length) + segment.modulus.to_bytes(9, "little")
+        return packed
+
+    @functools.cached_property
+    def session(self) -> bytes:
+        """The identifier of the session: the digest of its terms, so that parties with other terms refuse messages."""
+        return hashlib.sha256(self.packed).digest()[:16]
