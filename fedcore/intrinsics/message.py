@@ -19,6 +19,6 @@ def message(value):
     `accumulate` decodes them by operations that do not need the accumulator.
 
     Example:
-        >>> sent = fc.federated_map(lambda x: fc.message(encode(x)), values)
+        >>> sent = fc.message(value)
     """
     return value

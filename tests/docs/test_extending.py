@@ -15,6 +15,7 @@ RECIPES = [
     "runtime",
     "executor of clients",
     "aggregator",
+    "encoder",
     "optimizer",
     "algorithm",
     "dataset",
