@@ -79,7 +79,10 @@ class _Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """Raises `_Terminated` in the `with` block when SIGTERM is received, unless the program has a handler for it."""
+    """Raises `_Terminated` in the `with` block when SIGTERM is received, unless the program has a handler for it.
+
+    An interrupt that arrives in a finalizer, where Python ignores errors, is raised again a moment later.
+    """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -87,11 +90,31 @@ def _sigterm_interrupts() -> Iterator[None]:
     def handle(number, frame):
         raise _Terminated
 
+    def ignored(unraisable):
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            _raise_later(unraisable.exc_type)
+        else:
+            hook_before(unraisable)
+
+    hook_before = sys.unraisablehook
+    sys.unraisablehook = ignored
     signal.signal(signal.SIGTERM, handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.unraisablehook = hook_before
+
+
+def _raise_later(interrupt: type[BaseException]) -> None:
+    if not hasattr(signal, "setitimer"):
+        return
+
+    def handle(number, frame):
+        raise interrupt
+
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
 
 
 def say(message: str) -> None:
