@@ -85,6 +85,7 @@ def test_28_bits_are_metered_as_28():
 
 
 SIZES = [0, 1, 65, 260]
+SEED = tf.zeros([2], tf.int32)
 
 
 def generated_array(size, kind, rng):
@@ -106,9 +107,9 @@ def test_entropy_is_exact_on_a_thousand_arrays():
         rng = np.random.default_rng(size)
         for kind in range(255):
             array = generated_array(size, kind, rng)
-            sent = encode(tf.constant(array), [0, 0])
+            sent = encode(tf.constant(array), SEED)
             assert bits_of(sent) <= 8 * (sent.shape[0] - 4)
-            np.testing.assert_array_equal(decode(sent, [0, 0]), array)
+            np.testing.assert_array_equal(decode(sent, SEED), array)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "float16"])
