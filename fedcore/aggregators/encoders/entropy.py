@@ -112,8 +112,9 @@ def entropy() -> Encoder:
 def _lanes(count: int) -> tuple[int, int]:
     """(lanes, rows); the rows are an even number."""
     symbols = -(-count // 2)
-    rows = min(_ROWS, symbols + symbols % 2)
-    return -(-symbols // rows), rows
+    lanes = -(-symbols // _ROWS)
+    rows = -(-symbols // lanes)
+    return lanes, rows + rows % 2
 
 
 def _head_bits(lanes: int) -> int:
