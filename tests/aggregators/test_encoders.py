@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+@functools.cache
 def codec(encoder, spec):
     """(function (value, seed) -> what is sent, function (sent, seed) -> value), as graphs."""
     structure = CodeStructure(encoder, spec)
@@ -84,7 +87,8 @@ def test_28_bits_are_metered_as_28():
         assert ("vectorised" in plan) == (vectorize == "auto")
 
 
-SIZES = [0, 1, 65, 260]
+SIZES = [0, 1, 260]
+SEED = tf.zeros([2], tf.int32)
 
 
 def generated_array(size, kind, rng):
@@ -104,11 +108,11 @@ def test_entropy_is_exact_on_a_thousand_arrays():
     for size in SIZES:
         encode, decode = codec(encoders.entropy(), tf.TensorSpec([size], tf.int32))
         rng = np.random.default_rng(size)
-        for kind in range(255):
+        for kind in range(340):
             array = generated_array(size, kind, rng)
-            sent = encode(tf.constant(array), [0, 0])
+            sent = encode(tf.constant(array), SEED)
             assert bits_of(sent) <= 8 * (sent.shape[0] - 4)
-            np.testing.assert_array_equal(decode(sent, [0, 0]), array)
+            np.testing.assert_array_equal(decode(sent, SEED), array)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "float16"])
@@ -124,7 +128,7 @@ def test_entropy_is_exact_for_other_dtypes(dtype):
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_values_that_are_not_finite_decode_to_nan_throughout(encoder, wrong):
     encode, decode = codec(encoder, tf.TensorSpec([5]))
-    assert np.isnan(decode(encode(tf.constant([1.0, wrong, 0, 2, 3]), [1, 2]), [1, 2])).all()
+    assert np.isnan(decode(encode(tf.constant([1.0, wrong, 0, 2, 3]), SEED), SEED)).all()
 
 
 def test_entropy_takes_about_the_bits_of_the_entropy():

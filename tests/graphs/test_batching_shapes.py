@@ -141,3 +141,15 @@ def test_stateless_draws_are_each_clients_own():
     seeds = np.arange(16, dtype=np.int64).reshape(8, 2)
     check(fn, seeds, normal(8, 5, 3))
     check_padded(fn, seeds, normal(8, 5, 3), padded=[1], sizes=[5, 4, 3, 2, 1, 5, 4, 3])
+
+
+def test_counts_are_those_of_each_client():
+    def counts(numbers, weights):
+        count = tf.raw_ops.DenseBincount
+        return (
+            count(input=numbers, size=6, weights=tf.zeros([0], tf.int32), binary_output=False),
+            count(input=numbers, size=6, weights=weights, binary_output=False),
+        )
+
+    rng = np.random.default_rng(0)
+    check(counts, rng.integers(0, 6, (8, 9)).astype(np.int32), rng.integers(0, 9, (8, 9)).astype(np.int32))

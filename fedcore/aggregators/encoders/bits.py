@@ -61,7 +61,8 @@ def packed_integers(integers: Integers) -> tf.Tensor:
     if isinstance(bits, int):
         return with_header(_packed(values, bits), tf.constant(bits * count))
     widths = tf.concat([[8], tf.fill([count], bits)], 0)
-    return packed_fields(tf.concat([[bits], values], 0), widths, 2 * (1 + count))
+    low = tf.bitwise.bitwise_and(values, lowest_bits(bits))
+    return packed_fields(tf.concat([[bits], low], 0), widths, -(-(8 + MAX_BITS * count) // 32))
 
 
 def unpacked_integers(code: tf.Tensor, shape: tuple[int, ...], bits) -> Integers:
@@ -85,66 +86,74 @@ def with_header(payload: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
     return tf.concat([tf.bitcast(tf.cast(bits, tf.int32), tf.uint8), payload], 0)
 
 
-def packed_fields(values: tf.Tensor, widths: tf.Tensor, capacity_bytes: int) -> tf.Tensor:
-    """The code of int32 values of 0 to 16 bits, one after the other.
+def packed_fields(values: tf.Tensor, widths: tf.Tensor, capacity_words: int) -> tf.Tensor:
+    """The code of unsigned numbers of 0 to 32 bits, one after the other.
 
     Args:
-        widths: int32, in the shape of values [n]; a value of width 0 is left out.
-        capacity_bytes: enough for the widths.
+        values: int32 [n], each less than 2**width.
+        widths: int32 [n]; a value of width 0 is left out.
+        capacity_words: of 32 bits, enough for the widths.
     """
-    return code_of_words([fields(values, widths, 0)], tf.reduce_sum(widths), capacity_bytes)
+    words = words_at(values, sums_before(widths))
+    return code_of_words([words], tf.reduce_sum(widths), capacity_words)
 
 
-def sums_before(numbers: tf.Tensor) -> tf.Tensor:
+def sums_before(numbers: tf.Tensor, products: int = 2) -> tf.Tensor:
     """For each of int32 numbers the sum of those before it. Products with a triangle are faster than `tf.cumsum`.
 
-    The sum of 64 numbers must be less than 2**24, which float32 holds.
+    The numbers are less than 2**12, since float32 holds the sum of 4096; with one product, less than 2**18.
     """
     count, row = int(numbers.shape[0]), 64
-    if count <= row:
+    if count <= row or not products:
         return tf.cumsum(numbers, exclusive=True)
     rows = tf.reshape(tf.pad(tf.cast(numbers, tf.float32), [[0, -count % row]]), [-1, row])
     upto = tf.cast(tf.matmul(rows, np.triu(np.ones((row, row), np.float32))), tf.int32)
-    before = sums_before(upto[:, -1])
+    before = sums_before(upto[:, -1], products - 1)
     return tf.reshape(upto + before[:, None], [-1])[:count] - numbers
 
 
 Words = tuple[tf.Tensor, tf.Tensor]
-"""Words of 16 bits, int32 [n], and where they are in a code, int32 [n]; words for one place are added."""
+"""Words of 32 bits, int32 [n], and where they are in a code, int32 [n]; words for one place are added."""
 
 
-def fields(values: tf.Tensor, widths: tf.Tensor, first_bit) -> Words:
-    """The words of int32 values of 0 to 16 bits, one after the other from a bit on."""
-    starts = sums_before(widths) + first_bit
-    low = tf.bitwise.bitwise_and(values, tf.bitwise.left_shift(1, widths) - 1)
-    shifted = tf.bitwise.left_shift(low, tf.bitwise.bitwise_and(starts, 15))  # up to 31 bits: in two words
-    parts = [
-        tf.bitwise.bitwise_and(shifted, 0xFFFF),
-        tf.bitwise.bitwise_and(tf.bitwise.right_shift(shifted, 16), 0xFFFF),
-    ]
-    place = tf.bitwise.right_shift(starts, 4)
-    return tf.concat(parts, 0), tf.concat([place, place + 1], 0)
+def words_at(values: tf.Tensor, starts: tf.Tensor) -> Words:
+    """The words of unsigned numbers in int32, each from a bit on."""
+    unsigned = tf.bitcast(values, tf.uint32)
+    shift = tf.bitcast(tf.bitwise.bitwise_and(starts, 31), tf.uint32)
+    first = tf.bitwise.left_shift(unsigned, shift)
+    second = tf.bitwise.right_shift(tf.bitwise.right_shift(unsigned, 1), tf.bitwise.bitwise_xor(shift, 31))
+    place = tf.bitwise.right_shift(starts, 5)
+    return tf.bitcast(tf.concat([first, second], 0), tf.int32), tf.concat([place, place + 1], 0)
 
 
-def code_of_words(parts: list[Words], bits: tf.Tensor, capacity_bytes: int) -> tf.Tensor:
-    """The code of words that do not overlap; words with a negative place are left out."""
-    words, places = (tf.concat([*of_parts], 0) for of_parts in zip(*parts, strict=True))
-    total = tf.math.unsorted_segment_sum(words, places, capacity_bytes // 2 + 2)
-    payload = tf.reshape(tf.bitcast(tf.cast(total, tf.uint16), tf.uint8), [-1])[:capacity_bytes]
-    return with_header(payload, bits)
+def code_of_words(parts: list[Words], bits: tf.Tensor, capacity_words: int) -> tf.Tensor:
+    """The code of words that do not overlap."""
+    words = tf.concat([tf.reshape(bits, [1]), *(part[0] for part in parts)], 0)
+    places = tf.concat([[-1], *(part[1] for part in parts)], 0) + 1
+    total = tf.math.unsorted_segment_sum(words, places, capacity_words + 2)
+    return tf.reshape(tf.bitcast(total, tf.uint8), [-1])
+
+
+def words_of(code: tf.Tensor) -> tf.Tensor:
+    """The words behind the number of bits, int32; the code's capacity is a number of words."""
+    return tf.bitcast(tf.reshape(code, [-1, 4]), tf.int32)[1:]
 
 
 def read_fields(code: tf.Tensor, starts: tf.Tensor, widths: tf.Tensor) -> tf.Tensor:
-    """The int32 values of 0 to 16 bits that start at the given bits of a code."""
-    last = int(code.shape[0]) - 1
-    byte = HEADER_BYTES + tf.bitwise.right_shift(starts, 3)
-    shift = tf.bitwise.bitwise_and(starts, 7)
-    value = 0
-    for i in range(3):
-        found = tf.gather(code, tf.clip_by_value(byte + i, 0, last))
-        value += tf.bitwise.left_shift(tf.cast(found, tf.int32), 8 * i)
-    value = tf.bitwise.right_shift(value, shift)
-    return tf.bitwise.bitwise_and(value, tf.bitwise.left_shift(1, widths) - 1)
+    """The unsigned numbers of 0 to 32 bits, in int32, that start at the given bits of a code."""
+    words = tf.bitcast(words_of(code), tf.uint32)
+    place = tf.clip_by_value(tf.bitwise.right_shift(starts, 5), 0, int(words.shape[0]) - 2)
+    shift = tf.bitcast(tf.bitwise.bitwise_and(starts, 31), tf.uint32)
+    first = tf.bitwise.right_shift(tf.gather(words, place), shift)
+    second = tf.bitwise.left_shift(tf.gather(words[1:], place), 1)
+    value = first + tf.bitwise.left_shift(second, tf.bitwise.bitwise_xor(shift, 31))
+    return tf.bitwise.bitwise_and(tf.bitcast(value, tf.int32), lowest_bits(widths))
+
+
+def lowest_bits(widths: tf.Tensor) -> tf.Tensor:
+    """int32 masks of the lowest 0 to 32 bits: a shift by 32 is not defined, so there are two."""
+    half = tf.bitwise.right_shift(widths, 1)
+    return tf.bitwise.left_shift(tf.bitwise.left_shift(1, half), widths - half) - 1
 
 
 def _packed(values: tf.Tensor, bits: int) -> tf.Tensor:

@@ -1,30 +1,44 @@
-"""A lossless entropy coder as TensorFlow operations: interleaved rANS.
+"""A lossless entropy coder as TensorFlow operations: prefix codes of pairs.
 
-A value becomes a token and, if it is large, extra bits that stand in the code as they are. Tokens are coded by their
-frequencies in this array. Lanes code every L-th token each, side by side, and share one stream of 16-bit words:
+A number becomes one of 32 tokens, and sends lower bits as they are if its array has large numbers. Two tokens are one
+of 1,024 symbols. A symbol has a word of 0 to 16 bits, by the frequencies of the tokens in this array. Lanes hold the
+words of 256 symbols each, so that decoding is a loop over 256 rows of symbols, one for each lane:
 
-    n = 1,605,632 values of 2,007 lanes: 801 steps; each step codes one token of every lane.
+    n = 1,605,632 numbers: 802,816 symbols in 3,136 lanes.
 """
 
 import math
-from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
-from fedcore.aggregators.encoders.bits import Bits, code_of_words, fields, read_fields, sums_before
+from fedcore.aggregators.encoders.bits import (
+    Bits,
+    Words,
+    code_of_words,
+    lowest_bits,
+    read_fields,
+    sums_before,
+    words_at,
+    words_of,
+)
 from fedcore.aggregators.encoders.encoder import Encoder, finite_or_nan
 
-_PLAIN = 64
-"""Tokens below this are the value itself. Eight later ones stand for each number of bits, by the next three bits."""
-_TOKENS = _PLAIN + 8 * 26
-_SCALE = 12
-"""Frequencies are multiples of 2**-12."""
-_LOWEST = 1 << 15
-"""A lane's state is 2**15 to 2**31 - 1, so that it and each product fit int32."""
-_STEPS = (256, 400)
-"""Fewest and most steps of a long array. A lane costs about 23 bits, a step the time to start its operations."""
-_UNROLLED = 4
-"""Steps of one iteration: an iteration of a loop costs as much time as ten operations."""
+_TOKENS = 32
+_TOKEN_BITS = 5
+_ESCAPE = _TOKENS - 1
+_SYMBOLS = _TOKENS**2
+_MOST_BITS = 16
+"""Of the word of a symbol."""
+_SLOTS = 1 << _MOST_BITS
+_REVERSED = np.array([int(f"{i:016b}"[::-1], 2) for i in range(_SLOTS)], np.int32)
+"""The lowest bit of a code is its first, but words are made in the order of their numbers, first bit highest."""
+_ROWS = 256
+"""A lane costs 16 bits, a row the time to start its operations."""
+_SHORTENINGS = 4
+"""Rounding lengths leaves slots over, since many symbols have one cost; words are made shorter in so many passes."""
+_ABSENT = 255
+"""The cost of a token that does not occur; others are in 16ths of a bit."""
 
 
 class Entropy(Encoder):
@@ -35,34 +49,57 @@ class Entropy(Encoder):
         count = int(numbers.shape[0])
         if not count:
             return Bits(tf.zeros([4], tf.uint8))
-        lanes, steps = _lanes(count)
-        folded = _folded(numbers)
-        tokens = _tokens(folded)
-        frequency = _frequencies(tokens, count)
-        states, words = _encoded(tokens, frequency, lanes, steps)
-        return Bits(_joined(states, words, frequency, folded, tokens, lanes))
+        lanes, rows = _lanes(count)
+        tokens, origin, mode = _tokens(numbers)
+        symbols = _symbols(tokens, lanes * rows)
+        costs = _costs(symbols)
+        entries = tf.reshape(tf.gather(_words_by_symbol(costs), symbols), [rows, lanes])
+        stream, lane_bits = _stream(entries, _head_bits(lanes))
+        head = _head(origin, costs, mode, lane_bits)
+        raw_at = _head_bits(lanes) + tf.reduce_sum(lane_bits)
+        capacity = _head_bits(lanes) // 32 + lanes * rows * _MOST_BITS // 32 + count
+
+        def with_raw_bits():
+            widths = _raw_widths(tokens, mode)
+            low = tf.bitwise.bitwise_and(numbers, lowest_bits(widths))
+            raw = words_at(low, raw_at + sums_before(widths))
+            return code_of_words([head, stream, raw], raw_at + tf.reduce_sum(widths), capacity)
+
+        return Bits(_if_wide(mode, lambda: code_of_words([head, stream], raw_at, capacity), with_raw_bits))
 
     def decode(self, code, seed, spec):
         count = _count_int32(spec)
         if not count:
             return tf.zeros(spec.shape, spec.dtype)
-        lanes, steps = _lanes(count)
-        states, frequency, first_word = _opened(code.bytes, lanes)
-        tokens, words = _decoded(code.bytes, states, frequency, first_word, count, lanes, steps)
-        return _from_int32(_unfolded(_with_extra_bits(code.bytes, tokens, 16 * words)), spec)
+        lanes, rows = _lanes(count)
+        words = words_of(code.bytes)
+        origin, costs, mode, lane_bits = _opened(words[: _head_bits(lanes) // 32], lanes)
+        first_word = _head_bits(lanes) // 32
+        stream = words[first_word : first_word + lanes * rows * _MOST_BITS // 32 + 1]
+        symbols = _decoded(stream, _symbols_by_slot(costs), lane_bits, rows)
+        tokens = _tokens_of(symbols, count)
+
+        def with_raw_bits():
+            widths = _raw_widths(tokens, mode)
+            raw = read_fields(code.bytes, _head_bits(lanes) + tf.reduce_sum(lane_bits) + sums_before(widths), widths)
+            return tf.where(tokens == _ESCAPE, raw, tf.bitwise.left_shift(tokens - _ESCAPE // 2, mode - 1) + raw)
+
+        return _from_int32(_if_wide(mode, lambda: tokens + origin, with_raw_bits), spec)
 
 
 def entropy() -> Encoder:
     """Codes integers with about as many bits as their entropy; lossless.
 
     Types: integers of up to 32 bits, float32, float64 and int64 values of any static shape, which are read as int32.
-    Worst case: 36.2 bits for each int32, and 31 bits for each lane, of which an array has one for 256 to 400 values.
+    Worst case: 40.1 bits for each int32, and 320 bits.
 
-    The frequencies are those of the array and are sent with it, at most 3,544 bits. Floats with infinity
-    or NaN decode to NaN throughout.
+    An array whose numbers are within 32 of each other is coded by their frequencies. In another one the numbers send
+    lower bits as they are, as many as estimated best, and few numbers far from 0 send 32 bits. Floats with infinity or
+    NaN decode to NaN throughout.
 
-    Source: Duda 2013, "Asymmetric numeral systems", arXiv:1311.2540; Giesen 2014, "Interleaved entropy coders",
-        arXiv:1402.3392. Here, frequencies are counted anew in each array, and values above 63 send their lower bits.
+    Source: Rice 1979, "Some practical universal noiseless coding techniques" (lower bits as they are); Schwartz &
+        Kallick 1964, "Generating a canonical prefix encoding". Here, two numbers share a word, whose length is the
+        rounded information of their tokens.
     Example:
         >>> encoders = fc.aggregators.encoders
         >>> step = encoders.uniform_quantization(step=encoders.RMS, rounding='dithered')
@@ -73,26 +110,20 @@ def entropy() -> Encoder:
 
 
 def _lanes(count: int) -> tuple[int, int]:
-    """(lanes, steps)."""
-    fewest, most = _STEPS
-    lanes = -(-count // min(most, max(fewest, count // 4000)))
-    return lanes, -(-count // lanes)
+    """(lanes, rows); the rows are an even number."""
+    symbols = -(-count // 2)
+    lanes = -(-symbols // _ROWS)
+    rows = -(-symbols // lanes)
+    return lanes, rows + rows % 2
 
 
-def _in_iterations(step: Callable, steps: int, state: tuple) -> tuple:
-    """The state after `step(i, *state)` for i = 0 … steps - 1."""
+def _head_bits(lanes: int) -> int:
+    return 32 * (1 + _TOKENS // 4 + (lanes + 2) // 2)
 
-    def iteration(i, *state):
-        for _ in range(unrolled):
-            i, state = i + 1, step(i, *state)
-        return i, *state
 
-    unrolled = max(1, min(steps, _UNROLLED))
-    whole = steps - steps % unrolled
-    state = tf.while_loop(lambda i, *_: i < whole, iteration, (tf.constant(0), *state), parallel_iterations=1)[1:]
-    for i in range(whole, steps):
-        state = step(tf.constant(i), *state)
-    return state
+def _if_wide(mode: tf.Tensor, narrow, wide):
+    """The result of one of two functions: `tf.switch_case` is batched over clients."""
+    return tf.switch_case(tf.cast(mode > 0, tf.int32), [narrow, wide])
 
 
 def _count_int32(spec: tf.TensorSpec) -> int:
@@ -119,180 +150,196 @@ def _from_int32(numbers: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
     return tf.bitcast(tf.reshape(numbers, [*spec.shape, *pairs]), spec.dtype)
 
 
-def _tokens(folded: tf.Tensor) -> tf.Tensor:
-    """The tokens of unsigned numbers in int32."""
-    large = (folded < 0) | (folded >= _PLAIN)
+def _tokens(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(tokens; the least number; 0, or one more than the number of lower bits that are sent as they are)."""
+    least = tf.reduce_min(numbers)
+    spread = tf.bitcast(tf.reduce_max(numbers) - least, tf.uint32)
 
-    def with_lengths():
-        length = _bit_length(folded)
-        next_bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(folded, tf.maximum(length - 4, 0)), 7)
-        return tf.where(large, _PLAIN + 8 * (length - 7) + next_bits, folded)
+    def wide():
+        lower = _best_lower_bits(numbers)
+        from_zero = tf.bitwise.right_shift(numbers, lower) + _ESCAPE // 2
+        return tf.where((from_zero < 0) | (from_zero > _ESCAPE), _ESCAPE, from_zero), lower + 1
 
-    return tf.switch_case(tf.cast(tf.reduce_any(large), tf.int32), [lambda: folded, with_lengths])
-
-
-def _folded(numbers: tf.Tensor) -> tf.Tensor:
-    """0, -1, 1, -2, … as 0, 1, 2, 3, …"""
-    return tf.bitwise.bitwise_xor(tf.bitwise.left_shift(numbers, 1), tf.bitwise.right_shift(numbers, 31))
+    is_wide = tf.cast(spread >= _TOKENS, tf.int32)
+    tokens, mode = tf.switch_case(is_wide, [lambda: (numbers - least, tf.constant(0)), wide])
+    return tokens, least, mode
 
 
-def _unfolded(folded: tf.Tensor) -> tf.Tensor:
-    half = tf.bitwise.bitwise_and(tf.bitwise.right_shift(folded, 1), 0x7FFFFFFF)
-    return tf.bitwise.bitwise_xor(half, -tf.bitwise.bitwise_and(folded, 1))
+def _best_lower_bits(numbers: tf.Tensor) -> tf.Tensor:
+    """The number of lower bits, 0 to 27, for which the estimated code is shortest.
+
+    The estimate takes numbers of one length for equally frequent. It is computed in integers, so that a client has the
+    same code alone and in a group.
+    """
+    magnitudes = tf.bitwise.bitwise_xor(numbers, tf.bitwise.right_shift(numbers, 31))
+    lengths = tf.maximum(tf.bitwise.right_shift(_float_bits(magnitudes), 23) - 126, 0)
+    of_length = _counted(lengths, 33)
+    upto, lower = tf.cumsum(of_length), np.arange(28)
+    groups = [upto[:28], *(of_length[i : i + 28] for i in (1, 2, 3, 4)), int(numbers.shape[0]) - upto[4:32]]
+    bits = np.stack([lower + 1, *(lower + i for i in (1, 2, 3, 4)), np.full(28, 32)])
+    counts = tf.stack(groups)
+    costs = 16 * bits.astype(np.int32) + _logarithm(tf.constant(int(numbers.shape[0]))) - _logarithm(counts)
+    total = tf.reduce_sum(tf.cast(counts, tf.int64) * tf.cast(costs, tf.int64), 0)
+    return tf.argmin(total, output_type=tf.int32)
 
 
-def _bit_length(unsigned: tf.Tensor) -> tf.Tensor:
-    """Bits of an unsigned number in an int32, from the exponent of a float64."""
-    number = tf.bitwise.bitwise_and(tf.cast(unsigned, tf.int64), 0xFFFFFFFF)
-    exponent = tf.bitwise.right_shift(tf.bitcast(tf.cast(number, tf.float64), tf.int64), 52)
-    return tf.cast(tf.maximum(exponent - 1022, 0), tf.int32)
+def _float_bits(numbers: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(tf.cast(numbers, tf.float32), tf.int32)
 
 
-def _frequencies(tokens: tf.Tensor, count: int) -> tf.Tensor:
-    """int32 [_TOKENS]: they add to 2**12, and are at least 1 for each token that occurs."""
-    counts = tf.cast(tf.math.unsorted_segment_sum(tf.ones_like(tokens), tokens, _TOKENS), tf.int64)
-    occurs = tf.cast(counts > 0, tf.int64)
-    share = counts * ((1 << _SCALE) - tf.reduce_sum(occurs)) // count + occurs
-    rest = (1 << _SCALE) - tf.reduce_sum(share)
-    most = tf.cast(tf.equal(tf.range(_TOKENS, dtype=tf.int64), tf.argmax(counts)), tf.int64)
-    return tf.cast(share + most * rest, tf.int32)
+def _logarithm(numbers: tf.Tensor) -> tf.Tensor:
+    """Of counts, in 16ths of a bit, and too small by less than a tenth of a bit: exponent and mantissa of a float."""
+    return tf.bitwise.right_shift(_float_bits(numbers), 19) - (127 << 4)
 
 
-def _encoded(tokens: tf.Tensor, frequency: tf.Tensor, lanes: int, steps: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """(states of the lanes after the last token, words [steps * lanes] in the order of decoding; -1 is no word)."""
-    start = tf.cumsum(frequency, exclusive=True)
-    padding = [[0, steps * lanes - int(tokens.shape[0])]]
-    # One more token has the frequency 2**12 and starts at 0, which changes no state.
-    table = tf.concat([tf.bitwise.left_shift(start, 16) + frequency, [1 << _SCALE]], 0)
-    rows = tf.reshape(tf.pad(tokens, padding, constant_values=_TOKENS), [steps, lanes])
-
-    def step(i, states, words):
-        row = steps - 1 - i
-        both = tf.gather(table, tf.gather(rows, row))
-        f, c = tf.bitwise.bitwise_and(both, 0xFFFF), tf.bitwise.right_shift(both, 16)
-        full = tf.bitwise.right_shift(states, 31 - _SCALE) >= f
-        words = words.write(row, tf.where(full, tf.bitwise.bitwise_and(states, 0xFFFF), -1))
-        states = tf.where(full, tf.bitwise.right_shift(states, 16), states)
-        return states + states // f * ((1 << _SCALE) - f) + c, words
-
-    words = tf.TensorArray(tf.int32, steps, element_shape=[lanes])
-    states, words = _in_iterations(step, steps, (tf.fill([lanes], _LOWEST), words))
-    return states, tf.reshape(words.stack(), [steps * lanes])
+def _counted(numbers: tf.Tensor, size: int) -> tf.Tensor:
+    return tf.raw_ops.DenseBincount(input=numbers, size=size, weights=tf.zeros([0], tf.int32), binary_output=False)
 
 
-def _joined(states, words, frequency, folded, tokens, lanes: int) -> tf.Tensor:
-    """The code: the lanes' lower 16 bits, their upper 15 bits, the last token, frequencies, words, extra bits."""
-    numbers, capacity = tf.range(_TOKENS), _capacity_bytes(int(tokens.shape[0]), lanes)
-    last = tf.reduce_max(tf.where(frequency > 0, numbers, 0))
-    head = fields(
-        tf.concat([states, tf.bitwise.right_shift(states, 16), [last], frequency], 0),
-        tf.concat([tf.fill([lanes], 16), tf.fill([lanes], 15), [9], tf.where(numbers <= last, 13, 0)], 0),
-        0,
+def _raw_widths(tokens: tf.Tensor, mode: tf.Tensor) -> tf.Tensor:
+    return tf.where(tokens == _ESCAPE, 32, tf.maximum(mode - 1, 0))
+
+
+def _symbols(tokens: tf.Tensor, size: int) -> tf.Tensor:
+    """int32 [size] of the tokens in the places p and size + p; the first token fills the rest."""
+    total = 0
+    for i in range(2):
+        part = tokens[i * size : (i + 1) * size]
+        missing = size - int(part.shape[0])
+        if missing:
+            part = tf.concat([part, tf.broadcast_to(tokens[:1], [missing])], 0)
+        total += tf.bitwise.left_shift(part, _TOKEN_BITS * i) if i else part
+    return total
+
+
+def _tokens_of(symbols: tf.Tensor, count: int) -> tf.Tensor:
+    size = int(symbols.shape[0])
+    parts = []
+    for i in range(2):
+        part = symbols[: max(0, min(size, count - i * size))]
+        parts.append(tf.bitwise.bitwise_and(tf.bitwise.right_shift(part, _TOKEN_BITS * i), _TOKENS - 1))
+    return tf.concat(parts, 0)
+
+
+def _costs(symbols: tf.Tensor) -> tf.Tensor:
+    """int32 [32]: the information of each token, in 16ths of a bit."""
+    counts = tf.reshape(_counted(symbols, _SYMBOLS), [_TOKENS] * 2)
+    of_token = tf.reduce_sum(counts, 0) + tf.reduce_sum(counts, 1)
+    costs = _logarithm(tf.constant(2 * int(symbols.shape[0]))) - _logarithm(of_token)
+    return tf.where(of_token > 0, tf.clip_by_value(costs, 0, _ABSENT - 1), _ABSENT)
+
+
+def _words_in_order(costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(symbols; the number of bits of their words, 17 for none; the words' first slots), by the number of bits.
+
+    The word of b bits has 2**(16 - b) of the 2**16 slots. Lengths are information minus a number of bits, rounded up:
+    the largest number with which the slots suffice, which gives about Huffman's lengths.
+    """
+    costs = tf.where(costs == _ABSENT, 1 << 12, costs)
+    of_symbol = tf.reshape(costs + costs[:, None], [_SYMBOLS])
+    less = np.arange(-32, 16, dtype=np.int32)
+    slots = tf.reduce_sum(_slots(_lengths(of_symbol, less[:, None])), 1)
+    suffice = tf.reduce_sum(tf.cast(slots <= _SLOTS, tf.int32))  # more slots, the larger the number
+    lengths = _lengths(of_symbol, tf.gather(less, tf.maximum(suffice - 1, 0)))
+    for _ in range(_SHORTENINGS):
+        lengths -= _shortened(lengths, of_symbol)
+    order = tf.sort(tf.bitwise.left_shift(lengths, 2 * _TOKEN_BITS) + tf.range(_SYMBOLS))
+    lengths = tf.bitwise.right_shift(order, 2 * _TOKEN_BITS)
+    return tf.bitwise.bitwise_and(order, _SYMBOLS - 1), lengths, sums_before(_slots(lengths), 1)
+
+
+def _lengths(of_symbol: tf.Tensor, less) -> tf.Tensor:
+    lengths = tf.clip_by_value(tf.bitwise.right_shift(of_symbol - less + 15, 4), 0, _MOST_BITS)
+    return tf.where(of_symbol < 1 << 12, lengths, _MOST_BITS + 1)
+
+
+def _shortened(lengths: tf.Tensor, of_symbol: tf.Tensor) -> tf.Tensor:
+    """1 for each symbol whose word becomes a bit shorter by slots that are left: words that are too long come first."""
+    slots = _slots(lengths)
+    left = _SLOTS - tf.reduce_sum(slots)
+    needed = tf.where((slots <= left) & (lengths > 0), slots, 0)
+    too_long = tf.where(needed > 0, 16 * lengths - of_symbol, -1024)
+    order = tf.sort(tf.bitwise.left_shift(1024 - too_long, 2 * _TOKEN_BITS) + tf.range(_SYMBOLS))
+    order = tf.bitwise.bitwise_and(order, _SYMBOLS - 1)
+    needed = tf.gather(needed, order)
+    fits = (needed > 0) & (sums_before(needed, 1) + needed <= left)
+    return tf.math.unsorted_segment_sum(tf.cast(fits, tf.int32), order, _SYMBOLS)
+
+
+def _slots(lengths: tf.Tensor) -> tf.Tensor:
+    return tf.bitwise.right_shift(_SLOTS, lengths)
+
+
+def _words_by_symbol(costs: tf.Tensor) -> tf.Tensor:
+    """int32 [1024]: number of bits above 16 bits of the word."""
+    symbols, lengths, slots = _words_in_order(costs)
+    words = tf.gather(_REVERSED, tf.minimum(slots, _SLOTS - 1))
+    return tf.math.unsorted_segment_sum(tf.bitwise.left_shift(lengths, 16) + words, symbols, _SYMBOLS)
+
+
+def _symbols_by_slot(costs: tf.Tensor) -> tf.Tensor:
+    """int32 [2**16], by the next bits of a code: the number of bits of the word above 10 bits of the symbol."""
+    symbols, lengths, slots = _words_in_order(costs)
+    entries = tf.bitwise.left_shift(lengths, 2 * _TOKEN_BITS) + symbols
+    # A code that was altered in transit may have more slots than there are.
+    first = tf.where((lengths <= _MOST_BITS) & (slots < _SLOTS), slots, -1)
+    marks = tf.math.unsorted_segment_sum(tf.ones_like(first), first, _SLOTS)
+    rank = sums_before(marks) + marks - 1
+    return tf.gather(entries, tf.maximum(tf.gather(rank, _REVERSED), 0))
+
+
+def _stream(entries: tf.Tensor, first_bit: int) -> tuple[Words, tf.Tensor]:
+    """(words of the code; bits of each lane). The words of rows r and rows / 2 + r are neighbours."""
+    rows, lanes = (int(n) for n in entries.shape)
+    lengths, codes = tf.bitwise.right_shift(entries, 16), tf.bitwise.bitwise_and(entries, 0xFFFF)
+    half = rows // 2
+    both = codes[:half] + tf.bitwise.left_shift(codes[half:], lengths[:half])
+    bits = lengths[:half] + lengths[half:]
+    before = tf.matmul(np.tril(np.ones((half, half), np.float32), -1), tf.cast(bits, tf.float32))
+    lane_bits = tf.reduce_sum(bits, 0)
+    starts = tf.cast(before, tf.int32) + (first_bit + sums_before(lane_bits, 1))
+    return words_at(tf.reshape(both, [half * lanes]), tf.reshape(starts, [half * lanes])), lane_bits
+
+
+def _head(origin: tf.Tensor, costs: tf.Tensor, mode: tf.Tensor, lane_bits: tf.Tensor) -> Words:
+    """The code's first words: the least number; 32 costs of 8 bits; the mode and the lanes' bits, 16 bits each."""
+    lanes = int(lane_bits.shape[0])
+    fields = tf.concat([tf.reshape(origin, [1]), costs, tf.reshape(mode, [1]), lane_bits], 0)
+    widths = np.array([32] + [8] * _TOKENS + [16] * (1 + lanes), np.int32)
+    return words_at(fields, tf.constant(np.cumsum(widths) - widths, tf.int32))
+
+
+def _opened(head: tf.Tensor, lanes: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(least number, costs, mode, bits of the lanes)."""
+    costs = tf.bitwise.bitwise_and(
+        tf.bitwise.right_shift(head[1 : 1 + _TOKENS // 4, None], np.arange(0, 32, 8, np.int32)), 0xFF
     )
-    present, first_word = tf.cast(words >= 0, tf.int32), _first_word(last, lanes)
-    stream = words, tf.where(words >= 0, first_word + sums_before(present), -1)
-    extra_at = 16 * (first_word + tf.reduce_sum(present))
-
-    def with_extra_bits():
-        widths = _extra_widths(tokens)
-        extra = fields(tf.concat([folded, tf.bitwise.right_shift(folded, 16)], 0), widths, extra_at)
-        return code_of_words([head, stream, extra], extra_at + tf.reduce_sum(widths), capacity)
-
-    branches = [lambda: code_of_words([head, stream], extra_at, capacity), with_extra_bits]
-    return tf.switch_case(tf.cast(last >= _PLAIN, tf.int32), branches)
+    halves = tf.bitwise.bitwise_and(tf.bitwise.right_shift(head[1 + _TOKENS // 4 :, None], np.int32([0, 16])), 0xFFFF)
+    halves = tf.reshape(halves, [-1])
+    return head[0], tf.reshape(costs, [_TOKENS]), tf.minimum(halves[0], 28), halves[1 : 1 + lanes]
 
 
-def _extra_widths(tokens: tf.Tensor) -> tf.Tensor:
-    """How many of the lower 16 bits of each value are sent as they are, then how many of the upper 12: int32 [2n]."""
-    bits = _extra_bits(tokens)
-    return tf.concat([tf.minimum(bits, 16), tf.maximum(bits - 16, 0)], 0)
+def _decoded(stream: tf.Tensor, table: tf.Tensor, lane_bits: tf.Tensor, rows: int) -> tf.Tensor:
+    """int32 [rows * lanes]: the symbols."""
+    lanes, half = int(lane_bits.shape[0]), rows // 2
+    upper = tf.bitwise.bitwise_and(tf.bitwise.right_shift(stream[:-1], 16), 0xFFFF)
+    between = upper + tf.bitwise.left_shift(stream[1:], 16)
+    windows = tf.reshape(tf.stack([stream[:-1], between], 1), [-1])  # 32 bits from each 16th on
 
-
-def _extra_bits(tokens: tf.Tensor) -> tf.Tensor:
-    return tf.where(tokens < _PLAIN, 0, tf.bitwise.right_shift(tokens - _PLAIN, 3) + 3)
-
-
-def _first_word(last: tf.Tensor, lanes: int) -> tf.Tensor:
-    """Place of the first word behind the states and the frequencies of tokens 0 to `last`."""
-    return tf.bitwise.right_shift(31 * lanes + 9 + 13 * (last + 1) + 15, 4)
-
-
-def _capacity_bytes(count: int, lanes: int) -> int:
-    """Most bytes: a token takes log2(_TOKENS) + 0.05 bits on average, since the frequencies are its array's."""
-    head_bits = 31 * lanes + 9 + 13 * _TOKENS + 15
-    words = math.ceil(8.2 * count / 16) + lanes + 1
-    return 2 * (math.ceil((head_bits + 28 * count) / 16) + words)
-
-
-def _opened(code: tf.Tensor, lanes: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """(states, frequencies, place of the first word) of a code."""
-    lower = read_fields(code, 16 * tf.range(lanes), tf.fill([lanes], 16))
-    upper = read_fields(code, 16 * lanes + 15 * tf.range(lanes), tf.fill([lanes], 15))
-    at = 31 * lanes
-    last = tf.minimum(read_fields(code, tf.constant([at]), tf.constant([9]))[0], _TOKENS - 1)
-    numbers = tf.range(_TOKENS)
-    frequency = read_fields(code, at + 9 + 13 * numbers, tf.where(numbers <= last, 13, 0))
-    return lower + tf.bitwise.left_shift(upper, 16), frequency, _first_word(last, lanes)
-
-
-def _decoded(code, states, frequency, first_word, count: int, lanes: int, steps: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """(tokens [count], place of the first word behind those of the tokens)."""
-    token_of, table = _slots(frequency)
-    words = tf.bitcast(tf.reshape(code[4:], [-1, 2]), tf.uint16)
-
-    def step(i, states, read, slots):
-        slot = tf.bitwise.bitwise_and(states, (1 << _SCALE) - 1)
-        both = tf.gather(table, slot)
-        f, place = tf.bitwise.right_shift(both, 16), tf.bitwise.bitwise_and(both, 0xFFFF)
-        states = f * tf.bitwise.right_shift(states, _SCALE) + place
-        short = states < _LOWEST
-        needs = tf.cast(short, tf.int32)
-        upto = read + tf.cumsum(needs)
+    def symbol(at):
         # A place outside of the code is an error of `tf.gather`, and the code was altered in transit.
-        word = tf.cast(tf.gather(words, upto - needs), tf.int32)
-        states = tf.where(short, tf.bitwise.left_shift(states, 16) + word, states)
-        return states, upto[-1], slots.write(i, slot)
+        window = tf.gather(windows, tf.bitwise.right_shift(at, 4))
+        window = tf.bitwise.right_shift(window, tf.bitwise.bitwise_and(at, 15))
+        entry = tf.gather(table, tf.bitwise.bitwise_and(window, _SLOTS - 1))
+        return entry, at + tf.bitwise.right_shift(entry, 2 * _TOKEN_BITS)
 
-    slots = tf.TensorArray(tf.int32, steps, element_shape=[lanes])
-    states, read, slots = _in_iterations(step, steps - 1, (states, first_word, slots))
-    slots = slots.write(steps - 1, tf.bitwise.bitwise_and(states, (1 << _SCALE) - 1))
-    # The last step may have fewer tokens than lanes.
-    states = states[: count - (steps - 1) * lanes]
-    both = tf.gather(table, tf.bitwise.bitwise_and(states, (1 << _SCALE) - 1))
-    f, place = tf.bitwise.right_shift(both, 16), tf.bitwise.bitwise_and(both, 0xFFFF)
-    short = f * tf.bitwise.right_shift(states, _SCALE) + place < _LOWEST
-    read += tf.reduce_sum(tf.cast(short, tf.int32))
-    return tf.gather(token_of, tf.reshape(slots.stack(), [steps * lanes])[:count]), read
+    def rows_of(i, at, first, second):
+        entry, at = symbol(at)
+        first = first.write(i, entry)
+        entry, at = symbol(at)
+        return i + 1, at, first, second.write(i, entry)
 
-
-def _slots(frequency: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """For each of the 2**12 slots its token, and its token's frequency above its place among the token's slots."""
-    size = 1 << _SCALE
-    start = tf.minimum(tf.cumsum(frequency, exclusive=True), size)
-    marks = tf.math.unsorted_segment_sum(
-        tf.ones_like(start), tf.where((frequency > 0) & (start < size), start, -1), size
-    )
-    order = tf.math.unsorted_segment_sum(tf.range(_TOKENS), _order(frequency), _TOKENS)
-    token_of = tf.gather(order, tf.clip_by_value(tf.cumsum(marks) - 1, 0, _TOKENS - 1))
-    place = tf.range(size) - tf.gather(start, token_of)
-    return token_of, tf.bitwise.left_shift(tf.gather(frequency, token_of), 16) + tf.bitwise.bitwise_and(place, 0xFFFF)
-
-
-def _order(frequency: tf.Tensor) -> tf.Tensor:
-    """For each token how many tokens before it occur; -1 if it does not occur."""
-    occurs = frequency > 0
-    return tf.where(occurs, tf.cumsum(tf.cast(occurs, tf.int32), exclusive=True), -1)
-
-
-def _with_extra_bits(code: tf.Tensor, tokens: tf.Tensor, extra_at: tf.Tensor) -> tf.Tensor:
-    """The unsigned numbers of tokens, whose extra bits start at a bit of the code."""
-
-    def read():
-        widths = _extra_widths(tokens)
-        starts = extra_at + sums_before(widths)
-        lower, upper = tf.split(read_fields(code, starts, widths), 2)
-        first_bits = tf.bitwise.left_shift(8 + tf.bitwise.bitwise_and(tokens - _PLAIN, 7), _extra_bits(tokens))
-        return tf.where(tokens < _PLAIN, tokens, first_bits + lower + tf.bitwise.left_shift(upper, 16))
-
-    is_large = tf.reduce_any(tokens >= _PLAIN)
-    return tf.switch_case(tf.cast(is_large, tf.int32), [lambda: tokens, read])
+    halves = [tf.TensorArray(tf.int32, half, element_shape=[lanes]) for _ in range(2)]
+    start = tf.constant(0), sums_before(lane_bits, 1), *halves
+    _, _, *halves = tf.while_loop(lambda i, *_: i < half, rows_of, start, parallel_iterations=1)
+    return tf.reshape(tf.concat([rows.stack() for rows in halves], 0), [rows * lanes])

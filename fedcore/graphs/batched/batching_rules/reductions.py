@@ -110,3 +110,16 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
         return BatchedValue(tf.nn.l2_loss(evaluation.tensor(x)))
     tensor = evaluation.masked(x)
     return BatchedValue(tf.reduce_sum(tensor * tensor, list(range(1, tensor.shape.rank))) / 2, True)
+
+
+@batching_rule("DenseBincount")
+def _(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, size: BatchedValue, weights: BatchedValue
+) -> BatchedValue:
+    """The operation counts the rows of a matrix: one row for each client."""
+    if x.padded_axis is not None or evaluation.rank(x) != 1:
+        raise NoBatchingRule(node.op, "it counts a batch or a matrix")
+    number = tf.constant(int(evaluation.constant_operand(node, size)), evaluation.tensor(size).dtype)
+    weightless = not weights.batched and evaluation.shape(weights) == (0,)
+    of_rows = evaluation.tensor(weights) if weightless else evaluation.with_client_axis(weights)
+    return BatchedValue(*emit(node.op, [evaluation.with_client_axis(x), number, of_rows], node.attributes), True)
