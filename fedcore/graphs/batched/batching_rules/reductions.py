@@ -122,4 +122,5 @@ def _(
     number = tf.constant(int(evaluation.constant_operand(node, size)), evaluation.tensor(size).dtype)
     weightless = not weights.batched and evaluation.shape(weights) == (0,)
     of_rows = evaluation.tensor(weights) if weightless else evaluation.with_client_axis(weights)
-    return BatchedValue(*emit(node.op, [evaluation.with_client_axis(x), number, of_rows], node.attributes), True)
+    (counts,) = emit(node.op, [evaluation.with_client_axis(x), number, of_rows], node.attributes)
+    return BatchedValue(counts, True)
