@@ -314,8 +314,8 @@ def _opened(head: tf.Tensor, lanes: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tenso
     costs = tf.bitwise.bitwise_and(
         tf.bitwise.right_shift(head[1 : 1 + _TOKENS // 4, None], np.arange(0, 32, 8, dtype=np.int32)), 0xFF
     )
-    halves = tf.bitwise.bitwise_and(tf.bitwise.right_shift(head[1 + _TOKENS // 4 :, None], np.array([0, 16], np.int32)), 0xFFFF)
-    halves = tf.reshape(halves, [-1])
+    both = tf.bitwise.right_shift(head[1 + _TOKENS // 4 :, None], np.array([0, 16], np.int32))
+    halves = tf.reshape(tf.bitwise.bitwise_and(both, 0xFFFF), [-1])
     return head[0], tf.reshape(costs, [_TOKENS]), tf.minimum(halves[0], 28), halves[1 : 1 + lanes]
 
 
