@@ -54,10 +54,6 @@ class TypeMismatch(FedcoreError, TypeError):
     """Something of the wrong kind: a type that does not fit where it is used. The message shows both sides."""
 
 
-class SecureSumError(FedcoreError):
-    """A secure sum has no result: too few clients were left in a phase of its protocol, or their shares are wrong."""
-
-
 class InvalidValue(FedcoreError, ValueError):
     """Something of the right kind that cannot be used: a number out of range, an unknown name, a damaged file."""
 
@@ -80,6 +76,10 @@ class ExecutionError(FedcoreError, RuntimeError):
 
 class ClientError(ExecutionError):
     """The work of one client failed."""
+
+
+class SecureSumError(ExecutionError):
+    """A secure sum has no result: too few clients were left in a phase of its protocol, or their shares are wrong."""
 
 
 class ParseError(FedcoreError, ValueError):
