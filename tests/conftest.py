@@ -47,3 +47,13 @@ def pytest_runtest_setup(item):
     random.seed(seed)  # Keras draws default seeds from it
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
+
+
+def pytest_runtest_teardown(item):
+    """No test leaves a process-wide seed of TensorFlow to the tests behind it."""
+    if "tensorflow" in sys.modules:
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+
+        if context.global_seed() is not None:
+            tf.random.set_seed(None)
