@@ -1,4 +1,4 @@
-"""Encoders of values for their way between server and clients.
+"""Encoders: compression of the tensors that cross between server and clients.
 
 An encoder is used for a broadcast (`fc.learning.framework.build_encoded_broadcast_process_from_model`), or for a sum
 (`fc.aggregators.EncodedSumFactory`).

@@ -1,4 +1,4 @@
-"""Bits packed into codes: the values that an encoder may return beside tensors.
+"""Bit packing: `Integers` and `Bits`, which an encoder returns beside tensors, as vectors of uint8.
 
 A code is bytes: the number of bits as int32, little endian; then the bits, the first in the lowest bit of a byte; then
 zeros up to the capacity, which depends on types alone. So codes of different lengths have one type, and clients can be

@@ -1,4 +1,4 @@
-"""Encoding of whole values: an encoder for each tensor, as computations."""
+"""Encoding and decoding of structs, with an encoder for each tensor, as computations of the language."""
 
 from collections.abc import Callable
 

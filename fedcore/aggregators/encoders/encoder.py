@@ -1,4 +1,4 @@
-"""Encoders: what is sent in place of a value, and how the other side gets the value back."""
+"""Base classes of encoders, and the structure of the codes that they make."""
 
 import abc
 import math

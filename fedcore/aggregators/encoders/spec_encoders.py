@@ -1,4 +1,4 @@
-"""Encoders for values of one dtype and shape, as TFF's tutorials make them."""
+"""TFF's `as_simple_encoder` and `as_gather_encoder`: an encoder with the dtype and shape of its values."""
 
 import attrs
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Noise that later noise partly cancels: a banded Toeplitz factorisation of the prefix sums.
+"""Banded matrix factorisation: Gaussian noise correlated over rounds by a Toeplitz factor of the prefix sums.
 
 Source: Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization", arXiv:2306.08153. There C is any banded
 matrix; here it is Toeplitz, as in McKenna 2024, arXiv:2405.15913, so that it needs no number of rounds to run.

@@ -1,4 +1,4 @@
-"""Noise that is drawn anew each round: the Gaussian mechanism."""
+"""The Gaussian mechanism: independent noise in each round."""
 
 import attrs
 

@@ -1,4 +1,4 @@
-"""Noise of binary trees over the rounds: every prefix sum carries the noise of a few nodes.
+"""Tree aggregation (DP-FTRL): the noise of a prefix sum is that of a few nodes of a binary tree over the rounds.
 
 Source: Kairouz et al. 2021, "Practical and private (deep) learning without sampling or shuffling", arXiv:2103.00039,
 Algorithm 1 and appendix D; the efficient tree is Honaker 2015, "Efficient use of differentially private binary trees".
