@@ -23,6 +23,7 @@ from fedcore.learning import algorithms, framework, metrics, models, optimizers,
 from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
 from fedcore.learning.dp_aggregator import dp_aggregator
+from fedcore.learning.loop_implementation import LoopImplementation
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
@@ -37,6 +38,7 @@ __all__ = [
     "LearningAlgorithmState",
     "LearningProcess",
     "LearningProcessOutput",
+    "LoopImplementation",
     "Model",
     "ModelWeights",
     "algorithms",

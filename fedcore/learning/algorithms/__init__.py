@@ -4,7 +4,12 @@ from fedcore.learning.algorithms.fed_avg import build_unweighted_fed_avg, build_
 from fedcore.learning.algorithms.fed_avg_with_error_feedback import build_fed_avg_with_error_feedback
 from fedcore.learning.algorithms.fed_avg_with_schedule import build_weighted_fed_avg_with_optimizer_schedule
 from fedcore.learning.algorithms.fed_eval import build_fed_eval
+from fedcore.learning.algorithms.fed_multi_model_eval import (
+    build_fed_multi_model_eval,
+    build_fed_multi_model_eval_from_processes,
+)
 from fedcore.learning.algorithms.fed_prox import build_unweighted_fed_prox, build_weighted_fed_prox
+from fedcore.learning.algorithms.fed_recon import build_fed_recon, build_fed_recon_eval
 from fedcore.learning.algorithms.fed_sgd import build_fed_sgd
 from fedcore.learning.algorithms.kmeans import build_fed_kmeans
 from fedcore.learning.algorithms.mime_lite import build_unweighted_mime_lite, build_weighted_mime_lite
@@ -17,6 +22,10 @@ __all__ = [
     "build_fed_avg_with_error_feedback",
     "build_fed_eval",
     "build_fed_kmeans",
+    "build_fed_multi_model_eval",
+    "build_fed_multi_model_eval_from_processes",
+    "build_fed_recon",
+    "build_fed_recon_eval",
     "build_fed_sgd",
     "build_personalization_eval_computation",
     "build_scaffold",

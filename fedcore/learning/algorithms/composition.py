@@ -175,7 +175,7 @@ def compose_learning_process(
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
     client_result: Any = work.train.type_signature.result
     aggregation = weighted(model_aggregator).create(client_result["update"], client_result["weight"])
-    _check_distributor(model_distributor, work.train.module.main.parameters[0].type)
+    check_distributor(model_distributor, work.train.module.main.parameters[0].type)
 
     @federated_computation
     def initialize():
@@ -222,7 +222,7 @@ def compose_learning_process(
     )
 
 
-def _check_distributor(distributor, weights_type: Type) -> None:
+def check_distributor(distributor, weights_type: Type) -> None:
     if distributor is None:
         return
     result = distributor.next.type_signature.result["result"]

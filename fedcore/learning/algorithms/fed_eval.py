@@ -1,25 +1,29 @@
 """Federated evaluation."""
 
+from collections.abc import Callable
+from typing import Any
+
+import attrs
 import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.intrinsics import (
-    federated_broadcast,
-    federated_eval,
-    federated_map,
-    federated_random_seed,
-    federated_value,
-    federated_zip,
-    generic_plus,
-)
+from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip, generic_plus
 from fedcore.learning.algorithms.client_work import build_evaluation
+from fedcore.learning.algorithms.composition import check_distributor, first_state, next_state, round_metrics
+from fedcore.learning.algorithms.distribution import distribute
+from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import PureModel, trace_model
-from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
-def build_fed_eval(model_fn) -> LearningProcess:
+def build_fed_eval(
+    model_fn,
+    model_distributor=None,
+    metrics_aggregation_process=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
+) -> LearningProcess:
     """Builds federated evaluation: every client computes the metrics of the model on its data.
 
     Types, for weights W, batches B and metrics M of the model:
@@ -30,11 +34,16 @@ def build_fed_eval(model_fn) -> LearningProcess:
 
     Args:
         model_fn: makes the model, or a `PureModel`; the state starts from its initial weights.
+        model_distributor: a measured process that sends the weights. Default: a broadcast.
+        metrics_aggregation_process: an aggregation process from the clients' reports to <M of this round, M of all so
+            far>, with its state in `client_work`. Default: reports are added, then M is computed.
+        loop_implementation: both values give the same process, see `LoopImplementation`.
     Returns:
         A `LearningProcess`; put a model into its state with `set_model_weights`. No clients: counts of 0, a loss of
         NaN.
     Raises:
         TracingError: `model_fn` makes no model of `fc.learning`.
+        TypeMismatch: the distributor does not give W, or the process does not take the clients' reports.
     Example:
         >>> evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
         >>> weights = fc.learning.ModelWeights((np.ones([2, 1], np.float32), np.zeros([1], np.float32)), ())
@@ -43,63 +52,89 @@ def build_fed_eval(model_fn) -> LearningProcess:
         >>> metrics['client_work']['eval']['current_round_metrics']['loss']
         np.float32(0.0)
     """
+    check_loop_implementation(loop_implementation)
     model = trace_model(model_fn)
     initial_weights = tf_computation(lambda: model.initial_weights())
     evaluate = build_evaluation(model, initial_weights.type_signature.result)
-    aggregate_metrics = sum_then_finalize(model)
-    finalize = tf_computation(lambda state: model.finalize_metrics(state))
-    add_one = tf_computation(lambda round_number: round_number + 1)
-    initialize = _build_initialize(model, initial_weights)
+    work = evaluation_work(model, evaluate, metrics_aggregation_process)
+    return build_evaluation_process(initial_weights, model.batch_type, work, model_distributor)
 
-    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
-    def next_round(state, data):
-        weights_at_clients = federated_broadcast(state.global_model_weights)
-        summed, current = aggregate_metrics(federated_map(evaluate, (weights_at_clients, data)))
-        total = federated_map(lambda a, b: generic_plus(a, b), (state.client_work, summed))
-        nothing = federated_value((), SERVER)
-        after = LearningAlgorithmState(
-            global_model_weights=state.global_model_weights,
-            distributor=state.distributor,
-            client_work=total,
-            aggregator=state.aggregator,
-            finalizer=state.finalizer,
-            round=federated_map(add_one, state.round),
-            seed=state.seed,
+
+@attrs.frozen
+class EvaluationWork:
+    """The clients' part of an evaluation; both functions are used while a computation is traced.
+
+    Args:
+        start: () -> the state of no rounds, at the server.
+        run: (state, weights at the clients, data) -> (state, metrics at the server).
+    """
+
+    start: Callable
+    run: Callable
+
+
+def evaluation_work(model: PureModel, evaluate: Computation, metrics_aggregation_process=None) -> EvaluationWork:
+    """The work of the clients' `evaluate : (<W,B*> -> reported metrics)`, aggregated as `build_fed_eval` says."""
+    process: Any = metrics_aggregation_process or _TotalOfRounds(model)
+
+    def run(state, weights, data):
+        output = process.next(state, federated_map(evaluate, (weights, data)))
+        current, total = output.result[0], output.result[1]
+        return output.state, federated_zip({"eval": {"current_round_metrics": current, "total_rounds_metrics": total}})
+
+    return EvaluationWork(process.initialize, run)
+
+
+@attrs.frozen
+class _Output:
+    state: Any
+    result: Any
+
+
+class _TotalOfRounds:
+    """Adds the clients' reports of a round and of all rounds, and computes the metrics of both."""
+
+    def __init__(self, model: PureModel):
+        self._model = model
+        self._aggregate_metrics = sum_then_finalize(model)
+
+    def initialize(self):
+        # Reports are added, so zeros are the total of no clients; the report of a client without data need not be zeros.
+        model = self._model
+        no_metrics = tf_computation(
+            lambda: tf.nest.map_structure(tf.zeros_like, model.report_metrics(model.initial_metrics()))
         )
-        metrics = {
-            "distributor": nothing,
-            "client_work": federated_zip(
-                {"eval": {"current_round_metrics": current, "total_rounds_metrics": federated_map(finalize, total)}}
-            ),
-            "aggregator": nothing,
-            "finalizer": nothing,
-        }
-        return LearningProcessOutput(federated_zip(after), federated_zip(metrics))
+        return federated_eval(no_metrics, SERVER)
 
-    return LearningProcess(initialize, next_round)
+    def next(self, state, reports) -> _Output:
+        finalize = tf_computation(lambda total: self._model.finalize_metrics(total))
+        summed, current = self._aggregate_metrics(reports)
+        total = federated_map(lambda a, b: generic_plus(a, b), (state, summed))
+        return _Output(total, (current, federated_map(finalize, total)))
 
 
-def _build_initialize(model: PureModel, initial_weights: Computation) -> Computation:
-    """`(-> State@SERVER)`, with the total of no clients."""
-    # Reports are added, so zeros are the total of no clients; the report of a client without data need not be zeros.
-    no_metrics = tf_computation(
-        lambda: tf.nest.map_structure(tf.zeros_like, model.report_metrics(model.initial_metrics()))
-    )
-    start = tf_computation(lambda: tf.constant(0, tf.int64))
+def build_evaluation_process(
+    initial_weights: Computation, batch_type: Type, work: EvaluationWork, model_distributor=None
+) -> LearningProcess:
+    """The process whose round is: send the weights, do `work`; the weights stay."""
+    check_distributor(model_distributor, initial_weights.type_signature.result)
 
     @federated_computation
     def initialize():
-        nothing = federated_value((), SERVER)
-        return federated_zip(
-            LearningAlgorithmState(
-                global_model_weights=federated_eval(initial_weights, SERVER),
-                distributor=nothing,
-                client_work=federated_eval(no_metrics, SERVER),
-                aggregator=nothing,
-                finalizer=nothing,
-                round=federated_eval(start, SERVER),
-                seed=federated_random_seed(SERVER),
-            )
+        return first_state(
+            federated_eval(initial_weights, SERVER),
+            federated_value((), SERVER),
+            distributor=model_distributor.initialize() if model_distributor else None,
+            client_work=work.start(),
         )
 
-    return initialize
+    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(batch_type), CLIENTS))
+    def next_round(state, data):
+        weights, sending, sending_metrics = distribute(model_distributor, state)
+        after, metrics = work.run(state.client_work, weights, data)
+        return LearningProcessOutput(
+            next_state(state, distributor=sending, client_work=after),
+            round_metrics(client_work=metrics, distributor=sending_metrics),
+        )
+
+    return LearningProcess(initialize, next_round)

@@ -5,6 +5,7 @@ from fedcore.learning.models.functional_model import FunctionalModel
 from fedcore.learning.models.keras_model import from_keras_model, functional_model_from_keras
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
+from fedcore.learning.models.reconstruction_model import ReconstructionBatchOutput, ReconstructionModel
 from fedcore.learning.models.traced import trace_model
 from fedcore.learning.models.variable_model import VariableModel
 
@@ -13,6 +14,8 @@ __all__ = [
     "FunctionalModel",
     "ModelWeights",
     "PureModel",
+    "ReconstructionBatchOutput",
+    "ReconstructionModel",
     "VariableModel",
     "from_keras_model",
     "functional_model_from_keras",

@@ -1,0 +1,143 @@
+"""Federated evaluation of several models on the same clients' data."""
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.intrinsics import federated_map, federated_zip
+from fedcore.learning.algorithms.client_work import build_evaluation, weights_type_of
+from fedcore.learning.algorithms.fed_eval import EvaluationWork, build_evaluation_process, evaluation_work
+from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
+from fedcore.learning.models import trace_model
+from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
+
+_BY_MODEL = ("global_model_weights", "distributor", "client_work", "aggregator", "finalizer")
+
+
+def build_fed_multi_model_eval(
+    model_fns: Sequence,
+    model_distributor=None,
+    metrics_aggregation_processes: Sequence | None = None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
+) -> LearningProcess:
+    """Builds the evaluation of several models, each on the data of every client of the round.
+
+    Types, for models a, b, … with weights Wa, Wb and metrics E as for `build_fed_eval`:
+        initialize  (-> State@SERVER)
+        next        (<State@SERVER,{B*}@CLIENTS> ->
+                     <state=State@SERVER,metrics=<client_work=<a=<eval=E>,b=<eval=E>,…>,…>@SERVER>)
+        State       <global_model_weights=<a=Wa,b=Wb,…>,client_work=<a=…,b=…>,…>
+
+    Args:
+        model_fns: make the models, at most 52, in the order of the letters a-z and A-Z. All take the same batches.
+        model_distributor: a measured process that sends <a=Wa,b=Wb,…>. Default: a broadcast.
+        metrics_aggregation_processes: for each model a process as for `build_fed_eval`, or None. Default: None for all.
+        loop_implementation: both values give the same process, see `LoopImplementation`.
+    Returns:
+        A `LearningProcess`; `set_model_weights` takes {'a': …, 'b': …}.
+    Raises:
+        InvalidValue: there is no model, there are too many, or as many processes are not given.
+        TypeMismatch: the models take different batches; or as for `build_fed_eval`.
+    Example:
+        >>> evaluation = fc.learning.algorithms.build_fed_multi_model_eval([model_fn, model_fn])
+        >>> start = evaluation.initialize()
+        >>> ones = fc.learning.ModelWeights((np.ones([2, 1], np.float32), np.zeros([1], np.float32)), ())
+        >>> start = evaluation.set_model_weights(start, {'a': ones, 'b': start.global_model_weights['b']})
+        >>> _, metrics = evaluation.next(start, [client_a, client_b])
+        >>> losses = [metrics['client_work'][name]['eval']['current_round_metrics']['loss'] for name in 'ab']
+        >>> losses[0] < losses[1]
+        np.True_
+    """
+    check_loop_implementation(loop_implementation)
+    models = dict(zip(_names("model_fns", model_fns, at_least=1), map(trace_model, model_fns), strict=True))
+    processes = [None] * len(models) if metrics_aggregation_processes is None else list(metrics_aggregation_processes)
+    if len(processes) != len(models):
+        raise InvalidValue(f"there are {len(models)} model_fns and {len(processes)} metrics_aggregation_processes")
+    batch_type = models["a"].batch_type
+    _check_same("model_fns", {name: model.batch_type for name, model in models.items()})
+    works = {
+        name: evaluation_work(model, build_evaluation(model, weights_type_of(model)), process)
+        for (name, model), process in zip(models.items(), processes, strict=True)
+    }
+
+    def start():
+        return federated_zip({name: work.start() for name, work in works.items()})
+
+    def run(state, weights, data):
+        found = {
+            name: work.run(_part(state, name), _part(weights, name), data) for name, work in works.items()
+        }
+        states, metrics = ({name: output[i] for name, output in found.items()} for i in (0, 1))
+        return federated_zip(states), federated_zip(metrics)
+
+    initial_weights = tf_computation(lambda: {name: model.initial_weights() for name, model in models.items()})
+    return build_evaluation_process(initial_weights, batch_type, EvaluationWork(start, run), model_distributor)
+
+
+def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningProcess]) -> LearningProcess:
+    """Joins evaluations of one model each into an evaluation of all of them.
+
+    Types: those of `build_fed_multi_model_eval`; every part of the state and of the metrics is <a=…,b=…,…>.
+
+    Args:
+        eval_processes: at least two and at most 52, such as `build_fed_eval` makes; all take the same batches.
+    Raises:
+        InvalidValue: there are too few or too many.
+        TypeMismatch: they take different batches.
+    Example:
+        >>> one = fc.learning.algorithms.build_fed_eval(model_fn)
+        >>> both = fc.learning.algorithms.build_fed_multi_model_eval_from_processes([one, one])
+        >>> _, metrics = both.next(both.initialize(), [client_a, client_b])
+        >>> metrics['client_work']['b']['eval']['current_round_metrics']['num_examples']
+        np.int64(5)
+    """
+    processes = dict(zip(_names("eval_processes", eval_processes, at_least=2), eval_processes, strict=True))
+    data_types = {name: process.next.module.main.parameters[1].type for name, process in processes.items()}
+    _check_same("eval_processes", data_types)
+
+    def joined(states: dict):
+        parts = {part: federated_zip({n: getattr(s, part) for n, s in states.items()}) for part in _BY_MODEL}
+        return federated_zip(LearningAlgorithmState(**parts, round=states["a"].round, seed=states["a"].seed))
+
+    @federated_computation
+    def initialize():
+        return joined({name: process.initialize() for name, process in processes.items()})
+
+    @federated_computation(initialize.type_signature.result, data_types["a"])
+    def next_round(state, data):
+        outputs: dict[str, Any] = {}
+        for name, process in processes.items():
+            parts = {part: _part(getattr(state, part), name) for part in _BY_MODEL}
+            before = federated_zip(LearningAlgorithmState(**parts, round=state.round, seed=state.seed))
+            outputs[name] = process.next(before, data)
+        metrics = {
+            part: federated_zip({name: output.metrics[part] for name, output in outputs.items()})
+            for part in ("distributor", "client_work", "aggregator", "finalizer")
+        }
+        after = joined({name: output.state for name, output in outputs.items()})
+        return LearningProcessOutput(after, federated_zip(metrics))
+
+    return LearningProcess(initialize, next_round)
+
+
+def _names(argument: str, given: Sequence, *, at_least: int) -> str:
+    """A letter for each of what is given."""
+    most = len(string.ascii_letters)
+    if not at_least <= len(given) <= most:
+        raise InvalidValue(f"{argument} has between {at_least} and {most} entries, not {len(given)}")
+    return string.ascii_letters[: len(given)]
+
+
+def _part(value, name: str):
+    """A field of a struct that stands at the server or at the clients."""
+    return federated_map(lambda struct: struct[name], value)
+
+
+def _check_same(argument: str, types: dict) -> None:
+    first = next(iter(types.values()))
+    other = {name: type_ for name, type_ in types.items() if type_ != first}
+    if other:
+        told = "; ".join(f"{name} takes {type_}" for name, type_ in {"a": first, **other}.items())
+        raise TypeMismatch(f"{argument} take different batches: {told}")

@@ -1,0 +1,276 @@
+"""Federated reconstruction: part of the weights is trained anew at every client and never leaves it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import tensorflow as tf
+
+from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
+from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.errors import InvalidValue
+from fedcore.intrinsics import sequence_reduce
+from fedcore.learning.algorithms.client_result import finite_or_nothing
+from fedcore.learning.algorithms.client_work import constant_work, difference
+from fedcore.learning.algorithms.composition import compose_learning_process
+from fedcore.learning.algorithms.fed_eval import build_evaluation_process, evaluation_work
+from fedcore.learning.models import ModelWeights, ReconstructionModel
+from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.partly_local_model import PartlyLocalModel, trace_reconstruction_model
+from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
+from fedcore.learning.process import LearningProcess
+from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
+from fedcore.types import SequenceType, Type
+
+_RECONSTRUCTION = "reconstruction_"  # before the names of the reconstruction's hyperparameters in the state
+
+
+@attrs.frozen
+class _Carry:
+    weights: Any
+    optimizer: Any
+    metrics: Any
+
+
+def build_fed_recon(
+    model_fn: Callable[[], ReconstructionModel],
+    *,
+    loss_fn: Callable,
+    metrics_fn: Callable | None = None,
+    server_optimizer_fn=None,
+    client_optimizer_fn=None,
+    reconstruction_optimizer_fn=None,
+    dataset_split_fn: Callable | None = None,
+    client_weighting: Weighting | None = None,
+    model_distributor=None,
+    model_aggregator_factory: WeightedAggregationFactory | UnweightedAggregationFactory | None = None,
+    metrics_aggregator=None,
+) -> LearningProcess:
+    """Builds federated reconstruction: clients train their local weights, then the global ones, and send these.
+
+    Types, for global weights W, batches B and metrics M: those of `build_weighted_fed_avg`; `state.client_work` is
+    <learning_rate=float32,…,reconstruction_learning_rate=float32,…>, the hyperparameters of the two optimizers.
+
+    Args:
+        model_fn: makes a `ReconstructionModel`. Without local trainable weights there is no reconstruction.
+        loss_fn: () -> a loss of labels and predictions, such as `keras.losses.MeanSquaredError`.
+        metrics_fn: () -> Keras metrics. They, the loss and num_examples are of the batches after the reconstruction.
+            Default: none.
+        server_optimizer_fn: as for `build_weighted_fed_avg`. Default: SGD with rate 1.
+        client_optimizer_fn: of the global weights, with the local ones frozen. Default: SGD with rate 0.1.
+        reconstruction_optimizer_fn: of the local weights, from their initial values, with the global ones frozen.
+            Default: SGD with rate 0.1.
+        dataset_split_fn: a client's `tf.data.Dataset` -> (that of the reconstruction, that of after it). Default:
+            `ReconstructionModel.build_dataset_split_fn(split_dataset=True)`, every second batch.
+        client_weighting: as for `build_weighted_fed_avg`. Default: by the examples after the reconstruction.
+        model_aggregator_factory: joins changes of type W; one without weights takes the weighting UNIFORM only.
+            Default: a weighted mean.
+        model_distributor, metrics_aggregator: as for `build_weighted_fed_avg`.
+    Returns:
+        A `LearningProcess`. A client without a batch after the reconstruction (with the default split, one with less
+        than two) has weight 0. A round of such clients leaves W as it was.
+    Raises:
+        TracingError: `model_fn` makes no `ReconstructionModel`.
+        FedcoreError: an aggregator without weights and another weighting than UNIFORM; or as for
+            `build_weighted_fed_avg`.
+    Source:
+        Singhal et al. 2021, "Federated reconstruction: partially local federated learning", arXiv:2102.03448,
+        Algorithm 1. Non-trainable global weights move by their mean change, as in `build_weighted_fed_avg`.
+    Example:
+        >>> def make():
+        ...     shared, own = keras.layers.Dense(4), keras.layers.Dense(1)
+        ...     return fc.learning.models.ReconstructionModel.from_keras_model_and_layers(
+        ...         keras.Sequential([keras.Input((2,)), shared, own]),
+        ...         global_layers=[shared], local_layers=[own], input_spec=spec)
+        >>> training = fc.learning.algorithms.build_fed_recon(make, loss_fn=keras.losses.MeanSquaredError)
+        >>> after, metrics = training.next(training.initialize(), [client_a, client_b])
+        >>> len(after.global_model_weights.trainable), metrics['client_work']['train']['num_examples']
+        (2, np.int64(1))
+    """
+    weighting: Weighting = ClientWeighting.NUM_EXAMPLES if client_weighting is None else client_weighting
+    aggregator = _aggregator(model_aggregator_factory, weighting)
+    model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
+    optimizer, recon_optimizer = _optimizer(client_optimizer_fn), _optimizer(reconstruction_optimizer_fn)
+    hyperparameters = {
+        **optimizer.hyperparameters,
+        **{_RECONSTRUCTION + name: value for name, value in recon_optimizer.hyperparameters.items()},
+    }
+    weights_type = tf_computation(lambda: model.initial_weights()).type_signature.result
+
+    @tf_computation
+    def initialize():
+        return {name: tf.constant(value, tf.float32) for name, value in hyperparameters.items()}
+
+    def build_train(hparams: Type) -> Computation:
+        reconstruct = _build_reconstruction(model, recon_optimizer, weights_type, hparams)
+        train_global = _build_training(model, optimizer, weighting, weights_type, hparams)
+        split = _build_split(model, dataset_split_fn)
+
+        @federated_computation(weights_type, hparams, SequenceType(model.batch_type))
+        def train(weights, hparams, batches):
+            parts = split(batches)
+            return train_global(weights, reconstruct(weights, hparams, parts[0]), hparams, parts[1])
+
+        return train
+
+    return compose_learning_process(
+        model,
+        constant_work(initialize, build_train, tuple(hyperparameters)),
+        server_optimizer_fn,
+        model_distributor=model_distributor,
+        model_aggregator=aggregator,
+        metrics_aggregator=metrics_aggregator,
+    )
+
+
+def build_fed_recon_eval(
+    model_fn: Callable[[], ReconstructionModel],
+    *,
+    loss_fn: Callable,
+    metrics_fn: Callable | None = None,
+    reconstruction_optimizer_fn=None,
+    dataset_split_fn: Callable | None = None,
+    model_distributor=None,
+    metrics_aggregation_process=None,
+) -> LearningProcess:
+    """Builds the evaluation of a model with local weights: clients train these, then compute the metrics.
+
+    Types, for global weights W: those of `build_fed_eval`.
+
+    Args:
+        model_fn, loss_fn, metrics_fn, reconstruction_optimizer_fn, dataset_split_fn: as for `build_fed_recon`; the
+            metrics are of the second part of the split.
+        model_distributor, metrics_aggregation_process: as for `build_fed_eval`.
+    Returns:
+        A `LearningProcess`; put the global weights into its state with `set_model_weights`. No clients: counts of 0,
+        a loss of NaN.
+    Raises:
+        TracingError: `model_fn` makes no `ReconstructionModel`.
+        FedcoreError: as for `build_fed_eval`.
+    Source:
+        Singhal et al. 2021, arXiv:2102.03448, section 4.2.
+    Example:
+        >>> def make():
+        ...     own = keras.layers.Dense(1)
+        ...     return fc.learning.models.ReconstructionModel.from_keras_model_and_layers(
+        ...         keras.Sequential([keras.Input((2,)), own]), global_layers=[], local_layers=[own], input_spec=spec)
+        >>> evaluation = fc.learning.algorithms.build_fed_recon_eval(make, loss_fn=keras.losses.MeanSquaredError)
+        >>> evaluated, metrics = evaluation.next(evaluation.initialize(), [client_a, client_b])
+        >>> metrics['client_work']['eval']['current_round_metrics']['num_examples']
+        np.int64(1)
+    """
+    model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
+    optimizer = _optimizer(reconstruction_optimizer_fn)
+    initial_weights = tf_computation(lambda: model.initial_weights())
+    weights_type = initial_weights.type_signature.result
+    nothing = tf_computation(lambda: ())
+    reconstruct = _build_reconstruction(model, optimizer, weights_type, nothing.type_signature.result)
+    split = _build_split(model, dataset_split_fn)
+    begin = tf_computation(lambda: model.initial_metrics())
+    report = tf_computation(lambda metrics: model.report_metrics(metrics))
+
+    @tf_computation
+    def step(metrics, batch, weights, local):
+        return model.whole.step(model.joined(weights, local), metrics, batch, training=False)[2]
+
+    @federated_computation(weights_type, SequenceType(model.batch_type))
+    def evaluate(weights, batches):
+        parts = split(batches)
+        local = reconstruct(weights, nothing(), parts[0])
+        return report(sequence_reduce(parts[1], begin(), lambda metrics, batch: step(metrics, batch, weights, local)))
+
+    work = evaluation_work(model, evaluate, metrics_aggregation_process)
+    return build_evaluation_process(initial_weights, model.batch_type, work, model_distributor)
+
+
+def _optimizer(given) -> Optimizer:
+    return as_optimizer(build_sgdm(0.1) if given is None else given)
+
+
+def _aggregator(factory, weighting: Weighting) -> WeightedAggregationFactory | None:
+    if not isinstance(factory, UnweightedAggregationFactory) or isinstance(factory, WeightedAggregationFactory):
+        return factory
+    if weighting is not ClientWeighting.UNIFORM:
+        raise InvalidValue(
+            f"model_aggregator_factory takes no weights ({type(factory).__name__}): use "
+            "client_weighting=fc.learning.ClientWeighting.UNIFORM with it"
+        )
+    return as_weighted_aggregator(factory)
+
+
+def _build_split(model: PartlyLocalModel, dataset_split_fn: Callable | None) -> Computation:
+    """`(B* -> <B*,B*>)`."""
+    split_fn = dataset_split_fn or ReconstructionModel.build_dataset_split_fn(split_dataset=True)
+
+    @tf_computation(SequenceType(model.batch_type))
+    def split(batches):
+        recon, post_recon = split_fn(batches)
+        return recon, post_recon
+
+    return split
+
+
+def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, weights_type: Type, hparams_type: Type):
+    """`(<W,H,B*> -> L)`: the local weights, trained with W frozen.
+
+    Args:
+        hparams_type: H; its fields `reconstruction_…` are the optimizer's hyperparameters.
+    """
+    batches_type = SequenceType(model.batch_type)
+
+    @tf_computation
+    def begin(hparams):
+        local = model.initial_local_weights()
+        mine = {name: hparams[_RECONSTRUCTION + name] for name in optimizer.hyperparameters if hparams}
+        return _Carry(local, optimizer.set_hparams(optimizer.initialize(local.trainable), mine), ())
+
+    @tf_computation
+    def step(carry, batch, weights):
+        whole = model.joined(weights, carry.weights)
+        gradients, _, moved, _ = gradients_of(model.whole, whole, model.initial_metrics(), batch)
+        mine = model.divided(ModelWeights(gradients, moved))[1]
+        state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
+        return _Carry(ModelWeights(trainable, mine.non_trainable), state, ())
+
+    @federated_computation(weights_type, hparams_type, batches_type)
+    def reconstruct(weights, hparams, batches):
+        return sequence_reduce(batches, begin(hparams), lambda carry, batch: step(carry, batch, weights)).weights
+
+    @federated_computation(weights_type, hparams_type, batches_type)
+    def untrained(_weights, _hparams, _batches):
+        return tf_computation(lambda: model.initial_local_weights())()
+
+    return reconstruct if model.places["local_trainable_variables"] else untrained
+
+
+def _build_training(
+    model: PartlyLocalModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, hparams_type: Type
+):
+    """`(<W,L,H,B*> -> ClientResult)`: local steps of the global weights, with the local ones L frozen."""
+    local_type = tf_computation(lambda: model.initial_local_weights()).type_signature.result
+
+    @tf_computation
+    def begin(weights, hparams):
+        mine = {name: hparams[name] for name in optimizer.hyperparameters if hparams}
+        state = optimizer.set_hparams(optimizer.initialize(weights.trainable), mine)
+        return _Carry(weights, state, model.initial_metrics())
+
+    @tf_computation
+    def step(carry, batch, local):
+        whole = model.joined(carry.weights, local)
+        gradients, _, moved, metrics = gradients_of(model.whole, whole, carry.metrics, batch)
+        mine = model.divided(ModelWeights(gradients, moved))[0]
+        state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
+        return _Carry(ModelWeights(trainable, mine.non_trainable), state, metrics)
+
+    @tf_computation
+    def finish(before, carry):
+        weight, report = weight_and_report(model.whole, weighting, carry.metrics)
+        return finite_or_nothing(difference(carry.weights, before), weight, report)
+
+    @federated_computation(weights_type, local_type, hparams_type, SequenceType(model.batch_type))
+    def train(weights, local, hparams, batches):
+        start = begin(weights, hparams)
+        return finish(weights, sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, local)))
+
+    return train

@@ -1,0 +1,167 @@
+"""Reconstruction models as pure functions of their global and local weights."""
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import keras
+import tensorflow as tf
+
+from fedcore.errors import TracingError
+from fedcore.ir.locations import describe
+from fedcore.learning.models.keras_model import from_keras_model
+from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
+from fedcore.learning.models.pure_model import BatchOutput, PureModel
+from fedcore.learning.models.reconstruction_model import KerasReconstructionModel, ReconstructionModel
+from fedcore.learning.models.traced import trace_model
+from fedcore.learning.models.variable_model import VariableModel
+from fedcore.types import StructType
+
+GROUPS = (
+    "global_trainable_variables",
+    "global_non_trainable_variables",
+    "local_trainable_variables",
+    "local_non_trainable_variables",
+)
+
+
+@attrs.frozen
+class PartlyLocalModel:
+    """A pure model with the places of its global and local weights among all of its weights.
+
+    As the model of a process it has global weights only.
+
+    Args:
+        whole: the model with all weights.
+        places: by the names of `GROUPS`, places in `trainable` or `non_trainable` of the whole model's weights.
+    """
+
+    whole: PureModel
+    places: dict[str, Sequence[int]]
+
+    @property
+    def batch_type(self) -> StructType:
+        return self.whole.batch_type
+
+    def initial_weights(self) -> ModelWeights:
+        return self.divided(self.whole.initial_weights())[0]
+
+    def initial_local_weights(self) -> ModelWeights:
+        return self.divided(self.whole.initial_weights())[1]
+
+    def initial_metrics(self) -> dict:
+        return self.whole.initial_metrics()
+
+    def report_metrics(self, metrics: dict) -> dict:
+        return self.whole.report_metrics(metrics)
+
+    def finalize_metrics(self, reported: dict) -> dict:
+        return self.whole.finalize_metrics(reported)
+
+    def divided(self, weights: ModelWeights) -> tuple[ModelWeights, ModelWeights]:
+        """The global and the local weights among all of them."""
+        sources = (weights.trainable, weights.non_trainable) * 2
+        found = [tuple(src[i] for i in self.places[name]) for name, src in zip(GROUPS, sources, strict=True)]
+        return ModelWeights(*found[:2]), ModelWeights(*found[2:])
+
+    def joined(self, shared: ModelWeights, local: ModelWeights) -> ModelWeights:
+        """All weights, of the global and the local ones."""
+        parts = (shared.trainable, shared.non_trainable, local.trainable, local.non_trainable)
+        values: list[dict] = [{}, {}]
+        for i, (name, part) in enumerate(zip(GROUPS, parts, strict=True)):
+            values[i % 2] |= dict(zip(self.places[name], part or (), strict=True))
+        return ModelWeights(*(tuple(by_place[i] for i in range(len(by_place))) for by_place in values))
+
+
+def trace_reconstruction_model(model_fn: Callable, loss_fn: Callable, metrics_fn: Callable | None) -> PartlyLocalModel:
+    """The model that `model_fn` makes, with a loss and metrics, as pure functions.
+
+    Raises:
+        TracingError: `model_fn` is no function that makes a ReconstructionModel, `loss_fn` none that makes a loss, or
+            two metrics have one name.
+    """
+    for name, given in (("model_fn", model_fn), ("loss_fn", loss_fn), ("metrics_fn", metrics_fn or list)):
+        if not callable(given) or isinstance(given, keras.losses.Loss | keras.Model):
+            raise TracingError(f"{name} is a function without arguments, not {type(given).__name__}")
+    made: list[ReconstructionModel] = []
+
+    def scored():
+        model = model_fn()
+        if not isinstance(model, ReconstructionModel):
+            raise TracingError(
+                f"{describe(model_fn)} returns {type(model).__name__}; it returns a "
+                "fc.learning.models.ReconstructionModel"
+            )
+        made.append(model)
+        loss, metrics = loss_fn(), list(metrics_fn() if metrics_fn else ())
+        if isinstance(model, KerasReconstructionModel):
+            return from_keras_model(model.keras_model, loss, model.input_spec, metrics)
+        return _ScoredModel(model, loss, metrics)
+
+    whole = trace_model(scored)
+    return PartlyLocalModel(whole, _places(made[0]))
+
+
+def _places(model: ReconstructionModel) -> dict[str, Sequence[int]]:
+    if isinstance(model, KerasReconstructionModel):
+        orders = (model.keras_model.trainable_variables, averaged_weights(model.keras_model)) * 2
+    else:
+        orders = (_trainable(model), _non_trainable(model)) * 2
+    by_identity = [{id(v): i for i, v in enumerate(order)} for order in orders]
+    return {
+        name: [by_identity[i][id(v)] for v in getattr(model, name)] for i, name in enumerate(GROUPS)
+    }
+
+
+def _trainable(model: ReconstructionModel) -> list:
+    return [*model.global_trainable_variables, *model.local_trainable_variables]
+
+
+def _non_trainable(model: ReconstructionModel) -> list:
+    return [*model.global_non_trainable_variables, *model.local_non_trainable_variables]
+
+
+class _ScoredModel(VariableModel):
+    """A reconstruction model of the user's own with a loss and Keras metrics."""
+
+    def __init__(self, model: ReconstructionModel, loss, metrics: list):
+        names = [m.name for m in metrics]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise TracingError(f"there are two metrics named {twice[0]}; give one of them another name=")
+        self._model, self._loss, self._metrics = model, loss, metrics
+
+    @property
+    def trainable_variables(self):
+        return _trainable(self._model)
+
+    @property
+    def non_trainable_variables(self):
+        return _non_trainable(self._model)
+
+    @property
+    def local_variables(self):
+        return [v for m in self._metrics for v in m.variables]
+
+    @property
+    def input_spec(self):
+        return self._model.input_spec
+
+    def forward_pass(self, batch_input, training=True):
+        output = self._model.forward_pass(batch_input, training=training)
+        for metric in self._metrics:
+            metric.update_state(output.labels, output.predictions)
+        loss = tf.reduce_mean(self._loss(output.labels, output.predictions))
+        return BatchOutput(loss, output.predictions, output.num_examples)
+
+    def predict_on_batch(self, x, training=True):
+        raise TracingError("a ReconstructionModel predicts in forward_pass, of a whole batch")
+
+    def report_local_unfinalized_metrics(self):
+        return {m.name: [tf.convert_to_tensor(v) for v in m.variables] for m in self._metrics}
+
+    def metric_finalizers(self):
+        return {m.name: m.stateless_result for m in self._metrics}
+
+    def reset_metrics(self):
+        for metric in self._metrics:
+            metric.reset_state()
