@@ -12,7 +12,11 @@ from fedcore.learning.algorithms.fed_prox import build_unweighted_fed_prox, buil
 from fedcore.learning.algorithms.fed_recon import build_fed_recon, build_fed_recon_eval
 from fedcore.learning.algorithms.fed_sgd import build_fed_sgd
 from fedcore.learning.algorithms.kmeans import build_fed_kmeans
-from fedcore.learning.algorithms.mime_lite import build_unweighted_mime_lite, build_weighted_mime_lite
+from fedcore.learning.algorithms.mime_lite import (
+    build_mime_lite_with_optimizer_schedule,
+    build_unweighted_mime_lite,
+    build_weighted_mime_lite,
+)
 from fedcore.learning.algorithms.personalization import build_personalization_eval_computation
 from fedcore.learning.algorithms.scaffold import ScaffoldOutput, ScaffoldProcess, build_scaffold
 
@@ -27,6 +31,7 @@ __all__ = [
     "build_fed_recon",
     "build_fed_recon_eval",
     "build_fed_sgd",
+    "build_mime_lite_with_optimizer_schedule",
     "build_personalization_eval_computation",
     "build_scaffold",
     "build_unweighted_fed_avg",

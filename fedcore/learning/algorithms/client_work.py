@@ -26,6 +26,7 @@ class ClientWork:
         train: (<W,H,B*> -> ClientResult), at every client.
         advance: (S -> S), at the server, after a round.
         hyperparameters: the names of those in S.
+        measure: H at the server -> metrics by name beside `train`; used while a round is traced.
     """
 
     initialize: Computation
@@ -33,6 +34,7 @@ class ClientWork:
     train: Computation
     advance: Computation
     hyperparameters: tuple[str, ...] = ()
+    measure: Callable[[Any], dict] = lambda sent: {}
 
 
 @attrs.frozen

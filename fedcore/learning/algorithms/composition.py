@@ -212,7 +212,7 @@ def compose_learning_process(
         )
         metrics = round_metrics(
             distributor=sending_metrics,
-            client_work=federated_zip({"train": train_metrics}),
+            client_work=federated_zip({"train": train_metrics, **work.measure(sent)}),
             aggregator=aggregated.measurements,
         )
         return LearningProcessOutput(after, metrics)

@@ -1,5 +1,6 @@
 """Federated averaging whose clients' learning rate changes from round to round."""
 
+import inspect
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -7,10 +8,12 @@ import tensorflow as tf
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.errors import FedcoreError
+from fedcore.intrinsics import federated_map
 from fedcore.learning.algorithms.client_work import ClientWork, build_training, weights_type_of
 from fedcore.learning.algorithms.composition import compose_learning_process
+from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
-from fedcore.learning.optimizers import as_optimizer
+from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting
 
@@ -25,43 +28,48 @@ def build_weighted_fed_avg_with_optimizer_schedule(
     model_distributor=None,
     model_aggregator: WeightedAggregationFactory | None = None,
     metrics_aggregator=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds federated averaging with a client learning rate that depends on the round.
 
-    Types and other arguments: those of `build_weighted_fed_avg`; `state.client_work` is <round=int64>.
+    Types and other arguments: those of `build_weighted_fed_avg`; `state.client_work` is <round=int64>, and a round's
+    `metrics.client_work` has client_learning_rate=float32 beside `train`.
 
     Args:
         client_learning_rate_fn: round number (int64 tensor, from 0) -> learning rate, in a graph at the server. A
             Keras schedule is one.
-        client_optimizer_fn: an optimizer with a learning rate, which is replaced; its other numbers stay.
+        client_optimizer_fn: learning rate -> an optimizer with it, such as `fc.learning.optimizers.build_sgdm`; called
+            with numbers while the process is built. Or an optimizer (or () -> one) whose learning rate is replaced.
     Returns:
         A `LearningProcess`. A round without clients counts for the schedule and leaves the weights as they were.
     Raises:
-        FedcoreError: the client optimizer has no learning rate in its state; or as for `build_weighted_fed_avg`.
+        FedcoreError: the client optimizer has no learning rate in its state, or takes another one or other numbers
+            from the one it is given; or as for `build_weighted_fed_avg`.
     Example:
         >>> process = fc.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule(
-        ...     model_fn, keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5), lambda: keras.optimizers.SGD())
+        ...     model_fn, keras.optimizers.schedules.ExponentialDecay(0.25, 10, 0.5),
+        ...     lambda rate: fc.learning.optimizers.build_sgdm(rate, momentum=0.9))
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
-        >>> state.client_work['round']
-        np.int64(1)
+        >>> state.client_work['round'], metrics['client_work']['client_learning_rate']
+        (np.int64(1), np.float32(0.25))
     """
-    optimizer = as_optimizer(client_optimizer_fn)
-    if "learning_rate" not in optimizer.hyperparameters:
-        raise FedcoreError("client_optimizer_fn: the optimizer keeps no learning_rate in its state to be scheduled")
+    check_loop_implementation(loop_implementation)
+    optimizer = _scheduled_optimizer(client_optimizer_fn)
     model = trace_model(model_fn)
     start = tf_computation(lambda: {"round": tf.constant(0, tf.int64)})
 
     @tf_computation(start.type_signature.result)
     def send(state):
-        rate = tf.cast(tf.convert_to_tensor(client_learning_rate_fn(state["round"])), tf.float32)
-        return {"learning_rate": tf.reshape(rate, [])}
+        return {"learning_rate": rate_of(client_learning_rate_fn, state["round"])}
 
-    hparams_type = send.type_signature.result
     work = ClientWork(
         initialize=start,
         send=send,
-        train=build_training(model, optimizer, client_weighting, weights_type_of(model), hparams_type),
+        train=build_training(
+            model, optimizer, client_weighting, weights_type_of(model), send.type_signature.result
+        ),
         advance=tf_computation(start.type_signature.result)(lambda state: {"round": state["round"] + 1}),
+        measure=lambda sent: {"client_learning_rate": federated_map(lambda given: given["learning_rate"], sent)},
     )
     return compose_learning_process(
         model,
@@ -71,3 +79,38 @@ def build_weighted_fed_avg_with_optimizer_schedule(
         model_aggregator=model_aggregator,
         metrics_aggregator=metrics_aggregator,
     )
+
+
+def rate_of(learning_rate_fn: Callable, round_number: tf.Tensor) -> tf.Tensor:
+    """The learning rate of a round as a float32, in a graph."""
+    return tf.reshape(tf.cast(tf.convert_to_tensor(learning_rate_fn(round_number)), tf.float32), [])
+
+
+def check_has_rate(argument: str, optimizer: Optimizer) -> None:
+    if "learning_rate" not in optimizer.hyperparameters:
+        raise FedcoreError(f"{argument}: the optimizer keeps no learning_rate in its state to be scheduled")
+
+
+def _scheduled_optimizer(client_optimizer_fn) -> Optimizer:
+    """The optimizer whose learning rate is replaced in every round."""
+    if not _takes_a_rate(client_optimizer_fn):
+        optimizer = as_optimizer(client_optimizer_fn)
+        check_has_rate("client_optimizer_fn", optimizer)
+        return optimizer
+    probes = (1.0, 0.5)
+    first, second = (as_optimizer(client_optimizer_fn(rate)) for rate in probes)
+    check_has_rate("client_optimizer_fn", first)
+    found = [dict(optimizer.hyperparameters) for optimizer in (first, second)]
+    if found[1] != {**found[0], "learning_rate": probes[1]} or found[0]["learning_rate"] != probes[0]:
+        raise FedcoreError(
+            "client_optimizer_fn hands its learning rate to the optimizer as it is, and nothing else depends on it; "
+            f"but for {probes[0]} and {probes[1]} the optimizers have {found[0]} and {found[1]}"
+        )
+    return first
+
+
+def _takes_a_rate(given) -> bool:
+    if not callable(given) or isinstance(given, type):
+        return False
+    parameters = inspect.signature(given).parameters.values()
+    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)

@@ -1,5 +1,6 @@
 """Mime Lite: clients step with the statistics of one optimizer that the server keeps."""
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -19,13 +20,17 @@ from fedcore.learning.algorithms.client_result import all_finite, finite_or_noth
 from fedcore.learning.algorithms.client_work import difference, weights_type_of
 from fedcore.learning.algorithms.composition import (
     build_server_work,
+    check_distributor,
     first_state,
     next_state,
     round_metrics,
     unweighted,
     weighted,
 )
+from fedcore.learning.algorithms.distribution import distribute
+from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate, rate_of
 from fedcore.learning.algorithms.fed_sgd import build_gradient
+from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import Optimizer, as_optimizer
@@ -97,8 +102,11 @@ def build_weighted_mime_lite(
     server_optimizer=None,
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
+    model_distributor=None,
     model_aggregator: WeightedAggregationFactory | None = None,
+    full_gradient_aggregator: WeightedAggregationFactory | None = None,
     metrics_aggregator=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds Mime Lite: local steps of `base_optimizer` with its statistics frozen for the round.
 
@@ -109,6 +117,8 @@ def build_weighted_mime_lite(
         base_optimizer: its statistics move once a round, by the mean gradient over all examples at the weights that
             the round started from.
         server_optimizer: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
+        full_gradient_aggregator: joins the clients' mean gradients, weighted by examples. With it `state.aggregator`
+            and the metrics of the aggregator are <model=…,full_gradient=…>. Default: a weighted mean.
     Returns:
         A `LearningProcess`. A round without examples leaves the weights and the statistics as they were.
     Raises:
@@ -121,43 +131,18 @@ def build_weighted_mime_lite(
         >>> process = fc.learning.algorithms.build_weighted_mime_lite(model_fn, keras.optimizers.SGD(0.1, momentum=0.9))
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
-    model, base = trace_model(model_fn), as_optimizer(base_optimizer)
-    server = build_server_work(model, server_optimizer, metrics_aggregator)
-    weights_type = weights_type_of(model)
-    base_start = tf_computation(lambda: base.initialize(model.initial_weights().trainable))
-    state_type = base_start.type_signature.result
-    train = _build_training(model, base, client_weighting, weights_type, state_type)
-    client: Any = train.type_signature.result["client"]
-    aggregation = weighted(model_aggregator).create(client["update"], client["weight"])
-    learn = _build_learning(base)
-
-    @federated_computation
-    def initialize():
-        first = federated_eval(server.start, SERVER)
-        return first_state(
-            first[0], first[1], client_work=federated_eval(base_start, SERVER), aggregator=aggregation.initialize()
-        )
-
-    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
-    def next_round(state, data):
-        sent = federated_broadcast(federated_zip((state.global_model_weights, state.client_work)))
-        results = federated_map(train, (sent[0], sent[1], data))
-        aggregated = aggregation.next(state.aggregator, results.client.update, results.client.weight)
-        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, aggregated.result))
-        gradients = federated_mean(results.gradients, results.examples)
-        _, train_metrics = server.aggregate_metrics(results.client.metrics)
-        after = next_state(
-            state,
-            global_model_weights=updated[1],
-            client_work=federated_map(learn, (state.client_work, state.global_model_weights, gradients)),
-            aggregator=aggregated.state,
-            finalizer=updated[0],
-        )
-        metrics = round_metrics(client_work=federated_zip({"train": train_metrics}), aggregator=aggregated.measurements)
-        return LearningProcessOutput(after, metrics)
-
-    names = {"client_work": tuple(base.hyperparameters), "finalizer": server.hyperparameters}
-    return LearningProcess(initialize, next_round, names)
+    return build_mime_lite_with_optimizer_schedule(
+        model_fn,
+        None,
+        base_optimizer,
+        server_optimizer,
+        client_weighting=client_weighting,
+        model_distributor=model_distributor,
+        model_aggregator=model_aggregator,
+        full_gradient_aggregator=full_gradient_aggregator,
+        metrics_aggregator=metrics_aggregator,
+        loop_implementation=loop_implementation,
+    )
 
 
 def build_unweighted_mime_lite(
@@ -165,8 +150,11 @@ def build_unweighted_mime_lite(
     base_optimizer,
     server_optimizer=None,
     *,
+    model_distributor=None,
     model_aggregator: UnweightedAggregationFactory | None = None,
+    full_gradient_aggregator: UnweightedAggregationFactory | None = None,
     metrics_aggregator=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds Mime Lite in which every client's change counts the same.
 
@@ -174,6 +162,7 @@ def build_unweighted_mime_lite(
 
     Args:
         model_aggregator: as for `build_unweighted_fed_avg`.
+        full_gradient_aggregator: joins the clients' mean gradients. Default: a mean weighted by examples.
     Returns:
         A `LearningProcess`. A round without examples leaves the weights and the statistics as they were.
     Raises:
@@ -191,6 +180,142 @@ def build_unweighted_mime_lite(
         base_optimizer,
         server_optimizer,
         client_weighting=ClientWeighting.UNIFORM,
+        model_distributor=model_distributor,
         model_aggregator=unweighted(model_aggregator),
+        full_gradient_aggregator=unweighted(full_gradient_aggregator),
         metrics_aggregator=metrics_aggregator,
+        loop_implementation=loop_implementation,
     )
+
+
+def build_mime_lite_with_optimizer_schedule(
+    model_fn,
+    learning_rate_fn: Callable | None,
+    base_optimizer,
+    server_optimizer=None,
+    *,
+    client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
+    model_distributor=None,
+    model_aggregator: WeightedAggregationFactory | None = None,
+    full_gradient_aggregator: WeightedAggregationFactory | None = None,
+    metrics_aggregator=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
+) -> LearningProcess:
+    """Builds Mime Lite with a learning rate of the clients' steps that depends on the round.
+
+    Types and other arguments: those of `build_weighted_mime_lite`; a round's `metrics.client_work` has
+    client_learning_rate=float32 beside `train`.
+
+    Args:
+        learning_rate_fn: round number (int64 tensor, from 0: `state.round`) -> learning rate, in a graph at the server.
+            A Keras schedule is one. None: the rate of the base optimizer, which is `build_weighted_mime_lite`.
+        base_optimizer: one with a learning rate, which is replaced; its other numbers stay.
+    Returns:
+        A `LearningProcess`. A round without clients counts for the schedule.
+    Raises:
+        FedcoreError: the base optimizer has no learning rate in its state; or as for `build_weighted_mime_lite`.
+    Source: that of `build_weighted_mime_lite`.
+    Example:
+        >>> process = fc.learning.algorithms.build_mime_lite_with_optimizer_schedule(
+        ...     model_fn, lambda round_number: 0.5 ** tf.cast(round_number, tf.float32), keras.optimizers.SGD())
+        >>> state, _ = process.next(process.initialize(), [client_a, client_b])
+        >>> state, metrics = process.next(state, [client_a, client_b])
+        >>> metrics['client_work']['client_learning_rate']
+        np.float32(0.5)
+    """
+    check_loop_implementation(loop_implementation)
+    base = as_optimizer(base_optimizer)
+    scheduled = learning_rate_fn is not None
+    set_rate = _build_rate_setter(base, learning_rate_fn) if scheduled else None
+    model = trace_model(model_fn)
+    server = build_server_work(model, server_optimizer, metrics_aggregator)
+    weights_type = weights_type_of(model)
+    check_distributor(model_distributor, weights_type)
+    base_start = tf_computation(lambda: base.initialize(model.initial_weights().trainable))
+    train = _build_training(model, base, client_weighting, weights_type, base_start.type_signature.result)
+    aggregation = _Aggregation(train.type_signature.result, model_aggregator, full_gradient_aggregator)
+    learn = _build_learning(base)
+
+    @federated_computation
+    def initialize():
+        first = federated_eval(server.start, SERVER)
+        return first_state(
+            first[0],
+            first[1],
+            distributor=model_distributor.initialize() if model_distributor else None,
+            client_work=federated_eval(base_start, SERVER),
+            aggregator=aggregation.initialize(),
+        )
+
+    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
+    def next_round(state, data):
+        base_state, shown = state.client_work, {}
+        if set_rate is not None:
+            base_state = federated_map(set_rate, (state.client_work, state.round))
+            shown = {"client_learning_rate": federated_map(lambda given: given["learning_rate"], base_state)}
+        weights, sending, sending_metrics = distribute(model_distributor, state)
+        results = federated_map(train, (weights, federated_broadcast(base_state), data))
+        mean_change, gradients, aggregator, measurements = aggregation.next(state.aggregator, results)
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean_change))
+        _, train_metrics = server.aggregate_metrics(results.client.metrics)
+        after = next_state(
+            state,
+            global_model_weights=updated[1],
+            distributor=sending,
+            client_work=federated_map(learn, (base_state, state.global_model_weights, gradients)),
+            aggregator=aggregator,
+            finalizer=updated[0],
+        )
+        metrics = round_metrics(
+            distributor=sending_metrics,
+            client_work=federated_zip({"train": train_metrics, **shown}),
+            aggregator=measurements,
+        )
+        return LearningProcessOutput(after, metrics)
+
+    settable = tuple(name for name in base.hyperparameters if not (scheduled and name == "learning_rate"))
+    return LearningProcess(initialize, next_round, {"client_work": settable, "finalizer": server.hyperparameters})
+
+
+def _build_rate_setter(base: Optimizer, learning_rate_fn) -> Callable:
+    """`(<S,round=int64> -> S)`: the statistics with the learning rate of the round."""
+    check_has_rate("base_optimizer", base)
+
+    @tf_computation
+    def set_rate(state, round_number):
+        return base.set_hparams(state, {"learning_rate": rate_of(learning_rate_fn, round_number)})
+
+    return set_rate
+
+
+class _Aggregation:
+    """The aggregation of the clients' changes and of their mean gradients; used while a process is traced."""
+
+    def __init__(self, result_type: Any, model_aggregator, full_gradient_aggregator):
+        client = result_type["client"]
+        self._changes = weighted(model_aggregator).create(client["update"], client["weight"])
+        self._gradients = full_gradient_aggregator and weighted(full_gradient_aggregator).create(
+            result_type["gradients"], result_type["examples"]
+        )
+
+    def initialize(self):
+        if self._gradients is None:
+            return self._changes.initialize()
+        return federated_zip({"model": self._changes.initialize(), "full_gradient": self._gradients.initialize()})
+
+    def next(self, state, results) -> tuple:
+        """(The mean change, the mean gradient, the state, the measurements)."""
+        change = results.client.update, results.client.weight
+        if self._gradients is None:
+            output = self._changes.next(state, *change)
+            mean_gradient = federated_mean(results.gradients, results.examples)
+            return output.result, mean_gradient, output.state, output.measurements
+        output = self._changes.next(federated_map(lambda both: both["model"], state), *change)
+        gradients = self._gradients.next(
+            federated_map(lambda both: both["full_gradient"], state), results.gradients, results.examples
+        )
+        after, measurements = (
+            federated_zip({"model": getattr(output, part), "full_gradient": getattr(gradients, part)})
+            for part in ("state", "measurements")
+        )
+        return output.result, gradients.result, after, measurements
