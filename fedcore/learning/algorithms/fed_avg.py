@@ -1,8 +1,10 @@
 """Federated averaging."""
 
 from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory
+from fedcore.errors import FedcoreError
 from fedcore.learning.algorithms.client_work import build_client_work
 from fedcore.learning.algorithms.composition import compose_learning_process, unweighted
+from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting
@@ -17,6 +19,8 @@ def build_weighted_fed_avg(
     model_distributor=None,
     model_aggregator: WeightedAggregationFactory | None = None,
     metrics_aggregator=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
+    measure_timing: bool = False,
 ) -> LearningProcess:
     """Builds federated averaging: clients train, the server adds their mean change.
 
@@ -34,6 +38,8 @@ def build_weighted_fed_avg(
         model_distributor: a measured process that sends the weights. Default: a broadcast.
         model_aggregator: joins changes of type W, weighted by a float32. Default: a weighted mean.
         metrics_aggregator: joins the clients' metrics. Default: they are added, then computed.
+        loop_implementation: both values give the same process, see `LoopImplementation`.
+        measure_timing: False. Clients are run many at a time, so that none has a time of its own.
     Returns:
         A `LearningProcess`. A round without clients, or whose weights are all 0, leaves W as it was. A client
         whose change is not finite has weight 0 and is counted in the metric num_non_finite_clients.
@@ -41,7 +47,7 @@ def build_weighted_fed_avg(
         TypeMismatch: the aggregator does not take a weighted W, the distributor does not give W, or the weighting is
             neither a `ClientWeighting` nor a function.
         TracingError: `model_fn` makes no model of `fc.learning`.
-        FedcoreError: an optimizer has no functional counterpart.
+        FedcoreError: an optimizer has no functional counterpart, or `measure_timing` is asked for.
     Source:
         McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data",
         arXiv:1602.05629, Algorithm 1. The caller chooses the clients, and `repeat` and `batch` of their data the
@@ -52,6 +58,12 @@ def build_weighted_fed_avg(
         >>> metrics['client_work']['train']['num_examples']
         np.int64(5)
     """
+    check_loop_implementation(loop_implementation)
+    if measure_timing:
+        raise FedcoreError(
+            "measure_timing: clients are run many at a time, so that none has a time of its own; "
+            "fc.context.last_report().seconds is the time of a round"
+        )
     model = trace_model(model_fn)
     return compose_learning_process(
         model,
@@ -71,6 +83,8 @@ def build_unweighted_fed_avg(
     model_distributor=None,
     model_aggregator: UnweightedAggregationFactory | None = None,
     metrics_aggregator=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
+    measure_timing: bool = False,
 ) -> LearningProcess:
     """Builds federated averaging in which every client counts the same.
 
@@ -101,4 +115,6 @@ def build_unweighted_fed_avg(
         model_distributor=model_distributor,
         model_aggregator=unweighted(model_aggregator),
         metrics_aggregator=metrics_aggregator,
+        loop_implementation=loop_implementation,
+        measure_timing=measure_timing,
     )

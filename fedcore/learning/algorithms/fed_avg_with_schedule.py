@@ -65,9 +65,7 @@ def build_weighted_fed_avg_with_optimizer_schedule(
     work = ClientWork(
         initialize=start,
         send=send,
-        train=build_training(
-            model, optimizer, client_weighting, weights_type_of(model), send.type_signature.result
-        ),
+        train=build_training(model, optimizer, client_weighting, weights_type_of(model), send.type_signature.result),
         advance=tf_computation(start.type_signature.result)(lambda state: {"round": state["round"] + 1}),
         measure=lambda sent: {"client_learning_rate": federated_map(lambda given: given["learning_rate"], sent)},
     )

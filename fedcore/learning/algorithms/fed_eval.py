@@ -99,8 +99,8 @@ class _TotalOfRounds:
         self._aggregate_metrics = sum_then_finalize(model)
 
     def initialize(self):
-        # Reports are added, so zeros are the total of no clients; the report of a client without data need not be zeros.
         model = self._model
+        # Reports are added, so zeros are the total of no clients; a client without data need not report zeros.
         no_metrics = tf_computation(
             lambda: tf.nest.map_structure(tf.zeros_like, model.report_metrics(model.initial_metrics()))
         )

@@ -66,9 +66,7 @@ def build_fed_multi_model_eval(
         return federated_zip({name: work.start() for name, work in works.items()})
 
     def run(state, weights, data):
-        found = {
-            name: work.run(_part(state, name), _part(weights, name), data) for name, work in works.items()
-        }
+        found = {name: work.run(_part(state, name), _part(weights, name), data) for name, work in works.items()}
         states, metrics = ({name: output[i] for name, output in found.items()} for i in (0, 1))
         return federated_zip(states), federated_zip(metrics)
 

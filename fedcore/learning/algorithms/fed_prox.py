@@ -3,6 +3,7 @@
 from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory
 from fedcore.learning.algorithms.client_work import build_client_work
 from fedcore.learning.algorithms.composition import compose_learning_process, unweighted
+from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting
@@ -19,6 +20,7 @@ def build_weighted_fed_prox(
     model_distributor=None,
     model_aggregator: WeightedAggregationFactory | None = None,
     metrics_aggregator=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds FedProx: local steps also pull the weights back to where they started.
 
@@ -38,6 +40,7 @@ def build_weighted_fed_prox(
         >>> process = fc.learning.algorithms.build_weighted_fed_prox(model_fn, 0.1, lambda: keras.optimizers.SGD(0.1))
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
+    check_loop_implementation(loop_implementation)
     proximal_strength = real_number("proximal_strength", proximal_strength, at_least=0)
     model = trace_model(model_fn)
     return compose_learning_process(
@@ -59,6 +62,7 @@ def build_unweighted_fed_prox(
     model_distributor=None,
     model_aggregator: UnweightedAggregationFactory | None = None,
     metrics_aggregator=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds FedProx in which every client counts the same.
 
@@ -86,4 +90,5 @@ def build_unweighted_fed_prox(
         model_distributor=model_distributor,
         model_aggregator=unweighted(model_aggregator),
         metrics_aggregator=metrics_aggregator,
+        loop_implementation=loop_implementation,
     )

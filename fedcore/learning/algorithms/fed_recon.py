@@ -188,7 +188,7 @@ def _optimizer(given) -> Optimizer:
 
 
 def _aggregator(factory, weighting: Weighting) -> WeightedAggregationFactory | None:
-    if not isinstance(factory, UnweightedAggregationFactory) or isinstance(factory, WeightedAggregationFactory):
+    if factory is None or isinstance(factory, WeightedAggregationFactory):
         return factory
     if weighting is not ClientWeighting.UNIFORM:
         raise InvalidValue(

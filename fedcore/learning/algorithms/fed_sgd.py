@@ -11,6 +11,7 @@ from fedcore.intrinsics import sequence_reduce
 from fedcore.learning.algorithms.client_result import finite_or_nothing
 from fedcore.learning.algorithms.client_work import constant_work, weights_type_of
 from fedcore.learning.algorithms.composition import compose_learning_process
+from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import build_sgdm
@@ -66,6 +67,7 @@ def build_fed_sgd(
     model_distributor=None,
     model_aggregator: WeightedAggregationFactory | None = None,
     metrics_aggregator=None,
+    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds federated gradient descent: clients send the gradient of their examples, the server takes one step.
 
@@ -85,6 +87,7 @@ def build_fed_sgd(
         >>> process = fc.learning.algorithms.build_fed_sgd(model_fn, lambda: keras.optimizers.SGD(0.1))
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
+    check_loop_implementation(loop_implementation)
     model = trace_model(model_fn)
     weights_type = weights_type_of(model)
     gradient = build_gradient(model, weights_type)

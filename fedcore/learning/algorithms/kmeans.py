@@ -9,9 +9,10 @@ from fedcore.aggregators import SumFactory, UnweightedAggregationFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, InvalidValue
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
+from fedcore.intrinsics import federated_eval, federated_map, federated_zip, sequence_reduce
 from fedcore.learning.algorithms.client_result import all_finite, count_unless, zeros_unless
-from fedcore.learning.algorithms.composition import first_state, next_state, round_metrics
+from fedcore.learning.algorithms.composition import check_distributor, first_state, next_state, round_metrics
+from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.models import ModelWeights
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.scalars import seed_number, whole_number
@@ -23,7 +24,8 @@ def build_fed_kmeans(
     data_shape: Sequence[int],
     *,
     initial_centers=None,
-    random_seed: int | Sequence[int] = 0,
+    random_seed: int | Sequence[int] | None = 0,
+    distributor=None,
     sum_aggregator: UnweightedAggregationFactory | None = None,
 ) -> LearningProcess:
     """Builds k-means: clients add up their points by nearest centre, the server moves the centres.
@@ -37,14 +39,17 @@ def build_fed_kmeans(
 
     Args:
         initial_centers: of shape [k, *data_shape], each counted as one point. Default: drawn from a standard normal
-            distribution with `random_seed`: a number of 64 bits, or a pair of them as in `tf.random.stateless_normal`.
+            distribution with `random_seed`: a number of 64 bits, or a pair of them as in `tf.random.stateless_normal`;
+            None is 0.
+        distributor: a measured process that sends W. Default: a broadcast.
         sum_aggregator: adds the clients' sums, counts and losses. Default: `SumFactory`.
     Returns:
         A `LearningProcess`; the centres are `state.global_model_weights.trainable[0]`. A centre that gets no point
         stays; a round without points changes nothing and has a loss of NaN. A client with a point that is not finite
         counts for nothing and is counted in num_non_finite_clients.
     Raises:
-        FedcoreError: there is no cluster, the centres have another shape, or a seed has more than 64 bits.
+        FedcoreError: there is no cluster, the centres have another shape, a seed has more than 64 bits, or the
+            distributor does not give W.
     Source:
         Lloyd's algorithm over clients' sums, with the running means of Sculley 2010, "Web-scale k-means clustering",
         Algorithm 1: a round is one batch, and a centre is the mean of its start and all points that it was ever given.
@@ -59,22 +64,39 @@ def build_fed_kmeans(
     sizes = data_shape if isinstance(data_shape, Sequence) else np.atleast_1d(data_shape)
     shape = (num_clusters, *(whole_number("data_shape", size, at_least=0) for size in sizes))
     point = TensorType("float32", shape[1:])
-    start = _build_start(shape, initial_centers, _pair(random_seed))
+    start = _build_start(shape, initial_centers, _pair(0 if random_seed is None else random_seed))
     assign = _build_assignment(shape, start.type_signature.result[0], point)
+    check_distributor(distributor, start.type_signature.result[0])
     aggregation = (sum_aggregator or SumFactory()).create(assign.type_signature.result)
 
     @federated_computation
     def initialize():
         first = federated_eval(start, SERVER)
-        return first_state(first[0], first[1], aggregator=aggregation.initialize())
+        return first_state(
+            first[0],
+            first[1],
+            distributor=distributor.initialize() if distributor else None,
+            aggregator=aggregation.initialize(),
+        )
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(point), CLIENTS))
     def next_round(state, data):
-        totals = federated_map(assign, (federated_broadcast(state.global_model_weights), data))
+        weights, sending, sending_metrics = distribute(distributor, state)
+        totals = federated_map(assign, (weights, data))
         aggregated = aggregation.next(state.aggregator, totals)
         moved = federated_map(move, (state.global_model_weights, state.finalizer, aggregated.result))
-        after = next_state(state, global_model_weights=moved[0], finalizer=moved[1], aggregator=aggregated.state)
-        metrics = round_metrics(client_work=federated_zip({"train": moved[2]}), aggregator=aggregated.measurements)
+        after = next_state(
+            state,
+            global_model_weights=moved[0],
+            distributor=sending,
+            finalizer=moved[1],
+            aggregator=aggregated.state,
+        )
+        metrics = round_metrics(
+            client_work=federated_zip({"train": moved[2]}),
+            distributor=sending_metrics,
+            aggregator=aggregated.measurements,
+        )
         return LearningProcessOutput(after, metrics)
 
     return LearningProcess(initialize, next_round)

@@ -6,37 +6,51 @@ from typing import Any
 from fedcore.aggregators import UnweightedReservoirSamplingFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.intrinsics import federated_broadcast, federated_map
 from fedcore.learning.algorithms.client_result import all_finite, count_unless
 from fedcore.learning.algorithms.client_work import build_evaluation, build_training, weights_type_of
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
-from fedcore.learning.optimizers import as_optimizer
+from fedcore.learning.models.model_with_variables import model_with_variables
+from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.weighting import ClientWeighting
 from fedcore.scalars import whole_number
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, Type
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, TensorType, Type, map_tensors
 
 
 def build_personalization_eval_computation(
-    model_fn, personalize_fn_dict: Mapping[str, Any], max_num_clients: int = 100
+    model_fn,
+    personalize_fn_dict: Mapping[str, Any],
+    baseline_evaluate_fn: Callable | None = None,
+    max_num_clients: int = 100,
 ) -> Computation:
     """Builds the evaluation of a model before and after it is adapted at each client.
 
     Types, for weights W, batches B and the metrics M of a client, with M[?] their rows:
         (<model_weights=W@SERVER,data={<train_data=B*,test_data=B*>}@CLIENTS> ->
          <baseline_metrics=M[?],NAME=<M…,num_non_finite_clients=int64>[?],…>@SERVER)
+    With `baseline_evaluate_fn`, the data are single examples E in place of batches, and M, N the metrics that the
+    functions return:
+        (<model_weights=W@SERVER,data={<train_data=E*,test_data=E*>}@CLIENTS> ->
+         <baseline_metrics=M[?],NAME=N[?],…>@SERVER)
 
     Args:
         personalize_fn_dict: by name a way to adapt: an optimizer (a Keras one too), which takes one pass over
-            train_data (`repeat` the data for more), or a computation `(<W,B*> -> W)`.
+            train_data (`repeat` the data for more), or a computation `(<W,B*> -> W)`. With `baseline_evaluate_fn`:
+            functions without arguments, each of which makes a function (model, train_data, test_data) -> metrics. It
+            is called in a graph, with a `VariableModel` that has the round's weights and is its own, and two
+            `tf.data.Dataset`s that it batches itself.
+        baseline_evaluate_fn: function (model, test_data) -> metrics, called in the same way with the weights as they
+            are. Default: the model's own metrics, before and after the adaptation.
         max_num_clients: the metrics of at most so many clients come back, a uniform sample; the rows of one client
             stand at one index.
     Returns:
         The computation. No clients give no rows. Adapted weights that are not finite are counted by NAME's
         num_non_finite_clients, 1 in the client's row. An optimizer's are left out: the metrics are those of the
-        weights that were given.
+        weights that were given. Functions of one's own count nothing.
     Raises:
-        FedcoreError: a name is baseline_metrics, there is nothing to compare, or `max_num_clients` is less than 1.
+        FedcoreError: a name is baseline_metrics, there is nothing to compare, `max_num_clients` is less than 1, or with
+            `baseline_evaluate_fn` a way to adapt is no function that makes a function.
     Source:
         Wang et al. 2019, "Federated evaluation of on-device personalization", arXiv:1910.10252.
     Example:
@@ -51,25 +65,11 @@ def build_personalization_eval_computation(
     max_num_clients = whole_number("max_num_clients", max_num_clients, at_least=1)
     model = trace_model(model_fn)
     weights_type = weights_type_of(model)
-    evaluate = build_evaluation(model, weights_type)
-    finalize = tf_computation(evaluate.type_signature.result)(lambda state: model.finalize_metrics(state))
-
-    @tf_computation
-    def with_count(metrics, count):
-        return {**metrics, NON_FINITE_CLIENTS: count}
-
-    adapt = {name: _adaptation(given, model, weights_type) for name, given in personalize_fn_dict.items()}
-    batches = SequenceType(model.batch_type)
-    data_type = StructType([("train_data", batches), ("test_data", batches)])
-
-    @federated_computation(weights_type, data_type)
-    def at_client(weights, data):
-        found = {"baseline_metrics": finalize(evaluate(weights, data.test_data))}
-        for name, fn in adapt.items():
-            after, count = fn(weights, data.train_data)
-            found[name] = with_count(finalize(evaluate(after, data.test_data)), count)
-        return found
-
+    if baseline_evaluate_fn is None:
+        at_client = _build_by_metrics_of_the_model(model, weights_type, personalize_fn_dict)
+    else:
+        at_client = _build_by_functions(model, weights_type, personalize_fn_dict, baseline_evaluate_fn)
+    data_type = at_client.module.main.parameters[1].type
     sample = UnweightedReservoirSamplingFactory(max_num_clients).create(at_client.type_signature.result)
 
     @federated_computation(FederatedType(weights_type, SERVER), FederatedType(data_type, CLIENTS))
@@ -78,6 +78,72 @@ def build_personalization_eval_computation(
         return sample.next(sample.initialize(), results).result
 
     return personalization_eval
+
+
+def _data_type(element: Type) -> Type:
+    return StructType([(name, SequenceType(element)) for name in ("train_data", "test_data")])
+
+
+def _build_by_metrics_of_the_model(model: PureModel, weights_type: Type, ways: Mapping[str, Any]) -> Computation:
+    """`(<W,<train_data=B*,test_data=B*>> -> metrics)`, those of the model."""
+    evaluate = build_evaluation(model, weights_type)
+    finalize = tf_computation(evaluate.type_signature.result)(lambda state: model.finalize_metrics(state))
+
+    @tf_computation
+    def with_count(metrics, count):
+        return {**metrics, NON_FINITE_CLIENTS: count}
+
+    adapt = {name: _adaptation(given, model, weights_type) for name, given in ways.items()}
+
+    @federated_computation(weights_type, _data_type(model.batch_type))
+    def at_client(weights, data):
+        found = {"baseline_metrics": finalize(evaluate(weights, data.test_data))}
+        for name, fn in adapt.items():
+            after, count = fn(weights, data.train_data)
+            found[name] = with_count(finalize(evaluate(after, data.test_data)), count)
+        return found
+
+    return at_client
+
+
+def _build_by_functions(
+    model: PureModel, weights_type: Type, ways: Mapping[str, Any], baseline_evaluate_fn: Callable
+) -> Computation:
+    """`(<W,<train_data=E*,test_data=E*>> -> metrics)`, those that the user's functions return."""
+    if not callable(baseline_evaluate_fn):
+        raise TypeMismatch(
+            f"baseline_evaluate_fn is a function of a model and its test data, not {brief(baseline_evaluate_fn)}; "
+            "max_num_clients is the argument after it"
+        )
+    for name, make in ways.items():
+        if not callable(make) or isinstance(make, Computation | Optimizer):
+            raise TypeMismatch(
+                f"with baseline_evaluate_fn, personalize_fn_dict[{name!r}] is a function without arguments that makes "
+                f"a function (model, train_data, test_data) -> metrics, not {brief(make)}"
+            )
+    element = map_tensors(_example_of, model.batch_type)
+
+    @tf_computation(weights_type, _data_type(element))
+    def at_client(weights, data):
+        baseline = baseline_evaluate_fn(model_with_variables(model, weights), data["test_data"])
+        found = {"baseline_metrics": baseline}
+        for name, make in ways.items():
+            own_model, personalize = model_with_variables(model, weights), make()
+            if not callable(personalize):
+                raise TypeMismatch(
+                    f"personalize_fn_dict[{name!r}] makes {brief(personalize)}, not a function (model, train_data, "
+                    "test_data) -> metrics; an optimizer is for evaluations without baseline_evaluate_fn"
+                )
+            found[name] = personalize(own_model, data["train_data"], data["test_data"])
+        return found
+
+    return at_client
+
+
+def _example_of(of_batches: TensorType) -> TensorType:
+    if not of_batches.sizes:
+        raise TypeMismatch(f"a batch holds {of_batches}, which is not divided into examples")
+    return TensorType(of_batches.dtype, of_batches.sizes[1:])
 
 
 def _adaptation(given, model: PureModel, weights_type: Type) -> Callable:

@@ -107,9 +107,7 @@ def _places(model: ReconstructionModel) -> dict[str, Sequence[int]]:
     else:
         orders = (_trainable(model), _non_trainable(model)) * 2
     by_identity = [{id(v): i for i, v in enumerate(order)} for order in orders]
-    return {
-        name: [by_identity[i][id(v)] for v in getattr(model, name)] for i, name in enumerate(GROUPS)
-    }
+    return {name: [by_identity[i][id(v)] for v in getattr(model, name)] for i, name in enumerate(GROUPS)}
 
 
 def _trainable(model: ReconstructionModel) -> list:

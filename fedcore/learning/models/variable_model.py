@@ -186,6 +186,11 @@ class TracedVariableModel(PureModel):
         without = {name: state for name, state in reported.items() if name not in given}
         return finalized_metrics(without, {n: finalize(given[n]) for n, finalize in self._finalizers.items()})
 
+    def instance(self, weights: ModelWeights) -> VariableModel:
+        """A model of the user's, made in the graph being built, whose variables have the values of these weights."""
+        with self._instance(weights.trainable, weights.non_trainable, ()) as model:
+            return model
+
     def _zeros(self, group: int) -> tuple:
         return tuple(tf.zeros(*self._shapes[place]) for place in self._places[group])
 
