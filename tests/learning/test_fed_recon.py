@@ -25,7 +25,9 @@ class Offset(keras.layers.Layer):
 
 
 def keras_model():
-    return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, name="slope"), Offset(name="own")])
+    return keras.Sequential(
+        [keras.Input((1,)), keras.layers.Dense(1, use_bias=False, name="slope"), Offset(name="own")]
+    )
 
 
 def of_layers(model=None, shared=("slope",), local=("own",)):
@@ -131,7 +133,10 @@ def test_an_evaluation_reconstructs_and_keeps_the_global_weights():
         offset = reconstructed(2.0, batches)
         expected.append([(2.0 * b["x"] + offset - b["y"]).ravel() for b in batches[1::2]])
     of_first, of_all = (np.concatenate([e for one in given for e in one]) for given in (expected[:1], expected))
-    found = [first["client_work"]["eval"]["current_round_metrics"], second["client_work"]["eval"]["total_rounds_metrics"]]
+    found = [
+        first["client_work"]["eval"]["current_round_metrics"],
+        second["client_work"]["eval"]["total_rounds_metrics"],
+    ]
     np.testing.assert_allclose([f["loss"] for f in found], [np.mean(of_first**2), np.mean(of_all**2)], rtol=1e-5)
     assert found[1]["num_examples"] == 4
     assert state.global_model_weights.trainable[0] == 2.0
@@ -158,7 +163,9 @@ def test_without_local_weights_a_round_is_one_of_federated_averaging():
     )
     after, _ = process.next(process.initialize(), CLIENTS)
     expected, _ = averaging.next(averaging.initialize(), CLIENTS)
-    for found, wanted in zip(after.global_model_weights.trainable, expected.global_model_weights.trainable, strict=True):
+    for found, wanted in zip(
+        after.global_model_weights.trainable, expected.global_model_weights.trainable, strict=True
+    ):
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -179,7 +186,7 @@ def test_each_weight_of_a_keras_model_is_global_or_local():
     with pytest.raises(InvalidValue, match=r"but .*offset is neither global nor local$"):
         of_layers(local=())
     with pytest.raises(
-        InvalidValue, match="offset is in global_trainable_variables and in local_trainable_variables$"
+        InvalidValue, match=r"offset is in global_trainable_variables and in local_trainable_variables$"
     ):
         of_layers(shared=("slope", "own"))
     other, model = keras_model(), keras_model()
@@ -211,5 +218,5 @@ def test_what_makes_no_reconstruction_model_or_loss_is_refused():
         build(Line, metrics_fn=lambda: [keras.metrics.MeanAbsoluteError(name="mae") for _ in range(2)])
     with pytest.raises(InvalidValue, match=r"takes no weights \(SumFactory\): use client_weighting="):
         build(model_aggregator_factory=fc.aggregators.SumFactory())
-    with pytest.raises(TypeMismatch, match="as_weighted_aggregator: a factory of fc.aggregators is wanted"):
+    with pytest.raises(TypeMismatch, match=r"as_weighted_aggregator: a factory of fc.aggregators is wanted"):
         build(model_aggregator_factory=7, client_weighting=fc.learning.ClientWeighting.UNIFORM)
