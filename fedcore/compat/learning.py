@@ -4,10 +4,10 @@ from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import Computation, federated_computation
 from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.learning.algorithms import build_weighted_fed_avg
-from fedcore.learning.algorithms.client_work import build_evaluation, weights_type_of
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.learning.templates.training import build_evaluation, weights_type_of
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
@@ -65,7 +65,7 @@ def build_federated_averaging_process(
         }
         return LearningProcessOutput(output.state, federated_zip(metrics))
 
-    return LearningProcess(modern.initialize, next_round, modern.hyperparameters)
+    return LearningProcess(modern.initialize, next_round, hyperparameters=modern.hyperparameters)
 
 
 def build_federated_evaluation(model_fn) -> Computation:

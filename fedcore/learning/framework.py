@@ -10,8 +10,8 @@ from fedcore.intrinsics import (
     federated_value,
     message,
 )
-from fedcore.learning.algorithms.client_work import weights_type_of
 from fedcore.learning.models import trace_model
+from fedcore.learning.templates.training import weights_type_of
 from fedcore.templates import MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, FederatedType, Type, to_type
 

@@ -1,18 +1,20 @@
 """`LearningProcess`: an iterative process whose state holds a global model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
 
 from fedcore.computation import Computation
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir.active import active_builder
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.seeds import fold_in
 from fedcore.templates import IterativeProcess
+from fedcore.templates.iterative import called, check_computation
+from fedcore.types import fits, member_of
 
 
 @attrs.frozen
@@ -94,10 +96,13 @@ class LearningProcess(IterativeProcess):
     Args:
         initialize_fn, next_fn: computations of these types. Called from Python, `next` draws from the seed and the
             round number of its state, so equal calls give equal results.
+        get_model_weights, set_model_weights: (S -> W) and (<S,W> -> S). Default: those of a `LearningAlgorithmState`.
+        get_hparams_fn, set_hparams_fn: (S -> H) and (<S,H> -> S). Default: by `hyperparameters`.
         hyperparameters: for parts of the state (client_work, finalizer) the names of the hyperparameters there.
             Default: none.
     Raises:
-        TypeMismatch: `next_fn` does not take what `initialize_fn` gives, or does not return it.
+        TypeMismatch: `next_fn` does not take what `initialize_fn` gives, or does not return it; or a function of the
+            weights or hyperparameters does not take the state.
     Example:
         >>> same = fc.learning.LearningProcess(process.initialize, process.next)
         >>> after, metrics = same.next(same.initialize(), [client_a, client_b])
@@ -107,10 +112,35 @@ class LearningProcess(IterativeProcess):
         self,
         initialize_fn: Computation,
         next_fn: Computation,
+        get_model_weights: Computation | None = None,
+        set_model_weights: Computation | None = None,
+        *,
+        get_hparams_fn: Callable | None = None,
+        set_hparams_fn: Callable | None = None,
         hyperparameters: Mapping[str, Sequence[str]] | None = None,
     ):
+        check_computation(type(self).__name__, "next_fn", next_fn)
         super().__init__(initialize_fn, _Next(next_fn.module, next_fn.__name__))
+        given = {
+            "get_model_weights": get_model_weights,
+            "set_model_weights": set_model_weights,
+            "get_hparams": get_hparams_fn,
+            "set_hparams": set_hparams_fn,
+        }
+        for role, fn in given.items():
+            if fn is not None:
+                self._check_takes_state(role, fn)
+                vars(self)[role] = fn
         self._hyperparameters = {part: tuple(names) for part, names in (hyperparameters or {}).items()}
+
+    def _check_takes_state(self, role: str, fn: Callable) -> None:
+        if isinstance(fn, Computation):
+            parameters, state = fn.module.main.parameters, member_of(self.state_type)
+            if not parameters or not fits(state, parameters[0].type):
+                raise TypeMismatch(
+                    f"{type(self).__name__}: {called(role, fn)} does not take the state\n"
+                    f"  wants  {state}\n  has    {fn.type_signature.parameter}"
+                )
 
     @property
     def hyperparameters(self) -> Mapping[str, Sequence[str]]:

@@ -69,7 +69,7 @@ def test_a_process_takes_ids_and_keeps_its_state():
 
 
 def test_a_learning_process_stays_one():
-    process = fc.learning.LearningProcess(start, add, {"finalizer": ["learning_rate"]})
+    process = fc.learning.LearningProcess(start, add, hyperparameters={"finalizer": ["learning_rate"]})
     by_id = composition.compose_dataset_computation_with_learning_process(DATA.dataset_computation, process)
     assert type(by_id) is fc.learning.LearningProcess
     assert type(by_id.next) is type(process.next)

@@ -14,7 +14,7 @@ from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
 from fedcore.ir.active import active_builder
 from fedcore.ir.interpret import salt_of
-from fedcore.ir.module import Graph
+from fedcore.ir.module import Graph, Operand
 from fedcore.ir.operations import LOCAL, Intrinsic, lookup
 from fedcore.ir.structural import call, item
 from fedcore.types import (
@@ -73,6 +73,7 @@ class _Partition:
         self.placed: dict[Node, Value] = {}  # values in main
         self.equal: dict[Node, Value] = {}  # constants that the program returns as all-equal values
         self.sent: dict[Node, Value] = {}  # broadcasts of unplaced values that clients use
+        self.whole: dict[frozenset[Operand], tuple[Value, list[Operand]]] = {}  # of a stage's results: all, and each
         self.partials: dict[Node, tuple[Value, int | None]] = {}  # a merged partial, and the index of its element
         self.kept_returned = set(self._returned(all_equal=False))
         self.only_returned = self._only_returned()
@@ -197,10 +198,7 @@ class _Partition:
     # The clients.
 
     def _client_stage(self, depth: int, nodes: list[Node]) -> None:
-        for node in nodes:
-            if node.is_sent:
-                with self.main, self.main.at(node.operation.location):
-                    self.placed[node] = broadcast.emit([self._at_server(node)])
+        self._send([n for n in nodes if n.is_sent])
         reported = self.flow.at_depth(depth + 1)
         aggregations = [_Aggregation.of(n) for n in reported if n.is_aggregation]
         here = [n for n in nodes if n not in self.placed and n not in self.only_returned]
@@ -216,6 +214,21 @@ class _Partition:
             self._finish(local, "clients", CLIENTS, kept, collect)
             return
         self._finish_fold(local, before, aggregations, kept)
+
+    def _send(self, sent: list[Node]) -> None:
+        """Broadcasts the values; those that are all the results of one server stage in one broadcast."""
+        values = {n: self._at_server(n) for n in sent}
+        whole = self.whole.get(frozenset(v.operand for v in values.values())) if len(sent) > 1 else None
+        if whole is None:
+            for node, value in values.items():
+                with self.main, self.main.at(node.operation.location):
+                    self.placed[node] = broadcast.emit([value])
+            return
+        result, order = whole
+        with self.main, self.main.at(_last_line(sent)):
+            together = broadcast.emit([result])
+            for node, value in values.items():
+                self.placed[node] = item.emit([together], index=order.index(value.operand))
 
     def at(self, node: Node, where: str) -> Value:
         """The value of a node in main; an unplaced value that clients use is broadcast."""
@@ -307,7 +320,12 @@ class _Partition:
         stage = local.finish(name, result, where)
         with self.main, self.main.at(line):
             out = kind.emit([stage, *local.outer_arguments()])
-            return [out] if len(wanted) == 1 else [out[i] for i in range(len(wanted))]
+            if len(wanted) == 1:
+                return [out]
+            elements = [out[i] for i in range(len(wanted))]
+            operands = [e.operand for e in elements]
+            self.whole[frozenset(operands)] = (out, operands)
+            return elements
 
 
 def _is_all_equal(type_: Type) -> bool:

@@ -16,20 +16,22 @@ from fedcore.aggregators.factory import refuse_weights
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import (
-    federated_broadcast,
     federated_eval,
     federated_map,
-    federated_random_seed,
     federated_value,
-    federated_zip,
 )
-from fedcore.learning.algorithms.client_result import CountingModel, all_finite
-from fedcore.learning.algorithms.client_work import ClientWork
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
-from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
+from fedcore.learning.process import LearningProcess
+from fedcore.learning.templates.composition import composed
+from fedcore.learning.templates.distribution import build_broadcast_process
+from fedcore.learning.templates.finalizer import FinalizerProcess
+from fedcore.learning.templates.training import ClientWork
+from fedcore.learning.templates.training_result import CountingModel, all_finite
+from fedcore.learning.templates.work_process import work_process
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import CLIENTS, SERVER, FederatedType, Type
 
 
 @attrs.frozen
@@ -116,43 +118,6 @@ def _build_start(model: PureModel, optimizer: Optimizer) -> Computation:
     return start
 
 
-def first_state(weights, optimizer_state, *, distributor=None, client_work=None, aggregator=None):
-    """The state before the first round, of values at the server; what is left out is <>."""
-    nothing, zero = federated_value((), SERVER), tf_computation(lambda: tf.constant(0, tf.int64))
-    return federated_zip(
-        LearningAlgorithmState(
-            global_model_weights=weights,
-            distributor=nothing if distributor is None else distributor,
-            client_work=nothing if client_work is None else client_work,
-            aggregator=nothing if aggregator is None else aggregator,
-            finalizer=optimizer_state,
-            round=federated_eval(zero, SERVER),
-            seed=federated_random_seed(SERVER),
-        )
-    )
-
-
-def next_state(before, **changes):
-    """The state after a round: some parts changed, the round counted."""
-    add_one = tf_computation(lambda round_number: round_number + 1)
-    parts = {name: getattr(before, name) for name in LearningAlgorithmState.__annotations__}
-    changes["round"] = federated_map(add_one, before.round)
-    return federated_zip(LearningAlgorithmState(**{**parts, **changes}))
-
-
-def round_metrics(*, client_work, distributor=None, aggregator=None):
-    """A round's metrics by part; what is left out is <>."""
-    nothing = federated_value((), SERVER)
-    return federated_zip(
-        {
-            "distributor": nothing if distributor is None else distributor,
-            "client_work": client_work,
-            "aggregator": nothing if aggregator is None else aggregator,
-            "finalizer": nothing,
-        }
-    )
-
-
 def compose_learning_process(
     model: PureModel,
     work: ClientWork,
@@ -173,53 +138,38 @@ def compose_learning_process(
         TypeMismatch: the aggregator is not weighted, or the distributor gives other weights.
     """
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
-    client_result: Any = work.train.type_signature.result
-    aggregation = weighted(model_aggregator).create(client_result["update"], client_result["weight"])
-    check_distributor(model_distributor, work.train.module.main.parameters[0].type)
+    trained: Any = work.train.type_signature.result
+    weights_type = work.train.module.main.parameters[0].type
+    check_distributor(model_distributor, weights_type)
+    aggregator = weighted(model_aggregator).create(trained["update"], trained["weight"])
+    initialize, next_round = composed(
+        tf_computation(lambda: model.initial_weights()),
+        model_distributor or build_broadcast_process(weights_type),
+        work_process(work, model.batch_type, server.aggregate_metrics),
+        aggregator,
+        _finalizer(server, aggregator),
+    )
+    return LearningProcess(
+        initialize,
+        next_round,
+        hyperparameters={"client_work": work.hyperparameters, "finalizer": server.hyperparameters},
+    )
+
+
+def _finalizer(server: ServerWork, aggregator: AggregationProcess) -> FinalizerProcess:
+    first: Any = server.start.type_signature.result
+    output: Any = aggregator.next.type_signature.result
 
     @federated_computation
     def initialize():
-        first = federated_eval(server.start, SERVER)
-        return first_state(
-            first[0],
-            first[1],
-            distributor=model_distributor.initialize() if model_distributor else None,
-            client_work=federated_eval(work.initialize, SERVER),
-            aggregator=aggregation.initialize(),
-        )
+        return federated_eval(federated_computation(lambda: server.start()[1]), SERVER)
 
-    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
-    def next_round(state, data):
-        sent = federated_map(work.send, state.client_work)
-        if model_distributor is None:
-            both = federated_broadcast(federated_zip((state.global_model_weights, sent)))
-            weights, extra, sending, sending_metrics = both[0], both[1], state.distributor, None
-        else:
-            distributed = model_distributor.next(state.distributor, state.global_model_weights)
-            weights, extra = distributed.result, federated_broadcast(sent)
-            sending, sending_metrics = distributed.state, distributed.measurements
-        results = federated_map(work.train, (weights, extra, data))
-        aggregated = aggregation.next(state.aggregator, results.update, results.weight)
-        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, aggregated.result))
-        _, train_metrics = server.aggregate_metrics(results.metrics)
-        after = next_state(
-            state,
-            global_model_weights=updated[1],
-            distributor=sending,
-            client_work=federated_map(work.advance, state.client_work),
-            aggregator=aggregated.state,
-            finalizer=updated[0],
-        )
-        metrics = round_metrics(
-            distributor=sending_metrics,
-            client_work=federated_zip({"train": train_metrics, **work.measure(sent)}),
-            aggregator=aggregated.measurements,
-        )
-        return LearningProcessOutput(after, metrics)
+    @federated_computation(FederatedType(first[1], SERVER), FederatedType(first[0], SERVER), output["result"])
+    def finalize(state, weights, change):
+        updated = federated_map(server.update, (state, weights, change))
+        return MeasuredProcessOutput(updated[0], updated[1], federated_value((), SERVER))
 
-    return LearningProcess(
-        initialize, next_round, {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
-    )
+    return FinalizerProcess(initialize, finalize)
 
 
 def check_distributor(distributor, weights_type: Type) -> None:

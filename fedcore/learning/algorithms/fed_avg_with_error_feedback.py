@@ -16,11 +16,12 @@ from fedcore.intrinsics import (
     federated_zip,
     message,
 )
-from fedcore.learning.algorithms.client_result import all_finite
-from fedcore.learning.algorithms.client_work import build_client_work, weights_type_of
-from fedcore.learning.algorithms.composition import build_server_work, first_state, next_state, round_metrics
+from fedcore.learning.algorithms.composition import build_server_work
 from fedcore.learning.algorithms.scaffold import ScaffoldOutput, ScaffoldProcess
 from fedcore.learning.models import trace_model
+from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.training import build_client_work, weights_type_of
+from fedcore.learning.templates.training_result import all_finite
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 

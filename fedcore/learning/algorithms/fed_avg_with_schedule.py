@@ -9,12 +9,12 @@ from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.errors import FedcoreError
 from fedcore.intrinsics import federated_map
-from fedcore.learning.algorithms.client_work import ClientWork, build_training, weights_type_of
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.process import LearningProcess
+from fedcore.learning.templates.training import ClientWork, build_training, weights_type_of
 from fedcore.learning.weighting import ClientWeighting, Weighting
 
 

@@ -8,13 +8,14 @@ import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip, generic_plus
-from fedcore.learning.algorithms.client_work import build_evaluation
-from fedcore.learning.algorithms.composition import check_distributor, first_state, next_state, round_metrics
+from fedcore.learning.algorithms.composition import check_distributor
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import PureModel, trace_model
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.training import build_evaluation
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 

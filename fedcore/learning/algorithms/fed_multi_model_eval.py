@@ -7,11 +7,11 @@ from typing import Any
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch
 from fedcore.intrinsics import federated_map, federated_zip
-from fedcore.learning.algorithms.client_work import build_evaluation, weights_type_of
 from fedcore.learning.algorithms.fed_eval import EvaluationWork, build_evaluation_process, evaluation_work
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
+from fedcore.learning.templates.training import build_evaluation, weights_type_of
 
 _BY_MODEL = ("global_model_weights", "distributor", "client_work", "aggregator", "finalizer")
 

@@ -1,11 +1,11 @@
 """Federated averaging with a proximal term."""
 
 from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory
-from fedcore.learning.algorithms.client_work import build_client_work
 from fedcore.learning.algorithms.composition import compose_learning_process, unweighted
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningProcess
+from fedcore.learning.templates.training import build_client_work
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.scalars import real_number
 

@@ -10,8 +10,6 @@ from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregatio
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import InvalidValue
 from fedcore.intrinsics import sequence_reduce
-from fedcore.learning.algorithms.client_result import finite_or_nothing
-from fedcore.learning.algorithms.client_work import constant_work, difference
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.algorithms.fed_eval import build_evaluation_process, evaluation_work
 from fedcore.learning.models import ModelWeights, ReconstructionModel
@@ -19,6 +17,8 @@ from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.models.partly_local_model import PartlyLocalModel, trace_reconstruction_model
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
+from fedcore.learning.templates.training import constant_work, difference
+from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.types import SequenceType, Type
 
@@ -246,7 +246,7 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, weights
 def _build_training(
     model: PartlyLocalModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, hparams_type: Type
 ):
-    """`(<W,L,H,B*> -> ClientResult)`: local steps of the global weights, with the local ones L frozen."""
+    """`(<W,L,H,B*> -> TrainingResult)`: local steps of the global weights, with the local ones L frozen."""
     local_type = tf_computation(lambda: model.initial_local_weights()).type_signature.result
 
     @tf_computation

@@ -8,14 +8,14 @@ import tensorflow as tf
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
-from fedcore.learning.algorithms.client_result import finite_or_nothing
-from fedcore.learning.algorithms.client_work import constant_work, weights_type_of
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import build_sgdm
 from fedcore.learning.process import LearningProcess
+from fedcore.learning.templates.training import constant_work, weights_type_of
+from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.types import SequenceType, Type
 
 

@@ -10,11 +10,12 @@ from fedcore.computation import Computation, federated_computation, tf_computati
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, sequence_reduce
-from fedcore.learning.algorithms.client_result import all_finite, count_unless, zeros_unless
-from fedcore.learning.algorithms.composition import check_distributor, first_state, next_state, round_metrics
+from fedcore.learning.algorithms.composition import check_distributor
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.models import ModelWeights
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.training_result import all_finite, count_unless, zeros_unless
 from fedcore.scalars import seed_number, whole_number
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorType, Type
 

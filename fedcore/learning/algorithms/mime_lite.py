@@ -16,17 +16,7 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.client_result import all_finite, finite_or_nothing, zeros_unless
-from fedcore.learning.algorithms.client_work import difference, weights_type_of
-from fedcore.learning.algorithms.composition import (
-    build_server_work,
-    check_distributor,
-    first_state,
-    next_state,
-    round_metrics,
-    unweighted,
-    weighted,
-)
+from fedcore.learning.algorithms.composition import build_server_work, check_distributor, unweighted, weighted
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate, rate_of
 from fedcore.learning.algorithms.fed_sgd import build_gradient
@@ -35,6 +25,9 @@ from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.training import difference, weights_type_of
+from fedcore.learning.templates.training_result import all_finite, finite_or_nothing, zeros_unless
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
@@ -274,7 +267,9 @@ def build_mime_lite_with_optimizer_schedule(
         return LearningProcessOutput(after, metrics)
 
     settable = tuple(name for name in base.hyperparameters if not (scheduled and name == "learning_rate"))
-    return LearningProcess(initialize, next_round, {"client_work": settable, "finalizer": server.hyperparameters})
+    return LearningProcess(
+        initialize, next_round, hyperparameters={"client_work": settable, "finalizer": server.hyperparameters}
+    )
 
 
 def _build_rate_setter(base: Optimizer, learning_rate_fn) -> Callable:

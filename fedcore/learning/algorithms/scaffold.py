@@ -15,18 +15,13 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.client_result import finite_or_nothing
-from fedcore.learning.algorithms.client_work import difference, weights_type_of
-from fedcore.learning.algorithms.composition import (
-    ServerWork,
-    build_server_work,
-    first_state,
-    next_state,
-    round_metrics,
-)
+from fedcore.learning.algorithms.composition import ServerWork, build_server_work
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.process import LearningProcess
+from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.training import difference, weights_type_of
+from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.scalars import real_number, whole_number
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
@@ -68,7 +63,7 @@ class ScaffoldProcess(LearningProcess):
     """
 
     def __init__(self, initialize_fn, next_fn, hyperparameters, initial_client_state: Computation):
-        super().__init__(initialize_fn, next_fn, hyperparameters)
+        super().__init__(initialize_fn, next_fn, hyperparameters=hyperparameters)
         self._initial_client_state = initial_client_state
 
     @property

@@ -6,7 +6,7 @@ from fedcore.learning.models.keras_model import from_keras_model, functional_mod
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.reconstruction_model import ReconstructionBatchOutput, ReconstructionModel
-from fedcore.learning.models.traced import trace_model
+from fedcore.learning.models.traced import initial_weights_of, trace_model, weights_type_from_model
 from fedcore.learning.models.variable_model import VariableModel
 
 __all__ = [
@@ -19,7 +19,9 @@ __all__ = [
     "VariableModel",
     "from_keras_model",
     "functional_model_from_keras",
+    "initial_weights_of",
     "load",
     "save",
     "trace_model",
+    "weights_type_from_model",
 ]

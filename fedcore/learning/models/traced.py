@@ -9,12 +9,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TracingError
 from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.ir.locations import describe
 from fedcore.learning.models.model_weights import has_value, value_now
 from fedcore.learning.models.pure_model import PureModel
 from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
+from fedcore.types import Type
 
 _SEED = 20170228  # for what model_fn itself draws from Python's `random`
 
@@ -100,3 +102,28 @@ def trace_model(model_fn: Callable | PureModel) -> PureModel:
             f"{describe(model_fn)} returns {type(model).__name__}; it returns what fc.learning.from_keras_model makes"
         )
     return model
+
+
+def weights_type_from_model(model: Callable | PureModel | VariableModel) -> Type:
+    """The type of a model's weights, `<trainable=<…>,non_trainable=<…>>`.
+
+    Args:
+        model: a model of `fc.learning`, or a function that makes one.
+    Example:
+        >>> str(fc.learning.models.weights_type_from_model(model_fn))
+        '<trainable=<float32[2,1],float32[1]>,non_trainable=<>>'
+    """
+    return initial_weights_of(model).type_signature.result
+
+
+def initial_weights_of(model: Callable | PureModel | VariableModel) -> Computation:
+    """The computation `(-> W)` that draws a model's first weights, by its initialisers.
+
+    Args:
+        model: a model of `fc.learning`, or a function that makes one.
+    Example:
+        >>> fc.learning.models.initial_weights_of(model_fn)().trainable[1]
+        array([0.], dtype=float32)
+    """
+    pure = trace_model((lambda: model) if isinstance(model, VariableModel) else model)
+    return tf_computation(lambda: pure.initial_weights())

@@ -58,7 +58,7 @@ def build(noise: float = 0.1) -> LearningProcess:
         step, count = fc.federated_mean(worked.step), fc.federated_sum(worked.count)
         return LearningProcessOutput(fc.federated_map(move, (state, step)), fc.federated_map(measure, (step, count)))
 
-    return LearningProcess(initialize, next_round, {"finalizer": ["learning_rate"]})
+    return LearningProcess(initialize, next_round, hyperparameters={"finalizer": ["learning_rate"]})
 
 
 def build_evaluation() -> LearningProcess:

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
-from fedcore.learning.algorithms.client_result import finite_or_nothing
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.optimizers import Optimizer, as_optimizer
+from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import Weighting, weight_and_report
 from fedcore.types import SequenceType, Type
 
@@ -23,7 +23,7 @@ class ClientWork:
     Args:
         initialize: (-> S), at the server.
         send: (S -> H): what clients get beside the weights.
-        train: (<W,H,B*> -> ClientResult), at every client.
+        train: (<W,H,B*> -> TrainingResult), at every client.
         advance: (S -> S), at the server, after a round.
         hyperparameters: the names of those in S.
         measure: H at the server -> metrics by name beside `train`; used while a round is traced.
@@ -69,7 +69,7 @@ def build_training(
     hparams_type: Type,
     proximal_strength: float = 0.0,
 ) -> Computation:
-    """The computation `(<W,H,B*> -> ClientResult)` of local training with the hyperparameters H.
+    """The computation `(<W,H,B*> -> TrainingResult)` of local training with the hyperparameters H.
 
     A change that is not finite counts for nothing, see `finite_or_nothing`. A client without examples has weight 0.
 

@@ -10,7 +10,7 @@ from fedcore.learning.models import PureModel
 
 
 @attrs.frozen
-class ClientResult:
+class TrainingResult:
     """`<update=W,weight=float32,metrics=M>`: the change of the weights, how much it counts, and the reported metrics.
 
     M is the model's report with one more metric, the number of clients whose change was not finite.
@@ -44,7 +44,7 @@ def count_unless(finite: tf.Tensor) -> tf.Tensor:
     return tf.cast(~finite, tf.int64)
 
 
-def finite_or_nothing(update, weight: tf.Tensor, report: dict, *others) -> ClientResult:
+def finite_or_nothing(update, weight: tf.Tensor, report: dict, *others) -> TrainingResult:
     """A change or weight that is not finite counts for nothing: zeros of weight 0, while its metrics are reported.
 
     Args:
@@ -52,7 +52,7 @@ def finite_or_nothing(update, weight: tf.Tensor, report: dict, *others) -> Clien
     """
     finite = all_finite((update, weight))
     counted = {**report, NON_FINITE_CLIENTS: (count_unless(finite & all_finite(others) if others else finite),)}
-    return ClientResult(zeros_unless(finite, update), zeros_unless(finite, weight), counted)
+    return TrainingResult(zeros_unless(finite, update), zeros_unless(finite, weight), counted)
 
 
 class CountingModel:

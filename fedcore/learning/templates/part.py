@@ -1,0 +1,101 @@
+"""The checks and the hyperparameters that the parts of a learning process share."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+from fedcore.computation import Computation, tf_computation
+from fedcore.errors import TypeMismatch
+from fedcore.templates import MeasuredProcess
+from fedcore.templates.iterative import called
+from fedcore.types import SERVER, FederatedType, Placement, StructType, Type, contains, explain, fits, member_of
+
+
+class Part(MeasuredProcess):
+    """A measured process with a state at the server, whose hyperparameters may be read and changed.
+
+    Args:
+        get_hparams_fn: (S -> H), of a state that is not placed. Default: there are no hyperparameters.
+        set_hparams_fn: (<S,H> -> S). Default: the state as it is.
+    """
+
+    def __init__(
+        self,
+        initialize_fn: Computation,
+        next_fn: Computation,
+        get_hparams_fn: Computation | None = None,
+        set_hparams_fn: Computation | None = None,
+    ):
+        super().__init__(initialize_fn, next_fn)
+        self.check_placed("the state of", initialize_fn, "initialize_fn", initialize_fn.type_signature.result, SERVER)
+        state = member_of(initialize_fn.type_signature.result)
+        check_hparams(type(self).__name__, state, get_hparams_fn, set_hparams_fn)
+        if get_hparams_fn is not None:
+            self.get_hparams = get_hparams_fn
+        if set_hparams_fn is not None:
+            self.set_hparams = set_hparams_fn
+
+    @functools.cached_property
+    def get_hparams(self) -> Callable:
+        """`(S -> H)`: the hyperparameters of a state."""
+        return tf_computation(lambda state: {}, member_of(self.state_type))
+
+    @functools.cached_property
+    def set_hparams(self) -> Callable:
+        """`(<S,H> -> S)`: a state with other hyperparameters."""
+        hparams = self.get_hparams.type_signature.result  # type: ignore[attr-defined]
+        return tf_computation(lambda state, hparams: state, member_of(self.state_type), hparams)
+
+    def parameter_types(self, next_fn: Computation, names: Sequence[str]) -> list[Type]:
+        """The types of what `next` takes beside the state."""
+        given = next_fn.module.main.parameters[1:]
+        if len(given) != len(names):
+            raise TypeMismatch(
+                f"{type(self).__name__}: {called('next_fn', next_fn)} takes a state, {' and '.join(names)}, but has "
+                f"the type {next_fn.type_signature}"
+            )
+        return [p.type for p in given]
+
+    def check_placed(self, what: str, fn: Computation, role: str, type_: Type, where: Placement) -> None:
+        if not is_placed_at(type_, where):
+            fix = "\n  fix: fc.federated_zip(...) makes a struct of placed values one placed value" * _holds_placed(
+                type_
+            )
+            raise TypeMismatch(f"{type(self).__name__}: {what} {called(role, fn)} is at {where}, not {type_}{fix}")
+
+    def check_output(self, next_fn: Computation, result_at: Placement) -> Type:
+        """The type of the result of `next`, which stands at `result_at`, with measurements at the server."""
+        output = next_fn.type_signature.result
+        assert isinstance(output, StructType)  # a MeasuredProcess returns one
+        self.check_placed("the result of", next_fn, "next_fn", output["result"], result_at)
+        self.check_placed("the measurements of", next_fn, "next_fn", output["measurements"], SERVER)
+        return output["result"]
+
+
+def is_placed_at(type_: Type, where: Placement) -> bool:
+    """Whether the type is a value at the placement, or a struct of such values."""
+    if isinstance(type_, FederatedType):
+        return type_.placement == where
+    return isinstance(type_, StructType) and _holds_placed(type_) and all(is_placed_at(t, where) for t in type_.types)
+
+
+def _holds_placed(type_: Type) -> bool:
+    return isinstance(type_, StructType) and contains(type_, lambda t: isinstance(t, FederatedType))
+
+
+def check_hparams(name: str, state: Type, get_hparams_fn, set_hparams_fn) -> None:
+    """Refuses functions of hyperparameters that do not take the state, or do not give it back."""
+    for role, fn in (("get_hparams_fn", get_hparams_fn), ("set_hparams_fn", set_hparams_fn)):
+        if fn is None:
+            continue
+        if not isinstance(fn, Computation):
+            raise TypeMismatch(f"{name}: {role} is a computation with the types of its arguments, not {fn!r}")
+        parameters = fn.module.main.parameters
+        wanted = 1 if role == "get_hparams_fn" else 2
+        if len(parameters) != wanted or not fits(state, parameters[0].type):
+            raise TypeMismatch(
+                f"{name}: {called(role, fn)} takes {'the state' if wanted == 1 else 'the state and hyperparameters'}\n"
+                f"  wants  {state}\n  has    {fn.type_signature.parameter}"
+            )
+    if set_hparams_fn is not None and not fits(set_hparams_fn.type_signature.result, state):
+        title = f"{name}: {called('set_hparams_fn', set_hparams_fn)} does not return the state"
+        raise TypeMismatch(explain(title, set_hparams_fn.type_signature.result, state))

@@ -1,0 +1,45 @@
+"""The state and the metrics of a learning process, put together of those of its parts."""
+
+import tensorflow as tf
+
+from fedcore.computation import tf_computation
+from fedcore.intrinsics import federated_eval, federated_map, federated_random_seed, federated_value, federated_zip
+from fedcore.learning.process import LearningAlgorithmState
+from fedcore.types import SERVER
+
+
+def first_state(weights, optimizer_state, *, distributor=None, client_work=None, aggregator=None):
+    """The state before the first round, of values at the server; what is left out is <>."""
+    nothing, zero = federated_value((), SERVER), tf_computation(lambda: tf.constant(0, tf.int64))
+    return federated_zip(
+        LearningAlgorithmState(
+            global_model_weights=weights,
+            distributor=nothing if distributor is None else distributor,
+            client_work=nothing if client_work is None else client_work,
+            aggregator=nothing if aggregator is None else aggregator,
+            finalizer=optimizer_state,
+            round=federated_eval(zero, SERVER),
+            seed=federated_random_seed(SERVER),
+        )
+    )
+
+
+def next_state(before, **changes):
+    """The state after a round: some parts changed, the round counted."""
+    add_one = tf_computation(lambda round_number: round_number + 1)
+    parts = {name: getattr(before, name) for name in LearningAlgorithmState.__annotations__}
+    changes["round"] = federated_map(add_one, before.round)
+    return federated_zip(LearningAlgorithmState(**{**parts, **changes}))
+
+
+def round_metrics(*, client_work, distributor=None, aggregator=None, finalizer=None):
+    """A round's metrics by part; what is left out is <>."""
+    nothing = federated_value((), SERVER)
+    return federated_zip(
+        {
+            "distributor": nothing if distributor is None else distributor,
+            "client_work": client_work,
+            "aggregator": nothing if aggregator is None else aggregator,
+            "finalizer": nothing if finalizer is None else finalizer,
+        }
+    )
