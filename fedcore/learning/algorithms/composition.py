@@ -14,7 +14,7 @@ from fedcore.aggregators import (
 )
 from fedcore.aggregators.factory import refuse_weights
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -29,6 +29,7 @@ from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
+from fedcore.templates import MeasuredProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
@@ -222,11 +223,14 @@ def compose_learning_process(
     )
 
 
-def check_distributor(distributor, weights_type: Type) -> None:
+def check_distributor(distributor, weights_type: Type, argument: str = "model_distributor") -> None:
     if distributor is None:
         return
-    result = distributor.next.type_signature.result["result"]
+    if not isinstance(distributor, MeasuredProcess):
+        raise TypeMismatch(f"{argument} is a fc.templates.MeasuredProcess, not {brief(distributor)}")
+    output: Any = distributor.next.type_signature.result
+    result = output["result"]
     if result not in [FederatedType(weights_type, CLIENTS, all_equal) for all_equal in (True, False)]:
         raise TypeMismatch(
-            f"model_distributor gives {result}, but clients start from {FederatedType(weights_type, CLIENTS, True)}"
+            f"{argument} gives {result}, but clients start from {FederatedType(weights_type, CLIENTS, True)}"
         )
