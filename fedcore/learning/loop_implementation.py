@@ -10,6 +10,8 @@ class LoopImplementation(enum.Enum):
 
     fedcore's compiler writes one loop, for one client or for many at a time, so both values give the same process.
 
+    Types: none; it is an argument of builders.
+
     Example:
         >>> loop = fc.learning.LoopImplementation.DATASET_ITERATOR
         >>> process = fc.learning.algorithms.build_fed_sgd(model_fn, loop_implementation=loop)

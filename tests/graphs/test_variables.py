@@ -44,6 +44,21 @@ def test_clients_of_a_block_share_no_variable():
     assert everywhere([float(k) for k in range(7)]) == 7 * 13.0 + 21.0
 
 
+def test_a_variable_that_a_function_of_a_dataset_makes_is_initialised_once(runtime):
+    @fc.tf_computation(fc.SequenceType("float32"))
+    def total(numbers):
+        made = []
+
+        def add(_, x):
+            if not made:
+                made.append(tf.Variable(lambda: 10.0))
+            return made[0].assign_add(x)
+
+        return numbers.reduce(0.0, add)
+
+    assert total([1.0, 2.0, 3.0]) == 16.0
+
+
 def test_a_graph_with_variables_is_marked_stateful():
     assert dict(counted.module.graphs[0].attributes) == {"stateful": True}
     assert "{stateful=true}" in counted.to_text()

@@ -185,6 +185,15 @@ def test_an_evaluation_takes_a_distributor_and_a_process_for_its_metrics():
     assert weight_of(state) == 1.0
 
 
+def test_parts_that_are_no_processes_are_refused():
+    with pytest.raises(TypeMismatch, match=r"model_distributor is a fc.templates.MeasuredProcess, not 3"):
+        algorithms.build_fed_eval(line(), model_distributor=3)
+    with pytest.raises(TypeMismatch, match=r"^distributor is a fc.templates.MeasuredProcess, not 3"):
+        algorithms.build_fed_kmeans(2, [1], distributor=3)
+    with pytest.raises(TypeMismatch, match=r"metrics_aggregation_process is a fc.templates.AggregationProcess, not"):
+        algorithms.build_fed_eval(line(), metrics_aggregation_process=sending(lambda w: w))
+
+
 def losses_of(metrics, kind="current_round_metrics"):
     return [float(found["eval"][kind]["loss"]) for found in metrics["client_work"].values()]
 

@@ -93,15 +93,18 @@ def one_round(slope):
     return np.average(slopes, weights=counts), np.array(errors)
 
 
-@pytest.mark.parametrize("make", [of_layers, Line])
-def test_a_round_trains_the_offsets_and_then_the_slope(make):
-    process = algorithms.build_fed_recon(
-        make,
+@pytest.fixture(scope="module", params=[of_layers, Line], ids=["keras", "own"])
+def process(request):
+    return algorithms.build_fed_recon(
+        request.param,
         loss_fn=keras.losses.MeanSquaredError,
         metrics_fn=lambda: [keras.metrics.MeanAbsoluteError(name="mae")],
         client_optimizer_fn=optimizers.build_sgdm(TRAIN),
         reconstruction_optimizer_fn=lambda: keras.optimizers.SGD(RECON),
     )
+
+
+def test_a_round_trains_the_offsets_and_then_the_slope(process):
     state = process.initialize()
     assert [w.shape for w in state.global_model_weights.trainable] == [(1, 1)]
     assert process.get_model_weights(state).non_trainable == ()
@@ -117,6 +120,29 @@ def test_a_round_trains_the_offsets_and_then_the_slope(make):
     }
     slower = process.set_hparams(state, {"client_work": {"reconstruction_learning_rate": 0.0}})
     assert process.next(slower, CLIENTS)[0].global_model_weights.trainable[0] != after.global_model_weights.trainable[0]
+
+
+def test_the_reference_runtime_gives_the_same_round(process):
+    after, _ = process.next(process.initialize(), CLIENTS)
+    with fc.use(fc.runtime.reference()):
+        reference, _ = process.next(process.initialize(), CLIENTS)
+    np.testing.assert_allclose(
+        after.global_model_weights.trainable[0], reference.global_model_weights.trainable[0], rtol=1e-6
+    )
+
+
+def test_clients_that_train_nothing_or_diverge_change_nothing(process):
+    state = process.initialize()
+    poisoned = client((1, np.inf), (2, 5), (0, 1))
+    for data, lost in (([], 0), (CLIENTS[2:], 0), ([poisoned], 1)):
+        after, metrics = process.next(state, data)
+        assert after.global_model_weights.trainable[0] == 1.0
+        assert metrics["client_work"]["train"]["num_non_finite_clients"] == lost
+    alone, _ = process.next(state, CLIENTS)
+    beside, _ = process.next(state, [*CLIENTS, poisoned])
+    np.testing.assert_allclose(
+        beside.global_model_weights.trainable[0], alone.global_model_weights.trainable[0], rtol=1e-6
+    )
 
 
 def test_an_evaluation_reconstructs_and_keeps_the_global_weights():

@@ -121,6 +121,8 @@ def test_the_model_of_a_function_has_the_parts_of_a_variable_model():
             model.trainable_variables, model.non_trainable_variables
         )]  # fmt: skip
         seen["finalizers"] = set(model.metric_finalizers())
+        seen["reported"] = {name: len(values) for name, values in model.report_local_unfinalized_metrics().items()}
+        assert all(isinstance(values, list) for values in model.report_local_unfinalized_metrics().values())
         return {"prediction": model.predict_on_batch(tf.ones([1, 1]), training=False)}
 
     compare = algorithms.build_personalization_eval_computation(
@@ -128,6 +130,7 @@ def test_the_model_of_a_function_has_the_parts_of_a_variable_model():
     )
     assert seen["spec"] == dict(SPEC)
     assert seen["variables"] == [[[1, 1]], []]
+    assert seen["reported"] == {"loss": 2, "num_examples": 1, "num_batches": 1}
     assert seen["finalizers"] == {"loss", "num_examples", "num_batches"}
     weights = fc.learning.ModelWeights((np.array([[0.5]], np.float32),), ())
     np.testing.assert_array_equal(compare(weights, CLIENTS[:1])["one"]["prediction"], [[[0.5]]])

@@ -44,9 +44,16 @@ def own_variables() -> Iterator[OwnVariables]:
     """Inside, `tf.Variable` creates a variable of the graph being built and initialises it there."""
     with tf.init_scope():
         found = OwnVariables(private_api.creation_number(tf.constant(0)))
+    outside = tf.compat.v1.get_default_graph()
 
     def creator(next_creator, **options):
         initial = options.get("initial_value")
+        if not callable(initial) or tf.executing_eagerly():
+            return made(initial, options)
+        with _traced_graph(outside).as_default():
+            return made(initial, options)
+
+    def made(initial, options: dict) -> tf.Variable:
         shape = options.get("shape")
         value = tf.convert_to_tensor(initial() if callable(initial) else initial, dtype=options.get("dtype"))
         variable = private_api.uninitialized_variable(
@@ -64,6 +71,17 @@ def own_variables() -> Iterator[OwnVariables]:
 
     with tf.variable_creator_scope(creator):
         yield found
+
+
+def _traced_graph(outside: tf.Graph) -> tf.Graph:
+    """The graph of the traced function, in which a variable is initialised once.
+
+    In the graph of a dataset's function or of a loop's body, the initial value would be assigned again in every step.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not outside and getattr(graph, "outer_graph", outside) is not outside:
+        graph = graph.outer_graph
+    return graph
 
 
 def make_fresh(node: node_def_pb2.NodeDef, handle: tf.Tensor) -> None:

@@ -14,7 +14,7 @@ from fedcore.aggregators import (
 )
 from fedcore.aggregators.factory import refuse_weights
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import (
     federated_eval,
     federated_map,
@@ -30,7 +30,7 @@ from fedcore.learning.templates.finalizer import FinalizerProcess
 from fedcore.learning.templates.training import ClientWork
 from fedcore.learning.templates.training_result import CountingModel, all_finite
 from fedcore.learning.templates.work_process import work_process
-from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.templates import AggregationProcess, MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, SERVER, FederatedType, Type
 
 
@@ -172,11 +172,14 @@ def _finalizer(server: ServerWork, aggregator: AggregationProcess) -> FinalizerP
     return FinalizerProcess(initialize, finalize)
 
 
-def check_distributor(distributor, weights_type: Type) -> None:
+def check_distributor(distributor, weights_type: Type, argument: str = "model_distributor") -> None:
     if distributor is None:
         return
-    result = distributor.next.type_signature.result["result"]
+    if not isinstance(distributor, MeasuredProcess):
+        raise TypeMismatch(f"{argument} is a fc.templates.MeasuredProcess, not {brief(distributor)}")
+    output: Any = distributor.next.type_signature.result
+    result = output["result"]
     if result not in [FederatedType(weights_type, CLIENTS, all_equal) for all_equal in (True, False)]:
         raise TypeMismatch(
-            f"model_distributor gives {result}, but clients start from {FederatedType(weights_type, CLIENTS, True)}"
+            f"{argument} gives {result}, but clients start from {FederatedType(weights_type, CLIENTS, True)}"
         )

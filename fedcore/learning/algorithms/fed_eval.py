@@ -7,6 +7,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip, generic_plus
 from fedcore.learning.algorithms.composition import check_distributor
 from fedcore.learning.algorithms.distribution import distribute
@@ -16,6 +17,7 @@ from fedcore.learning.models import PureModel, trace_model
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import build_evaluation
+from fedcore.templates import AggregationProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
@@ -77,6 +79,11 @@ class EvaluationWork:
 def evaluation_work(model: PureModel, evaluate: Computation, metrics_aggregation_process=None) -> EvaluationWork:
     """The work of the clients' `evaluate : (<W,B*> -> reported metrics)`, aggregated as `build_fed_eval` says."""
     process: Any = metrics_aggregation_process or _TotalOfRounds(model)
+    if metrics_aggregation_process is not None and not isinstance(metrics_aggregation_process, AggregationProcess):
+        raise TypeMismatch(
+            "metrics_aggregation_process is a fc.templates.AggregationProcess, not "
+            f"{brief(metrics_aggregation_process)}"
+        )
 
     def run(state, weights, data):
         output = process.next(state, federated_map(evaluate, (weights, data)))

@@ -148,7 +148,7 @@ def build_fed_recon_eval(
         TracingError: `model_fn` makes no `ReconstructionModel`.
         FedcoreError: as for `build_fed_eval`.
     Source:
-        Singhal et al. 2021, arXiv:2102.03448, section 4.2.
+        Singhal et al. 2021, arXiv:2102.03448, section 4: local weights of a support set, metrics of a query set.
     Example:
         >>> def make():
         ...     own = keras.layers.Dense(1)

@@ -67,7 +67,7 @@ def build_fed_kmeans(
     point = TensorType("float32", shape[1:])
     start = _build_start(shape, initial_centers, _pair(0 if random_seed is None else random_seed))
     assign = _build_assignment(shape, start.type_signature.result[0], point)
-    check_distributor(distributor, start.type_signature.result[0])
+    check_distributor(distributor, start.type_signature.result[0], "distributor")
     aggregation = (sum_aggregator or SumFactory()).create(assign.type_signature.result)
 
     @federated_computation

@@ -46,12 +46,13 @@ class _ModelWithVariables(VariableModel):
         return self._model.predict_on_batch(tf.nest.map_structure(tf.convert_to_tensor, self._weights), x, training)
 
     def report_local_unfinalized_metrics(self):
-        return self._model.report_metrics(tf.nest.map_structure(tf.convert_to_tensor, self._metrics))
+        reported = self._model.report_metrics(tf.nest.map_structure(tf.convert_to_tensor, self._metrics))
+        return {name: list(values) for name, values in reported.items()}
 
     def metric_finalizers(self):
         def finalize(name, values):
-            others = tf.nest.map_structure(tf.zeros_like, self.report_local_unfinalized_metrics())
-            return self._model.finalize_metrics({**others, name: values})[name]
+            zeros = {n: tuple(map(tf.zeros_like, v)) for n, v in self.report_local_unfinalized_metrics().items()}
+            return self._model.finalize_metrics({**zeros, name: tuple(values)})[name]
 
         return {name: functools.partial(finalize, name) for name in self.report_local_unfinalized_metrics()}
 

@@ -38,6 +38,8 @@ class ReconstructionModel(abc.ABC):
     Types, for batches B, as `input_spec` says:
         forward_pass  (<B,training> -> ReconstructionBatchOutput)
 
+    Raises:
+        TracingError: when a process is built, `model_fn` did not make all variables of the model.
     Example:
         >>> def make():
         ...     shared, own = keras.layers.Dense(4), keras.layers.Dense(1)
