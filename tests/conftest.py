@@ -1,5 +1,6 @@
 """Settings that must stand before TensorFlow or Keras is imported, and options shared by all tests."""
 
+import gc
 import os
 import random
 import sys
@@ -28,6 +29,17 @@ def pytest_addoption(parser):
 def update_goldens(request) -> bool:
     """Whether a golden test rewrites its file instead of comparing with it."""
     return request.config.getoption("--update-goldens")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: tests wait for processes and deadlines for a fifth of their time."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish():
+    """What imports have made stays: it is left out of each search for cycles."""
+    gc.collect()
+    gc.freeze()
 
 
 _drawn = random.Random()

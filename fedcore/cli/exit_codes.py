@@ -1,7 +1,9 @@
 """The exit codes, and the conversion of errors to exit codes."""
 
+import atexit
 import contextlib
 import errno
+import gc
 import os
 import signal
 import sys
@@ -39,6 +41,8 @@ class GuardedGroup(click.Group):
     """
 
     def main(self, args=None, prog_name=None, complete_var=None, standalone_mode: bool = True, **extra):
+        if standalone_mode:
+            atexit.register(gc.freeze)  # Python's search for cycles at the end takes a second where TensorFlow is
         with child_ends_here():
             return super().main(
                 args, prog_name, complete_var, standalone_mode=standalone_mode, is_program=standalone_mode, **extra

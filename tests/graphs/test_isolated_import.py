@@ -51,9 +51,7 @@ def test_a_child_without_time_is_an_error_and_is_gone(path, monkeypatch):
     monkeypatch.setattr(isolated_import, "MAX_SECONDS", 0)
     with pytest.raises(FedcoreError, match="importing the graphs takes too long"):
         fc.load(path, isolated=True)
-    assert [
-        c for c in psutil.Process(os.getpid()).children() if "fedcore.graphs.graphdef.isolated_import" in c.cmdline()
-    ] == []
+    assert [c for c in psutil.Process(os.getpid()).children() if isolated_import._CHILD in c.cmdline()] == []
 
 
 @pytest.mark.parametrize(

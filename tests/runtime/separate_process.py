@@ -19,7 +19,8 @@ tf.config.set_logical_device_configuration(
 """
 
 _TELL = """
-import json, signal, sys
+import atexit, gc, json, signal, sys
+atexit.register(gc.freeze)  # without the search for cycles at the end, which takes a second
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background hands down that it is ignored
 def tell(value):
     print("TOLD " + json.dumps(value), flush=True)

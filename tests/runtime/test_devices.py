@@ -80,14 +80,13 @@ def average(xs):
 
 for vectorize in ("auto", False):
     found = set()
-    for devices in (1, 2, 4):
-        for workers in (1, 2, 3, 8):
-            runtime = fc.runtime.local(
-                client_devices=[f"CPU:{i}" for i in range(devices)], workers_per_device=workers, vectorize=vectorize
-            )
-            with fc.use(runtime):
-                found.add(hashlib.sha256(average(cohort).tobytes()).hexdigest())
-            runtime.close()
+    for devices, workers in ((1, 1), (1, 8), (2, 3), (4, 2), (4, 8)):
+        runtime = fc.runtime.local(
+            client_devices=[f"CPU:{i}" for i in range(devices)], workers_per_device=workers, vectorize=vectorize
+        )
+        with fc.use(runtime):
+            found.add(hashlib.sha256(average(cohort).tobytes()).hexdigest())
+        runtime.close()
     tell(len(found))
 """,
         cpus=4,

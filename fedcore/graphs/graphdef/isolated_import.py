@@ -1,7 +1,7 @@
 """Imports the graphs of a module in a child process, since a malicious graph can crash TensorFlow.
 
-The child is `python -m fedcore.graphs.graphdef.isolated_import`. It reads a bundle from its standard input. It writes a
-line before each operation that it imports, and at the end `ok` or the error.
+The child reads a bundle from its standard input. It writes a line before each operation that it imports, and at the end
+`ok` or the error.
 """
 
 import json
@@ -19,6 +19,13 @@ from fedcore.ir.module import Module
 
 MAX_BYTES = 8 * 2**30  # of address space, plus 20 times the size of the graphs
 MAX_SECONDS = 60  # of CPU time, plus a second for each million bytes of graphs
+
+# TensorFlow would import Keras, which no graph needs. At the end Python would free TensorFlow object by object.
+_CHILD = """import os, sys
+sys.modules["keras"] = None
+from fedcore.graphs.graphdef import isolated_import
+isolated_import.main()
+os._exit(0)"""
 
 _AT, _WRONG, _OK = "at", "wrong", "ok"  # the kinds of the child's lines
 
@@ -39,8 +46,8 @@ def check_in_child(module: Module, *, trusted: bool) -> None:
     command = [
         sys.executable,
         "-P",
-        "-m",
-        "fedcore.graphs.graphdef.isolated_import",
+        "-c",
+        _CHILD,
         json.dumps({"trusted": trusted, "seconds": seconds}),
     ]
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
@@ -107,7 +114,3 @@ def _limit(more_bytes: int, seconds: int) -> None:
 def _say(kind: str, text: str) -> None:
     sys.stdout.write(json.dumps([kind, text]) + "\n")
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
