@@ -17,9 +17,11 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.batched import batching_policy
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_stage import split_stage
+from fedcore.graphs.batched.batched_value import batching_rules
 from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.ir import Function, Operation, Parameter, Ref, bundle, parse_module, verify
 from fedcore.ir.limits import MAX_INLINED
+from fedcore.lru_cache import LruCache
 from fedcore.types import TensorType
 
 MANY = 10_000
@@ -331,17 +333,37 @@ def test_the_passes_that_trace_graphs_work_in_proportion_to_the_operations(progr
     assert {name: ratio for name, ratio in grown.items() if ratio > 5} == {}
 
 
-def test_the_equal_graphs_of_many_stages_are_tested_for_batching_rules_once(monkeypatch):
-    tested = []
+@pytest.fixture
+def tested(monkeypatch):
+    """The digests of the graphs that are tested for batching rules; none was tested before."""
+    found = []
 
     def why_not(graph, *arguments):
-        tested.append(graph.digest)
+        found.append(graph.digest)
         return why_not_batchable(graph, *arguments)
 
+    monkeypatch.setattr(batching_policy, "_reasons", LruCache(100))
     monkeypatch.setattr(batching_policy, "why_not_batchable", why_not)
+    return found
+
+
+def test_the_equal_graphs_of_many_stages_are_tested_for_batching_rules_once(tested):
     plan = compile_module(rounds(10).module)
     assert sum(op.kind == "fold" for op in plan.main.operations) == 10
     assert len(tested) == 2  # one graph: for the clients' sums, and for their merge
+
+
+def test_the_graphs_of_a_second_program_are_tested_again_only_after_a_rule_of_theirs_changed(tested, monkeypatch):
+    compile_module(rounds(2).module)
+    compile_module(rounds(3).module)
+    assert len(tested) == 2
+    monkeypatch.setitem(batching_rules, "Bucketize", None)
+    compile_module(rounds(3).module)
+    assert len(tested) == 2
+    rule = batching_rules["AddV2"]
+    monkeypatch.setitem(batching_rules, "AddV2", lambda *operands: rule(*operands))
+    compile_module(rounds(3).module)
+    assert len(tested) == 4
 
 
 def cpu_s(work) -> float:

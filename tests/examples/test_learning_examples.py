@@ -77,7 +77,7 @@ def test_compare_algorithms_draws_four_curves(tmp_path):
 def test_compression_sends_less_and_draws_it(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
-    curves = load("compression").main(tmp_path / "curves.png", tmp_path / "logs", rounds=4)
+    curves = load("compression").main(tmp_path / "curves.png", tmp_path / "logs", rounds=2)
     assert (tmp_path / "curves.png").stat().st_size > 10_000
     assert len(list((tmp_path / "logs").rglob("events*"))) == 4
     sent = {name: found[-1][1:] for name, found in curves.items()}

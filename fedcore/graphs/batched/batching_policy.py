@@ -7,10 +7,11 @@ import attrs
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_stage import split_stage
-from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
 from fedcore.ir.purity import seeded_symbols
+from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 WORKING_SET_BYTES = 5 << 20  # of the clients of a group; about a core's cache
@@ -153,14 +154,21 @@ def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type
     _check_graph(module, callee, batched_arguments, padded_axes)
 
 
+_reasons: LruCache[tuple, tuple[str, str] | None] = LruCache(1024)
+"""By graph and varying arguments the operation without a batching rule, and why; None if the graph can be batched."""
+
+
 def _check_graph(module: Module, graph: Graph, batched_arguments: set[int], padded_axes: dict[int, int]) -> None:
-    known: dict[tuple, NoBatchingRule | None] = module.fact("graphs without batching rules", lambda _: {})
-    key = (graph.digest, graph.type, frozenset(batched_arguments), tuple(padded_axes.items()))
-    if key not in known:
-        known[key] = why_not_batchable(graph, module.blob(graph.digest), batched_arguments, padded_axes)
-    error = known[key]
-    if error is not None:
-        raise error
+    def reason() -> tuple[str, str] | None:
+        error = why_not_batchable(graph, module.blob(graph.digest), batched_arguments, padded_axes)
+        return None if error is None else (error.op, error.why)  # without its traceback, which holds the scratch graph
+
+    operations = operations_of(graph.digest, module.blob(graph.digest))
+    rules = frozenset((op, batching_rules.get(op)) for op in operations)  # one may be registered anew
+    key = (graph.digest, graph.type, frozenset(batched_arguments), tuple(padded_axes.items()), rules)
+    found = _reasons.get(key, reason)
+    if found is not None:
+        raise NoBatchingRule(*found)
     if padded_axes and _trains_convolutions(module, graph):
         raise NoBatchingRule("Conv2D", "a kernel per client is as fast one client after the other")
 
