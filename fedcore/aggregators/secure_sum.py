@@ -1,3 +1,5 @@
+from typing import Any
+
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
@@ -48,7 +50,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
         np.int32(9)
     """
 
-    def __init__(self, upper_bound_threshold, lower_bound_threshold: float | None = None):
+    def __init__(self, upper_bound_threshold, lower_bound_threshold=None):
         upper, lower = upper_bound_threshold, lower_bound_threshold
         adaptive = hasattr(upper, "report")
         if lower is not None and hasattr(lower, "report") != adaptive:
@@ -58,7 +60,9 @@ class SecureSumFactory(UnweightedAggregationFactory):
             lower = None if lower is None else real_number("lower_bound_threshold", lower)
             if not upper > (-upper if lower is None else lower):
                 raise FedcoreError(f"upper_bound_threshold ({upper}) is greater than the lower bound")
-        self._upper, self._lower, self._adaptive = upper, lower, adaptive
+        self._upper: Any = upper
+        self._lower: Any = lower
+        self._adaptive = adaptive
 
     @property
     def shrinks(self) -> bool:
