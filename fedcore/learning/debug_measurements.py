@@ -25,14 +25,13 @@ def add_debug_measurements(aggregation_factory: AggregationFactory) -> Aggregati
     Returns:
         A factory, weighted if the given one is.
     Raises:
-        TypeMismatch: by `create`, the value has several dtypes, or is not of floats.
+        TypeMismatch: it is no factory; by `create`, the value has several dtypes, or is not of floats.
     Example:
-        >>> process = fc.learning.algorithms.build_weighted_fed_avg(
-        ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=fc.learning.robust_aggregator(
-        ...         zeroing=False, clipping=False, debug_measurements_fn=fc.learning.add_debug_measurements))
-        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
-        >>> bool(metrics['aggregator']['server_update_max'] > 0)
-        True
+        >>> factory = fc.learning.add_debug_measurements(fc.aggregators.UnweightedMeanFactory())
+        >>> process = factory.create(fc.to_type(('float32', [2])))
+        >>> measured = process.next(process.initialize(), [[3.0, 4.0], [0.0, 0.0]]).measurements
+        >>> measured['average_client_norm'], measured['server_update_max']
+        (np.float32(2.5), np.float32(2.0))
     """
 
     def dtype_of(value_type: Type) -> tf.DType:
@@ -58,6 +57,8 @@ def add_debug_measurements_with_mixed_dtype(aggregation_factory: AggregationFact
         aggregation_factory: aggregates as without the measurements.
     Returns:
         A factory, weighted if the given one is.
+    Raises:
+        TypeMismatch: it is no factory; by `create`, the factory does not aggregate the value.
     Example:
         >>> factory = fc.learning.add_debug_measurements_with_mixed_dtype(fc.aggregators.SumFactory())
         >>> process = factory.create(fc.to_type(['float64', 'int32']))

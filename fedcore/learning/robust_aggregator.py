@@ -41,11 +41,10 @@ def robust_aggregator(
     Source: the quantiles are estimated as in Andrew et al. 2021, arXiv:1905.03871, without noise, from 10 (zeroing)
         and 1 (clipping); these settings are those of TFF's function of the same name.
     Example:
-        >>> process = fc.learning.algorithms.build_weighted_fed_avg(
-        ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=fc.learning.robust_aggregator())
-        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
-        >>> metrics['aggregator']['zeroing']['clipping_norm']
-        np.float32(1.0)
+        >>> factory = fc.learning.robust_aggregator(weighted=False)
+        >>> process = factory.create(fc.to_type('float32'))
+        >>> process.next(process.initialize(), [0.5, 1.5, 100.0]).measurements['zeroed_count']
+        np.int32(1)
     """
     mean = measured(MeanFactory() if weighted else UnweightedMeanFactory(), debug_measurements_fn)
     return bounded(mean, zeroing, clipping)

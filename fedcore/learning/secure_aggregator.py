@@ -30,11 +30,10 @@ def secure_aggregator(*, zeroing: bool = True, clipping: bool = True, weighted: 
     Source: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning"; quantiles as
         in `fc.learning.robust_aggregator`. The settings are those of TFF's function of the same name.
     Example:
-        >>> process = fc.learning.algorithms.build_weighted_fed_avg(
-        ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=fc.learning.secure_aggregator())
-        >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
-        >>> metrics['aggregator']['zeroed_count']
-        np.int32(0)
+        >>> factory = fc.learning.secure_aggregator(zeroing=False, clipping=False)
+        >>> process = factory.create(fc.to_type('float32'), fc.to_type('float32'))
+        >>> round(float(process.next(process.initialize(), [1.0, 4.0], [2.0, 1.0]).result), 4)
+        2.0
     """
     bound = PrivateQuantileEstimationProcess.no_noise(
         50.0, 0.95, learning_rate=1.0, multiplier=2.0, secure_estimation=True

@@ -15,7 +15,13 @@ FunctionalMetricFinalizersType: TypeAlias = Callable[[Any], Any]
 
 
 class MetricsAggregatorType(Protocol):
-    """A metrics aggregator: finalizers to a computation ({states}@CLIENTS -> metrics@SERVER)."""
+    """A metrics aggregator, for annotations.
+
+    Types, for metric states S and metrics M: it takes finalizers and gives a computation ({S}@CLIENTS -> M@SERVER).
+
+    Example:
+        >>> aggregator: fc.learning.metrics.MetricsAggregatorType = fc.learning.metrics.sum_then_finalize
+    """
 
     def __call__(
         self,

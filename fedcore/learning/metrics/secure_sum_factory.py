@@ -24,8 +24,10 @@ def create_default_secure_sum_quantization_ranges(
 ) -> Any:
     """The ranges into which secure sums of metric states clip, where the user gives no others.
 
+    Types: it takes a type V; the ranges have the structure of V.
+
     Args:
-        local_unfinalized_metrics_type: of a client's states: numeric real tensors in structs.
+        local_unfinalized_metrics_type: V, of a client's states: integers and floats in structs.
         lower_bound: of integers, rounded up.
         upper_bound: of integers, rounded down. Default: 2^20 - 1.
         use_auto_tuned_bounds_for_float_values: floats are bounded by twice the 0.95 quantile of their magnitudes,
