@@ -61,7 +61,7 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
         TypeMismatch: it makes no metric, or a name is no string; in `update`, the output has no predictions.
     Example:
         >>> initialize, update, finalize = fc.learning.metrics.create_functional_metric_fns(keras.metrics.Accuracy)
-        >>> output = fc.learning.BatchOutput(loss=0.5, predictions=[0.0, 1.0])
+        >>> output = fc.learning.BatchOutput(predictions=[0.0, 1.0])
         >>> float(finalize(update(initialize(), [1.0, 1.0], output)))
         0.5
     """
