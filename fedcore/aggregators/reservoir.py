@@ -107,7 +107,8 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
         next  (<state=<>@SERVER,value={V}@CLIENTS> ->
                <state=<>@SERVER,result=V[?]@SERVER,measurements=<num_clients=int32>@SERVER>)
 
-    Fewer clients than `sample_size` give all of them, and no clients no rows.
+    Fewer clients than `sample_size` give all of them, and no clients no rows. TFF measures leaves that are not finite
+    in place of `num_clients`; `fc.learning.metrics.FinalizeThenSampleFactory` does.
 
     Args:
         sample_size: the most rows of a sample.
