@@ -146,3 +146,18 @@ def test_an_estimate_is_reported_with_its_multiplier_and_increment():
     for name in ("multiplier", "increment"):
         with pytest.raises(FedcoreError, match=f"{name} is a finite number"):
             estimate(5.0, **{name: -1.0})
+
+
+def test_the_masked_protocol_gives_the_bits_of_the_plain_sums():
+    vector = fc.to_type(("float32", [3]))
+    rotated = agg.HadamardTransformFactory(agg.SecureSumFactory(50.0)).create(vector)
+    modular = agg.SecureModularSumFactory(1000, symmetric_range=True).create(fc.to_type("int32"))
+    bounded = quantized_sum("int32", -5, 50)
+    results = []
+    for runtime in (fc.runtime.local(), fc.runtime.local(secure_aggregation="masked")):
+        with fc.use(runtime, seed=3):
+            total = rotated.next(rotated.initialize(), [[-1.0, -3, -5], [2.0, 0, 1], [0.0, 0, 0]]).result
+            results.append((total.tobytes(), modular.next((), [-3, -999, 5]).result, bounded([1, -100, 700])))
+        runtime.close()
+    assert results[0] == results[1]
+    assert results[0][1:] == (-997, 46)
