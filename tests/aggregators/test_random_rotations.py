@@ -26,14 +26,13 @@ def run(factory, type_, items):
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_a_rotated_sum_is_the_sum(factory, repeats):
+def test_a_rotated_sum_is_the_sum(factory):
     rng = np.random.default_rng(0)
     items = [
         {"w": rng.normal(size=5).astype(np.float32), "b": np.float32(rng.normal()), "none": np.zeros(0, np.float32)}
         for _ in range(3)
     ]
-    result = run(factory(num_repeats=repeats), MIXED, items).result
+    result = run(factory(num_repeats=2), MIXED, items).result
     np.testing.assert_allclose(result["w"], sum(x["w"] for x in items), atol=1e-5)
     np.testing.assert_allclose(result["b"], sum(x["b"] for x in items), atol=1e-5)
     assert result["none"].shape == (0,)
