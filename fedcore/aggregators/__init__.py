@@ -6,22 +6,34 @@ from fedcore.aggregators.concat import concat_factory
 from fedcore.aggregators.differential_privacy import DifferentiallyPrivateFactory
 from fedcore.aggregators.distributed_privacy import DistributedDiscreteGaussianFactory
 from fedcore.aggregators.encoded_sum import EncodedSumFactory
-from fedcore.aggregators.factory import UnweightedAggregationFactory, WeightedAggregationFactory, aggregation_process
+from fedcore.aggregators.factory import (
+    AggregationFactory,
+    UnweightedAggregationFactory,
+    WeightedAggregationFactory,
+    aggregation_process,
+)
 from fedcore.aggregators.mean import MeanFactory, UnweightedMeanFactory
 from fedcore.aggregators.measurements import add_measurements
 from fedcore.aggregators.quantile_estimation import PrivateQuantileEstimationProcess
-from fedcore.aggregators.reservoir import UnweightedReservoirSamplingFactory
+from fedcore.aggregators.random_rotation import DiscreteFourierTransformFactory, HadamardTransformFactory
+from fedcore.aggregators.reservoir import UnweightedReservoirSamplingFactory, federated_sample
 from fedcore.aggregators.robust import coordinate_median_factory, trimmed_mean_factory
+from fedcore.aggregators.secure_modular_sum import SecureModularSumFactory
+from fedcore.aggregators.secure_quantized_sum import secure_quantized_sum
 from fedcore.aggregators.secure_sum import SecureSumFactory
 from fedcore.aggregators.sum import SumFactory
 from fedcore.aggregators.weighting import as_weighted_aggregator
 
 __all__ = [
+    "AggregationFactory",
     "DifferentiallyPrivateFactory",
+    "DiscreteFourierTransformFactory",
     "DistributedDiscreteGaussianFactory",
     "EncodedSumFactory",
+    "HadamardTransformFactory",
     "MeanFactory",
     "PrivateQuantileEstimationProcess",
+    "SecureModularSumFactory",
     "SecureSumFactory",
     "SumFactory",
     "UnweightedAggregationFactory",
@@ -35,6 +47,8 @@ __all__ = [
     "concat_factory",
     "coordinate_median_factory",
     "encoders",
+    "federated_sample",
+    "secure_quantized_sum",
     "trimmed_mean_factory",
     "zeroing_factory",
 ]

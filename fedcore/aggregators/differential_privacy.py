@@ -151,10 +151,10 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         cls,
         noise_multiplier: float,
         clients_per_round: float,
-        initial_clip: float = 0.1,
+        initial_l2_norm_clip: float = 0.1,
         target_unclipped_quantile: float = 0.5,
         learning_rate: float = 0.2,
-        count_stddev: float | None = None,
+        clipped_count_stddev: float | None = None,
         **options: Any,
     ) -> "DifferentiallyPrivateFactory":
         """Independent noise and a clip that follows a quantile of the clients' norms.
@@ -162,9 +162,10 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         Args:
             noise_multiplier: sum and count of a round together are as private as one Gaussian mechanism with this
                 noise multiplier; the sum has a little more noise for it.
+            initial_l2_norm_clip: the first clip.
             target_unclipped_quantile: the fraction of clients whose norm shall be at most the clip.
             learning_rate: the clip moves by the factor exp(-learning_rate · (fraction - target)).
-            count_stddev: of the noise of the count. Default: clients_per_round / 20.
+            clipped_count_stddev: of the noise of the count. Default: clients_per_round / 20.
             options: `sum_factory` and `secure_noise`, as for the class.
         Raises:
             FedcoreError: a number is outside its range, or the count's noise is too small for the noise multiplier.
@@ -179,13 +180,16 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         if quantile > 1:
             raise InvalidValue(f"target_unclipped_quantile is between 0 and 1, not {quantile}")
         rate = float(real_number("learning_rate", learning_rate, at_least=0))
-        stddev = expected / 20 if count_stddev is None else float(real_number("count_stddev", count_stddev, at_least=0))
+        stddev = expected / 20
+        if clipped_count_stddev is not None:
+            stddev = float(real_number("clipped_count_stddev", clipped_count_stddev, at_least=0))
         if z and 2 * stddev <= z:
             raise InvalidValue(
-                f"count_stddev is above noise_multiplier / 2 = {z / 2:g}, not {stddev:g}: the count alone would reveal "
-                "more than the noise multiplier allows"
+                f"clipped_count_stddev is above noise_multiplier / 2 = {z / 2:g}, not {stddev:g}: the count alone "
+                "would reveal more than the noise multiplier allows"
             )
-        return cls(z, expected, initial_clip, adaptive=AdaptiveClip(quantile, rate, stddev if z else 0.0), **options)
+        adaptive = AdaptiveClip(quantile, rate, stddev if z else 0.0)
+        return cls(z, expected, initial_l2_norm_clip, adaptive=adaptive, **options)
 
     @classmethod
     def tree_aggregation(

@@ -2,15 +2,26 @@
 
 import abc
 from collections.abc import Callable
-from typing import TypeAlias
 
 from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch, brief
+from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess
 from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type
 
 
-class UnweightedAggregationFactory(abc.ABC):
+class AggregationFactory:
+    """A factory of aggregations, with or without weights: base of the two below, for `isinstance` and annotations.
+
+    Types: `create` takes the type of the client values, and that of the weights where they have weights.
+
+    Example:
+        >>> isinstance(fc.aggregators.MeanFactory(), fc.aggregators.AggregationFactory)
+        True
+    """
+
+
+class UnweightedAggregationFactory(AggregationFactory, abc.ABC):
     """Builds aggregations of values that all count the same.
 
     Types, for client values of type V; most results are of type V too:
@@ -33,7 +44,7 @@ class UnweightedAggregationFactory(abc.ABC):
         """The process for client values of `value_type`."""
 
 
-class WeightedAggregationFactory(abc.ABC):
+class WeightedAggregationFactory(AggregationFactory, abc.ABC):
     """Builds aggregations of values that come with a weight.
 
     Types, for client values of type V with weights of type W; most results are of type V too:
@@ -54,9 +65,6 @@ class WeightedAggregationFactory(abc.ABC):
         """The process for client values of `value_type` with weights of `weight_type`."""
 
 
-AggregationFactory: TypeAlias = UnweightedAggregationFactory | WeightedAggregationFactory
-
-
 def require(kind: str, type_: Type, who: str) -> None:
     """Refuses a type of client values that is not of a kind such as numeric or inexact, naming what is not.
 
@@ -66,6 +74,18 @@ def require(kind: str, type_: Type, who: str) -> None:
     found = KINDS[kind](type_)
     if found is not None:
         raise TypeMismatch(f"{who} aggregates {kind} values, but of the value {type_} a part {found[1]}")
+
+
+def client_member(value: object, who: str) -> Type:
+    """The type of one client's part of a client value.
+
+    Raises:
+        TypeMismatch: it is none.
+    """
+    if not isinstance(value, Value) or not isinstance(value.type, FederatedType) or value.type.placement != CLIENTS:
+        found = value.type if isinstance(value, Value) else brief(value)
+        raise TypeMismatch(f"{who} takes a client value, inside a federated computation, not {found}")
+    return value.type.member
 
 
 def require_scalar_weight(type_: Type, who: str) -> None:

@@ -3,7 +3,9 @@ from collections.abc import Callable, Mapping
 from fedcore.aggregators.factory import AggregationFactory, aggregation_process, wrapping_factory
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_zip
+from fedcore.ir.values import Value
 from fedcore.templates import MeasuredProcessOutput
+from fedcore.types import StructType, member_of
 
 
 def add_measurements(
@@ -19,9 +21,8 @@ def add_measurements(
     Args:
         inner_agg_factory: aggregates as without the measurements; the result is weighted if it is.
         client_measurement_fn: traced; takes the client value (and the weight, where there is one) and returns a dict
-            from names to server values. Default: measures nothing.
-        server_measurement_fn: traced; takes the result at the server and returns such a dict. Default: measures
-            nothing.
+            from names to server values, or a server value with names. Default: measures nothing.
+        server_measurement_fn: traced; takes the result at the server and returns the same. Default: measures nothing.
     Raises:
         TypeMismatch: neither function is given, one returns no dict, or a name is taken.
     Example:
@@ -60,6 +61,8 @@ def add_measurements(
 
 
 def _add(found: dict, more) -> None:
+    if isinstance(more, Value) and isinstance(struct := member_of(more.type), StructType) and None not in struct.names:
+        more = {name: more[name] for name in struct.names}
     if not isinstance(more, Mapping):
         raise TypeMismatch(f"add_measurements: a measurement function returns a dict from names, not {brief(more)}")
     taken = [name for name in more if name in found]

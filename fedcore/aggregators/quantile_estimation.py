@@ -4,15 +4,21 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, brief
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_mean
+from fedcore.intrinsics import (
+    federated_broadcast,
+    federated_eval,
+    federated_map,
+    federated_mean,
+    federated_secure_sum,
+)
 from fedcore.scalars import real_number
-from fedcore.templates import IterativeProcess
+from fedcore.templates import EstimationProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType
 
 
-class PrivateQuantileEstimationProcess(IterativeProcess):
+class PrivateQuantileEstimationProcess(EstimationProcess):
     """Estimates a quantile of a client scalar by one bit a client: is its value at most the estimate?
 
     Types:
@@ -33,15 +39,6 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
         True
     """
 
-    def __init__(self, initialize_fn: Computation, next_fn: Computation, report_fn: Computation):
-        super().__init__(initialize_fn, next_fn)
-        self._report = report_fn
-
-    @property
-    def report(self) -> Computation:
-        """The estimate of a state."""
-        return self._report
-
     def map(self, fn: Callable) -> "PrivateQuantileEstimationProcess":
         """The process that reports `fn` (tensor -> tensor) of the estimate.
 
@@ -51,7 +48,7 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
             >>> doubled.report(doubled.initialize())
             np.float32(2.0)
         """
-        inner, transform = self._report, tf_computation(TensorType("float32"))(fn)
+        inner, transform = self.report, tf_computation(TensorType("float32"))(fn)
 
         @federated_computation(self.state_type)
         def report(state):
@@ -61,14 +58,23 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
 
     @classmethod
     def no_noise(
-        cls, initial_estimate: float, target_quantile: float, learning_rate: float
+        cls,
+        initial_estimate: float,
+        target_quantile: float,
+        learning_rate: float,
+        multiplier: float = 1.0,
+        increment: float = 0.0,
+        secure_estimation: bool = False,
     ) -> "PrivateQuantileEstimationProcess":
-        """The process that counts the bits exactly.
+        """The process that counts the bits exactly, and reports multiplier · estimate + increment.
 
         Args:
             initial_estimate: where the estimate starts; greater than 0, since it moves by factors.
             target_quantile: between 0 and 1.
             learning_rate: a round moves the logarithm of the estimate by at most this.
+            multiplier: greater than 0.
+            increment: at least 0.
+            secure_estimation: bits and clients are counted in secure sums. The estimates are the same.
         Raises:
             FedcoreError: an argument is outside its range.
         Example:
@@ -80,6 +86,8 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
         target_quantile = real_number("target_quantile", target_quantile)
         if not 0 <= target_quantile <= 1:
             raise FedcoreError(f"target_quantile is between 0 and 1, not {brief(target_quantile)}")
+        multiplier = real_number("multiplier", multiplier, above=0)
+        increment = real_number("increment", increment, at_least=0)
         number = TensorType("float32")
         start = tf_computation(lambda: tf.constant(initial_estimate, tf.float32))
         below = tf_computation(number, number)(lambda value, estimate: tf.cast(value <= estimate, tf.float32))
@@ -89,6 +97,15 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
             moved = estimate * tf.exp(-learning_rate * (fraction - target_quantile))
             return tf.where(tf.math.is_finite(fraction), moved, estimate)
 
+        def fraction_of(bits):
+            if not secure_estimation:
+                return federated_mean(bits)
+            pairs = federated_map(with_one, bits)
+            return federated_map(share, federated_secure_sum(pairs, 1))
+
+        with_one = tf_computation(number)(lambda bit: (tf.cast(bit, tf.int32), tf.constant(1)))
+        share = tf_computation(lambda counts: tf.cast(counts[0], tf.float32) / tf.cast(counts[1], tf.float32))
+
         @federated_computation
         def initialize():
             return federated_eval(start, SERVER)
@@ -96,10 +113,13 @@ class PrivateQuantileEstimationProcess(IterativeProcess):
         @federated_computation(FederatedType(number, SERVER), FederatedType(number, CLIENTS))
         def next_fn(state, value):
             bits = federated_map(below, (value, federated_broadcast(state)))
-            return federated_map(move, (state, federated_mean(bits)))
+            return federated_map(move, (state, fraction_of(bits)))
 
         @federated_computation(FederatedType(number, SERVER))
         def report(state):
             return state
 
-        return cls(initialize, next_fn, report)
+        process = cls(initialize, next_fn, report)
+        if multiplier == 1 and increment == 0:
+            return process
+        return process.map(lambda estimate: multiplier * estimate + increment)

@@ -1,12 +1,101 @@
+"""Uniform samples of client values, drawn in memory for the sample alone."""
+
 import tensorflow as tf
 
-from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, client_member, require
 from fedcore.aggregators.gathering import require_stackable
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import federated_aggregate, federated_map, federated_sum, federated_value, generic_zero
+from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, Type
+
+
+class Reservoir:
+    """The computations of a sample: a random key for each row, and the rows with the largest keys.
+
+    Types, for V with V[n] and V[?] its rows, and reservoirs R = <float64[n],V[n]> of n = `size` rows:
+        start  (V -> R), of no rows: their keys are -1
+        merge  (<R,R> -> R)
+        rows   (R -> <float64[?],V[?]>), those that are filled
+
+    Raises:
+        TypeMismatch: V is not numeric, or has a shape that is not known.
+    """
+
+    def __init__(self, value_type: Type, size: int, who: str):
+        require("numeric", value_type, who)
+        require_stackable(value_type)
+        self._size, self._value_type = size, value_type
+
+        @tf_computation(value_type)
+        def start(like):
+            rows = tf.nest.map_structure(lambda x: tf.zeros([size, *x.shape], x.dtype), like)
+            return tf.fill([size], tf.constant(-1.0, tf.float64)), rows
+
+        self.start = start
+        self.type = start.type_signature.result
+        self.merge = tf_computation(self.type, self.type)(
+            lambda left, right: self._best(
+                tf.concat([left[0], right[0]], 0),
+                tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), left[1], right[1]),
+            )
+        )
+
+        @tf_computation(self.type)
+        def rows(reservoir):
+            keys, filled = reservoir[0], tf.math.count_nonzero(reservoir[0] >= 0)
+            return keys[:filled], tf.nest.map_structure(lambda x: x[:filled], reservoir[1])
+
+        self.rows = rows
+
+    def _best(self, keys, rows):
+        kept = tf.math.top_k(keys, self._size).indices
+        return tf.gather(keys, kept), tf.nest.map_structure(lambda x: tf.gather(x, kept), rows)
+
+    def sample(self, value, report) -> Value:
+        """`report` of the reservoir of a client value, at the server."""
+        with_key = tf_computation(self._value_type)(lambda value: (tf.random.uniform([], dtype=tf.float64), value))
+
+        @tf_computation(self.type, with_key.type_signature.result)
+        def accumulate(reservoir, given):
+            (keys, rows), (key, value) = reservoir, given
+            return self._best(
+                tf.concat([keys, key[None]], 0),
+                tf.nest.map_structure(lambda s, v: tf.concat([s, v[None]], 0), rows, value),
+            )
+
+        zero = self.start(generic_zero(self._value_type))
+        return federated_aggregate(federated_map(with_key, value), zero, accumulate, self.merge, report)
+
+
+def federated_sample(value, max_num_samples: int = 100) -> Value:
+    """A uniform sample of a client value, without replacement; inside a federated computation.
+
+    Types, for V of known numeric shapes, with V[?] its rows: {V}@CLIENTS -> V[?]@SERVER. Fewer clients than
+    `max_num_samples` give all of them, and no clients no rows. Rows have no order that tells of their clients.
+
+    Args:
+        max_num_samples: the most rows.
+    Raises:
+        FedcoreError: the number is less than 1.
+        TypeMismatch: it is no client value, V is not numeric, or has a shape that is not known.
+    Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir", algorithm A with equal weights.
+    Example:
+        >>> @fc.federated_computation(fc.FederatedType('float32', fc.CLIENTS))
+        ... def some(values):
+        ...     return fc.aggregators.federated_sample(values, 2)
+        >>> some([7.0, 7.0, 7.0])
+        array([7., 7.], dtype=float32)
+    """
+    size = whole_number("max_num_samples", max_num_samples, at_least=1)
+    reservoir = Reservoir(client_member(value, "federated_sample"), size, "federated_sample")
+    return reservoir.sample(value, _values_of(reservoir))
+
+
+def _values_of(reservoir: Reservoir):
+    return tf_computation(reservoir.type)(lambda given: reservoir.rows(given)[1])
 
 
 class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
@@ -18,10 +107,13 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
         next  (<state=<>@SERVER,value={V}@CLIENTS> ->
                <state=<>@SERVER,result=V[?]@SERVER,measurements=<num_clients=int32>@SERVER>)
 
-    Fewer clients than `sample_size` give all of them, and no clients no rows.
+    Fewer clients than `sample_size` give all of them, and no clients no rows. TFF measures leaves that are not finite
+    in place of `num_clients`; `fc.learning.metrics.FinalizeThenSampleFactory` does.
 
     Args:
         sample_size: the most rows of a sample.
+        return_sampling_metadata: the result is <random_values=float64[?],samples=V[?]>, with the key of each row:
+            the rows with the largest keys of several samples together are a sample of all their clients.
     Raises:
         FedcoreError: the size is less than 1.
         TypeMismatch: V is not numeric, or has a shape that is not known.
@@ -33,54 +125,25 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
         array([7., 7.], dtype=float32)
     """
 
-    def __init__(self, sample_size: int):
+    def __init__(self, sample_size: int, return_sampling_metadata: bool = False):
         self._size = whole_number("sample_size", sample_size, at_least=1)
+        self._with_keys = bool(return_sampling_metadata)
 
     def create(self, value_type: Type) -> AggregationProcess:
-        require("numeric", value_type, "UnweightedReservoirSamplingFactory")
-        require_stackable(value_type)
-        size = self._size
-        with_key = tf_computation(value_type)(lambda value: (tf.random.uniform([], dtype=tf.float64), value))
+        reservoir = Reservoir(value_type, self._size, "UnweightedReservoirSamplingFactory")
+        with_keys = tf_computation(reservoir.type)(
+            lambda given: dict(zip(("random_values", "samples"), reservoir.rows(given), strict=True))
+        )
+        report = with_keys if self._with_keys else _values_of(reservoir)
         one = tf_computation(value_type)(lambda value: tf.constant(1))
-
-        @tf_computation(value_type)
-        def start(like):
-            rows = tf.nest.map_structure(lambda x: tf.zeros([size, *x.shape], x.dtype), like)
-            return tf.fill([size], tf.constant(-1.0, tf.float64)), rows
-
-        def best(keys, rows):
-            kept = tf.math.top_k(keys, size).indices
-            return tf.gather(keys, kept), tf.nest.map_structure(lambda x: tf.gather(x, kept), rows)
-
-        @tf_computation(start.type_signature.result, with_key.type_signature.result)
-        def accumulate(reservoir, given):
-            (keys, rows), (key, value) = reservoir, given
-            return best(
-                tf.concat([keys, key[None]], 0),
-                tf.nest.map_structure(lambda s, v: tf.concat([s, v[None]], 0), rows, value),
-            )
-
-        @tf_computation(start.type_signature.result, start.type_signature.result)
-        def merge(left, right):
-            return best(
-                tf.concat([left[0], right[0]], 0),
-                tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), left[1], right[1]),
-            )
-
-        @tf_computation(start.type_signature.result)
-        def report(reservoir):
-            keys, rows = reservoir
-            filled = tf.math.count_nonzero(keys >= 0)
-            return tf.nest.map_structure(lambda x: x[:filled], rows)
 
         @federated_computation
         def initialize():
             return federated_value((), SERVER)
 
         def body(state, value, _):
-            zero = start(generic_zero(value_type))
-            sample = federated_aggregate(federated_map(with_key, value), zero, accumulate, merge, report)
             count = federated_sum(federated_map(one, value))
+            sample = reservoir.sample(value, report)
             return MeasuredProcessOutput(state, sample, federated_map(lambda n: {"num_clients": n}, count))
 
         return aggregation_process(initialize, value_type, None, body)

@@ -1,8 +1,9 @@
-import math
+from typing import Any
 
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
+from fedcore.aggregators.secure_quantized_sum import dequantized, largest_code, quantized
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.intrinsics import (
@@ -18,9 +19,6 @@ from fedcore.scalars import real_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, TensorType, Type, tensor_leaves
 
-_LEVELS = 2**32 - 1
-_EXACT = 2**53  # integers up to here are exact in the float64 that bounds are in
-
 
 class SecureSumFactory(UnweightedAggregationFactory):
     """The sum of values that are bounded and made integers first, as a secure sum needs them.
@@ -32,16 +30,17 @@ class SecureSumFactory(UnweightedAggregationFactory):
     Types, for numeric real V:
         next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=M@SERVER>)
         M is <secure_upper_clipped_count=int32,secure_lower_clipped_count=int32,secure_upper_threshold=float32,
-        secure_lower_threshold=float32>; S is that of the estimation process, or <>.
+        secure_lower_threshold=float32>; S is that of the estimation process, or of both as <upper,lower>, or <>.
 
     A NaN counts as the lower bound. No clients give zeros.
 
     Args:
-        upper_bound_threshold: a number, or a `PrivateQuantileEstimationProcess`, which is then given the largest
-            absolute element of every client's value.
-        lower_bound_threshold: a number. Default: minus the upper bound.
+        upper_bound_threshold: a number, or an estimation process as `PrivateQuantileEstimationProcess`, which is then
+            given the largest absolute element of every client's value.
+        lower_bound_threshold: a number; or an estimation process where the upper bound is one, which are then given the
+            smallest and the largest element. Default: minus the upper bound.
     Raises:
-        FedcoreError: the bounds are not in order.
+        FedcoreError: the bounds are not in order, or one is a number and the other is estimated.
         TypeMismatch: V is not numeric, or complex.
     Source: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning", section 4.
     Example:
@@ -51,83 +50,92 @@ class SecureSumFactory(UnweightedAggregationFactory):
         np.int32(9)
     """
 
-    def __init__(self, upper_bound_threshold, lower_bound_threshold: float | None = None):
+    def __init__(self, upper_bound_threshold, lower_bound_threshold=None):
         upper, lower = upper_bound_threshold, lower_bound_threshold
         adaptive = hasattr(upper, "report")
+        if lower is not None and hasattr(lower, "report") != adaptive:
+            raise FedcoreError("both bounds are numbers, or both are estimation processes")
         if not adaptive:
             upper = real_number("upper_bound_threshold, if no estimation process,", upper)
-        if lower is not None:
-            lower = real_number("lower_bound_threshold", lower)
-        if not adaptive and not upper > (-upper if lower is None else lower):
-            raise FedcoreError(f"upper_bound_threshold ({upper}) is greater than the lower bound")
-        if adaptive and lower is not None:
-            raise FedcoreError("lower_bound_threshold goes with a fixed upper bound; an estimated one is symmetric")
-        self._upper, self._lower, self._adaptive = upper, lower, adaptive
+            lower = None if lower is None else real_number("lower_bound_threshold", lower)
+            if not upper > (-upper if lower is None else lower):
+                raise FedcoreError(f"upper_bound_threshold ({upper}) is greater than the lower bound")
+        self._upper: Any = upper
+        self._lower: Any = lower
+        self._adaptive = adaptive
 
     @property
     def shrinks(self) -> bool:
         """Whether no element's magnitude grows: the bounds are fixed, and 0 is between them."""
-        return not self._adaptive and self._upper >= 0 and (self._lower is None or self._lower <= 0)
+        bounds = self._fixed_bounds
+        return bounds is not None and bounds[0] <= 0 <= bounds[1]
 
     def create(self, value_type: Type) -> AggregationProcess:
         require("numeric", value_type, "SecureSumFactory")
-        if any(t.dtype.name.startswith("complex") for t in tensor_leaves(value_type)):
+        if any(t.dtype.is_complex for t in tensor_leaves(value_type)):
             raise TypeMismatch(f"SecureSumFactory adds real values, not {value_type}")
         number = TensorType("float64")
         lower, upper, adaptive = self._lower, self._upper, self._adaptive
+        symmetric = lower is None
         bounds_of = tf_computation(TensorType("float32"))(
             lambda top: (tf.cast(-top, tf.float64), tf.cast(top, tf.float64))
         )
+        both = tf_computation(lambda low, high: (tf.cast(low, tf.float64), tf.cast(high, tf.float64)))
 
         def fixed():
-            return tf.constant(-upper if lower is None else lower, tf.float64), tf.constant(upper, tf.float64)
+            return tf.constant(-upper if symmetric else lower, tf.float64), tf.constant(upper, tf.float64)
 
         @tf_computation(value_type, number, number)
         def encode(value, low, high):
             leaves = tf.nest.flatten(value)
             wide = [tf.cast(x, tf.float64) for x in leaves]
-
-            def code(leaf, x):
-                x = tf.clip_by_value(tf.where(tf.math.is_nan(x), low, x), low, high)
-                scaled = x - tf.math.ceil(low) if leaf.dtype.is_integer else (x - low) / (high - low) * _LEVELS
-                return tf.cast(tf.round(scaled), tf.int64)
-
-            codes = [code(leaf, x) for leaf, x in zip(leaves, wide, strict=True)]
+            codes = [quantized(leaf, low, high) for leaf in leaves]
             over = tf.cast(tf.reduce_any([tf.reduce_any(x > high) for x in wide]), tf.int32)
             under = tf.cast(tf.reduce_any([tf.reduce_any(x < low) for x in wide]), tf.int32)
-            largest = tf.reduce_max([tf.reduce_max(tf.abs(x)) for x in wide])
+            if symmetric:
+                observed: tuple = (tf.reduce_max([tf.reduce_max(tf.abs(x)) for x in wide]),)
+            else:
+                observed = (
+                    tf.reduce_max([tf.reduce_max(x) for x in wide]),
+                    tf.reduce_min([tf.reduce_min(x) for x in wide]),
+                )
             counts = {"over": over, "under": under, "clients": tf.constant(1, tf.int64)}
-            return tf.nest.pack_sequence_as(value, codes), counts, tf.cast(largest, tf.float32)
+            return tf.nest.pack_sequence_as(value, codes), counts, [tf.cast(x, tf.float32) for x in observed]
 
         codes_type = encode.type_signature.result[0]
 
         @tf_computation(codes_type, TensorType("int64"), value_type, number, number)
         def decode(codes, count, like, low, high):
-            n = tf.cast(count, tf.float64)
-
-            def value(code, leaf):
-                x = tf.cast(code, tf.float64)
-                x = x + n * tf.math.ceil(low) if leaf.dtype.is_integer else x / _LEVELS * (high - low) + n * low
-                return tf.cast(x, leaf.dtype)
-
-            return tf.nest.map_structure(value, codes, like)
+            return tf.nest.map_structure(lambda c, leaf: dequantized(c, count, leaf, low, high), codes, like)
 
         narrow = tf_computation(number)(lambda x: tf.cast(x, tf.float32))
 
         @federated_computation
         def initialize():
-            return upper.initialize() if adaptive else federated_value((), SERVER)
+            if not adaptive:
+                return federated_value((), SERVER)
+            return upper.initialize() if symmetric else federated_zip((upper.initialize(), lower.initialize()))
+
+        def bounds_at(state):
+            if not adaptive:
+                return federated_eval(tf_computation(fixed), SERVER)
+            if symmetric:
+                return federated_map(bounds_of, upper.report(state))
+            return federated_map(both, (lower.report(state[1]), upper.report(state[0])))
+
+        def next_state(state, observed):
+            if not adaptive:
+                return state
+            if symmetric:
+                return upper.next(state, observed[0])
+            return federated_zip((upper.next(state[0], observed[0]), lower.next(state[1], observed[1])))
 
         def body(state, value, _):
-            bounds = (
-                federated_map(bounds_of, upper.report(state))
-                if adaptive
-                else federated_eval(tf_computation(fixed), SERVER)
-            )
+            bounds = bounds_at(state)
             encoded = federated_map(
                 lambda v, b: encode(v, b[0], b[1]), federated_zip((value, federated_broadcast(bounds)))
             )
-            codes = federated_secure_sum(encoded[0], self._largest_code(value_type))
+            codes = federated_secure_sum(encoded[0], largest_code(value_type, self._fixed_bounds))
             counts = federated_secure_sum(encoded[1], 1)
             result = federated_map(
                 lambda c, n, b: decode(c, n.clients, generic_zero(value_type), b[0], b[1]), (codes, counts, bounds)
@@ -138,16 +146,12 @@ class SecureSumFactory(UnweightedAggregationFactory):
                 "secure_upper_threshold": federated_map(narrow, bounds[1]),
                 "secure_lower_threshold": federated_map(narrow, bounds[0]),
             }
-            after = upper.next(state, encoded[2]) if adaptive else state
-            return MeasuredProcessOutput(after, result, federated_zip(measurements))
+            return MeasuredProcessOutput(next_state(state, encoded[2]), result, federated_zip(measurements))
 
         return aggregation_process(initialize, value_type, None, body)
 
-    def _largest_code(self, value_type: Type) -> int:
-        """What no element's code is greater than, whatever its leaf."""
-        if not any(t.dtype.is_integer for t in tensor_leaves(value_type)):
-            return _LEVELS
+    @property
+    def _fixed_bounds(self) -> tuple[float, float] | None:
         if self._adaptive:
-            return _EXACT
-        lower = -self._upper if self._lower is None else self._lower
-        return max(_LEVELS, math.floor(self._upper) - math.ceil(lower))
+            return None
+        return -self._upper if self._lower is None else self._lower, self._upper

@@ -22,11 +22,14 @@ import importlib
 from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs, templates
 from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
+from fedcore.learning.debug_measurements import add_debug_measurements, add_debug_measurements_with_mixed_dtype
 from fedcore.learning.dp_aggregator import dp_aggregator
 from fedcore.learning.loop_implementation import LoopImplementation
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
+from fedcore.learning.robust_aggregator import robust_aggregator
+from fedcore.learning.secure_aggregator import secure_aggregator
 from fedcore.learning.weighting import ClientWeighting
 
 # Older names, each with its place above this layer; loaded when first used.
@@ -41,6 +44,8 @@ __all__ = [
     "LoopImplementation",
     "Model",
     "ModelWeights",
+    "add_debug_measurements",
+    "add_debug_measurements_with_mixed_dtype",
     "algorithms",
     "compression_aggregator",
     "ddp_secure_aggregator",
@@ -52,6 +57,8 @@ __all__ = [
     "optimizers",
     "programs",
     "templates",
+    "robust_aggregator",
+    "secure_aggregator",
 ]
 
 

@@ -1,19 +1,23 @@
 from typing import Any
 
-from fedcore.aggregators import DifferentiallyPrivateFactory
+from fedcore.aggregators import AggregationFactory, DifferentiallyPrivateFactory
+from fedcore.learning.robust_aggregator import bounded
 
 
-def dp_aggregator(noise_multiplier: float, clients_per_round: float, **options: Any) -> DifferentiallyPrivateFactory:
+def dp_aggregator(
+    noise_multiplier: float, clients_per_round: float, zeroing: bool = False, **options: Any
+) -> AggregationFactory:
     """The model aggregator of differentially private federated averaging, with an adaptive clip.
 
-    Types: those of `fc.aggregators.DifferentiallyPrivateFactory`.
-
-    TFF's function of this name also zeroes values by an estimate without noise, which would reveal them; here a change
-    that is not finite counts as zeros.
+    Types: those of `fc.aggregators.DifferentiallyPrivateFactory`, in a `zeroing_factory` if `zeroing`.
 
     Args:
         noise_multiplier: of each round; `fc.privacy.calibrate` finds it.
         clients_per_round: how many clients are expected, more than 10 times the noise multiplier.
+        zeroing: changes whose largest element is above twice the 0.98 quantile plus 1 become zeros. The quantile is
+            estimated without noise, which reveals clients' values: `fc.privacy.Ledger` refuses such a process. That
+            is why it is off here, while TFF's function of this name zeroes by default. A change that is not finite
+            counts as zeros either way.
         options: of `DifferentiallyPrivateFactory.gaussian_adaptive`.
     Returns:
         An aggregator for the unweighted algorithms.
@@ -25,4 +29,5 @@ def dp_aggregator(noise_multiplier: float, clients_per_round: float, **options: 
         >>> process = fc.learning.algorithms.build_unweighted_fed_avg(
         ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=fc.learning.dp_aggregator(1.0, 100))
     """
-    return DifferentiallyPrivateFactory.gaussian_adaptive(noise_multiplier, clients_per_round, **options)
+    inner = DifferentiallyPrivateFactory.gaussian_adaptive(noise_multiplier, clients_per_round, **options)
+    return bounded(inner, zeroing, clipping=False)

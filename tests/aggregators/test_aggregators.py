@@ -291,3 +291,48 @@ def test_types_that_do_not_fit_are_named(make, says):
 def test_numbers_outside_their_range_are_refused(make):
     with pytest.raises(FedcoreError, match=r" is | between | greater "):
         make()
+
+
+@pytest.mark.parametrize("n", [0, 2, 9])
+def test_a_sample_has_at_most_as_many_rows_as_asked(n):
+    @fc.federated_computation(fc.FederatedType(PAIR, fc.CLIENTS))
+    def sample(value):
+        return agg.federated_sample(value, max_num_samples=4)
+
+    items = values(n)
+    found = sample(items)
+    assert found["b"].shape == (min(n, 4),)
+    rows = {x["b"]: x["w"] for x in items}
+    assert len(set(found["b"])) == min(n, 4)
+    for b, w in zip(found["b"], found["w"], strict=True):  # leaves of a row are of one client
+        np.testing.assert_array_equal(w, rows[b])
+
+
+def test_a_sample_is_of_client_values_and_not_empty():
+    with pytest.raises(TypeMismatch, match="takes a client value, inside a federated computation, not 3"):
+        agg.federated_sample(3)
+    with pytest.raises(FedcoreError, match="max_num_samples is a whole number, 1 or more, not 0"):
+        fc.federated_computation(fc.FederatedType(NUMBER, fc.CLIENTS))(lambda v: agg.federated_sample(v, 0))
+
+
+def test_a_reservoir_gives_the_keys_of_its_rows_on_demand():
+    factory = agg.UnweightedReservoirSamplingFactory(3, return_sampling_metadata=True)
+    result = run(factory, [1.0, 2.0], type_=NUMBER).result
+    keys = result["random_values"]
+    assert sorted(result["samples"]) == [1, 2]
+    assert keys.shape == (2,)
+    assert 0 <= keys[1] < keys[0] < 1
+
+
+def test_measurements_may_be_one_server_value_with_names():
+    factory = agg.add_measurements(
+        agg.SumFactory(),
+        lambda value: fc.federated_map(lambda n: {"clients": n}, fc.federated_count(value)),
+        lambda total: fc.federated_map(lambda x: {"total": x}, total),
+    )
+    assert run(factory, [1.0, 2.0], type_=NUMBER).measurements == {"clients": 2, "total": 3}
+
+
+def test_factories_of_both_kinds_are_aggregation_factories():
+    for factory in (agg.SumFactory(), agg.MeanFactory(), agg.clipping_factory(1.0, agg.MeanFactory())):
+        assert isinstance(factory, agg.AggregationFactory)

@@ -213,7 +213,7 @@ def adaptive(noise_multiplier=0.0, clients=9, **options):
 
 
 def test_an_adaptive_clip_moves_as_published():
-    process = adaptive(clients=5, initial_clip=2.0, target_unclipped_quantile=0.3, learning_rate=0.5)
+    process = adaptive(clients=5, initial_l2_norm_clip=2.0, target_unclipped_quantile=0.3, learning_rate=0.5)
     state, values, clip = process.initialize(), [np.float32(x) for x in (1, -2, 3, 40)], 2.0
     for _ in range(6):
         output = process.next(state, values)
@@ -224,7 +224,7 @@ def test_an_adaptive_clip_moves_as_published():
 
 
 def test_an_adaptive_clip_converges_to_the_quantile():
-    process = adaptive(target_unclipped_quantile=0.7, learning_rate=0.2, initial_clip=0.1)
+    process = adaptive(target_unclipped_quantile=0.7, learning_rate=0.2, initial_l2_norm_clip=0.1)
     state, values = process.initialize(), [np.float32(x) for x in np.random.default_rng(0).lognormal(1, 1, 9)]
     clips = []
     for _ in range(120):
@@ -312,7 +312,7 @@ def test_streams_of_a_key_differ_and_make_a_new_one_for_each_level():
 
 
 def test_a_secure_sum_carries_the_values_and_the_count():
-    factory = DP.gaussian_adaptive(0.0, 4, initial_clip=1.0, sum_factory=agg.SecureSumFactory(10.0))
+    factory = DP.gaussian_adaptive(0.0, 4, initial_l2_norm_clip=1.0, sum_factory=agg.SecureSumFactory(10.0))
     process = factory.create(NUMBER)
     output = process.next(process.initialize(), [np.float32(x) for x in (0.25, 0.5, 2.0, -0.5)])
     np.testing.assert_allclose(output.result, 1.25 / 4, atol=1e-6)
@@ -353,7 +353,7 @@ REFUSED = {
     "no clients": (lambda: DP.gaussian_fixed(1.0, 0, 1.0), "clients_per_round is a finite number above 0"),
     "a count with too little noise": (
         lambda: DP.gaussian_adaptive(1.0, 9),
-        "count_stddev is above noise_multiplier / 2",
+        "clipped_count_stddev is above noise_multiplier / 2",
     ),
     "a quantile above 1": (lambda: DP.gaussian_adaptive(1.0, 90, target_unclipped_quantile=2.0), "between 0 and 1"),
     "a tree without leaves": (

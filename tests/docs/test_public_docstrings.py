@@ -12,6 +12,7 @@ import fedcore as fc
 SECTIONS = ["Types", "Args:", "Returns:", "Raises:", "Source:", "Example:"]
 CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing from the caller
     "learning.BatchOutput",
+    "aggregators.AggregationFactory",
     *(f"aggregators.encoders.{n}" for n in ("AdaptiveEncoder", "Bits", "Encoder", "Integers")),
     *(f"aggregators.encoders.{n}" for n in ("entropy", "hadamard", "identity")),
     "learning.ClientWeighting",
@@ -20,9 +21,9 @@ CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing f
     "learning.LoopImplementation",
     "learning.ModelWeights",
     "learning.algorithms.ScaffoldOutput",
+    "learning.metrics.MetricsAggregatorType",
     "learning.metrics.NumBatchesCounter",
     "learning.metrics.NumExamplesCounter",
-    "learning.metrics.sum_then_finalize",
     "learning.models.PureModel",
     "learning.models.ReconstructionBatchOutput",
     "learning.optimizers.Optimizer",
@@ -39,7 +40,7 @@ def public(package: types.ModuleType, name: str) -> dict:
         value = getattr(package, member)
         if isinstance(value, types.ModuleType):
             inner.append((value, f"{name}.{member}"))
-        else:
+        elif not isinstance(value, types.GenericAlias):  # an alias of a type has no docstring
             found[f"{name}.{member}"] = value
     for where in inner:
         found |= {n: v for n, v in public(*where).items() if not any(v is known for known in found.values())}

@@ -43,6 +43,20 @@ def test_a_sample_holds_a_row_for_each_client(model_fn, alone):
     np.testing.assert_allclose(sorted(found["loss"]), sorted(alone), rtol=1e-5)
 
 
+def test_an_aggregator_may_call_the_finalizers_and_give_the_metrics_alone(model_fn):
+    def doubled(metric_finalizers, local_unfinalized_metrics_type=None):
+        @fc.federated_computation
+        def aggregate(client_states):
+            total = fc.federated_map(lambda s: fc.generic_plus(s, s), fc.federated_sum(client_states))
+            return fc.federated_map(fc.tf_computation(lambda s: metric_finalizers(s)), total)
+
+        return aggregate
+
+    found, plain = (round_of(model_fn, a) for a in (doubled, metrics.sum_then_finalize))
+    assert found["num_examples"] == 2 * plain["num_examples"] == 44
+    assert found["loss"] == pytest.approx(plain["loss"])
+
+
 def test_quantiles_over_the_clients_equal_numpy(model_fn, alone):
     found = round_of(model_fn, metrics.add_client_quantiles(quantiles=(0.0, 0.3, 1.0)))
     want = np.quantile(alone, [0, 0.3, 1])

@@ -56,10 +56,16 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
 
     Args:
         server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
-        metrics_aggregator: model -> `aggregate_metrics`. Default: `sum_then_finalize`.
+        metrics_aggregator: model -> `aggregate_metrics`, or a function that gives the metrics alone; the model is also
+            the function of all states that finalizes them. Default: `sum_then_finalize`.
     """
     optimizer = as_optimizer(build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn)
-    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
+    aggregator = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
+
+    def aggregate_metrics(client_states):
+        found = aggregator(client_states)
+        return found if isinstance(found, tuple) else (None, found)
+
     hyperparameters = tuple(optimizer.hyperparameters)
     return ServerWork(_build_start(model, optimizer), _build_update(optimizer), aggregate_metrics, hyperparameters)
 

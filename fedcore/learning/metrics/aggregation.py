@@ -1,34 +1,58 @@
-"""Metrics aggregators: functions of a model that make, of the clients' metric states, the server's metrics.
+"""Metrics aggregators: functions of a model, or of finalizers, that make of clients' metric states the metrics.
 
-Types, for metric states S and metrics M of a model:
-    aggregator(model)  ({S}@CLIENTS -> (S@SERVER, M@SERVER)), used while a round is traced
+Types, for metric states S and metrics M; used while a round is traced:
+    aggregator(model)       ({S}@CLIENTS -> (S@SERVER, M@SERVER))
+    aggregator(finalizers)  ({S}@CLIENTS -> M@SERVER)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from fedcore.aggregators import SecureSumFactory, UnweightedReservoirSamplingFactory
+from fedcore.aggregators import federated_sample
 from fedcore.aggregators.gathering import gathered, rows_type
-from fedcore.computation import tf_computation
+from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import InvalidValue
 from fedcore.intrinsics import federated_map, federated_sum, federated_zip
-from fedcore.scalars import real_number
+from fedcore.learning.metrics.finalizers import check_finalizers, finalizer, is_model
+from fedcore.learning.metrics.secure_sum_factory import secure_sum_of_ranges
+from fedcore.scalars import real_number, whole_number
 
 
-def _finalize(model, states):
-    return tf_computation(states.type.member)(lambda state: model.finalize_metrics(state))
+def _aggregator(metric_finalizers: Any, body: Callable) -> Callable:
+    """The aggregator whose sum of states and metrics are `body(client states, finalizer)`."""
+    check_finalizers(metric_finalizers)
+
+    def both(client_states):
+        return body(client_states, finalizer(metric_finalizers, client_states.type.member))
+
+    if is_model(metric_finalizers):
+        return both
+
+    @federated_computation
+    def aggregate_metrics(client_states):
+        return both(client_states)[1]
+
+    return aggregate_metrics
 
 
-def sum_then_finalize(model) -> Callable:
+def sum_then_finalize(metric_finalizers: Any, local_unfinalized_metrics_type=None) -> Callable:
     """Adds the clients' metric states, then computes the metrics once, at the server.
 
-    Types, for metric states S and metrics M of the model: the function takes {S}@CLIENTS and gives (S@SERVER,
-    M@SERVER), while a round is traced.
+    Types, for metric states S and metrics M: of a model, the function takes {S}@CLIENTS and gives (S@SERVER,
+    M@SERVER), while a round is traced; of finalizers, it is a computation ({S}@CLIENTS -> M@SERVER) for any S.
 
+    Args:
+        metric_finalizers: a model; or functions by the names of metrics, as `model.metric_finalizers()`; or one
+            function of all states.
+        local_unfinalized_metrics_type: not used, as in TFF; S is that of the states.
     Returns:
         The function. No clients give the metrics of states of zeros: counts of 0, means of NaN.
+    Raises:
+        TypeMismatch: the finalizers are none; when it is traced, S is no struct with names.
+        FedcoreError: when it is traced, finalizers and states have other names.
     Example:
         >>> process = fc.learning.algorithms.build_fed_sgd(
         ...     model_fn, metrics_aggregator=fc.learning.metrics.sum_then_finalize)
@@ -37,24 +61,36 @@ def sum_then_finalize(model) -> Callable:
         np.int64(3)
     """
 
-    def aggregate(client_states):
+    def body(client_states, finalize):
         total = federated_sum(client_states)
-        return total, federated_map(_finalize(model, client_states), total)
+        return total, federated_map(finalize, total)
 
-    return aggregate
+    return _aggregator(metric_finalizers, body)
 
 
-def secure_sum_then_finalize(model, bound: float = 2.0**20) -> Callable:
+def secure_sum_then_finalize(
+    metric_finalizers: Any,
+    local_unfinalized_metrics_type=None,
+    metric_value_ranges: Mapping | None = None,
+    *,
+    bound: float = 2.0**20,
+) -> Callable:
     """As `sum_then_finalize`, by a secure sum: integers are exact, floats have 2^32 levels.
 
-    Types: those of `sum_then_finalize`.
+    Types: those of `sum_then_finalize`; M gains `secure_sum_measurements`, those of
+    `fc.learning.metrics.SecureSumFactory`.
 
     Args:
-        bound: every element of a client's states is clipped into [-bound, bound].
+        metric_finalizers, local_unfinalized_metrics_type: as for `sum_then_finalize`.
+        metric_value_ranges: pairs (lower, upper) in the structure of S, of which parts may be missing or None: every
+            element of a client's states is clipped into its range. Default: -bound to bound everywhere (TFF's default
+            is 0 to 2^20 - 1, which makes zeros of negative states).
+        bound: where there is no range.
     Returns:
         The function. No clients give the metrics of states of zeros.
     Raises:
-        FedcoreError: the bound is not greater than 0.
+        FedcoreError: the bound is not greater than 0; when it is traced, a range is not in order, or as above.
+        TypeMismatch: when it is traced, the ranges have another structure than S, or as above.
     Source: that of `fc.aggregators.SecureSumFactory`.
     Example:
         >>> process = fc.learning.algorithms.build_fed_sgd(
@@ -62,27 +98,32 @@ def secure_sum_then_finalize(model, bound: float = 2.0**20) -> Callable:
     """
     bound = real_number("bound", bound, above=0)
 
-    def aggregate(client_states):
-        process = SecureSumFactory(bound).create(client_states.type.member)
-        total = process.next(process.initialize(), client_states).result
-        return total, federated_map(_finalize(model, client_states), total)
+    def body(client_states, finalize):
+        process = secure_sum_of_ranges(client_states.type.member, metric_value_ranges, bound)
+        output = process.next(process.initialize(), client_states)
+        metrics = federated_map(finalize, output.result)
+        found = {name: metrics[name] for name in metrics.type.member.names}
+        return output.result, federated_zip({**found, "secure_sum_measurements": output.measurements})
 
-    return aggregate
+    return _aggregator(metric_finalizers, body)
 
 
-def finalize_then_sample(model, sample_size: int = 100) -> Callable:
+def finalize_then_sample(
+    metric_finalizers: Any, local_unfinalized_metrics_type=None, sample_size: int = 100
+) -> Callable:
     """Computes the metrics at every client; the server gets those of a uniform sample, a row each.
 
-    Types, for metric states S and metrics M of the model, with M[?] their rows: the function takes {S}@CLIENTS and
-    gives (S@SERVER, M[?]@SERVER), while a round is traced.
+    Types, for metric states S and metrics M, with M[?] their rows: those of `sum_then_finalize`, with M[?] for M.
 
     Args:
+        metric_finalizers, local_unfinalized_metrics_type: as for `sum_then_finalize`.
         sample_size: the most clients in the sample.
     Returns:
         The function. No clients give no rows.
     Raises:
-        FedcoreError: the size is less than 1; when a round is traced.
-    Source: that of `fc.aggregators.UnweightedReservoirSamplingFactory`.
+        FedcoreError: the size is less than 1; when it is traced, as for `sum_then_finalize`.
+        TypeMismatch: as for `sum_then_finalize`, or a metric is not numeric.
+    Source: that of `fc.aggregators.federated_sample`.
     Example:
         >>> process = fc.learning.algorithms.build_fed_sgd(
         ...     model_fn, metrics_aggregator=fc.learning.metrics.finalize_then_sample)
@@ -90,13 +131,13 @@ def finalize_then_sample(model, sample_size: int = 100) -> Callable:
         >>> sorted(metrics['client_work']['train']['num_examples'])
         [np.int64(2), np.int64(3)]
     """
+    sample_size = whole_number("sample_size", sample_size, at_least=1)
 
-    def aggregate(client_states):
-        metrics = federated_map(_finalize(model, client_states), client_states)
-        process = UnweightedReservoirSamplingFactory(sample_size).create(metrics.type.member)
-        return federated_sum(client_states), process.next(process.initialize(), metrics).result
+    def body(client_states, finalize):
+        metrics = federated_map(finalize, client_states)
+        return federated_sum(client_states), federated_sample(metrics, sample_size)
 
-    return aggregate
+    return _aggregator(metric_finalizers, body)
 
 
 def add_client_quantiles(

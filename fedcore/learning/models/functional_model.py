@@ -1,6 +1,7 @@
 """A model that the user writes as functions of its weights."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,9 @@ class FunctionalModel(PureModel):
         input_spec: the type of a batch, of TensorSpecs, or a sample batch of arrays.
         predict_on_batch_fn: (ModelWeights, inputs, training) -> predictions. Default: there are none to be asked for.
         metrics_fns: (() -> state, (state, batch, BatchOutput) -> state, state -> metrics); a state is a dict from
-            names to tuples, and those of clients are added. The loss (weighted by examples), num_examples and
+            names to tuples, and those of clients are added. An update whose second parameter is named `labels` takes
+            (state, labels, BatchOutput, sample_weight), as `fc.learning.metrics.create_functional_metric_fns` makes it;
+            `sample_weight` is None for batches without it. The loss (weighted by examples), num_examples and
             num_batches are always there, unless a state of this name takes their place. Default: no others.
     Raises:
         TracingError: `input_spec` is no batch; when a graph is traced, `forward_pass_fn` returns no `BatchOutput` with
@@ -62,6 +65,7 @@ class FunctionalModel(PureModel):
         self._forward_pass = forward_pass_fn
         self._predict = predict_on_batch_fn
         self._start_metrics, self._update_metrics, self._finalize_metrics = metrics_fns
+        self._updates_by_labels = list(inspect.signature(self._update_metrics).parameters)[1:2] == ["labels"]
         self.batch_type = batch_type(input_spec)
 
     def initial_weights(self) -> ModelWeights:
@@ -78,8 +82,14 @@ class FunctionalModel(PureModel):
         given = self._forward_pass(weights, batch, training)
         output, non_trainable = given if isinstance(given, tuple) else (given, weights.non_trainable)
         output = checked_output(output, self._forward_pass)
-        own = self._update_metrics(dict(metrics["own"] or {}), batch, output)
+        own = self._updated(dict(metrics["own"] or {}), batch, output)
         return output, tuple(non_trainable), {"own": own, **counted(metrics, output)}
+
+    def _updated(self, state: dict, batch, output: BatchOutput) -> dict:
+        if not self._updates_by_labels:
+            return self._update_metrics(state, batch, output)
+        _, labels, *weight = [batch[name] for name in batch] if isinstance(batch, Mapping) else batch
+        return self._update_metrics(state, labels, output, *(weight or [None]))
 
     def predict_on_batch(self, weights, x, training=False):
         if self._predict is None:

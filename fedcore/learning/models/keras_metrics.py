@@ -58,7 +58,7 @@ class KerasMetrics:
         }
 
     def finalize(self, state: dict) -> dict:
-        return {m.name: _result(m.keras, list(state[m.name])) for m in self._metrics}
+        return {m.name: metric_result(m.keras, list(state[m.name])) for m in self._metrics}
 
     def own(self, reported: dict) -> dict:
         """The part of a report that is these metrics'."""
@@ -94,7 +94,7 @@ def _start(variable) -> np.ndarray:
     return value_now(variable) if has_value(variable) else np.zeros(variable.shape, variable.dtype)
 
 
-def _result(metric: keras.metrics.Metric, values: list):
+def metric_result(metric: keras.metrics.Metric, values: list):
     """A metric's result; where that is one of its variables, as many write it, the value that stands for it."""
     by_variable = {id(v): value for v, value in zip(metric.variables, values, strict=True)}
     result = metric.stateless_result(values)

@@ -18,13 +18,14 @@ class BatchOutput:
     Types: `<loss=float32,predictions=…,num_examples=int64>`.
 
     Args:
+        loss: a scalar. Default: None, for metrics alone; a model's forward pass gives one, and `num_examples`.
         predictions: nested tensors. Default: None, for a model whose metrics read none.
     Example:
         >>> fc.learning.BatchOutput(loss=tf.constant(0.5), num_examples=2).num_examples
         2
     """
 
-    loss: Any
+    loss: Any = None
     predictions: Any = None
     num_examples: Any = None
 

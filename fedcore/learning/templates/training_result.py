@@ -67,3 +67,5 @@ class CountingModel:
     def finalize_metrics(self, reported: dict) -> dict:
         own = {name: state for name, state in reported.items() if name != NON_FINITE_CLIENTS}
         return {**self._model.finalize_metrics(own), NON_FINITE_CLIENTS: reported[NON_FINITE_CLIENTS][0]}
+
+    __call__ = finalize_metrics

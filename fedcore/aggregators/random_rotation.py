@@ -1,0 +1,169 @@
+"""Aggregators of values that clients rotate at random, so that the parts of what is aggregated have similar sizes."""
+
+import math
+
+import tensorflow as tf
+
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators.private_noise.rotation import rotated, rotated_back
+from fedcore.aggregators.sum import SumFactory
+from fedcore.computation import tf_computation
+from fedcore.errors import TypeMismatch, brief
+from fedcore.intrinsics import (
+    federated_broadcast,
+    federated_map,
+    federated_random_seed,
+    federated_zip,
+    generic_zero,
+)
+from fedcore.scalars import whole_number
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import SERVER, TensorType, Type, is_static, tensor_leaves
+
+
+class _RotationFactory(UnweightedAggregationFactory):
+    """Rotates each tensor of a value as a vector, aggregates the vectors, and rotates the aggregate back.
+
+    A subclass says what one rotation is: float32 vectors and an int64 seed to float32 vectors, and its inverse for
+    vectors of `size` elements.
+    """
+
+    measurement: str
+
+    def __init__(self, inner_agg_factory: UnweightedAggregationFactory | None = None, num_repeats: int = 1):
+        inner = SumFactory() if inner_agg_factory is None else inner_agg_factory
+        if not isinstance(inner, UnweightedAggregationFactory):
+            raise TypeMismatch(f"{type(self).__name__} takes an aggregator without weights, not {brief(inner)}")
+        self._inner, self.why_no_weights = inner, inner.why_no_weights
+        self._repeats = whole_number("num_repeats", num_repeats, at_least=1)
+
+    def _rotated(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        raise NotImplementedError
+
+    def _rotated_back(self, vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
+        raise NotImplementedError
+
+    def create(self, value_type: Type) -> AggregationProcess:
+        types = tensor_leaves(value_type)
+        of_one_kind = all(t.dtype.is_float for t in types) or all(t.dtype.is_integer for t in types)
+        if not types or not of_one_kind or not all(is_static(t.shape) for t in types):
+            raise TypeMismatch(
+                f"{type(self).__name__} aggregates floats or integers, not both, of known shapes, not {value_type}"
+            )
+
+        def forth(leaf, seed):
+            vector = tf.reshape(tf.cast(leaf, tf.float32), [-1])
+            for i in range(self._repeats):
+                vector = self._rotated(vector, seed + i)
+            return vector
+
+        def back(vector, leaf, seed):
+            size = math.prod(leaf.shape)
+            for i in reversed(range(self._repeats)):
+                vector = self._rotated_back(vector, seed + i, size if i == 0 else int(vector.shape[0]))
+            exact = tf.round(vector) if leaf.dtype.is_integer else vector
+            return tf.cast(tf.reshape(exact, leaf.shape), leaf.dtype)
+
+        @tf_computation(value_type, TensorType("int64"))
+        def rotate(value, seed):
+            return tf.nest.pack_sequence_as(value, self._each(forth, seed, tf.nest.flatten(value)))
+
+        inner = self._inner.create(rotate.type_signature.result)
+
+        @tf_computation(rotate.type_signature.result, TensorType("int64"), value_type)
+        def unrotate(vectors, seed, like):
+            leaves = self._each(back, seed, tf.nest.flatten(vectors), tf.nest.flatten(like))
+            return tf.nest.pack_sequence_as(like, leaves)
+
+        def body(state, value, _):
+            seed = federated_random_seed(SERVER)
+            done = inner.next(state, federated_map(rotate, (value, federated_broadcast(seed))))
+            result = federated_map(lambda v, s: unrotate(v, s, generic_zero(value_type)), (done.result, seed))
+            return MeasuredProcessOutput(done.state, result, federated_zip({self.measurement: done.measurements}))
+
+        return aggregation_process(inner.initialize, value_type, None, body)
+
+    def _each(self, fn, seed: tf.Tensor, *columns: list) -> list:
+        """`fn(*row, seed)` for each row of the columns, with seeds of its own for its rotations."""
+        return [fn(*row, seed + i * self._repeats) for i, row in enumerate(zip(*columns, strict=True))]
+
+
+class HadamardTransformFactory(_RotationFactory):
+    """Aggregates values that are rotated by random signs and a Hadamard transform, then rotates back.
+
+    Every tensor is a float32 vector of its own, padded with zeros to a power of two; quantizers lose less of it.
+
+    Types, for V of floats or of integers, of known shapes, and vectors F of float32:
+        next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=<hd=M>@SERVER>)
+        S and M are those of the inner process for F.
+
+    Integers are rounded after the rotation back. Each round draws new signs from the call's seed (TFF carries a seed
+    in the state).
+
+    Args:
+        inner_agg_factory: aggregates F. Default: `SumFactory`.
+        num_repeats: rotations, one after the other.
+    Raises:
+        FedcoreError: `num_repeats` is less than 1.
+        TypeMismatch: the inner factory is weighted or changes its type; V has another dtype, or an unknown shape.
+    Source: Suresh et al. 2017, "Distributed mean estimation with limited communication", arXiv:1611.00429, section 3.
+    Example:
+        >>> process = fc.aggregators.HadamardTransformFactory().create(fc.to_type(('int32', [3])))
+        >>> process.next(process.initialize(), [[1, 2, 3], [4, 5, 6]]).result
+        array([5, 7, 9], dtype=int32)
+    """
+
+    measurement = "hd"
+
+    def _rotated(self, vector, seed):
+        return rotated(vector, seed)
+
+    def _rotated_back(self, vector, seed, size):
+        return rotated_back(vector, seed, size)
+
+
+class DiscreteFourierTransformFactory(_RotationFactory):
+    """Aggregates values that are rotated by random angles and a discrete Fourier transform, then rotates back.
+
+    As `HadamardTransformFactory`, with vectors padded to an even number of elements: the two halves of a vector are the
+    real and the imaginary parts of complex numbers. It pads less, and costs more.
+
+    Types, for V of floats or of integers, of known shapes, and vectors F of float32:
+        next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=<dft=M>@SERVER>)
+        S and M are those of the inner process for F.
+
+    Args:
+        inner_agg_factory: aggregates F. Default: `SumFactory`.
+        num_repeats: rotations, one after the other.
+    Raises:
+        FedcoreError: `num_repeats` is less than 1.
+        TypeMismatch: the inner factory is weighted or changes its type; V has another dtype, or an unknown shape.
+    Source: that of `HadamardTransformFactory`, with the complex transform of TFF's class of this name.
+    Example:
+        >>> process = fc.aggregators.DiscreteFourierTransformFactory().create(fc.to_type(('int32', [3])))
+        >>> process.next(process.initialize(), [[1, 2, 3], [4, 5, 6]]).result
+        array([5, 7, 9], dtype=int32)
+    """
+
+    measurement = "dft"
+
+    def _rotated(self, vector, seed):
+        size = int(vector.shape[0])
+        real, imaginary = tf.split(tf.pad(vector, [[0, size % 2]]), 2)
+        turned = tf.signal.fft(tf.complex(real, imaginary) * _turns(real.shape[0], seed))
+        return _unpacked(turned) / math.sqrt(max(real.shape[0], 1))
+
+    def _rotated_back(self, vector, seed, size):
+        real, imaginary = tf.split(vector * math.sqrt(max(int(vector.shape[0]) // 2, 1)), 2)
+        turned = tf.signal.ifft(tf.complex(real, imaginary))
+        return _unpacked(turned * tf.math.conj(_turns(real.shape[0], seed)))[:size]
+
+
+def _turns(count: int, seed: tf.Tensor) -> tf.Tensor:
+    """complex64 [count]: random numbers of size 1."""
+    angles = tf.random.stateless_uniform([count], tf.stack([seed, tf.zeros_like(seed)]), maxval=2 * math.pi)
+    return tf.complex(tf.cos(angles), tf.sin(angles))
+
+
+def _unpacked(numbers: tf.Tensor) -> tf.Tensor:
+    return tf.concat([tf.math.real(numbers), tf.math.imag(numbers)], 0)

@@ -1,0 +1,114 @@
+"""Keras metrics as finalizers and as pure functions."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.learning.models.keras_metrics import metric_result
+
+
+def create_keras_metric_finalizer(metric: Any) -> Callable[[Any], Any]:
+    """The function of a Keras metric's state that computes the metric.
+
+    Types: it takes a list of tensors, one for each variable of the metric, and gives what `metric.result()` does.
+
+    Args:
+        metric: a `keras.metrics.Metric`, which is not changed, or a function () that makes one.
+    Returns:
+        The function. It raises a TypeMismatch for a state that is no list, and a FedcoreError for one of other tensors.
+    Raises:
+        TypeMismatch: it is no metric, and makes none.
+    Example:
+        >>> finalize = fc.learning.metrics.create_keras_metric_finalizer(keras.metrics.Mean)
+        >>> float(finalize([tf.constant(6.0), tf.constant(2.0)]))
+        3.0
+    """
+    with tf.init_scope():
+        made = _metric(metric)
+
+    def finalize(unfinalized_metric_values):
+        if not isinstance(unfinalized_metric_values, list | tuple):
+            raise TypeMismatch(f"the state of {made.name} is a list of tensors, not {brief(unfinalized_metric_values)}")
+        values = [tf.convert_to_tensor(v) for v in unfinalized_metric_values]
+        wanted = [f"{v.dtype}{list(v.shape)}" for v in made.variables]
+        found = [f"{v.dtype.name}{v.shape.as_list()}" for v in values]
+        if found != wanted:
+            raise InvalidValue(f"the state of {made.name} is [{', '.join(wanted)}], not [{', '.join(found)}]")
+        return metric_result(made, values)
+
+    return finalize
+
+
+def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Callable, Callable]:
+    """Keras metrics as three pure functions, for `metrics_fns=` of `fc.learning.models.FunctionalModel`.
+
+    Types, for states S (a tuple of tensors; of several metrics a dict of these), labels Y and metrics M:
+        initialize  (-> S)
+        update      (<state=S,labels=Y,batch_output=BatchOutput,sample_weight> -> S)
+        finalize    (S -> M)
+
+    A metric whose variables depend on the shapes of its first labels cannot be written so.
+
+    Args:
+        metrics_constructor: a function () that makes a `keras.metrics.Metric` or a dict of them by name, such as the
+            class of a metric; or a dict of such functions. A model needs a dict.
+    Returns:
+        The functions. `update` reads the predictions of the `BatchOutput`; `sample_weight` may be left out.
+    Raises:
+        TypeMismatch: it makes no metric, or a name is no string; in `update`, the output has no predictions.
+    Example:
+        >>> initialize, update, finalize = fc.learning.metrics.create_functional_metric_fns(keras.metrics.Accuracy)
+        >>> output = fc.learning.BatchOutput(predictions=[0.0, 1.0])
+        >>> float(finalize(update(initialize(), [1.0, 1.0], output)))
+        0.5
+    """
+    given = metrics_constructor
+    if not isinstance(given, Mapping) and not callable(given):
+        raise TypeMismatch(
+            f"metrics_constructor is a function that makes metrics, or a dict of them, not {brief(given)}"
+        )
+    with tf.init_scope():
+        made = {name: fn() for name, fn in given.items()} if isinstance(given, Mapping) else given()
+        by_name = made if isinstance(made, Mapping) else {"": made}
+        for name, metric in by_name.items():
+            if not isinstance(name, str) or not isinstance(metric, keras.metrics.Metric):
+                raise TypeMismatch(
+                    "metrics_constructor makes a keras.metrics.Metric, or a dict of them by name, not "
+                    f"{brief(metric)}{f' by {name!r}' if name else ''}"
+                )
+        starts = {name: [v.numpy() for v in metric.variables] for name, metric in by_name.items()}
+
+    def each(fn, *states):
+        if by_name is not made:
+            return fn("", *states)
+        return {name: fn(name, *(state[name] for state in states)) for name in by_name}
+
+    def initialize():
+        return each(lambda name: tuple(map(tf.constant, starts[name])))
+
+    def update(state, labels, batch_output, sample_weight=None):
+        predictions = getattr(batch_output, "predictions", None)
+        if predictions is None:
+            raise TypeMismatch(f"metrics are updated by a BatchOutput with predictions, not {brief(batch_output)}")
+        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+        return each(
+            lambda name, values: tuple(
+                by_name[name].stateless_update_state(list(values), labels, predictions, **weights)
+            ),
+            state,
+        )
+
+    def finalize(state):
+        return each(lambda name, values: metric_result(by_name[name], list(values)), state)
+
+    return initialize, update, finalize
+
+
+def _metric(given: Any) -> keras.metrics.Metric:
+    made = given() if callable(given) and not isinstance(given, keras.metrics.Metric) else given
+    if not isinstance(made, keras.metrics.Metric):
+        raise TypeMismatch(f"a metric is a keras.metrics.Metric or a function that makes one, not {brief(made)}")
+    return made

@@ -1,0 +1,195 @@
+"""Secure sums of metric states, whose tensors have different ranges."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedcore.aggregators import PrivateQuantileEstimationProcess, UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators import SecureSumFactory as SecureSumOfOneRange
+from fedcore.computation import federated_computation
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.intrinsics import federated_map, federated_zip
+from fedcore.scalars import real_number
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import StructType, StructWithPythonType, TensorType, Type
+
+_LARGEST = 2**20 - 1
+
+
+def create_default_secure_sum_quantization_ranges(
+    local_unfinalized_metrics_type: Type,
+    lower_bound: float = 0,
+    upper_bound: float = _LARGEST,
+    use_auto_tuned_bounds_for_float_values: bool = True,
+) -> Any:
+    """The ranges into which secure sums of metric states clip, where the user gives no others.
+
+    Types: it takes a type V; the ranges have the structure of V.
+
+    Args:
+        local_unfinalized_metrics_type: V, of a client's states: integers and floats in structs.
+        lower_bound: of integers, rounded up.
+        upper_bound: of integers, rounded down. Default: 2^20 - 1.
+        use_auto_tuned_bounds_for_float_values: floats are bounded by twice the 0.95 quantile of their magnitudes,
+            estimated from 50; else by the same bounds as integers.
+    Returns:
+        Dicts (lists for structs without names) of pairs (lower, upper); (None, estimation process) for estimated ones.
+    Raises:
+        FedcoreError: the bounds are not in order, or there is no integer range between them for a tensor of integers.
+        TypeMismatch: a tensor is of neither integers nor floats.
+    Example:
+        >>> states = fc.to_type({'count': 'int32', 'loss': ['float32', 'float32']})
+        >>> fc.learning.metrics.create_default_secure_sum_quantization_ranges(states, 0, 9.5, False)
+        {'count': (0, 9), 'loss': [(0.0, 9.5), (0.0, 9.5)]}
+    """
+    low, high = real_number("lower_bound", lower_bound), real_number("upper_bound", upper_bound)
+    if low >= high:
+        raise InvalidValue(f"lower_bound ({low}) is less than upper_bound ({high})")
+    tuned = None
+    if use_auto_tuned_bounds_for_float_values:
+        tuned = PrivateQuantileEstimationProcess.no_noise(
+            50.0, 0.95, learning_rate=1.0, multiplier=2.0, secure_estimation=True
+        )
+
+    def default(path: str, leaf: TensorType):
+        if leaf.dtype.is_float:
+            return (float(low), float(high)) if tuned is None else (None, tuned)
+        if not leaf.dtype.is_integer:
+            raise TypeMismatch(f"a secure sum adds integers and floats, but {path} is {leaf}")
+        if math.floor(high) <= math.ceil(low):
+            raise InvalidValue(f"there are no two integers from {low} to {high} for {path}, which is {leaf}")
+        return math.ceil(low), math.floor(high)
+
+    return _mapped(local_unfinalized_metrics_type, default)
+
+
+class SecureSumFactory(UnweightedAggregationFactory):
+    """The secure sum of metric states, each tensor clipped into a range of its own.
+
+    Tensors of one dtype and range are added by one `fc.aggregators.SecureSumFactory`; its key in state and
+    measurements is `lower/upper/dtype`.
+
+    Types, for states V: numeric real tensors in structs:
+        next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=M@SERVER>)
+        S is <KEY=state of its sum,…>; M is <KEY=measurements of its sum,…>.
+
+    Args:
+        metric_value_ranges: pairs (lower, upper) in the structure of V, of which parts may be missing or None. Default:
+            those of `create_default_secure_sum_quantization_ranges`.
+    Raises:
+        TypeMismatch: by `create`, V is not of real tensors, or the ranges have another structure.
+        FedcoreError: by `create`, a range is not in order.
+    Source: that of `fc.aggregators.SecureSumFactory`.
+    Example:
+        >>> factory = fc.learning.metrics.SecureSumFactory({'loss': (0.0, 8.0)})
+        >>> process = factory.create(fc.to_type({'count': 'int32', 'loss': 'float32'}))
+        >>> process.next(process.initialize(), [{'count': 1, 'loss': 2.0}, {'count': 3, 'loss': 100.0}]).result
+        {'count': np.int32(4), 'loss': np.float32(10.0)}
+    """
+
+    def __init__(self, metric_value_ranges: Mapping | None = None):
+        if metric_value_ranges is not None and not isinstance(metric_value_ranges, Mapping):
+            raise TypeMismatch(f"metric_value_ranges is a dict by the names of metrics, not {metric_value_ranges!r}")
+        self._ranges = metric_value_ranges
+
+    def create(self, value_type: Type) -> AggregationProcess:
+        return _process(value_type, self._ranges, create_default_secure_sum_quantization_ranges(value_type))
+
+
+def secure_sum_of_ranges(value_type: Type, ranges: Mapping | None, bound: float) -> AggregationProcess:
+    """The process of a `SecureSumFactory` whose default range is -bound to bound."""
+    return _process(value_type, ranges, create_default_secure_sum_quantization_ranges(value_type, -bound, bound, False))
+
+
+def _process(value_type: Type, given: Mapping | None, default: Any) -> AggregationProcess:
+    groups: dict[str, list] = {}  # by the key of a sum, the places of its tensors
+    found = {}
+
+    def place(at: tuple, leaf: TensorType, lower, upper):
+        tuned = hasattr(upper, "report")
+        key = f"{lower}/{'default_estimation_process' if tuned else upper}/{leaf.dtype}"
+        groups.setdefault(key, []).append((at, leaf))
+        found[key] = (upper, lower)
+
+    _walk(value_type, given, default, place)
+    sums = {
+        key: SecureSumOfOneRange(*found[key]).create(StructType([(None, leaf) for _, leaf in places]))
+        for key, places in groups.items()
+    }
+
+    def grouped(value):
+        return {key: tuple(_element(value, at) for at, _ in places) for key, places in groups.items()}
+
+    def ungrouped(totals):
+        by_place = {at: totals[key][i] for key, places in groups.items() for i, (at, _) in enumerate(places)}
+        return _packed(value_type, by_place)
+
+    @federated_computation
+    def initialize():
+        return federated_zip({key: one.initialize() for key, one in sums.items()})
+
+    def body(state, value, _):
+        parts = federated_map(grouped, value)
+        done = {key: one.next(state[key], parts[key]) for key, one in sums.items()}
+        return MeasuredProcessOutput(
+            federated_zip({key: one.state for key, one in done.items()}),
+            federated_map(ungrouped, federated_zip({key: one.result for key, one in done.items()})),
+            federated_zip({key: one.measurements for key, one in done.items()}),
+        )
+
+    return aggregation_process(initialize, value_type, None, body)
+
+
+def _mapped(type_: Type, fn, path: str = "the state") -> Any:
+    """`fn(path, leaf)` in dicts and lists of the type's structure."""
+    if isinstance(type_, TensorType):
+        return fn(path, type_)
+    if not isinstance(type_, StructType):
+        raise TypeMismatch(f"a secure sum adds integers and floats, but {path} is {type_}")
+    if None in type_.names:
+        return [_mapped(element, fn, f"{path}[{i}]") for i, element in enumerate(type_.types)]
+    return {name: _mapped(element, fn, f"{path}.{name}") for name, element in type_.elements}
+
+
+def _walk(type_: Type, given: Any, default: Any, place, at: tuple[int, ...] = ()) -> None:
+    """`place(at, leaf, lower, upper)` for each leaf, by the user's range where there is one."""
+    if isinstance(type_, StructType):
+        keys: Sequence = list(range(len(type_))) if isinstance(default, list) else list(default)
+        chosen = _chosen(given, keys, type_)
+        for i, key in enumerate(keys):
+            _walk(type_.types[i], chosen.get(key), default[key], place, (*at, i))
+        return
+    place(at, type_, *(default if given is None else _pair(given, type_)))
+
+
+def _chosen(given: Any, keys: Sequence, type_: Type) -> Mapping:
+    if isinstance(given, list | tuple) and len(given) == len(keys) and keys == list(range(len(keys))):
+        given = dict(enumerate(given))
+    if given is None or (isinstance(given, Mapping) and set(given) <= set(keys)):
+        return given or {}
+    raise TypeMismatch(f"metric_value_ranges has {brief(given)} for {type_}, which it has another structure than")
+
+
+def _pair(given: Any, leaf: Type) -> tuple:
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise TypeMismatch(
+            f"metric_value_ranges has a pair (lower, upper) for each tensor, not {brief(given)} for {leaf}"
+        )
+    return given
+
+
+def _element(value, at: tuple[int, ...]):
+    for i in at:
+        value = value[i]
+    return value
+
+
+def _packed(type_: Type, by_place: Mapping, at: tuple[int, ...] = ()) -> Any:
+    """The elements in the structure of the type."""
+    if not isinstance(type_, StructType):
+        return by_place[at]
+    elements = [_packed(element, by_place, (*at, i)) for i, element in enumerate(type_.types)]
+    if None not in type_.names:
+        return dict(zip(type_.names, elements, strict=True))
+    is_list = isinstance(type_, StructWithPythonType) and type_.container == "list"
+    return elements if is_list else tuple(elements)

@@ -1,0 +1,78 @@
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from fedcore.aggregators import SumFactory, UnweightedAggregationFactory, aggregation_process
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.errors import TypeMismatch, brief
+from fedcore.intrinsics import federated_map, federated_value, federated_zip, generic_plus, generic_zero
+from fedcore.learning.metrics.finalizers import check_finalizers, finalizer
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import SERVER, Type
+
+
+class SumThenFinalizeFactory(UnweightedAggregationFactory):
+    """Adds the clients' metric states, and computes the metrics of the round and of all rounds so far.
+
+    Types, for states V with metrics M and a sum with state S and measurements N:
+        next  (<state=<S,V>@SERVER,value={V}@CLIENTS> -> <state=<S,V>@SERVER,result=<M,M>@SERVER,measurements=N@SERVER>)
+        The result is <those of the round, those of all rounds>.
+
+    Args:
+        metric_finalizers: functions by the names of metrics, as `model.metric_finalizers()`; or one function of all
+            states, or a model.
+        initial_unfinalized_metrics: states to which the rounds are added, in the structure of V. Default: zeros.
+        inner_summation_factory: adds the states, such as `fc.learning.metrics.SecureSumFactory`. Default: `SumFactory`.
+    Raises:
+        TypeMismatch: the finalizers are none, or the sum is weighted; by `create`, V is no struct with names, or the
+            initial states have another structure.
+        FedcoreError: by `create`, finalizers and states have other names.
+    Example:
+        >>> factory = fc.learning.metrics.SumThenFinalizeFactory({'mean': lambda state: state[0] / state[1]})
+        >>> process = factory.create(fc.to_type({'mean': ['float32', 'float32']}))
+        >>> output = process.next(process.initialize(), [{'mean': [6.0, 2.0]}])
+        >>> process.next(output.state, [{'mean': [1.0, 1.0]}, {'mean': [3.0, 1.0]}]).result
+        ({'mean': np.float32(2.0)}, {'mean': np.float32(2.5)})
+    """
+
+    def __init__(
+        self,
+        metric_finalizers: Any,
+        initial_unfinalized_metrics: Mapping | None = None,
+        inner_summation_factory: UnweightedAggregationFactory | None = None,
+    ):
+        check_finalizers(metric_finalizers)
+        inner = inner_summation_factory or SumFactory()
+        if not isinstance(inner, UnweightedAggregationFactory):
+            raise TypeMismatch(f"inner_summation_factory is an aggregator without weights, not {brief(inner)}")
+        self._finalizers, self._initial, self._inner = metric_finalizers, initial_unfinalized_metrics, inner
+
+    def create(self, value_type: Type) -> AggregationProcess:
+        finalize, sums = finalizer(self._finalizers, value_type), self._inner.create(value_type)
+        given = self._initial
+
+        @tf_computation(value_type)
+        def start(zeros):
+            try:
+                return zeros if given is None else tf.nest.map_structure(_cast, zeros, given)
+            except (TypeError, ValueError) as error:
+                raise TypeMismatch(
+                    f"initial_unfinalized_metrics {brief(given)} has another structure than {value_type}"
+                ) from error
+
+        @federated_computation
+        def initialize():
+            return federated_zip((sums.initialize(), federated_value(start(generic_zero(value_type)), SERVER)))
+
+        def body(state, value, _):
+            added = sums.next(state[0], value)
+            total = federated_map(lambda a, b: generic_plus(a, b), (state[1], added.result))
+            metrics = federated_zip((federated_map(finalize, added.result), federated_map(finalize, total)))
+            return MeasuredProcessOutput(federated_zip((added.state, total)), metrics, added.measurements)
+
+        return aggregation_process(initialize, value_type, None, body)
+
+
+def _cast(zero: tf.Tensor, value) -> tf.Tensor:
+    return tf.ensure_shape(tf.cast(value, zero.dtype), zero.shape)
