@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class TypeMethods:
     """Mixin of types: the relation `fits` as methods, and the notation in one line or in many.
 
-    Where this differs from TFF: a struct with names can be assigned to one without, and a type variable can be compared.
+    Where this differs from TFF: a struct with names can be assigned to one without, and a type variable fits itself.
     """
 
     __slots__ = ()

@@ -133,8 +133,8 @@ def _as_element(x) -> tuple[str | None, Type]:
 class StructType(Type):
     """Elements in order, with or without names: `<x=float32[784],y=int32>`, `<int32,str>`.
 
-    In Python, a struct with names is a dict, and a struct without names is a tuple. An element is `t["x"]` or `t[0]`, and
-    `t.x` unless the class has an attribute of that name.
+    In Python, a struct with names is a dict, and a struct without names is a tuple. An element is `t["x"]` or `t[0]`,
+    and `t.x` unless the class has an attribute of that name.
 
     Args:
         elements: a mapping from names to types, or an iterable of types and of (name or None, type) pairs. A type is
