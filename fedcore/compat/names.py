@@ -17,7 +17,6 @@ PLACES: dict[str, str] = {
     "framework": "fedcore.compat.framework",
     "simulation.baselines": "fedcore.learning.baselines",
     "simulation.models": "fedcore.compat.simulation_models",
-    "structure": "fedcore.compat.structure",
     "tensorflow": "fedcore.compat.tensorflow",
     "type_at_clients": "fedcore.types:at_clients",
     "type_at_server": "fedcore.types:at_server",
@@ -61,6 +60,7 @@ GONE: tuple[Gone, ...] = (
     _gone("", "array_from_proto array_from_proto_content array_to_proto array_to_proto_content", _BY_TEXT),
     _gone("", "array_shape_from_proto array_shape_to_proto", _BY_TEXT),
     _gone("", "dtype_from_proto dtype_to_proto", f"{_BY_TEXT}; a dtype is stored as its name", "types.as_dtype"),
+    _gone("", "structure", "TFF deprecated it: dicts, tuples and named tuples are the values of structs"),
     _gone(
         "backends.mapreduce",
         "BroadcastForm DistributeAggregateForm MapReduceForm",
