@@ -1,4 +1,4 @@
-"""Two Keras models of handwritten digits, flat images of 784 pixels, with weights that are the same in every process."""
+"""Two Keras models of handwritten digits: flat images of 784 pixels, the same first weights in every process."""
 
 import keras
 import tensorflow as tf
@@ -28,8 +28,8 @@ def create_keras_model(compile_model: bool = False) -> keras.Model:
     """A model of two convolutions and two dense layers: 784 pixels -> 10 logits.
 
     Args:
-        compile_model: whether the model is compiled, with SGD of rate 0.1 and a cross entropy of logits. TFF compiles it
-            with a cross entropy of probabilities, which these outputs are not.
+        compile_model: whether the model is compiled, with SGD of rate 0.1 and a cross entropy of logits. TFF compiles
+            it with a cross entropy of probabilities, which these outputs are not.
     """
     seeds = iter(range(1, 5))
 
