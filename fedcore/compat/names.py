@@ -90,8 +90,8 @@ GONE: tuple[Gone, ...] = (
     ),
     _gone(
         "backends.native",
-        "compile_to_mergeable_comp_form desugar_and_transform_to_native transform_to_native_form",
-        "one pipeline of passes compiles for every runtime",
+        "compile_to_mergeable_comp_form",
+        "every plan merges partial results",
         "compiler.compile_module",
     ),
     _gone(

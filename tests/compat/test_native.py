@@ -105,3 +105,19 @@ def test_modular_sums_are_of_the_backend_too():
         lambda xs: fc.backends.mapreduce.federated_secure_modular_sum(xs, 7), fc.FederatedType("int32", fc.CLIENTS)
     )
     assert modular([5, 6]) == 4
+
+
+@pytest.mark.parametrize("name", ["transform_to_native_form", "desugar_and_transform_to_native"])
+def test_a_computation_is_compiled_before_its_calls(name, tmp_path):
+    mean = fc.federated_computation(lambda xs: fc.federated_mean(xs), fc.FederatedType("float32", fc.CLIENTS))
+    compiled = getattr(native, name)(mean)
+    assert compiled.type_signature == mean.type_signature
+    assert (mean.module.stage, compiled.module.stage) == ("traced", "planned")
+    assert compiled([1.0, 2.0]) == mean([1.0, 2.0]) == 1.5
+    fc.save(compiled, tmp_path / "mean.fed")
+    assert fc.load(tmp_path / "mean.fed").module.stage == "planned"
+
+
+def test_only_a_computation_with_types_is_compiled():
+    with pytest.raises(FedcoreError, match="is no computation with types"):
+        native.transform_to_native_form(fc.tf_computation(lambda x: x))
