@@ -141,6 +141,14 @@ def test_two_rounds_equal_those_of_the_keras_model(model_fn, name):
         np.testing.assert_allclose(my_metrics[metric], keras_metrics[metric], rtol=1e-5)
 
 
+@pytest.mark.parametrize("model_fn", [keras_model_fn, Softmax, functional_model_fn])
+def test_the_type_of_the_weights_is_that_of_the_state(model_fn):
+    found = fc.learning.models.weights_type_from_model(model_fn)
+    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, sgd())
+    assert found == process.initialize.type_signature.result.member.global_model_weights
+    assert found == fc.learning.models.weights_type_from_model(model_fn())
+
+
 def test_scaffold_evaluation_and_personalization_take_them():
     clients = random_clients(SIZES)
     found = []

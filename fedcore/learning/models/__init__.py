@@ -7,6 +7,7 @@ from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
 from fedcore.learning.models.variable_model import VariableModel
+from fedcore.learning.models.weights_type import weights_type_from_model
 from fedcore.tff_names import tff_name
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "load",
     "save",
     "trace_model",
+    "weights_type_from_model",
 ]
 
 
