@@ -3,6 +3,7 @@
 from fedcore.learning.models.files import load, save
 from fedcore.learning.models.functional_model import FunctionalModel
 from fedcore.learning.models.keras_model import from_keras_model, functional_model_from_keras
+from fedcore.learning.models.model_from_functional import model_from_functional
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
@@ -19,6 +20,7 @@ __all__ = [
     "from_keras_model",
     "functional_model_from_keras",
     "load",
+    "model_from_functional",
     "save",
     "trace_model",
     "weights_type_from_model",
