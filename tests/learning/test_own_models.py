@@ -174,6 +174,18 @@ def test_metrics_by_keras_replace_those_of_a_model_of_functions():
     assert "accuracy" not in found
 
 
+def test_a_model_of_functions_is_read_back_from_its_file(tmp_path):
+    functional, x = functional_model_fn(), np.ones([2, 5], np.float32)
+    models.save_functional_model(functional, tmp_path / "model")
+    model = models.load_functional_model(tmp_path / "model")
+    weights = functional.initial_weights()
+    np.testing.assert_array_equal(model.initial_weights().trainable[0], weights.trainable[0])
+    np.testing.assert_allclose(model.predict_on_batch(weights, x), functional.predict_on_batch(weights, x, False))
+    assert model.batch_type == functional.batch_type
+    with pytest.raises(TypeMismatch, match="is no model of functions, such as a FunctionalModel"):
+        models.save_functional_model(keras_model_fn, tmp_path / "other")
+
+
 def test_only_a_model_of_functions_becomes_one_with_variables():
     with pytest.raises(TypeMismatch, match="is no model of functions, such as a FunctionalModel"):
         models.model_from_functional(functional_model_fn)

@@ -1,6 +1,6 @@
 """Models: written by the user or made of Keras ones, and as the pure functions that algorithms are written on."""
 
-from fedcore.learning.models.files import load, save
+from fedcore.learning.models.files import load, load_functional_model, save, save_functional_model
 from fedcore.learning.models.functional_model import FunctionalModel
 from fedcore.learning.models.keras_model import from_keras_model, functional_model_from_keras
 from fedcore.learning.models.model_from_functional import model_from_functional
@@ -20,8 +20,10 @@ __all__ = [
     "from_keras_model",
     "functional_model_from_keras",
     "load",
+    "load_functional_model",
     "model_from_functional",
     "save",
+    "save_functional_model",
     "trace_model",
     "weights_type_from_model",
 ]
