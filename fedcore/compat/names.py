@@ -15,8 +15,6 @@ def _in(module: str, names: str) -> dict[str, str]:
 PLACES: dict[str, str] = {
     "backends": "fedcore.compat.backends",
     "framework": "fedcore.compat.framework",
-    "simulation.baselines": "fedcore.learning.baselines",
-    "simulation.models": "fedcore.compat.simulation_models",
     "tensorflow": "fedcore.compat.tensorflow",
     "type_at_clients": "fedcore.types:at_clients",
     "type_at_server": "fedcore.types:at_server",

@@ -60,6 +60,7 @@ def test_every_package_asks_the_table(monkeypatch):
     packages = [m for m in (*NAMES, "types") if m and resolves(m) and hasattr(value_of(m), "__path__")]
     for package in packages:
         monkeypatch.setitem(PLACES, f"{package}.moved_for_a_test", "fedcore.types:to_type")
+    # Such an `__init__` lacks: def __getattr__(name): return tff_name("fedcore.<package>", name)
     assert [p for p in packages if not resolves(f"{p}.moved_for_a_test")] == []
 
 
