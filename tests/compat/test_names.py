@@ -80,6 +80,12 @@ def test_the_table_is_asked_without_tensorflow():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_the_message_on_the_page_is_the_message():
+    with pytest.raises(AttributeError) as caught:
+        fc.framework.get_context_stack  # noqa: B018
+    assert str(caught.value) in PAGE.read_text(encoding="utf-8")
+
+
 def test_the_page_is_up_to_date():
     """`python -m fedcore.compat.porting docs/porting.md` writes it."""
     page = PAGE.read_text(encoding="utf-8")
