@@ -23,6 +23,7 @@ from fedcore.aggregators.secure_quantized_sum import secure_quantized_sum
 from fedcore.aggregators.secure_sum import SecureSumFactory
 from fedcore.aggregators.sum import SumFactory
 from fedcore.aggregators.weighting import as_weighted_aggregator
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "AggregationFactory",
@@ -52,3 +53,7 @@ __all__ = [
     "trimmed_mean_factory",
     "zeroing_factory",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.aggregators", name)

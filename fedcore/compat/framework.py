@@ -5,12 +5,14 @@ from collections.abc import Mapping
 
 import attrs
 
+from fedcore.compat.backends.native import create_sync_local_cpp_execution_context as local_cpp_executor_factory
 from fedcore.context import Runtime, current_runtime
 from fedcore.context import set_runtime as set_default_context
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module
 from fedcore.runtime.metering import Crossing
 from fedcore.runtime.report import Report
+from fedcore.tff_names import tff_name
 
 
 @attrs.frozen
@@ -103,7 +105,7 @@ def set_sizing_environment() -> SizingEnvironment:
     return environment
 
 
-def ExecutionContext(executor_fn: SizingEnvironment) -> SizingEnvironment:
+def ExecutionContext(executor_fn: Runtime) -> Runtime:
     """The runtime itself: TFF wraps one to install it."""
     return executor_fn
 
@@ -112,7 +114,12 @@ __all__ = [
     "ExecutionContext",
     "SizeInfo",
     "SizingEnvironment",
+    "local_cpp_executor_factory",
     "set_default_context",
     "set_sizing_environment",
     "sizing_executor_factory",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.framework", name)

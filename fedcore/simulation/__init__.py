@@ -10,6 +10,7 @@ from fedcore.simulation.sampling import (
     build_random_permutation_sampling_fn,
     build_uniform_sampling_fn,
 )
+from fedcore.tff_names import tff_name
 
 # What needs TensorFlow is loaded when it is first used: name -> module.
 _LATER = {
@@ -60,7 +61,7 @@ def __getattr__(name):
         return getattr(importlib.import_module(_LATER[name]), name)
     if name in _ABOVE:
         return importlib.import_module(_ABOVE[name])
-    raise AttributeError(f"module 'fedcore.simulation' has no attribute {name!r}")
+    return tff_name("fedcore.simulation", name)
 
 
 def __dir__():

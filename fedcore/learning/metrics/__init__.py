@@ -16,6 +16,7 @@ from fedcore.learning.metrics.finalizers import (
 from fedcore.learning.metrics.keras_metric_functions import create_functional_metric_fns, create_keras_metric_finalizer
 from fedcore.learning.metrics.secure_sum_factory import SecureSumFactory, create_default_secure_sum_quantization_ranges
 from fedcore.learning.metrics.sum_then_finalize_factory import SumThenFinalizeFactory
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "FinalizeThenSampleFactory",
@@ -34,3 +35,7 @@ __all__ = [
     "secure_sum_then_finalize",
     "sum_then_finalize",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.learning.metrics", name)

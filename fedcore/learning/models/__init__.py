@@ -1,13 +1,16 @@
 """Models: written by the user or made of Keras ones, and as the pure functions that algorithms are written on."""
 
-from fedcore.learning.models.files import load, save
+from fedcore.learning.models.files import load, load_functional_model, save, save_functional_model
 from fedcore.learning.models.functional_model import FunctionalModel
 from fedcore.learning.models.keras_model import from_keras_model, functional_model_from_keras
+from fedcore.learning.models.model_from_functional import model_from_functional
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.reconstruction_model import ReconstructionBatchOutput, ReconstructionModel
 from fedcore.learning.models.traced import initial_weights_of, trace_model, weights_type_from_model
 from fedcore.learning.models.variable_model import VariableModel
+from fedcore.learning.models.weights_type import weights_type_from_model
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "BatchOutput",
@@ -21,7 +24,14 @@ __all__ = [
     "functional_model_from_keras",
     "initial_weights_of",
     "load",
+    "load_functional_model",
+    "model_from_functional",
     "save",
+    "save_functional_model",
     "trace_model",
     "weights_type_from_model",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.learning.models", name)

@@ -5,13 +5,14 @@
 
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.early_stopping import EarlyStopping
-from fedcore.learning.programs.evaluation_manager import EvaluationManager
+from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
 from fedcore.learning.programs.history import History
 from fedcore.learning.programs.learning_rate_scheduler import LearningRateScheduler
 from fedcore.learning.programs.model_checkpoint import ModelCheckpoint
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.train import train
 from fedcore.learning.programs.train_model import ProgramState, train_model
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "Callback",
@@ -22,6 +23,11 @@ __all__ = [
     "ModelCheckpoint",
     "ProgramState",
     "ProgressBar",
+    "extract_and_rewrap_metrics",
     "train",
     "train_model",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.learning.programs", name)
