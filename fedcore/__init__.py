@@ -35,6 +35,7 @@ _PLACES = {
 }
 _MODULES = (
     "aggregators",
+    "analytics",
     "compiler",
     "data",
     "errors",

@@ -11,6 +11,7 @@ import fedcore as fc
 
 SECTIONS = ["Types", "Args:", "Returns:", "Raises:", "Source:", "Example:"]
 CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing from the caller
+    "analytics.heavy_hitters.iblt.CharacterEncoding",
     "learning.BatchOutput",
     *(f"aggregators.encoders.{n}" for n in ("AdaptiveEncoder", "Bits", "Encoder", "Integers")),
     *(f"aggregators.encoders.{n}" for n in ("entropy", "hadamard", "identity")),
@@ -37,7 +38,7 @@ def public(package: types.ModuleType, name: str) -> dict:
         value = getattr(package, member)
         if isinstance(value, types.ModuleType):
             inner.append((value, f"{name}.{member}"))
-        else:
+        elif callable(value):
             found[f"{name}.{member}"] = value
     for where in inner:
         found |= {n: v for n, v in public(*where).items() if not any(v is known for known in found.values())}
@@ -47,6 +48,7 @@ def public(package: types.ModuleType, name: str) -> dict:
 PUBLIC = {
     **public(fc.learning, "learning"),
     **public(fc.aggregators, "aggregators"),
+    **public(fc.analytics, "analytics"),
     **public(fc.export, "export"),
 }
 
