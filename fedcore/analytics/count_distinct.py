@@ -5,8 +5,8 @@ what the register keeps the maximum of. Registers of clients are joined by their
 have counts once.
 
 Source: Flajolet, Fusy, Gandouet, Meunier 2007, "HyperLogLog: the analysis of a near-optimal cardinality estimation
-algorithm", Figure 3 and section 4. The relative standard error is 1.04 / sqrt(2^precision). Hashes have 62 bits, so there
-is no correction of large numbers.
+algorithm", Figure 3 and section 4. The relative standard error is 1.04 / sqrt(2^precision). Hashes have 62 bits, so
+that large numbers need no correction.
 """
 
 import tensorflow as tf

@@ -13,7 +13,7 @@ from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_map, federated_zip
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import SequenceType, TensorType, Type, to_type
+from fedcore.types import SequenceType, StructType, TensorType, Type
 
 STRINGS = SequenceType(TensorType("str", [None]))
 DATASET_KEY, DATASET_VALUE = "key", "value"
@@ -64,7 +64,7 @@ class IbltFactory(UnweightedAggregationFactory):
     Source: Goodrich and Mitzenmacher 2011, "Invertible Bloom lookup tables", arXiv:1101.2245.
     Example:
         >>> factory = fc.analytics.IbltFactory(capacity=10, string_max_bytes=8, repetitions=3)
-        >>> process = factory.create(fc.SequenceType([('key', 'str'), ('value', fc.TensorType('int64', [1]))]))
+        >>> process = factory.create(fc.SequenceType({'key': 'str', 'value': fc.TensorType('int64', [1])}))
         >>> client = [{'key': 'sun', 'value': [3]}]
         >>> process.next(process.initialize(), [client, client]).result.string_values
         array([[6]])
@@ -94,12 +94,7 @@ class IbltFactory(UnweightedAggregationFactory):
 
     def create(self, value_type: Type) -> AggregationProcess:
         options, longest = self._options, self._options["string_max_bytes"]
-        values_type = getattr(value_type.element, DATASET_VALUE, None) if isinstance(value_type, SequenceType) else None
-        size = values_type.sizes[0] if isinstance(values_type, TensorType) and len(values_type.sizes) == 1 else None
-        if not size or to_type([(DATASET_KEY, "str"), (DATASET_VALUE, TensorType("int64", [size]))]) != getattr(
-            value_type, "element", None
-        ):
-            raise TypeMismatch(f"IbltFactory aggregates <key=str,value=int64[n]>* with a known n, not {value_type}")
+        size = _values_of_a_string(value_type)
 
         @tf_computation(value_type)
         def encode_iblt(dataset):
@@ -202,3 +197,14 @@ class ClippingIbltFactory(UnweightedAggregationFactory):
         return aggregation_process(
             inner.initialize, value_type, None, lambda state, value, _: inner.next(state, federated_map(counted, value))
         )
+
+
+def _values_of_a_string(value_type: Type) -> int:
+    element = value_type.element if isinstance(value_type, SequenceType) else None
+    if isinstance(element, StructType) and element.names == (DATASET_KEY, DATASET_VALUE):
+        key, value = element.types
+        if key == TensorType("str") and isinstance(value, TensorType) and value.dtype == TensorType("int64").dtype:
+            (size,) = value.sizes if len(value.sizes) == 1 else (None,)
+            if size:
+                return size
+    raise TypeMismatch(f"IbltFactory aggregates <key=str,value=int64[n]>* with a known n, not {value_type}")
