@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _HASH_BITS = 62
+_BATCH = 1024  # strings that are hashed at once
 _STRINGS = SequenceType(TensorType("str"))
 
 
@@ -175,14 +176,14 @@ def _registers(values, hashed, precision: int, hash_bits: int) -> tf.Tensor:
     tail = hash_bits - precision
     powers = tf.constant([2**i for i in range(tail)], tf.int64)
 
-    def seen(registers, value):
-        number = hashed(value)
-        rest = tf.bitwise.bitwise_and(number, tf.constant(2**tail - 1, tf.int64))
-        rank = 1 + tf.math.count_nonzero(rest < powers)
-        register = tf.bitwise.right_shift(number, tf.constant(tail, tf.int64))
-        return tf.tensor_scatter_nd_max(registers, [[register]], [rank])
+    def seen(registers, batch):
+        numbers = hashed(batch)
+        rest = tf.bitwise.bitwise_and(numbers, tf.constant(2**tail - 1, tf.int64))
+        ranks = 1 + tf.math.count_nonzero(rest[:, None] < powers, 1)
+        places = tf.bitwise.right_shift(numbers, tf.constant(tail, tf.int64))
+        return tf.tensor_scatter_nd_max(registers, places[:, None], ranks)
 
-    return values.reduce(tf.zeros([2**precision], tf.int64), seen)
+    return values.batch(_BATCH).reduce(tf.zeros([2**precision], tf.int64), seen)
 
 
 def _secure_max(registers, size: int, largest: int):

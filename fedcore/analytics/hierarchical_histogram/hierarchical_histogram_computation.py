@@ -12,6 +12,8 @@ from fedcore.scalars import real_number, whole_number
 from fedcore.templates import IterativeProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
+_BATCH = 1024  # records that are counted at once
+
 
 class ServerOutput(NamedTuple):
     """The result of a round.
@@ -84,13 +86,13 @@ def build_hierarchical_histogram_computation(
 
     @tf_computation(SequenceType("float32"))
     def client_histogram(records):
-        def counted(histogram, record):
-            inside = (record >= low) & (record < high)
-            place = tf.where(inside, tf.floor((record - low) * (bins / (high - low))), 0.0)
-            index = tf.minimum(tf.cast(place, tf.int32), bins - 1)
-            return tf.tensor_scatter_nd_add(histogram, [[index]], [tf.cast(inside, tf.int32)])
+        def counted(histogram, batch):
+            inside = (batch >= low) & (batch < high)
+            places = tf.where(inside, tf.floor((batch - low) * (bins / (high - low))), 0.0)
+            indices = tf.minimum(tf.cast(places, tf.int32), bins - 1)
+            return histogram + tf.math.unsorted_segment_sum(tf.cast(inside, tf.int32), indices, bins)
 
-        return records.reduce(tf.zeros([bins], tf.int32), counted)
+        return records.batch(_BATCH).reduce(tf.zeros([bins], tf.int32), counted)
 
     process = factory.create(client_histogram.type_signature.result)
     now = tf_computation(lambda: tf.cast(tf.timestamp(), tf.int64))

@@ -107,7 +107,7 @@ def create_chunker(
         (TensorShape([1, 2]), array([b'hell'], dtype=object))
     """
     size = whole_number("string_max_bytes", string_max_bytes, at_least=1)
-    if encoding not in CharacterEncoding:
+    if not isinstance(encoding, CharacterEncoding):
         raise InvalidValue(f"encoding is a CharacterEncoding, UTF8 or UNKNOWN, not {brief(encoding)}")
     dtype = tf.as_dtype(dtype)
     if dtype not in (tf.int32, tf.int64):

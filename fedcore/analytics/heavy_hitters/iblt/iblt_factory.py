@@ -60,7 +60,7 @@ class IbltFactory(UnweightedAggregationFactory):
     Raises:
         FedcoreError: a number is outside its range.
         TypeMismatch: by `create`, the values are not such sequences, or a factory aggregates no integers.
-        RuntimeFailed: by `next`, a string is longer than `string_max_bytes`.
+        ClientError: by `next`, a string is longer than `string_max_bytes`.
     Source: Goodrich and Mitzenmacher 2011, "Invertible Bloom lookup tables", arXiv:1101.2245.
     Example:
         >>> factory = fc.analytics.IbltFactory(capacity=10, string_max_bytes=8, repetitions=3)

@@ -158,7 +158,7 @@ class _Table:
             ),
             parallel_iterations=1,
         )
-        return strings, counts, sums, tf.reduce_sum(left[:, :, n]) // self.repetitions
+        return strings, counts, sums, -(-tf.reduce_sum(left[:, :, n]) // self.repetitions)
 
 
 class IbltEncoder:
