@@ -1,4 +1,4 @@
-"""Counting, not learning: frequent words, a histogram of ages, and how many words there are, of clients nobody looks at.
+"""Counting, not learning: frequent words, a histogram of ages, and how many words there are, of clients unseen.
 
 Each client has words and the ages of its photos. The server learns sums only: a table from which words are decoded, the
 nodes of a tree over the ages, with noise, and registers that estimate a number of distinct words.

@@ -279,4 +279,4 @@ def clipped_counts(
 def _capped(dataset, max_user_contribution: int, batch_size: int):
     most = whole_number("max_user_contribution", max_user_contribution, at_least=1)
     size = whole_number("batch_size", batch_size, at_least=1)
-    return dataset.take(most // size) if hasattr(dataset, "take") else dataset
+    return dataset.take(most // size) if hasattr(dataset, "take") else dataset  # get_all_elements refuses others

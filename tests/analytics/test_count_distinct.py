@@ -45,6 +45,10 @@ def test_a_string_that_many_clients_have_counts_once(secure):
     assert count([]) == 0
 
 
+def test_the_registers_keep_the_laws_of_aggregators():
+    fc.testing.check_aggregator(fc.analytics.HyperLogLogFactory(4), STRINGS)
+
+
 def test_the_standard_error_is_that_of_the_paper():
     process = fc.analytics.HyperLogLogFactory(6).create(STRINGS)
     state, true, errors = process.initialize(), 500, []

@@ -31,6 +31,10 @@ def test_the_result_is_a_ragged_tensor_in_parts_and_padded_to_a_power_of_the_ari
     assert result.round_timestamp > 1_600_000_000
 
 
+def test_the_tree_keeps_the_laws_of_aggregators():
+    fc.testing.check_aggregator(histograms.TreeSumFactory(3, scale=2), fc.TensorType("int32", [4]))
+
+
 def test_the_process_has_the_last_result_as_its_state():
     process = fc.analytics.build_hierarchical_histogram_process(0.0, 4.0, 2, max_records_per_user=9)
     state = process.initialize()
