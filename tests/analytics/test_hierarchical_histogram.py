@@ -49,6 +49,13 @@ def clipping(*args, **options):
     return histograms.HistogramClippingSumFactory(*args, **options).create(fc.TensorType("int32", [3]))
 
 
+def test_the_state_of_a_process_with_noise_is_float():
+    process = fc.analytics.build_hierarchical_histogram_process(
+        0.0, 4.0, num_bins=3, arity=3, dp_mechanism="central-gaussian", noise_multiplier=1.0, enable_secure_sum=False
+    )
+    assert "<flat_values=float32[4],nested_row_splits=<int64[3]>>" in str(process.state_type)
+
+
 def test_sub_sampling_keeps_each_record_as_likely_as_another():
     process = clipping("sub-sampling", 3)
     with fc.use(seed=5):
@@ -81,7 +88,7 @@ def test_histograms_are_integer_vectors(other):
     "options",
     [
         {"dp_mechanism": "central-gaussian", "enable_secure_sum": False, "clip_mechanism": "distinct"},
-        {"dp_mechanism": "distributed-discrete-gaussian", "clients_per_round": 4},
+        pytest.param({"dp_mechanism": "distributed-discrete-gaussian", "clients_per_round": 4}, marks=pytest.mark.slow),
     ],
 )
 def test_noise_has_the_deviation_that_was_asked_for(options):

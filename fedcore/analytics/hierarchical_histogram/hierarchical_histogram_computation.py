@@ -1,3 +1,4 @@
+import inspect
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -5,6 +6,7 @@ import tensorflow as tf
 from fedcore.analytics.hierarchical_histogram.hierarchical_histogram_factory import (
     create_hierarchical_histogram_aggregation_factory,
 )
+from fedcore.analytics.hierarchical_histogram.tree import row_splits
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import InvalidValue
 from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip
@@ -127,18 +129,18 @@ def build_hierarchical_histogram_process(*args: Any, **options: Any) -> Iterativ
         array([2, 1, 1, 1, 0, 0, 1], dtype=int32)
     """
     one_round = build_hierarchical_histogram_computation(*args, **options)
-    result = one_round([])  # its row splits
+    given = inspect.signature(build_hierarchical_histogram_computation).bind(*args, **options)
+    given.apply_defaults()
+    splits = row_splits(given.arguments["num_bins"], given.arguments["arity"])
+    dtype = tf.int32 if given.arguments["dp_mechanism"] == "no-noise" else tf.float32
 
     @tf_computation
     def nothing():
-        histogram = result.aggregated_hierarchical_histogram
-        return ServerOutput(
-            {
-                "flat_values": tf.zeros_like(histogram["flat_values"]),
-                "nested_row_splits": [tf.constant(x) for x in histogram["nested_row_splits"]],
-            },
-            tf.constant(0, tf.int64),
-        )
+        histogram = {
+            "flat_values": tf.zeros([splits[-1]], dtype),
+            "nested_row_splits": [tf.constant(splits, tf.int64)],
+        }
+        return ServerOutput(histogram, tf.constant(0, tf.int64))
 
     @federated_computation
     def initialize():

@@ -22,6 +22,11 @@ def tree_depth(num_bins: int, arity: int) -> int:
     return depth
 
 
+def row_splits(num_bins: int, arity: int) -> np.ndarray:
+    """int64: at which node of the flat tree each layer starts, and the number of nodes."""
+    return np.cumsum([0, *(arity**layer for layer in range(tree_depth(num_bins, arity)))])
+
+
 def create_hierarchical_histogram(histogram, arity: int) -> list[list]:
     """The layers of the tree over a histogram, from the total to the bins.
 
@@ -78,7 +83,7 @@ class TreeSumFactory(UnweightedAggregationFactory):
     def create(self, value_type: Type) -> AggregationProcess:
         arity, bins = self._arity, _bins(value_type, "TreeSumFactory")
         depth = tree_depth(bins, arity)
-        splits = np.cumsum([0, *(arity**layer for layer in range(depth))])
+        splits = row_splits(bins, arity)
 
         @tf_computation(value_type)
         def tree(histogram):
