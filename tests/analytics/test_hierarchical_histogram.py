@@ -53,7 +53,7 @@ def test_the_state_of_a_process_with_noise_is_float():
     process = fc.analytics.build_hierarchical_histogram_process(
         0.0, 4.0, num_bins=3, arity=3, dp_mechanism="central-gaussian", noise_multiplier=1.0, enable_secure_sum=False
     )
-    assert "<flat_values=float32[4],nested_row_splits=<int64[3]>>" in str(process.state_type)
+    assert "<flat_values=float32[4],nested_row_splits=list<int64[3]>>" in str(process.state_type)
 
 
 def test_sub_sampling_keeps_each_record_as_likely_as_another():
