@@ -102,9 +102,9 @@ class IbltFactory(UnweightedAggregationFactory):
             strings = rows[DATASET_KEY]
             fits = tf.debugging.Assert(
                 tf.reduce_all(tf.strings.length(strings) <= longest),
-                [f"IbltFactory: each string has at most {longest} bytes (string_max_bytes):", strings],
+                [f"IbltFactory: each string has at most {longest} bytes (string_max_bytes)"],
             )
-            with tf.control_dependencies([fits] if fits is not None else []):
+            with tf.control_dependencies([fits]):
                 strings = tf.identity(strings)
             return IbltTensorEncoder([size], **options).compute_iblt(strings, rows[DATASET_VALUE])
 
