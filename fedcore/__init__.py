@@ -37,6 +37,7 @@ _PLACES = {
 }
 _MODULES = (
     "aggregators",
+    "analytics",
     "compiler",
     "data",
     "errors",

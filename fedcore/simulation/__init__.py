@@ -37,8 +37,8 @@ _LATER = {
     ),
 }
 
-# TFF has it here; it needs models, which are above this layer.
-_ABOVE = {"baselines": "fedcore.learning.baselines"}
+# TFF has them here; they need models, which are above this layer.
+_ABOVE = {"baselines": "fedcore.learning.baselines", "models": "fedcore.learning.baselines.models"}
 
 __all__ = sorted(
     [

@@ -12,6 +12,7 @@ from fedcore.compat.names import PLACES
 
 SECTIONS = ["Types", "Args:", "Returns:", "Raises:", "Source:", "Example:"]
 CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing from the caller
+    "analytics.heavy_hitters.iblt.CharacterEncoding",
     "learning.BatchOutput",
     "aggregators.AggregationFactory",
     *(f"aggregators.encoders.{n}" for n in ("AdaptiveEncoder", "Bits", "Encoder", "Integers")),
@@ -43,7 +44,7 @@ def public(package: types.ModuleType, name: str) -> dict:
         value = getattr(package, member)
         if isinstance(value, types.ModuleType):
             inner.append((value, f"{name}.{member}"))
-        elif not isinstance(value, types.GenericAlias):  # an alias of a type has no docstring
+        elif callable(value) and not isinstance(value, types.GenericAlias):  # an alias of a type has no docstring
             found[f"{name}.{member}"] = value
     for where in inner:
         found |= {n: v for n, v in public(*where).items() if not any(v is known for known in found.values())}
@@ -53,6 +54,7 @@ def public(package: types.ModuleType, name: str) -> dict:
 PUBLIC = {
     **public(fc.learning, "learning"),
     **public(fc.aggregators, "aggregators"),
+    **public(fc.analytics, "analytics"),
     **public(fc.export, "export"),
 }
 

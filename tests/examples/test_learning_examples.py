@@ -41,6 +41,14 @@ def test_bounds_that_tune_themselves_keep_a_broken_client_out():
 
 
 @pytest.mark.slow
+def test_analytics_finds_what_the_clients_have():
+    found, true, (low, high), distinct = load("analytics").main(count=40)
+    assert found == {word: count for word, count in true.items() if count >= 5}
+    assert 25 < low < high < 37
+    assert abs(distinct - 46) <= 3
+
+
+@pytest.mark.slow
 def test_text_generation_learns_to_write_words():
     losses, written = load("text_generation").main(rounds=8, clients=8, per_round=4)
     assert losses[-1] < 0.5 * losses[0]

@@ -218,7 +218,7 @@ def test_a_summary_is_a_table():
     ]
 
 
-@pytest.mark.parametrize("name", ["cifar100", "emnist", "shakespeare", "stackoverflow"])
+@pytest.mark.parametrize("name", ["cifar100", "emnist", "models.mnist", "shakespeare", "stackoverflow"])
 def test_the_examples_of_the_tasks_run(name):
     module = importlib.import_module(f"fedcore.learning.baselines.{name}")
     assert doctest.testmod(module, extraglobs={"fc": fc}).failed == 0
@@ -230,3 +230,19 @@ def test_the_examples_of_the_parts_run():
         for test in doctest.DocTestFinder().find(finder, globs={**vars(tasks), **names}):
             assert doctest.DocTestRunner().run(test).failed == 0
     assert doctest.testmod(token_metrics).failed == 0
+
+
+def test_the_digit_models_take_the_examples_of_emnist():
+    mnist = fc.simulation.models.mnist
+    data = fc.simulation.datasets.emnist.get_synthetic()
+    examples = mnist.keras_dataset_from_emnist(data.create_tf_dataset_for_client(data.client_ids[0])).batch(4)
+    batch = next(iter(examples))
+    simple = mnist.create_simple_keras_model()
+    np.testing.assert_allclose(simple(batch["x"]), np.full((4, 10), 0.1), atol=1e-6)
+    assert simple.evaluate(batch["x"], batch["y"], verbose=0, return_dict=True)["num_examples"] == 4
+    network, again = mnist.create_keras_model(), mnist.create_keras_model(compile_model=True)
+    np.testing.assert_array_equal(network(batch["x"]), again(batch["x"]))
+    assert (network.compiled, again.compiled) == (False, True)
+    assert np.std(network.layers[1].kernel) != np.std(network.layers[3].kernel)
+    with pytest.raises(FedcoreError, match="learning_rate is a finite number, 0 or more, not -1"):
+        mnist.create_simple_keras_model(-1)

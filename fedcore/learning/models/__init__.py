@@ -7,7 +7,7 @@ from fedcore.learning.models.model_from_functional import model_from_functional
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.reconstruction_model import ReconstructionBatchOutput, ReconstructionModel
-from fedcore.learning.models.traced import initial_weights_of, trace_model, weights_type_from_model
+from fedcore.learning.models.traced import initial_weights_of, trace_model
 from fedcore.learning.models.variable_model import VariableModel
 from fedcore.learning.models.weights_type import weights_type_from_model
 from fedcore.tff_names import tff_name

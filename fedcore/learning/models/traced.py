@@ -16,7 +16,6 @@ from fedcore.ir.locations import describe
 from fedcore.learning.models.model_weights import has_value, value_now
 from fedcore.learning.models.pure_model import PureModel
 from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
-from fedcore.types import Type
 
 _SEED = 20170228  # for what model_fn itself draws from Python's `random`
 
@@ -102,18 +101,6 @@ def trace_model(model_fn: Callable | PureModel) -> PureModel:
             f"{describe(model_fn)} returns {type(model).__name__}; it returns what fc.learning.from_keras_model makes"
         )
     return model
-
-
-def weights_type_from_model(model: Callable | PureModel | VariableModel) -> Type:
-    """The type of a model's weights, `<trainable=<…>,non_trainable=<…>>`.
-
-    Args:
-        model: a model of `fc.learning`, or a function that makes one.
-    Example:
-        >>> str(fc.learning.models.weights_type_from_model(model_fn))
-        '<trainable=<float32[2,1],float32[1]>,non_trainable=<>>'
-    """
-    return initial_weights_of(model).type_signature.result
 
 
 def initial_weights_of(model: Callable | PureModel | VariableModel) -> Computation:

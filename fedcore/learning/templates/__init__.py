@@ -10,6 +10,7 @@ from fedcore.learning.templates.model_delta import (
     build_functional_model_delta_client_work,
     build_model_delta_client_work,
 )
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "ClientResult",
@@ -26,3 +27,7 @@ __all__ = [
     "compose_learning_process",
     "reject_non_finite_update",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.learning.templates", name)

@@ -1,0 +1,210 @@
+"""Aggregators that find the strings of all clients by sums of invertible Bloom lookup tables."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from fedcore.aggregators import SumFactory, UnweightedAggregationFactory, aggregation_process
+from fedcore.analytics.data_processing import clipped_counts, to_stacked_tensor
+from fedcore.analytics.heavy_hitters.iblt.chunkers import CharacterEncoding
+from fedcore.analytics.heavy_hitters.iblt.tables import IbltTensorDecoder, IbltTensorEncoder
+from fedcore.computation import federated_computation, tf_computation
+from fedcore.errors import TypeMismatch
+from fedcore.intrinsics import federated_map, federated_zip
+from fedcore.scalars import whole_number
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import SequenceType, StructType, TensorType, Type
+
+STRINGS = SequenceType(TensorType("str", [None]))
+DATASET_KEY, DATASET_VALUE = "key", "value"
+
+
+class IbltOutput(NamedTuple):
+    """The result of an `IbltFactory`.
+
+    Args:
+        output_strings: str[?].
+        string_values: int64[?,n], the sums of each string's values.
+        num_not_decoded: int64.
+    """
+
+    output_strings: Any
+    string_values: Any
+    num_not_decoded: Any
+
+
+class IbltFactory(UnweightedAggregationFactory):
+    """The strings of all clients and the sums of their values, from two sums of integers that show no client's strings.
+
+    A client adds its strings to an invertible Bloom lookup table, and their values to a table of the same cells. Both
+    tables are summed, with a `SecureSumFactory` without showing a client's, and the server decodes the sums.
+
+    Types, for strings with n values each:
+        next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=R@SERVER,measurements=M@SERVER>)
+        V is <key=str,value=int64[n]>*, each string at most once
+        R is <output_strings=str[?],string_values=int64[?,n],num_not_decoded=int64>
+        M is <num_not_decoded=int64,sketch=…,value_tensor=…>
+
+    No clients give no strings. If more strings come than the capacity holds, some or all are not decoded, and counted
+    by `num_not_decoded`; which strings are decoded is always right.
+
+    Args:
+        capacity: how many different strings of all clients are expected at most.
+        string_max_bytes: the bytes of a string at most.
+        encoding: of the strings. Default: UTF-8.
+        repetitions: of a table, 3 or more; more of them decode fuller tables less often in vain.
+        seed: of the hash functions. Change it from round to round: what failed to decode may decode then.
+        sketch_agg_factory: sums the tables of strings, whose elements are from 0 to 2^31 - 2 for each client. Default:
+            `SumFactory`. The bound of a `SecureSumFactory` is at least that.
+        value_tensor_agg_factory: sums the tables of values. Default: `SumFactory`.
+    Raises:
+        FedcoreError: a number is outside its range.
+        TypeMismatch: by `create`, the values are not such sequences, or a factory aggregates no integers.
+        ClientError: by `next`, a string is longer than `string_max_bytes`.
+    Source: Goodrich and Mitzenmacher 2011, "Invertible Bloom lookup tables", arXiv:1101.2245.
+    Example:
+        >>> factory = fc.analytics.IbltFactory(capacity=10, string_max_bytes=8, repetitions=3)
+        >>> process = factory.create(fc.SequenceType({'key': 'str', 'value': fc.TensorType('int64', [1])}))
+        >>> client = [{'key': 'sun', 'value': [3]}]
+        >>> process.next(process.initialize(), [client, client]).result.string_values
+        array([[6]])
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        string_max_bytes: int,
+        encoding: CharacterEncoding = CharacterEncoding.UTF8,
+        repetitions: int,
+        seed: int = 0,
+        sketch_agg_factory: UnweightedAggregationFactory | None = None,
+        value_tensor_agg_factory: UnweightedAggregationFactory | None = None,
+    ):
+        self._options = {
+            "capacity": capacity,
+            "string_max_bytes": whole_number("string_max_bytes", string_max_bytes, at_least=1),
+            "encoding": encoding,
+            "repetitions": repetitions,
+            "seed": seed,
+        }
+        IbltTensorEncoder([1], **self._options)  # checks them
+        self._sketches = sketch_agg_factory or SumFactory()
+        self._values = value_tensor_agg_factory or SumFactory()
+
+    def create(self, value_type: Type) -> AggregationProcess:
+        options, longest = self._options, self._options["string_max_bytes"]
+        size = _values_of_a_string(value_type)
+
+        @tf_computation(value_type)
+        def encode_iblt(dataset):
+            rows = to_stacked_tensor(dataset)
+            strings = rows[DATASET_KEY]
+            fits = tf.debugging.Assert(
+                tf.reduce_all(tf.strings.length(strings) <= longest),
+                [f"IbltFactory: each string has at most {longest} bytes (string_max_bytes)"],
+            )
+            with tf.control_dependencies([fits]):
+                strings = tf.identity(strings)
+            return IbltTensorEncoder([size], **options).compute_iblt(strings, rows[DATASET_VALUE])
+
+        sketch_type, table_type = encode_iblt.type_signature.result
+        sketches, values = self._sketches.create(sketch_type), self._values.create(table_type)
+
+        @tf_computation(sketch_type, table_type)
+        def decode_iblt(sketch, table):
+            strings, _, sums, left = IbltTensorDecoder(sketch, table, [size], **options).get_freq_estimates_tf()
+            return IbltOutput(strings, sums, left)
+
+        @federated_computation
+        def initialize():
+            return federated_zip((sketches.initialize(), values.initialize()))
+
+        def body(state, value, _):
+            encoded = federated_map(encode_iblt, value)
+            sketch = sketches.next(state[0], encoded[0])
+            table = values.next(state[1], encoded[1])
+            result = federated_map(decode_iblt, (sketch.result, table.result))
+            measurements = {
+                "num_not_decoded": result.num_not_decoded,
+                "sketch": sketch.measurements,
+                "value_tensor": table.measurements,
+            }
+            return MeasuredProcessOutput(
+                federated_zip((sketch.state, table.state)), result, federated_zip(measurements)
+            )
+
+        return aggregation_process(initialize, value_type, None, body)
+
+
+class ClippingIbltFactory(UnweightedAggregationFactory):
+    """Counts and bounds each client's strings before an `IbltFactory` aggregates them.
+
+    Types, for the result R and the measurements M of the inner factory:
+        next  (<state=S@SERVER,value={str[?]*}@CLIENTS> -> <state=S@SERVER,result=R@SERVER,measurements=M@SERVER>)
+
+    Args:
+        inner_iblt_agg: takes <key=str,value=int64[n]>*, n being 2 with `unique_counts` and 1 otherwise.
+        max_words_per_user: how many strings a client contributes: with `multi_contribution` the first ones, counted as
+            often as they come, otherwise the most frequent different ones. Default: all.
+        multi_contribution: whether a string counts as often as it comes, or once.
+        batch_size: of the clients' datasets, if the first strings are taken.
+        string_max_bytes: longer strings are cut after so many bytes.
+        unique_counts: whether the values of a string are its count and the number of clients that have it, in place of
+            the count alone.
+    Raises:
+        FedcoreError: a number is less than 1.
+        TypeMismatch: by `create`, the values are not batches of strings.
+    Example:
+        >>> inner = fc.analytics.IbltFactory(capacity=10, string_max_bytes=10, repetitions=3)
+        >>> factory = fc.analytics.heavy_hitters.iblt.ClippingIbltFactory(inner, multi_contribution=False)
+        >>> process = factory.create(fc.SequenceType(fc.TensorType('str', [None])))
+        >>> process.next(process.initialize(), [[['sun', 'sun']], [['sun']]]).result.string_values
+        array([[2]])
+    """
+
+    def __init__(
+        self,
+        inner_iblt_agg: UnweightedAggregationFactory,
+        max_words_per_user: int | None = None,
+        multi_contribution: bool = True,
+        batch_size: int = 1,
+        string_max_bytes: int = 10,
+        unique_counts: bool = False,
+    ):
+        if max_words_per_user is not None:
+            max_words_per_user = whole_number("max_words_per_user", max_words_per_user, at_least=1)
+        self._inner, self._unique_counts = inner_iblt_agg, unique_counts
+        self._clip = (
+            max_words_per_user,
+            multi_contribution,
+            whole_number("batch_size", batch_size, at_least=1),
+            whole_number("string_max_bytes", string_max_bytes, at_least=1),
+        )
+
+    def create(self, value_type: Type) -> AggregationProcess:
+        if value_type != STRINGS:
+            raise TypeMismatch(f"ClippingIbltFactory aggregates {STRINGS}, not {value_type}")
+
+        @tf_computation(value_type)
+        def counted(dataset):
+            strings, counts = clipped_counts(dataset, *self._clip)
+            values = [counts, tf.ones_like(counts)] if self._unique_counts else [counts]
+            rows = {DATASET_KEY: strings, DATASET_VALUE: tf.stack(values, 1)}
+            return tf.data.Dataset.from_tensor_slices(rows)
+
+        inner = self._inner.create(counted.type_signature.result)
+        return aggregation_process(
+            inner.initialize, value_type, None, lambda state, value, _: inner.next(state, federated_map(counted, value))
+        )
+
+
+def _values_of_a_string(value_type: Type) -> int:
+    element = value_type.element if isinstance(value_type, SequenceType) else None
+    if isinstance(element, StructType) and element.names == (DATASET_KEY, DATASET_VALUE):
+        key, value = element.types
+        if key == TensorType("str") and isinstance(value, TensorType) and value.dtype == TensorType("int64").dtype:
+            (size,) = value.sizes if len(value.sizes) == 1 else (None,)
+            if size:
+                return size
+    raise TypeMismatch(f"IbltFactory aggregates <key=str,value=int64[n]>* with a known n, not {value_type}")

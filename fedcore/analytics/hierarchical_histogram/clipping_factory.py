@@ -1,0 +1,78 @@
+import tensorflow as tf
+
+from fedcore.aggregators import SumFactory, UnweightedAggregationFactory, aggregation_process
+from fedcore.computation import tf_computation
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.intrinsics import federated_map
+from fedcore.scalars import whole_number
+from fedcore.templates import AggregationProcess
+from fedcore.types import TensorType, Type
+
+CLIP_MECHANISMS = ("sub-sampling", "distinct")
+
+
+def checked_clip_mechanism(value: str) -> str:
+    """`value`, if it is a mechanism.
+
+    Raises:
+        InvalidValue: it is none.
+    """
+    if value not in CLIP_MECHANISMS:
+        raise InvalidValue(f"clip_mechanism is 'sub-sampling' or 'distinct', not {brief(value)}")
+    return value
+
+
+class HistogramClippingSumFactory(UnweightedAggregationFactory):
+    """Bounds how many records a client's histogram counts, by a uniform sample of the records without replacement.
+
+    Types, for V an integer vector:
+        next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=R@SERVER,measurements=M@SERVER>)
+        S, R and M are those of the inner factory.
+
+    Args:
+        clip_mechanism: 'sub-sampling' samples the records; 'distinct' counts a bin once at most, and samples the bins.
+        max_records_per_user: records of a client at most; with fewer of them all are kept.
+        inner_agg_factory: aggregates the clipped histograms. Default: `SumFactory`.
+        cast_to_float: whether the inner factory is given float32.
+    Raises:
+        FedcoreError: the mechanism is none, or the number is less than 1.
+        TypeMismatch: by `create`, V is no integer vector of a known size.
+    Example:
+        >>> factory = fc.analytics.hierarchical_histogram.HistogramClippingSumFactory('distinct', 2)
+        >>> process = factory.create(fc.TensorType('int32', [3]))
+        >>> process.next(process.initialize(), [[0, 9, 1], [5, 0, 0]]).result
+        array([1, 1, 1], dtype=int32)
+    """
+
+    def __init__(
+        self,
+        clip_mechanism: str = "sub-sampling",
+        max_records_per_user: int = 10,
+        inner_agg_factory: UnweightedAggregationFactory | None = None,
+        cast_to_float: bool = False,
+    ):
+        self._distinct = checked_clip_mechanism(clip_mechanism) == "distinct"
+        self._most = whole_number("max_records_per_user", max_records_per_user, at_least=1)
+        self._inner = inner_agg_factory or SumFactory()
+        self._cast_to_float = cast_to_float
+
+    def create(self, value_type: Type) -> AggregationProcess:
+        if not (isinstance(value_type, TensorType) and value_type.dtype.is_integer and len(value_type.sizes) == 1):
+            raise TypeMismatch(f"HistogramClippingSumFactory aggregates integer vectors, not {value_type}")
+        bins = value_type.sizes[0]
+        if bins is None:
+            raise TypeMismatch(f"HistogramClippingSumFactory aggregates vectors of a known size, not {value_type}")
+
+        @tf_computation(value_type)
+        def clipped(histogram):
+            counts = tf.minimum(histogram, 1) if self._distinct else histogram
+            records = tf.repeat(tf.range(bins), tf.cast(counts, tf.int32))
+            order = tf.argsort(tf.random.uniform(tf.shape(records)))
+            kept = tf.gather(records, order[: self._most])
+            found = tf.math.unsorted_segment_sum(tf.ones_like(kept), kept, bins)
+            return tf.cast(found, tf.float32 if self._cast_to_float else histogram.dtype)
+
+        inner = self._inner.create(clipped.type_signature.result)
+        return aggregation_process(
+            inner.initialize, value_type, None, lambda state, value, _: inner.next(state, federated_map(clipped, value))
+        )
