@@ -1,10 +1,18 @@
-"""`fc.framework`: what a run sends between server and clients, as TFF's tutorials ask for it."""
+"""`fc.framework`: sizes of what crosses between server and clients, and data backends, by TFF's names."""
 
 import threading
 from collections.abc import Mapping
 
 import attrs
 
+from fedcore.compat.data_backend import (
+    CreateDataDescriptor,
+    DataBackend,
+    DataDescriptor,
+    DataExecutor,
+    EagerTFExecutor,
+    local_executor_factory,
+)
 from fedcore.context import Runtime, current_runtime
 from fedcore.context import set_runtime as set_default_context
 from fedcore.errors import FedcoreError
@@ -103,15 +111,25 @@ def set_sizing_environment() -> SizingEnvironment:
     return environment
 
 
-def ExecutionContext(executor_fn: SizingEnvironment) -> SizingEnvironment:
+def ExecutionContext(executor_fn: Runtime) -> Runtime:
     """The runtime itself: TFF wraps one to install it."""
     return executor_fn
 
 
+SyncExecutionContext = ExecutionContext
+
+
 __all__ = [
+    "CreateDataDescriptor",
+    "DataBackend",
+    "DataDescriptor",
+    "DataExecutor",
+    "EagerTFExecutor",
     "ExecutionContext",
     "SizeInfo",
     "SizingEnvironment",
+    "SyncExecutionContext",
+    "local_executor_factory",
     "set_default_context",
     "set_sizing_environment",
     "sizing_executor_factory",
