@@ -123,7 +123,7 @@ class _DataRuntime:
 
 
 def _materialized(backend: DataBackend, data: Data, type_: Type):
-    value = backend.materialize(data, type_)
+    value: object = backend.materialize(data, type_)
     if not inspect.isawaitable(value):
         return value
     with ThreadPoolExecutor(1) as thread:  # this thread may run an event loop, as in notebooks
