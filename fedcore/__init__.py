@@ -5,6 +5,8 @@ Every name is loaded when it is first used, so that `import fedcore.ir` costs no
 
 import importlib
 
+from fedcore.tff_names import tff_name
+
 __version__ = "0.1.0"
 
 # public name -> the module that holds it; the intrinsics are asked of their folder.
@@ -50,8 +52,7 @@ _MODULES = (
     "types",
 )
 _IPYTHON = ("load_ipython_extension", "unload_ipython_extension")  # called by `%load_ext fedcore`
-# TFF's names for modules.
-_ALIASES = {name: f"fedcore.compat.{name}" for name in ("backends", "framework", "tensorflow")}
+_TFF_MODULES = ("backends", "framework", "tensorflow")  # `tff_name` finds them
 
 
 def _language() -> tuple[str, ...]:
@@ -61,18 +62,16 @@ def _language() -> tuple[str, ...]:
 
 def __getattr__(name):
     if name == "__all__":
-        return sorted((*_PLACES, *_MODULES, *_ALIASES, *_language()))
+        return sorted((*_PLACES, *_MODULES, *_TFF_MODULES, *_language()))
     if name in _IPYTHON:
         return getattr(importlib.import_module("fedcore.notebook"), name)
     if name in _MODULES:
         return importlib.import_module(f"fedcore.{name}")
-    if name in _ALIASES:
-        return importlib.import_module(_ALIASES[name])
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
     if not name.startswith("_") and name in _language():
         return getattr(importlib.import_module("fedcore.intrinsics"), name)
-    raise AttributeError(f"module 'fedcore' has no attribute {name!r}")
+    return tff_name("fedcore", name)
 
 
 def __dir__():

@@ -15,6 +15,7 @@ from fedcore.aggregators.robust import coordinate_median_factory, trimmed_mean_f
 from fedcore.aggregators.secure_sum import SecureSumFactory
 from fedcore.aggregators.sum import SumFactory
 from fedcore.aggregators.weighting import as_weighted_aggregator
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "DifferentiallyPrivateFactory",
@@ -38,3 +39,7 @@ __all__ = [
     "trimmed_mean_factory",
     "zeroing_factory",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.aggregators", name)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from fedcore.compat.backends.native import create_sync_local_cpp_execution_context as local_cpp_executor_factory
 from fedcore.compat.data_backend import (
     CreateDataDescriptor,
     DataBackend,
@@ -19,6 +20,7 @@ from fedcore.errors import FedcoreError
 from fedcore.ir import Module
 from fedcore.runtime.metering import Crossing
 from fedcore.runtime.report import Report
+from fedcore.tff_names import tff_name
 
 
 @attrs.frozen
@@ -129,8 +131,13 @@ __all__ = [
     "SizeInfo",
     "SizingEnvironment",
     "SyncExecutionContext",
+    "local_cpp_executor_factory",
     "local_executor_factory",
     "set_default_context",
     "set_sizing_environment",
     "sizing_executor_factory",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.framework", name)

@@ -17,8 +17,6 @@ The examples of this package use these names:
     >>> data = fc.simulation.datasets.ClientData.from_clients_and_tf_fn(clients, clients.get)
 """
 
-import importlib
-
 from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs
 from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
@@ -27,9 +25,7 @@ from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.weighting import ClientWeighting
-
-# Older names, each with its place above this layer; loaded when first used.
-_OLDER = dict.fromkeys(("build_federated_averaging_process", "build_federated_evaluation"), "fedcore.compat.learning")
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "BatchOutput",
@@ -53,10 +49,4 @@ __all__ = [
 
 
 def __getattr__(name):
-    if name in _OLDER:
-        return getattr(importlib.import_module(_OLDER[name]), name)
-    raise AttributeError(f"module 'fedcore.learning' has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted([*__all__, *_OLDER])
+    return tff_name("fedcore.learning", name)

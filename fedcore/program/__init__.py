@@ -11,12 +11,17 @@ The examples of this package use these names:
 
 import importlib
 
+from fedcore.tff_names import tff_name
+
 # public name -> its module
 _PLACES = {
     "CSVFileReleaseManager": "csv_file_release_manager",
     "CSVKeyFieldnameNotFoundError": "csv_file_release_manager",
     "CSVSaveMode": "csv_file_release_manager",
     "Capability": "data_source",
+    "ClientIdDataSource": "client_id_data_source",
+    "ClientIdDataSourceIterator": "client_id_data_source",
+    "ComputationArg": "annotations",
     "DatasetDataSource": "dataset_data_source",
     "DatasetDataSourceIterator": "dataset_data_source",
     "DelayedReleaseManager": "delayed_release_manager",
@@ -26,9 +31,15 @@ _PLACES = {
     "FileProgramStateManager": "file_program_state_manager",
     "FilteringReleaseManager": "filtering_release_manager",
     "GroupingReleaseManager": "grouping_release_manager",
+    "Key": "annotations",
     "LoggingReleaseManager": "logging_release_manager",
     "MLflowReleaseManager": "mlflow_release_manager",
+    "MaterializableStructure": "annotations",
+    "MaterializableTypeSignature": "annotations",
+    "MaterializableValue": "annotations",
     "MaterializableValueReference": "value_reference",
+    "MaterializedStructure": "annotations",
+    "MaterializedValue": "annotations",
     "MemoryReleaseManager": "memory_release_manager",
     "NativeFederatedContext": "native_federated_context",
     "NativeValueReference": "native_federated_context",
@@ -38,6 +49,10 @@ _PLACES = {
     "ProgramStateExistsError": "program_state_manager",
     "ProgramStateManager": "program_state_manager",
     "ProgramStateNotFoundError": "program_state_manager",
+    "ProgramStateStructure": "annotations",
+    "ProgramStateValue": "annotations",
+    "ReleasableStructure": "annotations",
+    "ReleasableValue": "annotations",
     "ReleaseManager": "release_manager",
     "ReleasedValueNotFoundError": "release_manager",
     "SavedModelFileReleaseManager": "saved_model_file_release_manager",
@@ -55,7 +70,7 @@ __all__ = sorted(_PLACES)
 def __getattr__(name):
     if name in _PLACES:
         return getattr(importlib.import_module(f"fedcore.program.{_PLACES[name]}"), name)
-    raise AttributeError(f"module 'fedcore.program' has no attribute {name!r}")
+    return tff_name("fedcore.program", name)
 
 
 def __dir__():

@@ -10,6 +10,7 @@ from fedcore.simulation.sampling import (
     build_random_permutation_sampling_fn,
     build_uniform_sampling_fn,
 )
+from fedcore.tff_names import tff_name
 
 # What needs TensorFlow is loaded when it is first used: name -> module.
 _LATER = {
@@ -36,12 +37,10 @@ _LATER = {
     ),
 }
 
-# TFF has it here; it needs models, which are above this layer.
-_ABOVE = {"baselines": "fedcore.learning.baselines"}
-
 __all__ = sorted(
     [
         "Sampler",
+        "baselines",  # needs models, which are above this layer: `tff_name` finds it
         "build_min_separation_sampling_fn",
         "build_poisson_sampling_fn",
         "build_random_permutation_sampling_fn",
@@ -50,7 +49,6 @@ __all__ = sorted(
         "participation",
         "partition",
         *_LATER,
-        *_ABOVE,
     ]
 )
 
@@ -58,9 +56,7 @@ __all__ = sorted(
 def __getattr__(name):
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name]), name)
-    if name in _ABOVE:
-        return importlib.import_module(_ABOVE[name])
-    raise AttributeError(f"module 'fedcore.simulation' has no attribute {name!r}")
+    return tff_name("fedcore.simulation", name)
 
 
 def __dir__():

@@ -5,6 +5,7 @@ from fedcore.templates.composition import chain_measured_processes, concatenate_
 from fedcore.templates.estimation import EstimationProcess
 from fedcore.templates.iterative import IterativeProcess
 from fedcore.templates.measured import MeasuredProcess, MeasuredProcessOutput
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "AggregationProcess",
@@ -15,3 +16,7 @@ __all__ = [
     "chain_measured_processes",
     "concatenate_measured_processes",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.templates", name)

@@ -1,5 +1,6 @@
 """The types of the language: their notation, the relation `fits`, and signatures. Imports no TensorFlow."""
 
+from fedcore.tff_names import tff_name
 from fedcore.types.containers import container_class, register_container
 from fedcore.types.convert import not_dense, to_type
 from fedcore.types.dtypes import DTYPES, DType, as_dtype
@@ -16,6 +17,7 @@ from fedcore.types.placements import (
     placement_names,
     register_placement,
 )
+from fedcore.types.placing import at_clients, at_server
 from fedcore.types.shapes import Shape, as_shape, is_static, shape_fits
 from fedcore.types.signatures import PENDING, Alternative, Binding, Parameter, Signature, substitute
 from fedcore.types.types import (
@@ -67,6 +69,8 @@ __all__ = [
     "Type",
     "as_dtype",
     "as_shape",
+    "at_clients",
+    "at_server",
     "check_nesting",
     "container_class",
     "contains",
@@ -94,3 +98,7 @@ __all__ = [
     "tensor_leaves",
     "to_type",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.types", name)

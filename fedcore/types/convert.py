@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Mapping
 
 import attrs
@@ -19,6 +20,9 @@ from fedcore.types.types import SequenceType, StructType, StructWithPythonType, 
 # Classes that have a dtype and a shape, but are not dense tensors.
 _NOT_DENSE = ("RaggedTensorSpec", "SparseTensorSpec", "RaggedTensor", "SparseTensor", "TensorArraySpec")
 
+# A name of an element has none of the signs of the notation.
+_NAME = re.compile(r"""[^\s<>{}@*(),\[\]?"]+""")
+
 
 def to_type(x) -> Type:
     """Converts x to a type.
@@ -30,6 +34,8 @@ def to_type(x) -> Type:
             - an object with a shape and a dtype, such as an array, a variable, a `tf.TensorSpec`: a tensor;
             - an object with an `element_spec`, such as a dataset or its spec: a sequence;
             - a dict or another tuple of these: a struct;
+            - a list or tuple in which a pair of a name and one of these stands, such as `[("a", np.int32)]`, or such a
+              pair, `("a", np.int32)`: a struct with these names. The name of a dtype is a dtype;
             - a list, OrderedDict, named tuple, attrs or dataclass instance of these: a struct whose values have that
               class in Python.
     Raises:
@@ -88,8 +94,19 @@ def _from_collection(x) -> Type:
         return StructWithPythonType(elements, "OrderedDict") if ordered else StructType(elements)
     if hasattr(x, "_fields"):
         return _from_object(x, x._fields)
+    if type(x) is tuple and _is_named(x) and not isinstance(x[1], str):
+        x = [x]
+    if any(map(_is_named, x)):
+        return StructType([(e[0], _to_type(e[1])) if _is_named(e) else (None, _to_type(e)) for e in x])
     elements = [(None, _to_type(value)) for value in x]
     return StructWithPythonType(elements, "list") if isinstance(x, list) else StructType(elements)
+
+
+def _is_named(x) -> bool:
+    """Whether x is a pair of an element's name and its type."""
+    if type(x) is not tuple or len(x) != 2 or not isinstance(x[0], str):
+        return False
+    return find_dtype(x[0]) is None and _NAME.fullmatch(x[0]) is not None
 
 
 def _from_object(x, names) -> Type:

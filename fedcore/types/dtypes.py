@@ -13,19 +13,27 @@ _FLOATS = ("float16", "float32", "float64", "bfloat16")
 _COMPLEX = ("complex64", "complex128")
 
 
-@attrs.frozen(repr=False, eq=True)
+@attrs.frozen(repr=False, eq=False)
 class DType:
-    """An element type, by name. Use `as_dtype` to get one."""
+    """An element type, by name. Use `as_dtype` to get one.
+
+    Equal to every object that `as_dtype` converts to it, such as `np.int32`; a set or dict tells these apart.
+    """
 
     name: str
-    numpy: np.dtype = attrs.field(eq=False)
-    bits: int | None = attrs.field(eq=False)
+    numpy: np.dtype
+    bits: int | None
     """Bits of one element in a message: 1 for bool, None for str and code, whose values differ in size."""
 
     @property
     def dtype(self) -> np.dtype:
         """numpy's dtype. TensorFlow and numpy read this attribute of an argument, so they accept a `DType`."""
         return self.numpy
+
+    @property
+    def type(self) -> type:
+        """numpy's class of a scalar; `np.str_` for texts."""
+        return np.str_ if self.name == "str" else self.numpy.type
 
     @property
     def is_integer(self) -> bool:
@@ -53,6 +61,14 @@ class DType:
     def is_numeric(self) -> bool:
         """Neither bool nor str."""
         return self.is_integer or self.is_inexact
+
+    def __eq__(self, other) -> bool:
+        if not isinstance(other, DType):
+            other = find_dtype(other)
+        return self is other or (other is not None and self.name == other.name)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __str__(self) -> str:
         return self.name

@@ -12,9 +12,11 @@ import attrs
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.html_display import HtmlDisplay
+from fedcore.types.containers import container_class, register_container
 from fedcore.types.dtypes import DType, as_dtype
 from fedcore.types.placements import Placement, PlacementVariable, placement
 from fedcore.types.shapes import Shape, as_shape, is_static
+from fedcore.types.type_methods import TypeMethods, add_kind_checks
 
 MAX_DEPTH = 100
 """Maximal nesting of a type: functions over types recurse, also when Python's stack holds hundreds of frames."""
@@ -31,7 +33,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9_]*")
 
 
 @attrs.frozen(str=False, cache_hash=True)
-class Type(HtmlDisplay):
+class Type(TypeMethods, HtmlDisplay):
     """A type: immutable, hashable, compared by structure."""
 
     depth: int = attrs.field(init=False, eq=False, repr=False)
@@ -131,7 +133,8 @@ def _as_element(x) -> tuple[str | None, Type]:
 class StructType(Type):
     """Elements in order, with or without names: `<x=float32[784],y=int32>`, `<int32,str>`.
 
-    In Python, a struct with names is a dict, and a struct without names is a tuple.
+    In Python, a struct with names is a dict, and a struct without names is a tuple. An element is `t["x"]` or `t[0]`,
+    and `t.x` unless the class has an attribute of that name.
 
     Args:
         elements: a mapping from names to types, or an iterable of types and of (name or None, type) pairs. A type is
@@ -161,6 +164,21 @@ class StructType(Type):
 
     def items(self) -> tuple[tuple[str | None, Type], ...]:
         return self.elements
+
+    def fields(self) -> list[str]:
+        """The names of the elements that have one."""
+        return [name for name in self.names if name is not None]
+
+    @property
+    def python_container(self) -> type | None:
+        """The class of the values in Python; None if this process has not registered it."""
+        return tuple if None in self.names or not self.names else dict
+
+    def __getattr__(self, name: str) -> Type:
+        # Copying and pickling ask an object without fields.
+        if name.startswith("__") or name in ("elements", "names", "types") or name not in self.names:
+            raise AttributeError(f"{type(self).__name__} has no attribute or element {name!r}", name=name, obj=self)
+        return self[name]
 
     def with_types(self, types: Iterable[Type]) -> StructType:
         """The struct with its names and container, and the given element types."""
@@ -210,21 +228,30 @@ class StructType(Type):
         return attrs.evolve(self, elements=mapped)
 
 
+def _as_container(x):
+    return register_container(x) if isinstance(x, type) else x
+
+
 @attrs.frozen(str=False, cache_hash=True)
 class StructWithPythonType(StructType):
     """A struct with a Python class for its values: `list<int32,int32>`, `my.module.Point<x=int32>`.
 
     Args:
-        container: the name that `register_container` gave the class.
+        elements: as for a `StructType`.
+        container_type: the class, or the name that `register_container` gave it.
     """
 
-    container: str = attrs.field()
+    container: str = attrs.field(converter=_as_container, alias="container_type")
 
     @container.validator
     def _check_container(self, _, container) -> None:
         if not isinstance(container, str) or not container:
             raise InvalidValue(f"a container is a name, not {brief(container)}")
         _check_text(container)
+
+    @property
+    def python_container(self) -> type | None:
+        return container_class(self.container)
 
     def parts(self):
         name = self.container
@@ -327,6 +354,20 @@ class AbstractType(Type):
 
     def parts(self):
         return [(None, self.label)]
+
+
+add_kind_checks(
+    {
+        "abstract": AbstractType,
+        "federated": FederatedType,
+        "function": FunctionType,
+        "placement": PlacementType,
+        "sequence": SequenceType,
+        "struct": StructType,
+        "struct_with_python": StructWithPythonType,
+        "tensor": TensorType,
+    }
+)
 
 
 def quoted(name: str) -> str:

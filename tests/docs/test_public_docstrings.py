@@ -8,6 +8,7 @@ import types
 import pytest
 
 import fedcore as fc
+from fedcore.compat.names import PLACES
 
 SECTIONS = ["Types", "Args:", "Returns:", "Raises:", "Source:", "Example:"]
 CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing from the caller
@@ -33,7 +34,8 @@ def public(package: types.ModuleType, name: str) -> dict:
     """The public functions and classes of a package and of the packages in it, each under its shortest name."""
     found: dict = {}
     inner = []
-    for member in sorted({*package.__all__, *vars(package).get("_OLDER", ())}):
+    moved = [place.removeprefix(f"{name}.") for place in PLACES if place.rpartition(".")[0] == name]
+    for member in sorted({*package.__all__, *moved}):
         value = getattr(package, member)
         if isinstance(value, types.ModuleType):
             inner.append((value, f"{name}.{member}"))

@@ -295,9 +295,8 @@ def test_an_algorithm_composed_from_templates_clips_gradients(clients, functiona
                 loss = functional.loss(functional.predict_on_batch((trained, ()), x, training=True), y)
                 count += tf.cast(tf.shape(y)[0], tf.float32)
             gradients = tape.gradient(loss, trained)
-            norm = tf.linalg.global_norm(gradients)
-            if norm > 0.1:
-                gradients = tf.nest.map_structure(lambda g: 0.1 * g / norm, gradients)
+            if tf.linalg.global_norm(gradients) > 0.1:
+                gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
             state, trained = optimizer.next(state, trained, gradients)
         update = tf.nest.map_structure(tf.subtract, trained, weights.trainable)
         return tff.learning.templates.ClientResult(update=update, update_weight=count)

@@ -1,5 +1,10 @@
 """`fc.backends`: TFF's place for the functions that install a runtime."""
 
-from fedcore.compat.backends import native
+from fedcore.compat.backends import mapreduce, native, test
+from fedcore.tff_names import tff_name
 
-__all__ = ["native"]
+__all__ = ["mapreduce", "native", "test"]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.backends", name)

@@ -1,11 +1,16 @@
 """`fc.backends.native`: the local runtime, installed as the tutorials do it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from types import MappingProxyType
 
 from fedcore import context
+from fedcore.computation import Computation, invoke_async
+from fedcore.ir import Module
+from fedcore.runtime import Report
 from fedcore.runtime.device import default_devices
 from fedcore.runtime.local import LocalRuntime, default_workers, local
 from fedcore.scalars import whole_number
+from fedcore.tff_names import tff_name
 
 
 def set_local_python_execution_context(
@@ -39,6 +44,87 @@ def set_local_python_execution_context(
 set_local_execution_context = set_local_python_execution_context
 
 
+def create_sync_local_cpp_execution_context(
+    default_num_clients: int | None = None,
+    max_concurrent_computation_calls: int = -1,
+    stream_structs: bool = False,
+) -> LocalRuntime:
+    """A local runtime.
+
+    Args:
+        default_num_clients: as `fc.runtime.local`. Default: a call that needs it is an error; TFF has no clients then.
+        max_concurrent_computation_calls: calls in flight on each device. Default, and for numbers below 1: the cores
+            divided by the devices.
+        stream_structs: of TFF's executors, which are not there; changes nothing.
+    Raises:
+        FedcoreError: a setting that cannot be.
+    Example:
+        >>> context = fc.backends.native.create_sync_local_cpp_execution_context(default_num_clients=3)
+        >>> fc.framework.set_default_context(context)
+    """
+    calls = max_concurrent_computation_calls
+    return local(workers_per_device=calls if calls > 0 else None, default_num_clients=default_num_clients)
+
+
+def set_sync_local_cpp_execution_context(
+    default_num_clients: int | None = None,
+    max_concurrent_computation_calls: int = -1,
+    stream_structs: bool = False,
+) -> None:
+    """Installs `create_sync_local_cpp_execution_context` for the whole process."""
+    context.set_runtime(
+        create_sync_local_cpp_execution_context(default_num_clients, max_concurrent_computation_calls, stream_structs)
+    )
+
+
+class AwaitedCalls:
+    """A runtime whose calls are awaited: each returns an awaitable, which runs the call on another runtime.
+
+    Guarantees:
+      - A call runs when it is awaited, and does not block the event loop.
+      - The awaited result is the result on the other runtime, of the seed of the call.
+    """
+
+    compiles = False  # the runtime below compiles
+    defers = True
+    plan_options: Mapping[str, object] = MappingProxyType({})
+
+    def __init__(self, runtime: context.Runtime):
+        self._runtime = runtime
+
+    @property
+    def default_num_clients(self) -> int | None:
+        return getattr(self._runtime, "default_num_clients", 0)
+
+    def run(self, module: Module, arguments: list, report: Report) -> Awaitable:
+        return self._call(module, arguments, report.seed)
+
+    async def _call(self, module: Module, arguments: list, seed: int):
+        with context.use(self._runtime):
+            return await invoke_async(Computation(module), *arguments, seed=seed)
+
+    def close(self) -> None:
+        self._runtime.close()
+
+
+def set_async_local_cpp_execution_context(
+    default_num_clients: int | None = None,
+    max_concurrent_computation_calls: int = -1,
+    stream_structs: bool = False,
+) -> None:
+    """Installs a local runtime for the whole process, on which calls are awaited: `await computation(argument)`.
+
+    The arguments are those of `create_sync_local_cpp_execution_context`.
+    """
+    context.set_runtime(
+        AwaitedCalls(
+            create_async_local_cpp_execution_context(
+                default_num_clients, max_concurrent_computation_calls, stream_structs
+            )
+        )
+    )
+
+
 def create_async_local_cpp_execution_context(
     default_num_clients: int | None = None,
     max_concurrent_computation_calls: int = -1,
@@ -46,18 +132,28 @@ def create_async_local_cpp_execution_context(
 ) -> LocalRuntime:
     """A local runtime, for `fc.program.NativeFederatedContext`.
 
-    Args:
-        default_num_clients: as `fc.runtime.local`.
-        max_concurrent_computation_calls, stream_structs: of TFF's executors, which are not there; change nothing.
+    The arguments are those of `create_sync_local_cpp_execution_context`, and the runtime is the same: a call of it is
+    awaited by `fc.invoke_async`.
+
     Example:
         >>> context = fc.backends.native.create_async_local_cpp_execution_context()
         >>> fc.framework.set_default_context(fc.program.NativeFederatedContext(context))
     """
-    return local(default_num_clients=default_num_clients)
+    return create_sync_local_cpp_execution_context(
+        default_num_clients, max_concurrent_computation_calls, stream_structs
+    )
 
 
 __all__ = [
+    "AwaitedCalls",
     "create_async_local_cpp_execution_context",
+    "create_sync_local_cpp_execution_context",
+    "set_async_local_cpp_execution_context",
     "set_local_execution_context",
     "set_local_python_execution_context",
+    "set_sync_local_cpp_execution_context",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.backends.native", name)

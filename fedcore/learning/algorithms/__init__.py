@@ -10,6 +10,7 @@ from fedcore.learning.algorithms.kmeans import build_fed_kmeans
 from fedcore.learning.algorithms.mime_lite import build_unweighted_mime_lite, build_weighted_mime_lite
 from fedcore.learning.algorithms.personalization import build_personalization_eval_computation
 from fedcore.learning.algorithms.scaffold import ScaffoldOutput, ScaffoldProcess, build_scaffold
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "ScaffoldOutput",
@@ -28,3 +29,7 @@ __all__ = [
     "build_weighted_fed_prox",
     "build_weighted_mime_lite",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.learning.algorithms", name)

@@ -2,6 +2,7 @@
 
 from fedcore.learning.baselines import cifar100, emnist, shakespeare, stackoverflow
 from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, ClientSpec
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "BaselineTask",
@@ -12,3 +13,7 @@ __all__ = [
     "shakespeare",
     "stackoverflow",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.simulation.baselines", name)

@@ -7,6 +7,7 @@ from fedcore.learning.metrics.aggregation import (
     sum_then_finalize,
 )
 from fedcore.learning.metrics.counters import NumBatchesCounter, NumExamplesCounter
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "NumBatchesCounter",
@@ -16,3 +17,7 @@ __all__ = [
     "secure_sum_then_finalize",
     "sum_then_finalize",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.learning.metrics", name)

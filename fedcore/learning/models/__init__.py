@@ -7,6 +7,7 @@ from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
 from fedcore.learning.models.variable_model import VariableModel
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "BatchOutput",
@@ -20,3 +21,7 @@ __all__ = [
     "save",
     "trace_model",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.learning.models", name)

@@ -10,6 +10,7 @@ from fedcore.learning.optimizers.rmsprop import build_rmsprop
 from fedcore.learning.optimizers.schedule import schedule_learning_rate
 from fedcore.learning.optimizers.sgdm import build_sgdm
 from fedcore.learning.optimizers.yogi import build_yogi
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "Optimizer",
@@ -23,3 +24,7 @@ __all__ = [
     "build_yogi",
     "schedule_learning_rate",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.learning.optimizers", name)

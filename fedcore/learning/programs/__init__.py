@@ -12,6 +12,7 @@ from fedcore.learning.programs.model_checkpoint import ModelCheckpoint
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.train import train
 from fedcore.learning.programs.train_model import ProgramState, train_model
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "Callback",
@@ -25,3 +26,7 @@ __all__ = [
     "train",
     "train_model",
 ]
+
+
+def __getattr__(name):
+    return tff_name("fedcore.learning.programs", name)

@@ -28,3 +28,8 @@ from fedcore.simulation.datasets.sqlite_client_data import (
     save_to_sql_client_data,
 )
 from fedcore.simulation.datasets.transforming_client_data import TransformingClientData
+from fedcore.tff_names import tff_name
+
+
+def __getattr__(name):
+    return tff_name("fedcore.simulation.datasets", name)

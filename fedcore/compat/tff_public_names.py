@@ -1,0 +1,180 @@
+"""The public names of TFF and of federated_language, where TFF's language has moved, by the module that has them."""
+
+NAMES = {
+    module: tuple(names.split())
+    for module, names in {
+        "": """
+            AbstractType Array ArrayShape CLIENTS Computation FederatedType FunctionType PlacementType SERVER
+            SequenceType Serializable StructType StructWithPythonType TensorType Type TypedObject Value __version__
+            aggregators analytics array_from_proto array_from_proto_content array_is_compatible_dtype
+            array_is_compatible_shape array_shape_from_proto array_shape_is_compatible_with
+            array_shape_is_fully_defined array_shape_is_scalar array_shape_to_proto array_to_proto
+            array_to_proto_content backends can_cast_dtype dtype_from_proto dtype_to_proto federated_aggregate
+            federated_broadcast federated_computation federated_eval federated_map federated_max federated_mean
+            federated_min federated_secure_select federated_secure_sum federated_secure_sum_bitwidth
+            federated_select federated_sum federated_value federated_zip framework infer_dtype is_valid_dtype
+            learning num_elements_in_array_shape program sequence_map sequence_reduce sequence_sum simulation
+            structure templates tensorflow to_type to_value
+        """,
+        "aggregators": """
+            AggregationFactory DifferentiallyPrivateFactory DiscreteFourierTransformFactory HadamardTransformFactory
+            MeanFactory PrivateQuantileEstimationProcess SecureModularSumFactory SecureSumFactory SumFactory
+            UnweightedAggregationFactory UnweightedMeanFactory UnweightedReservoirSamplingFactory
+            WeightedAggregationFactory add_measurements as_weighted_aggregator clipping_factory concat_factory
+            federated_sample secure_quantized_sum zeroing_factory
+        """,
+        "analytics": """
+            HierarchicalHistogramDecoder IbltFactory build_hierarchical_histogram_process count_distinct
+            data_processing differential_privacy heavy_hitters histogram_processing
+        """,
+        "analytics.heavy_hitters": "iblt",
+        "analytics.heavy_hitters.iblt": """
+            CharacterEncoding ClippingIbltFactory CoupledHyperEdgeHasher DEFAULT_REPETITIONS IbltDecoder IbltEncoder
+            IbltTensorDecoder IbltTensorEncoder RandomHyperEdgeHasher build_iblt_computation create_chunker
+            decode_iblt_tensor_tf decode_iblt_tf
+        """,
+        "backends": "mapreduce native test",
+        "backends.mapreduce": """
+            BroadcastForm DistributeAggregateForm MapReduceForm check_computation_compatible_with_map_reduce_form
+            consolidate_and_extract_local_processing federated_secure_modular_sum get_broadcast_form_for_computation
+            get_computation_for_broadcast_form get_computation_for_distribute_aggregate_form
+            get_computation_for_map_reduce_form get_distribute_aggregate_form_for_computation
+            get_map_reduce_form_for_computation get_state_initialization_computation parse_tff_to_tf
+        """,
+        "backends.native": """
+            compile_to_mergeable_comp_form create_async_local_cpp_execution_context
+            create_mergeable_comp_execution_context create_sync_local_cpp_execution_context
+            desugar_and_transform_to_native set_async_local_cpp_execution_context
+            set_mergeable_comp_execution_context set_sync_local_cpp_execution_context transform_to_native_form
+        """,
+        "backends.test": """
+            create_async_test_cpp_execution_context create_sync_test_cpp_execution_context
+            replace_secure_intrinsics_with_bodies set_async_test_cpp_execution_context
+            set_sync_test_cpp_execution_context
+        """,
+        "framework": """
+            AggregationKind AsyncContext AsyncExecutionContext Block BoundVariableTracker Call CardinalitiesType
+            CompiledComputation Computation ComputationBuildingBlock ComputationReturnedNoneError ComputationWrapper
+            ConcreteComputation ContextError ContextStack Data Executor ExecutorFactory ExecutorValue
+            FEDERATED_AGGREGATE FEDERATED_APPLY FEDERATED_BROADCAST FEDERATED_EVAL_AT_CLIENTS
+            FEDERATED_EVAL_AT_SERVER FEDERATED_MAP FEDERATED_MAP_ALL_EQUAL FEDERATED_MAX FEDERATED_MEAN
+            FEDERATED_MIN FEDERATED_SECURE_SELECT FEDERATED_SECURE_SUM FEDERATED_SECURE_SUM_BITWIDTH
+            FEDERATED_SELECT FEDERATED_SUM FEDERATED_VALUE_AT_CLIENTS FEDERATED_VALUE_AT_SERVER
+            FEDERATED_WEIGHTED_MEAN FEDERATED_ZIP_AT_CLIENTS FEDERATED_ZIP_AT_SERVER FederatedComputationContext
+            GENERIC_DIVIDE GENERIC_MULTIPLY GENERIC_PLUS Intrinsic IntrinsicDef Lambda Literal
+            MergeableCompExecutionContext MergeableCompForm NonuniqueNameError Path Placement PlacementLiteral
+            PolymorphicComputation Reference RemoteExecutor RemoteExecutorGrpcStub RemoteExecutorStub
+            ResourceManagingExecutorFactory RetryableError RuntimeErrorContext SEQUENCE_MAP Selection Struct
+            SymbolBindingContext SymbolTree SyncContext SyncExecutionContext TraceResult TracingProvider
+            TransformReturnType TypeNotAssignableError TypesNotEquivalentError UnexpectedBlockError
+            UnexpectedTypeError check_aggregate_not_dependent_on_aggregate
+            check_broadcast_not_dependent_on_aggregate check_concrete_instance_of
+            check_contains_no_new_unbound_references check_contains_no_unbound_references
+            check_contains_only_reducible_intrinsics check_has_single_placement check_has_unique_names
+            check_is_structure_of_integers computation_contains computation_contains_secure_aggregation
+            computation_contains_unsecure_aggregation computation_count contains_called_intrinsic
+            contains_federated_types contains_no_unbound_references contains_tensor_types create_federated_aggregate
+            create_federated_apply create_federated_broadcast create_federated_map create_federated_map_all_equal
+            create_federated_map_or_apply create_federated_mean create_federated_secure_sum
+            create_federated_secure_sum_bitwidth create_federated_select create_federated_sum create_federated_unzip
+            create_federated_value create_federated_zip create_identity create_named_tuple create_sequence_map
+            deserialize_value ensure_federated_value find_aggregations_in_tree get_aggregation_intrinsics
+            get_broadcast_intrinsics get_context_stack get_map_of_unbound_references infer_cardinalities infer_type
+            is_called_aggregation is_generic_op_compatible_type is_identity_function
+            is_single_integer_or_matches_structure is_structure_of_floats is_structure_of_integers
+            is_structure_of_tensors local_cpp_executor_factory pack_args_into_struct preorder_types
+            propagate_trace_context_task_factory select_output_from_lambda serialize_value set_default_context
+            set_no_default_context set_tracing_providers span structure_with_type to_call_dominant
+            to_structure_with_type trace transform_postorder transform_postorder_with_symbol_bindings
+            transform_preorder transform_type_postorder type_contains type_contains_only type_count
+            type_to_py_container unique_name_generator unpack_arg unpack_args_from_struct uri_to_placement_literal
+            visit_postorder visit_preorder with_context wrap_as_zero_or_one_arg_callable
+            wrap_coroutine_in_current_trace_context wrap_rpc_in_trace_context
+        """,
+        "learning": """
+            ClientWeighting LoopImplementation add_debug_measurements add_debug_measurements_with_mixed_dtype
+            algorithms dp_aggregator metrics models optimizers programs robust_aggregator secure_aggregator
+            templates
+        """,
+        "learning.algorithms": """
+            build_fed_eval build_fed_kmeans build_fed_multi_model_eval build_fed_multi_model_eval_from_processes
+            build_fed_sgd build_mime_lite_with_optimizer_schedule build_personalization_eval_computation
+            build_unweighted_fed_avg build_unweighted_fed_prox build_unweighted_mime_lite build_weighted_fed_avg
+            build_weighted_fed_avg_with_optimizer_schedule build_weighted_fed_prox build_weighted_mime_lite
+        """,
+        "learning.metrics": """
+            FinalizeThenSampleFactory FunctionalMetricFinalizersType MetricFinalizersType MetricsAggregatorType
+            NumBatchesCounter NumExamplesCounter SecureSumFactory SumThenFinalizeFactory
+            create_default_secure_sum_quantization_ranges create_functional_metric_fns create_keras_metric_finalizer
+            finalize_then_sample secure_sum_then_finalize sum_then_finalize
+        """,
+        "learning.models": """
+            BatchOutput FunctionalModel ModelWeights VariableModel from_keras_model functional_model_from_keras load
+            load_functional_model model_from_functional save save_functional_model weights_type_from_model
+        """,
+        "learning.optimizers": """
+            LEARNING_RATE_KEY Optimizer build_adafactor build_adagrad build_adam build_adamw build_rmsprop
+            build_sgdm build_yogi check_weights_gradients_match handle_indexed_slices_gradients
+            schedule_learning_rate
+        """,
+        "learning.programs": "EvaluationManager ProgramState extract_and_rewrap_metrics train_model",
+        "learning.templates": """
+            ClientResult ClientWorkProcess DistributionProcess FinalizerProcess LearningAlgorithmState
+            LearningProcess LearningProcessOutput build_apply_optimizer_finalizer build_broadcast_process
+            build_functional_model_delta_client_work build_model_delta_client_work compose_learning_process
+            reject_non_finite_update
+        """,
+        "program": """
+            CSVFileReleaseManager CSVKeyFieldnameNotFoundError CSVSaveMode ClientIdDataSource
+            ClientIdDataSourceIterator ComputationArg DatasetDataSource DatasetDataSourceIterator
+            DelayedReleaseManager FederatedContext FederatedDataSource FederatedDataSourceIterator
+            FileProgramStateManager FilteringReleaseManager GroupingReleaseManager Key LoggingReleaseManager
+            MaterializableStructure MaterializableTypeSignature MaterializableValue MaterializableValueReference
+            MaterializedStructure MaterializedValue MemoryReleaseManager NativeFederatedContext NativeValueReference
+            NotFilterableError PeriodicReleaseManager ProgramStateExistsError ProgramStateManager
+            ProgramStateNotFoundError ProgramStateStructure ProgramStateValue ReleasableStructure ReleasableValue
+            ReleaseManager ReleasedValueNotFoundError SavedModelFileReleaseManager TensorBoardReleaseManager
+            check_in_federated_context contains_only_server_placed_data materialize_value
+        """,
+        "simulation": """
+            EVALUATION_METRICS_PREFIX EVALUATION_TIME_KEY ROUND_NUMBER_KEY ROUND_TIME_KEY
+            SequenceTypeNotAssignableError SequenceTypeNotFoundError TRAINING_TIME_KEY baselines
+            build_uniform_sampling_fn compose_dataset_computation_with_computation
+            compose_dataset_computation_with_iterative_process compose_dataset_computation_with_learning_process
+            datasets models run_training_process
+        """,
+        "simulation.baselines": """
+            BaselineTask BaselineTaskDatasets ClientSpec cifar100 emnist landmark shakespeare stackoverflow
+        """,
+        "simulation.baselines.cifar100": """
+            DEFAULT_CROP_HEIGHT DEFAULT_CROP_WIDTH ResnetModel create_image_classification_task
+        """,
+        "simulation.baselines.emnist": """
+            CharacterRecognitionModel create_autoencoder_task create_character_recognition_task
+        """,
+        "simulation.baselines.landmark": "create_landmark_classification_task",
+        "simulation.baselines.shakespeare": """
+            DEFAULT_SEQUENCE_LENGTH VOCAB_LENGTH create_character_prediction_task
+        """,
+        "simulation.baselines.stackoverflow": """
+            DEFAULT_SEQUENCE_LENGTH DEFAULT_TAG_VOCAB_SIZE DEFAULT_WORD_VOCAB_SIZE create_tag_prediction_task
+            create_word_prediction_task
+        """,
+        "simulation.datasets": """
+            ClientData FilePerUserClientData SqlClientData TestClientData TransformingClientData
+            build_dataset_mixture build_single_label_dataset build_synthethic_iid_datasets celeba cifar100 emnist
+            flair gldv2 inaturalist load_and_parse_sql_client_data save_to_sql_client_data shakespeare stackoverflow
+        """,
+        "simulation.models": "mnist",
+        "templates": """
+            AggregationProcess EstimationProcess IterativeProcess MeasuredProcess MeasuredProcessOutput
+            chain_measured_processes concatenate_measured_processes
+        """,
+        "tensorflow": """
+            computation optimize_tensorflow_graphs replace_intrinsics_with_bodies structure_from_tensor_type_tree
+            to_type transform_args transform_result transform_tf_add_ids transform_tf_call_ops_to_disable_grappler
+            type_to_tf_tensor_specs
+        """,
+    }.items()
+}
+"""Module below `tff` (empty: `tff` itself) -> its names, modules included."""

@@ -1,0 +1,50 @@
+"""Types of the values of programs, for annotations; they check nothing when a program runs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from fedcore.computation import Computation
+from fedcore.program.serializable import Serializable
+from fedcore.program.value_reference import MaterializableValueReference
+from fedcore.types import SequenceType, TensorType
+
+_Array: TypeAlias = bool | int | float | complex | str | bytes | np.generic | np.ndarray
+
+MaterializableTypeSignature: TypeAlias = TensorType | SequenceType
+"""The type of a value that a reference stands for."""
+
+MaterializedValue: TypeAlias = _Array | Iterable[_Array]
+"""A value: a tensor or a sequence."""
+
+MaterializableValue: TypeAlias = MaterializedValue | MaterializableValueReference
+"""A value or a reference to one."""
+
+MaterializedStructure: TypeAlias = (
+    MaterializedValue | Sequence["MaterializedStructure"] | Mapping[str, "MaterializedStructure"]
+)
+"""A nested structure of values."""
+
+MaterializableStructure: TypeAlias = (
+    MaterializableValue | Sequence["MaterializableStructure"] | Mapping[str, "MaterializableStructure"]
+)
+"""A nested structure of values and references, such as the result of a call in a `FederatedContext`."""
+
+ComputationArg: TypeAlias = MaterializableStructure | object | Computation
+"""An argument of a call in a `FederatedContext`; an object is data that the context understands."""
+
+ProgramStateValue: TypeAlias = object | MaterializableValue | Serializable
+"""A part of a program's state."""
+
+ProgramStateStructure = TypeVar("ProgramStateStructure")
+"""A program's state: a nested structure of `ProgramStateValue`s."""
+
+ReleasableValue: TypeAlias = object | MaterializableValue
+"""A part of a released value."""
+
+ReleasableStructure = TypeVar("ReleasableStructure")
+"""A released value: a nested structure of `ReleasableValue`s."""
+
+Key = TypeVar("Key")
+"""The key under which a value is released, such as the number of a round."""

@@ -1,0 +1,108 @@
+"""The methods of types by which TFF's programs compare, check and print them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedcore.errors import TypeMismatch
+
+if TYPE_CHECKING:
+    from fedcore.types.types import Type
+
+
+class TypeMethods:
+    """Mixin of types: the relation `fits` as methods, and the notation in one line or in many.
+
+    Where this differs from TFF: a struct with names can be assigned to one without, and a type variable fits itself.
+    """
+
+    __slots__ = ()
+
+    def is_assignable_from(self: Type, source: Type) -> bool:  # type: ignore[misc]
+        """Whether a value of type `source` can be used where this type is expected: `fits(source, self)`."""
+        from fedcore.types.fits import fits  # `fits` imports the types
+
+        return fits(source, self)
+
+    def check_assignable_from(self: Type, source: Type) -> None:  # type: ignore[misc]
+        """Checks that a value of type `source` can be used where this type is expected.
+
+        Raises:
+            TypeMismatch: it cannot; the message shows both types.
+        """
+        _check_fits("the type is not assignable", source, self)
+
+    def is_equivalent_to(self: Type, other: Type) -> bool:  # type: ignore[misc]
+        """Whether each type is assignable from the other."""
+        return self.is_assignable_from(other) and other.is_assignable_from(self)
+
+    def check_equivalent_to(self: Type, other: Type) -> None:  # type: ignore[misc]
+        """Checks that each type is assignable from the other.
+
+        Raises:
+            TypeMismatch: they are not equivalent; the message shows both types.
+        """
+        _check_fits("the types are not equivalent", other, self)
+        _check_fits("the types are not equivalent", self, other)
+
+    def is_identical_to(self: Type, other: Type) -> bool:  # type: ignore[misc]
+        """Whether the types are equal, Python containers included."""
+        return self == other
+
+    def compact_representation(self: Type) -> str:  # type: ignore[misc]
+        """The notation without Python containers."""
+        from fedcore.types.walk import strip_containers  # `walk` imports the types
+
+        return str(strip_containers(self))
+
+    def formatted_representation(self: Type) -> str:  # type: ignore[misc]
+        """As `compact_representation`, with a line for each element of a struct."""
+        from fedcore.types.walk import strip_containers
+
+        return _formatted(strip_containers(self))
+
+
+def _check_fits(problem: str, have: Type, want: Type) -> None:
+    from fedcore.types.fits import explain, mismatches
+
+    found = mismatches(have, want)
+    if found:
+        raise TypeMismatch(explain(problem, have, want, have_label="source", want_label="target", found=found))
+
+
+def _formatted(type_: Type) -> str:
+    from fedcore.types.types import StructType, quoted
+
+    if not isinstance(type_, StructType):
+        return "".join(part if isinstance(part, str) else _formatted(part) for _, part in type_.parts())
+    if not len(type_):
+        return "<>"
+    lines = [("" if name is None else f"{quoted(name)}=") + _formatted(part) for name, part in type_.elements]
+    return "<\n" + textwrap.indent(",\n".join(lines), "  ") + "\n>"
+
+
+def add_kind_checks(kinds: dict[str, type[Type]]) -> None:
+    """Gives `Type` the methods `is_tensor()` and `check_tensor()`, and two such methods for each other kind."""
+    from fedcore.types.types import Type
+
+    for kind, cls in kinds.items():
+        for method in _kind_checks(kind, cls):
+            setattr(Type, method.__name__, method)
+
+
+def _kind_checks(kind: str, cls: type[Type]) -> Iterator:
+    def is_kind(self) -> bool:
+        return isinstance(self, cls)
+
+    def check_kind(self) -> None:
+        if not isinstance(self, cls):
+            raise TypeMismatch(f"a {cls.__name__} is wanted here, not {self}")
+
+    is_kind.__doc__ = f"Whether this is a `{cls.__name__}`."
+    check_kind.__doc__ = f"Raises TypeMismatch unless this is a `{cls.__name__}`."
+    for prefix, method in (("is", is_kind), ("check", check_kind)):
+        method.__name__ = f"{prefix}_{kind}"
+        method.__qualname__ = f"Type.{method.__name__}"
+        yield method
