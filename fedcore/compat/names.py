@@ -19,6 +19,7 @@ PLACES: dict[str, str] = {
     "simulation.models": "fedcore.compat.simulation_models",
     "structure": "fedcore.compat.structure",
     "tensorflow": "fedcore.compat.tensorflow",
+    "tensorflow_computation": "fedcore.computation:tf_computation",
     "type_at_clients": "fedcore.types:at_clients",
     "type_at_server": "fedcore.types:at_server",
     **_in("fedcore.compat.learning", "learning.build_federated_averaging_process learning.build_federated_evaluation"),
