@@ -37,7 +37,7 @@ def batch_loss(model, batch):
 @tff.tensorflow.computation(MODEL, BATCH, np.float32)
 def train_on_batch(start, batch, rate):
     variables = collections.OrderedDict((name, tf.Variable(value, name=name)) for name, value in start.items())
-    optimizer = tf.keras.optimizers.SGD(rate)
+    optimizer = tf.keras.optimizers.SGD(lambda: rate)
 
     @tf.function
     def step(variables, batch):
