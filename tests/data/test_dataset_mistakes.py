@@ -151,7 +151,7 @@ COLUMNS = {
     "unequal": ((X, Y[:5]), "these are 6 rows, 5 rows"),
     "no rows": (3, "these are '3', which has no rows"),
     "nothing": ({}, "these are no columns"),
-    "sparse": (tf.sparse.from_dense(X), "columns hold dense rows; a SparseTensor is no value"),
+    "sparse": (tf.sparse.from_dense(X), "columns hold dense rows; a SparseTensor is no dense tensor"),
     "ragged": (tf.ragged.constant([[1.0], [2.0, 3.0]]), "columns hold dense rows; a RaggedTensor is no value"),
     "objects": (np.array([object(), object()]), "a column is no tensor: .* is neither number nor text"),
 }
