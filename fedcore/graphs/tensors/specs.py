@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from fedcore.graphs.tensors.values import container
-from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class
+from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class, tensor_leaves
 
 
 def spec(type_: TensorType, name: str | None = None) -> tf.TensorSpec:
@@ -23,6 +23,6 @@ def element_spec(type_: Type):
         assert isinstance(type_, TensorType)
         return spec(type_)
     if isinstance(type_, StructWithPythonType) and container_class(type_.container) is tf.SparseTensor:
-        _, values, dense_shape = map(spec, type_.types)
+        _, values, dense_shape = (spec(t) for t in tensor_leaves(type_))
         return tf.SparseTensorSpec([None] * dense_shape.shape[0], values.dtype)
     return container([element_spec(t) for t in type_.types], type_)
