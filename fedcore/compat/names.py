@@ -15,6 +15,7 @@ def _in(module: str, names: str) -> dict[str, str]:
 PLACES: dict[str, str] = {
     "backends": "fedcore.compat.backends",
     "framework": "fedcore.compat.framework",
+    "learning.model_update_aggregator": "fedcore.learning",
     "simulation.baselines": "fedcore.learning.baselines",
     "simulation.models": "fedcore.compat.simulation_models",
     "structure": "fedcore.compat.structure",
