@@ -1,4 +1,4 @@
-"""`fc.framework`: what a run sends between server and clients, as TFF's tutorials ask for it."""
+"""`fc.framework`: sizes of what crosses between server and clients, and data backends, by TFF's names."""
 
 import threading
 from collections.abc import Mapping
@@ -6,6 +6,14 @@ from collections.abc import Mapping
 import attrs
 
 from fedcore.compat.backends.native import create_sync_local_cpp_execution_context as local_cpp_executor_factory
+from fedcore.compat.data_backend import (
+    CreateDataDescriptor,
+    DataBackend,
+    DataDescriptor,
+    DataExecutor,
+    EagerTFExecutor,
+    local_executor_factory,
+)
 from fedcore.context import Runtime, current_runtime
 from fedcore.context import set_runtime as set_default_context
 from fedcore.errors import FedcoreError
@@ -110,11 +118,21 @@ def ExecutionContext(executor_fn: Runtime) -> Runtime:
     return executor_fn
 
 
+SyncExecutionContext = ExecutionContext
+
+
 __all__ = [
+    "CreateDataDescriptor",
+    "DataBackend",
+    "DataDescriptor",
+    "DataExecutor",
+    "EagerTFExecutor",
     "ExecutionContext",
     "SizeInfo",
     "SizingEnvironment",
+    "SyncExecutionContext",
     "local_cpp_executor_factory",
+    "local_executor_factory",
     "set_default_context",
     "set_sizing_environment",
     "sizing_executor_factory",

@@ -15,7 +15,9 @@ def _in(module: str, names: str) -> dict[str, str]:
 PLACES: dict[str, str] = {
     "backends": "fedcore.compat.backends",
     "framework": "fedcore.compat.framework",
+    "learning.model_update_aggregator": "fedcore.learning",
     "tensorflow": "fedcore.compat.tensorflow",
+    "tensorflow_computation": "fedcore.computation:tf_computation",
     "type_at_clients": "fedcore.types:at_clients",
     "type_at_server": "fedcore.types:at_server",
     **_in("fedcore.compat.learning", "learning.build_federated_averaging_process learning.build_federated_evaluation"),
@@ -205,7 +207,7 @@ GONE: tuple[Gone, ...] = (
     ),
     _gone(
         "framework",
-        "ContextStack SyncExecutionContext get_context_stack set_no_default_context",
+        "ContextStack get_context_stack set_no_default_context",
         "one runtime is installed; it compiles and runs",
         "set_runtime",
     ),

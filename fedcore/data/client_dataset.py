@@ -20,10 +20,10 @@ from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.reading_order import UNKNOWN
 from fedcore.graphs.sequences.steps import INFINITE, Step
-from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import leaves_of, to_python, unflatten
 from fedcore.ir.locations import describe
-from fedcore.types import TensorType, Type, not_dense, tensor_leaves, to_type
+from fedcore.types import TensorType, Type, not_dense, to_type
 from fedcore.types.python_values import as_array
 
 
@@ -94,7 +94,7 @@ class ClientDataset(private_api.LazyDataset):
 
     @property
     def element_spec(self):
-        return _nested_spec(self.element_type)
+        return element_spec(self.element_type)
 
     # The steps.
 
@@ -302,10 +302,6 @@ def _element_of(form: tuple) -> Type | None:
         return to_type(container(types))
     named = zip(names, types, strict=True)
     return to_type(container(named) if issubclass(container, Mapping) else container(**dict(named)))
-
-
-def _nested_spec(type_: Type):
-    return to_python(unflatten([spec(t) for t in tensor_leaves(type_)], type_), type_)
 
 
 _traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph]]" = weakref.WeakKeyDictionary()

@@ -6,13 +6,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data.client_dataset import ClientDataset
+from fedcore.data.client_dataset import ClientDataset, traced_map
 from fedcore.data.dataset_mistakes import are_columns, batched, is_array, no_dataset, no_fit
 from fedcore.data.tf_data_import import from_its_beginning, imported_columns
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
-from fedcore.graphs.tensors.values import elements_of, flatten, tensor_leaf
+from fedcore.graphs.sequences.steps import Step
+from fedcore.graphs.tensors.values import elements_of, flatten, tensor_leaf, to_python, unflatten
 from fedcore.types import (
     SequenceType,
     StructType,
@@ -155,11 +156,39 @@ def _from_elements(elements: list, type_: Type, path: str) -> Columns:
         return Columns(element, arrays)
     sizes = [{np.shape(flatten(e)[i])[:1] for i in range(len(types))} for e in elements]
     if any(len(s) != 1 or s == {()} for s in sizes):
-        raise FedcoreError(
-            f"{path}: the tensors of an element must have a common first dimension if elements differ in shape"
-        )
+        return _padded(columns, type_, path)
     splits = np.cumsum([0, *(next(iter(s))[0] for s in sizes)], dtype=np.int64)
     return Columns(type_, [np.concatenate(column) for column in columns], groups=splits)
+
+
+def _padded(columns: list[list], type_: Type, path: str) -> Columns:
+    """The columns of elements whose tensors differ in shape, each on its own: rows are padded, and a map cuts them."""
+    shapes = [np.array([np.shape(x) for x in column], np.int64) for column in columns]
+    arrays = []
+    for column, sizes in zip(columns, shapes, strict=True):
+        first = np.asarray(column[0])
+        rows = np.zeros((len(column), *sizes.max(0)), first.dtype) if first.dtype != object else None
+        if rows is None:
+            rows = np.full((len(column), *sizes.max(0)), b"", object)
+        for row, x in zip(rows, column, strict=True):
+            row[tuple(slice(size) for size in np.shape(x))] = x
+        arrays.append(rows)
+    cut, stored = _cut(type_)
+    return Columns(stored, [*arrays, *shapes]).then(Step("map", graph=traced_map(cut, stored)))
+
+
+@functools.lru_cache(maxsize=256)
+def _cut(type_: Type) -> tuple[Callable, Type]:
+    """Padded tensors and their shapes -> an element; and the type of a row."""
+    types = tensor_leaves(type_)
+
+    def cut(*row):
+        pairs = zip(row[: len(types)], row[len(types) :], types, strict=True)
+        leaves = [tf.ensure_shape(tf.slice(x, tf.zeros_like(size), size), t.shape) for x, size, t in pairs]
+        return to_python(unflatten(leaves, type_), type_)
+
+    padded = [TensorType(t.dtype, (None,) * len(t.sizes)) for t in types]
+    return cut, StructType([(None, t) for t in (*padded, *(TensorType("int64", (len(t.sizes),)) for t in types))])
 
 
 def _static_shape(type_: TensorType) -> tuple[int, ...]:

@@ -312,6 +312,14 @@ def keep_from_autograph(package: str) -> None:
         config.CONVERSION_RULES = (rule, *config.CONVERSION_RULES)
 
 
+@part("tensorflow.python.eager.polymorphic_function.polymorphic_function: Function")
+def replace_function_call(made: Callable[[Callable], Callable]) -> None:
+    """Replaces the call of every `tf.function` by `made(its call before)`."""
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+    polymorphic_function.Function.__call__ = made(polymorphic_function.Function.__call__)
+
+
 # --- lookup tables ---
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from fedcore.graphs import private_api
 
@@ -294,6 +295,25 @@ def keep_from_autograph() -> None:
 
     tf.function(body)()
     _require(found == [__file__], "AutoGraph converts functions of a package that it was told to leave alone")
+
+
+@contract
+def replace_function_call() -> None:
+    called = []
+
+    def made(before):
+        def call(self, *args):
+            called.append(args)
+            return before(self, *args)
+
+        return call
+
+    original = polymorphic_function.Function.__call__
+    private_api.replace_function_call(made)
+    try:
+        _require(int(tf.function(lambda x: x + 1)(2)) == 3 and called == [(2,)], "a replaced call is not called")
+    finally:
+        polymorphic_function.Function.__call__ = original
 
 
 def _table() -> tf.lookup.StaticHashTable:

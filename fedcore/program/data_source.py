@@ -4,6 +4,7 @@ import abc
 import enum
 from typing import Any
 
+from fedcore.errors import FedcoreError
 from fedcore.program.serializable import Serializable
 from fedcore.types import FederatedType
 
@@ -18,7 +19,10 @@ class Capability(enum.Enum):
 
 
 class FederatedDataSourceIterator(Serializable):
-    """Selects the data of clients, one selection after another; its place is saved with a program's state."""
+    """Selects the data of clients, one selection after another; its place is saved with a program's state.
+
+    An iterator without `to_bytes` and `from_bytes` selects, but a program's state that holds it cannot be saved.
+    """
 
     @property
     @abc.abstractmethod
@@ -28,6 +32,17 @@ class FederatedDataSourceIterator(Serializable):
     @abc.abstractmethod
     def select(self, k: int | None = None) -> Any:
         """The data of k clients: the client argument of a computation."""
+
+    def to_bytes(self) -> bytes:
+        raise _cannot_be_saved(type(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes):
+        raise _cannot_be_saved(cls)
+
+
+def _cannot_be_saved(cls: type) -> FedcoreError:
+    return FedcoreError(f"a {cls.__name__} cannot be saved: it has no to_bytes and from_bytes of its own")
 
 
 class FederatedDataSource(abc.ABC):

@@ -18,7 +18,7 @@ from fedcore.types.shapes import as_shape
 from fedcore.types.types import SequenceType, StructType, StructWithPythonType, TensorType, Type
 
 # Classes that have a dtype and a shape, but are not dense tensors.
-_NOT_DENSE = ("RaggedTensorSpec", "SparseTensorSpec", "RaggedTensor", "SparseTensor", "TensorArraySpec")
+_NOT_DENSE = ("RaggedTensorSpec", "RaggedTensor", "TensorArraySpec")
 
 # A name of an element has none of the signs of the notation.
 _NAME = re.compile(r"""[^\s<>{}@*(),\[\]?"]+""")
@@ -32,6 +32,7 @@ def to_type(x) -> Type:
             - a `Type`, or a text in the notation;
             - a dtype, or a pair of a dtype and a list or tuple of sizes: a tensor;
             - an object with a shape and a dtype, such as an array, a variable, a `tf.TensorSpec`: a tensor;
+            - a `tf.SparseTensor` or its spec: a struct of its indices, values and dense_shape;
             - an object with an `element_spec`, such as a dataset or its spec: a sequence;
             - a dict or another tuple of these: a struct;
             - a list or tuple in which a pair of a name and one of these stands, such as `[("a", np.int32)]`, or such a
@@ -65,6 +66,8 @@ def _to_type(x) -> Type:
         return _from_collection(x)
     if hasattr(x, "element_spec") and not isinstance(x, type):
         return SequenceType(_to_type(x.element_spec))
+    if _is_sparse(x):
+        return _from_sparse(x)
     if hasattr(x, "shape") and hasattr(x, "dtype"):
         return _from_array(x)
     if attrs.has(type(x)):
@@ -114,6 +117,21 @@ def _from_object(x, names) -> Type:
     return StructWithPythonType(elements, register_container(type(x)))
 
 
+def _is_sparse(x) -> bool:
+    return type(x).__name__ in ("SparseTensorSpec", "SparseTensor")
+
+
+def _from_sparse(x) -> Type:
+    """The struct of the three tensors of a `tf.SparseTensor`, as which it is stored."""
+    rank = x.shape.rank
+    elements = [
+        ("indices", TensorType("int64", (None, rank))),
+        ("values", TensorType(find_dtype(x.dtype), (None,))),
+        ("dense_shape", TensorType("int64", (rank,))),
+    ]
+    return StructWithPythonType(elements, register_container(getattr(x, "value_type", type(x))))
+
+
 def _from_array(x) -> Type:
     dtype = find_dtype(x.dtype)
     if dtype is None or type(x).__name__ in _NOT_DENSE:
@@ -122,10 +140,10 @@ def _from_array(x) -> Type:
 
 
 def not_dense(x) -> str | None:
-    """Why a sparse or ragged tensor (or its spec) is not a value, and a remedy; None for every other object."""
+    """Why a sparse or ragged tensor (or its spec) is no tensor, and a remedy; None for every other object."""
     kind = type(x).__name__
     if kind.startswith("SparseTensor"):
-        return f"a {kind} is no value of a computation: make it dense (tf.sparse.to_dense), or give its three tensors"
+        return f"a {kind} is no dense tensor: make it dense (tf.sparse.to_dense), or take the type of its spec"
     if kind.startswith("RaggedTensor"):
         return f"a {kind} is no value of a computation: pad it (.to_tensor()), or give its values and row splits"
     return None

@@ -299,18 +299,23 @@ def test_lists_of_ragged_elements_reduce_as_in_python(n):
     assert ragged_sums(data) == [expected(rows) for rows in data]
 
 
-def test_ragged_elements_without_a_common_first_dimension_are_refused():
-    type_ = fc.FederatedType(
-        fc.SequenceType((fc.TensorType("float32", (None,)), fc.TensorType("float32", (None,)))), fc.CLIENTS
-    )
-    first = fc.federated_computation(
-        lambda d: fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, _: n + 1), d), type_
-    )
-    one, two = np.zeros(1, np.float32), np.zeros(2, np.float32)
-    with pytest.raises(
-        FedcoreError, match="tensors of an element must have a common first dimension if elements differ"
-    ):
-        first([[(one, two), (two, one)]])
+def test_tensors_of_an_element_may_differ_in_shape_each_on_its_own():
+    row = (fc.TensorType("float32", (None,)), fc.TensorType("str", (None, 2)))
+
+    @fc.tf_computation(fc.SequenceType(row))
+    def sizes(rows):
+        return rows.reduce(
+            tf.zeros([0, 3], tf.int32),
+            lambda found, element: tf.concat([found, [[tf.size(element[0]), *tf.unstack(tf.shape(element[1]))]]], 0),
+        )
+
+    @fc.tf_computation(fc.SequenceType(row))
+    def last(rows):
+        return rows.reduce(("", 0.0), lambda before, element: (element[1][-1, 0], tf.reduce_sum(element[0])))
+
+    data = [(np.ones(1, np.float32), [["a", "b"]] * 3), (np.ones(4, np.float32), [["c", "d"]])]
+    assert sizes(data).tolist() == [[1, 3, 2], [4, 1, 2]]
+    assert last(data) == (b"c", 4.0)
 
 
 @pytest.mark.parametrize("index", [0, 2])

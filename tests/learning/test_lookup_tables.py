@@ -64,12 +64,33 @@ def test_made_inside_of_a_computation():
     assert (inside(2), inside(5)) == (4, -1)
 
 
-def test_keys_that_are_computed_and_tables_that_may_change_are_refused():
-    def computed(x):
-        return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(x, [3, 4]), -1).lookup(x)
+@pytest.mark.parametrize(
+    ("keys", "asked", "found"),
+    [([7, 3], [[3, 9], [7, 3]], [[20, -1], [10, 20]]), (["b", "a"], ["a", "c"], [20, -1])],
+)
+def test_keys_that_are_computed(keys, asked, found):
+    type_ = "str" if isinstance(keys[0], str) else "int32"
 
-    with pytest.raises(TracingError, match="keys and values that are computed"):
-        fc.tf_computation(computed, fc.TensorType(np.int32, [2]))
+    @fc.tf_computation(fc.TensorType(type_, [None]), fc.TensorType(type_, [None] * np.ndim(asked)))
+    def inside(keys, asked):
+        values = 10 * tf.range(1, tf.size(keys) + 1)
+        return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), -1).lookup(asked)
+
+    assert inside(keys, asked).tolist() == found
+    assert inside(keys[:0], asked).tolist() == np.full_like(found, -1).tolist()
+
+
+def test_the_entries_of_a_computed_table_are_read_back():
+    @fc.tf_computation(fc.TensorType("int32", [None]))
+    def inside(keys):
+        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, 2 * keys), -1)
+        return table.size(), table.export()
+
+    size, (keys, values) = inside([1, 2, 3])
+    assert (int(size), keys.tolist(), values.tolist()) == (3, [1, 2, 3], [2, 4, 6])
+
+
+def test_tables_that_may_change_are_refused():
     mutable = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0)
     with pytest.raises(TracingError, match="uses a lookup table"):
         fc.tf_computation(lambda: mutable.lookup(tf.constant([1])))

@@ -7,11 +7,12 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch
 from fedcore.program import (
     Capability,
     DatasetDataSource,
     DatasetDataSourceIterator,
+    FederatedDataSourceIterator,
     NativeFederatedContext,
     check_in_federated_context,
     contains_only_server_placed_data,
@@ -25,6 +26,21 @@ def datasets(number=4):
 
 def sizes(selection):
     return [len(list(dataset)) for dataset in selection]
+
+
+def test_an_iterator_without_bytes_selects_but_cannot_be_saved():
+    class First(FederatedDataSourceIterator):
+        @property
+        def federated_type(self):
+            return fc.FederatedType(fc.SequenceType("int32"), fc.CLIENTS)
+
+        def select(self, k=None):
+            return [[1]] * k
+
+    assert First().select(2) == [[1], [1]]
+    for save in (First().to_bytes, lambda: First.from_bytes(b"")):
+        with pytest.raises(FedcoreError, match="a First cannot be saved: it has no to_bytes and from_bytes of its own"):
+            save()
 
 
 def test_selections_depend_on_the_seed_and_have_no_client_twice():

@@ -1,4 +1,4 @@
-"""Lookups in static hash tables as pure operations: a table's entries become constants of the graph.
+"""Lookups in static hash tables as pure operations: a table's entries become constants or tensors of the graph.
 
 A `tf.lookup.StaticHashTable` never changes after its initialisation, so its entries are part of the program. Keras'
 lookup layers, `TextVectorization` and `tf.lookup.StaticVocabularyTable` look up in such tables.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import TracingError, TypeMismatch
+from fedcore.errors import TypeMismatch
 from fedcore.graphs import private_api
 
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_constant_tables", default=False)
@@ -50,6 +50,17 @@ def look_up(keys: tf.Tensor, known: np.ndarray, values: np.ndarray, default: tf.
     return tf.reshape(found, tf.shape(keys))
 
 
+def look_up_computed(keys: tf.Tensor, known: tf.Tensor, values: tf.Tensor, default: tf.Tensor) -> tf.Tensor:
+    """The values of keys among known keys that the graph computes, each compared with each.
+
+    A known key that stands twice has its first value; TensorFlow's tables refuse it if its values differ.
+    """
+    flat = tf.reshape(keys, [-1, 1])
+    matches = tf.concat([tf.equal(flat, known), tf.fill(tf.shape(flat), True)], 1)
+    at = tf.argmax(tf.cast(matches, tf.int32), 1)
+    return tf.reshape(tf.gather(tf.concat([values, [default]], 0), at), tf.shape(keys))
+
+
 def _codes(keys: tf.Tensor, salt: int) -> tf.Tensor:
     if keys.dtype != tf.string:
         return tf.cast(keys, tf.int32) if keys.dtype == tf.bool else keys
@@ -65,18 +76,14 @@ def _perfect_salt(known: np.ndarray) -> int:
     return salt
 
 
-def _entries(table: tf.lookup.StaticHashTable) -> tuple[np.ndarray, np.ndarray]:
+def _entries(table: tf.lookup.StaticHashTable) -> tuple:
+    """The keys and values: two arrays, or two tensors if the graph computes them."""
     entries = getattr(table, _ENTRIES, None)
     if entries is None:
         with tf.init_scope():
             entries = _export(table)
     keys, values = (t.numpy() if hasattr(t, "numpy") else tf.get_static_value(t) for t in entries)
-    if keys is None or values is None:
-        raise TracingError(
-            "a table that is made inside a computation has keys and values that are computed; give constants, or pass "
-            "them as tensors and compare (tf.where, tf.argmax over tf.equal)"
-        )
-    return keys, values
+    return entries if keys is None or values is None else (keys, values)
 
 
 def _export(table) -> tuple[tf.Tensor, tf.Tensor]:
@@ -96,7 +103,9 @@ def _lookup(self, keys, name=None):
         return tf.SparseTensor(keys.indices, _lookup(self, keys.values, name), keys.dense_shape)
     if keys.dtype.base_dtype != self.key_dtype:
         raise TypeMismatch(f"the table's keys are {self.key_dtype.name}, but {keys.dtype.name} is looked up")
-    values = look_up(keys, *_entries(self), self.default_value)
+    known, values = _entries(self)
+    search = look_up if isinstance(known, np.ndarray) else look_up_computed
+    values = search(keys, known, values, self.default_value)
     values.set_shape(keys.shape)
     return values
 
@@ -104,14 +113,14 @@ def _lookup(self, keys, name=None):
 def _size(self, name=None):
     if not _in_graph():
         return _originals["size"](self, name)
-    return tf.constant(len(_entries(self)[0]), tf.int64)
+    return tf.size(_entries(self)[0], tf.int64)
 
 
 def _exported(self, name=None):
     if not _in_graph():
         return _originals["export"](self, name)
-    keys, values = _entries(self)
-    return tf.constant(keys), tf.constant(values)
+    keys, values = map(tf.convert_to_tensor, _entries(self))
+    return keys, values
 
 
 def _initialize(self):

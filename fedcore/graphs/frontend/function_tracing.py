@@ -7,11 +7,12 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import TracingError, brief
+from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.sequences.sequence_results import from_dataset, result_tensors
 from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
-from fedcore.graphs.tensors.specs import spec, tensor_type
+from fedcore.graphs.tensors.specs import tensor_type
 from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.intrinsics.rows import in_columns, why_no_columns
 from fedcore.ir.locations import describe
@@ -24,7 +25,6 @@ from fedcore.types import (
     contains,
     leaves,
     not_dense,
-    tensor_leaves,
     to_type,
 )
 
@@ -81,9 +81,7 @@ def as_user_sees(value, type_: Type):
     """A leaf for the user's function: a sequence as a `SymbolicDataset`, a tensor as it is."""
     if not isinstance(type_, SequenceType):
         return value
-    element = type_.element
-    specs = unflatten([spec(t) for t in tensor_leaves(element)], element)
-    return SymbolicDataset.of(value, element, specs, _converted)
+    return SymbolicDataset.of(value, type_.element, _converted)
 
 
 def _converted(fn: Callable) -> Callable:
@@ -96,6 +94,23 @@ def _converted(fn: Callable) -> Callable:
         return tf.autograph.to_graph(fn)
     except Exception:  # as tf.function: a function without readable source runs unconverted
         return fn
+
+
+def _in_the_trace(call: Callable) -> Callable:
+    """Runs a `tf.function` that returns a sequence as a part of the trace: a graph function returns tensors only."""
+
+    def called(self, *args, **kwargs):
+        try:
+            return call(self, *args, **kwargs)
+        except TypeError as error:
+            if f"return value of type {SymbolicDataset.__name__}" not in str(error):
+                raise
+            return _converted(self.python_function)(*args, **kwargs)
+
+    return called
+
+
+private_api.replace_function_call(_in_the_trace)
 
 
 def type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
@@ -122,6 +137,8 @@ def _type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
         return _struct([(a.name, getattr(value, a.name)) for a in attrs.fields(type(value))], type(value), fn)
     if isinstance(value, list | tuple):
         return _struct([(None, v) for v in value], list if isinstance(value, list) else None, fn)
+    if isinstance(value, tf.SparseTensor):
+        return _struct([(n, getattr(value, n)) for n in ("indices", "values", "dense_shape")], tf.SparseTensor, fn)
     problem = not_dense(value)
     if problem is not None:
         raise TracingError(f"{describe(fn)} returns what is no tensor: {problem}")

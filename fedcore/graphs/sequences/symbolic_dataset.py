@@ -13,6 +13,7 @@ import tensorflow as tf
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.sequences.reading_order import UNKNOWN
+from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import to_python
 from fedcore.types import Type, to_type
 
@@ -85,11 +86,9 @@ class SymbolicDataset:
         self.as_real = as_real
 
     @classmethod
-    def of(cls, sequence, element: Type, specs, convert: Convert) -> "SymbolicDataset":
+    def of(cls, sequence, element: Type, convert: Convert) -> "SymbolicDataset":
         """The stand-in for a sequence inside a graph (`count`, and `element`: index -> nested tuple)."""
-        return cls(
-            sequence.count, lambda i, _: to_python(sequence.element(i), element), to_python(specs, element), convert
-        )
+        return cls(sequence.count, lambda i, _: to_python(sequence.element(i), element), element_spec(element), convert)
 
     def sampled(self) -> "SymbolicDataset":
         """The dataset of one iteration, with fixed samples."""
@@ -154,35 +153,32 @@ class SymbolicDataset:
     def reduce(self, initial_state, reduce_func, name=None):
         """Folds the elements in order. A dimension of the state that changes becomes unknown, as in `tf.data`."""
         fn, one = self.convert(reduce_func), self.sampled()
-        state = tf.nest.map_structure(tf.convert_to_tensor, initial_state)
+        state = tf.nest.map_structure(tf.convert_to_tensor, initial_state, expand_composites=True)
 
-        def body(i, state):
-            after = fn(state, one.element(i))
-            tf.nest.assert_same_structure(state, after, check_types=False)
-            return i + 1, tf.nest.pack_sequence_as(state, tf.nest.flatten(after))
+        def body(i, flat):
+            return i + 1, _flat_like(state, fn(_packed_like(state, flat), one.element(i)))
 
         shapes = one._shapes_of_state(fn, state)
         first = tf.constant(0, tf.int64)
-        invariants = (first.shape, shapes)
-        _, out = tf.while_loop(lambda i, _: i < self.count, body, (first, state), shape_invariants=invariants)
-        return out
+        _, out = tf.while_loop(
+            lambda i, _: i < self.count, body, (first, _flat(state)), shape_invariants=(first.shape, shapes)
+        )
+        return _packed_like(state, out)
 
-    def _shapes_of_state(self, fn: Callable, state):
-        """The loop-invariant shapes of the state."""
+    def _shapes_of_state(self, fn: Callable, state) -> list[tf.TensorShape]:
+        """The loop-invariant shapes of the state's tensors."""
+        flat = _flat(state)
         while True:
-            specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, state)
-            step = tf.function(lambda i, state: fn(state, self.element(i)), autograph=False)
+            step = tf.function(
+                lambda i, flat: _flat_like(state, fn(_packed_like(state, flat), self.element(i))), autograph=False
+            )
+            specs = [tf.TensorSpec.from_tensor(t) for t in flat]
             after = step.get_concrete_function(tf.TensorSpec([], tf.int64), specs).structured_outputs
-            tf.nest.assert_same_structure(state, after, check_types=False)
-            shapes = [
-                a.shape.most_specific_compatible_shape(b.shape)
-                for a, b in zip(tf.nest.flatten(state), tf.nest.flatten(after), strict=True)
-            ]
-            if shapes == [t.shape for t in tf.nest.flatten(state)]:
-                return tf.nest.pack_sequence_as(state, shapes)
-            tensors = zip(tf.nest.flatten(state), shapes, strict=True)
-            generalised = [tf.compat.v1.placeholder_with_default(t, shape) for t, shape in tensors]
-            state = tf.nest.pack_sequence_as(state, generalised)
+            shapes = [a.shape.most_specific_compatible_shape(b.shape) for a, b in zip(flat, after, strict=True)]
+            if shapes == [t.shape for t in flat]:
+                return shapes
+            pairs = zip(flat, shapes, strict=True)
+            flat = [tf.compat.v1.placeholder_with_default(t, shape) for t, shape in pairs]
 
     def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options) -> "SymbolicDataset":
         """Applies a function to each element when it is accessed; a tuple is spread over its parameters."""
@@ -195,7 +191,7 @@ class SymbolicDataset:
         traced = tf.function(element_at, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.int64), self.sample_specs
         )
-        specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, traced.structured_outputs)
+        specs = tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
         return self._with(lambda d: d.map(fn), element_at=element_at, element_spec=specs)
 
     def enumerate(self, start=0, name=None) -> "SymbolicDataset":
@@ -309,6 +305,35 @@ class SymbolicDataset:
         return SymbolicDataset(**{**vars(self), **changes})
 
 
+def _flat(state) -> list[tf.Tensor]:
+    """The tensors of a state; a sparse tensor has three."""
+    return tf.nest.flatten(state, expand_composites=True)
+
+
+def _flat_like(state, after) -> list[tf.Tensor]:
+    """The tensors of a state that has the structure of another one."""
+    tf.nest.assert_same_structure(state, after, check_types=False, expand_composites=True)
+    return _flat(after)
+
+
+def _packed_like(state, flat: list):
+    return tf.nest.pack_sequence_as(state, flat, expand_composites=True)
+
+
+class _Optional:
+    """The element at an index if there is one, as a `tf.experimental.Optional`."""
+
+    def __init__(self, sequence: SymbolicDataset, index: tf.Tensor):
+        self._sequence = sequence
+        self._index = index
+
+    def has_value(self) -> tf.Tensor:
+        return self._index < self._sequence.count
+
+    def get_value(self):
+        return self._sequence.element(self._index)
+
+
 class SymbolicIterator:
     """`iter` of a symbolic dataset. Its position is a variable, so that loops in the graph continue from it."""
 
@@ -330,6 +355,14 @@ class SymbolicIterator:
             index = tf.identity(index)
         self.position.assign_add(1)
         return self.sequence.element(index)
+
+    def get_next(self):
+        return next(self)
+
+    def get_next_as_optional(self) -> _Optional:
+        index = self.position.read_value()
+        self.position.assign_add(tf.cast(index < self.sequence.count, tf.int64))
+        return _Optional(self.sequence, index)
 
     def next_or(self, default):
         """The next element; `default` in every call after the last one."""

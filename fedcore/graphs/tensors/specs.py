@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from fedcore.types import TensorType
+from fedcore.graphs.tensors.values import container
+from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class, tensor_leaves
 
 
 def spec(type_: TensorType, name: str | None = None) -> tf.TensorSpec:
@@ -14,3 +15,14 @@ def tensor_type(tensor) -> TensorType:
     dtype = "str" if tensor.dtype == tf.string else tensor.dtype
     shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     return TensorType(dtype, shape)
+
+
+def element_spec(type_: Type):
+    """The TensorSpecs of a type in its Python containers, with a `tf.SparseTensorSpec` for a sparse tensor."""
+    if not isinstance(type_, StructType):
+        assert isinstance(type_, TensorType)
+        return spec(type_)
+    if isinstance(type_, StructWithPythonType) and container_class(type_.container) is tf.SparseTensor:
+        _, values, dense_shape = (spec(t) for t in tensor_leaves(type_))
+        return tf.SparseTensorSpec([None] * dense_shape.shape[0], values.dtype)
+    return container([element_spec(t) for t in type_.types], type_)
