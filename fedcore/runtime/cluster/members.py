@@ -1,0 +1,233 @@
+"""The workers of a Ray cluster: how many there are, which have started, and which have ended."""
+
+import functools
+import itertools
+import threading
+import time
+from typing import Any
+
+import attrs
+import ray
+
+from fedcore.errors import brief
+from fedcore.graphs.tensors.intra_op_threads import intra_op_threads
+from fedcore.lru_cache import LruEntries
+from fedcore.runtime.cluster.environment import differences, environment
+from fedcore.runtime.cluster.worker import Worker
+from fedcore.runtime.stopping import Stop, Stopped
+
+START_S = 120.0
+"""Seconds that a call waits for workers that start."""
+
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks at the cluster's nodes."""
+
+MAX_SENT = 65_536
+"""Number of digests that the driver remembers for each worker."""
+
+
+class ClusterLost(Stopped):
+    """No worker of the cluster could go on with the call."""
+
+
+@attrs.define(eq=False)
+class Member:
+    """A worker of the cluster.
+
+    Args:
+        number: the worker's number; a worker that takes the place of another has a new number.
+        actor: handle of its actor.
+        described: reference to its `describe`, which is there when it has started.
+    """
+
+    number: int
+    actor: Any
+    described: Any
+    name: str = ""
+    notes: tuple[str, ...] = ()
+    sent: LruEntries[str, bool] = attrs.field(factory=lambda: LruEntries(MAX_SENT), repr=False)
+    lock: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
+
+    def joined(self, description: dict[str, str], node: str) -> None:
+        self.name = f"worker {self.number} on node {node}"
+        differing = differences(description, environment())
+        if differing:
+            listed = "; ".join(differing)
+            self.notes = (f"{self.name} differs from the driver, so bits may differ: {listed}",)
+
+
+@attrs.frozen
+class Settings:
+    """How workers are made.
+
+    Args:
+        num_workers: their number; None for as many as the cluster has room for.
+    """
+
+    num_workers: int | None
+    cpus_per_worker: float
+    gpus_per_worker: float
+    timeout_s: float | None
+    deterministic: bool
+    cache_bytes: int
+
+
+class Members:
+    """The workers of a cluster.
+
+    Guarantees:
+      - A worker that ends is replaced, as far as the cluster has room. A node that joins gets workers, unless
+        `num_workers` is given and reached.
+      - Threads may ask at once.
+    """
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._numbers = itertools.count()
+        self._ready: list[Member] = []
+        self._starting: list[Member] = []
+        self._looked = float("-inf")
+        self._closed = False
+
+    @property
+    def ready(self) -> list[Member]:
+        """The workers that have started, by number."""
+        with self._lock:
+            return list(self._ready)
+
+    def look(self, stop: Stop) -> list[Member]:
+        """The workers for a stage: joins those that have started, and starts those for which there is room now.
+
+        The first call waits for all workers.
+
+        Raises:
+            ClusterLost: none has started within `START_S`.
+        """
+        with self._lock:
+            first = self._looked == float("-inf")
+            if time.monotonic() - self._looked >= LOOK_EVERY_S:
+                self._looked = time.monotonic()
+                self._grow()
+            self._join(0)
+        until = time.monotonic() + START_S
+        while (first and self._starting) or not self.ready:
+            if time.monotonic() > until:
+                break
+            self._wait(stop)
+        if not self.ready:
+            raise ClusterLost(f"no worker has started within {START_S:g} s; {self._room()}")
+        return self.ready
+
+    def another(self, than: Member, stop: Stop) -> Member:
+        """A worker for a slice whose worker has ended.
+
+        Raises:
+            ClusterLost: none has started within `START_S`.
+        """
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            with self._lock:
+                self._grow()
+                self._join(0)
+                later = [m for m in self._ready if m.number > than.number]
+                if self._ready:
+                    return (later or self._ready)[0]
+            self._wait(stop)
+        raise ClusterLost(f"{than.name} has ended, and no other worker has started; {self._room()}")
+
+    def ended(self, member: Member) -> None:
+        """Notes that a worker has ended, and starts another where there is room."""
+        with self._lock:
+            if member in self._ready:
+                self._ready.remove(member)
+                ray.kill(member.actor)
+                self._grow()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for member in [*self._ready, *self._starting]:
+                ray.kill(member.actor)
+            self._ready, self._starting = [], []
+
+    def _room(self) -> str:
+        have = {name: number for name, number in ray.cluster_resources().items() if name in ("CPU", "GPU")}
+        wants = (
+            f"cpus_per_worker={self._settings.cpus_per_worker:g}, gpus_per_worker={self._settings.gpus_per_worker:g}"
+        )
+        return f"the cluster has {brief(have)}, and a worker needs {wants}"
+
+    def _target(self) -> int:
+        if self._settings.num_workers is not None:
+            return self._settings.num_workers
+        return sum(self._fitting(node["Resources"]) for node in ray.nodes() if node["Alive"])
+
+    def _fitting(self, resources: dict[str, float]) -> int:
+        needs = {"CPU": self._settings.cpus_per_worker, "GPU": self._settings.gpus_per_worker}
+        return min(int(resources.get(name, 0) // number) for name, number in needs.items() if number)
+
+    def _grow(self) -> None:
+        if self._closed:
+            return
+        target = self._target()
+        while len(self._starting) > max(0, target - len(self._ready)):
+            ray.kill(self._starting.pop().actor)
+        while len(self._ready) + len(self._starting) < target:
+            self._starting.append(self._started())
+
+    def _started(self) -> Member:
+        settings = self._settings
+        actor = _actor_class().options(num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker).remote(
+            ray.get, intra_op_threads(), settings.timeout_s, settings.deterministic, settings.cache_bytes,
+            ray.cloudpickle.loads,
+        )  # fmt: skip
+        return Member(next(self._numbers), actor, actor.describe.remote())
+
+    def _wait(self, stop: Stop) -> None:
+        """Waits a little for workers that start."""
+        if stop.is_stopped:
+            raise Stopped("the call was stopped")
+        with self._lock:
+            starting = [m.described for m in self._starting]
+        if starting:
+            ray.wait(starting, num_returns=len(starting), timeout=0.2)
+        else:
+            time.sleep(0.2)
+        with self._lock:
+            self._join(0)
+
+    def _join(self, timeout_s: float) -> None:
+        """Moves workers that have started, or failed to, out of `_starting`."""
+        if not self._starting:
+            return
+        done, _ = ray.wait([m.described for m in self._starting], num_returns=len(self._starting), timeout=timeout_s)
+        for member in [m for m in self._starting if m.described in done]:
+            self._starting.remove(member)
+            try:
+                description, node = ray.get(member.described)
+            except ray.exceptions.RayActorError:
+                continue
+            member.joined(description, node)
+            self._ready.append(member)
+        self._ready.sort(key=lambda m: m.number)
+
+
+@functools.cache
+def _actor_class():
+    """The actor of a `Worker`; a `stop` does not wait for the slice that runs."""
+
+    class RayWorker(Worker):
+        def describe(self):
+            context = ray.get_runtime_context()
+            return super().describe(), f"{context.get_node_id()[:8]} ({ray.util.get_node_ip_address()})"
+
+        @ray.method(concurrency_group="control")
+        def stop(self, key):
+            super().stop(key)
+
+        @ray.method(concurrency_group="control")
+        def measure(self):
+            return super().measure()
+
+    return ray.remote(concurrency_groups={"control": 1})(RayWorker)
