@@ -70,3 +70,77 @@ def test_sums_and_client_values_have_the_local_bits_on_two_machines(runtime, loc
     assert report.crossings == wanted.crossings
     nodes = {name.split(" on ")[1] for name in report.placements["clients"]}
     assert len(nodes) == 2
+
+
+@fc.tf_computation("int32")
+def checked(x):
+    with tf.control_dependencies([tf.debugging.assert_greater(x, -1)]):
+        return 1.0 / tf.cast(x, tf.float32)
+
+
+@fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
+def total_and_each(xs):
+    each = fc.federated_map(checked, xs)
+    return fc.federated_sum(each), each
+
+
+def test_clients_that_fail_on_a_worker_are_dropped_as_locally(runtime, local):
+    (have, report), (want, wanted) = (run(r, total_and_each, [1, -2, 4, 0, 5, 6]) for r in (runtime, local))
+    assert have == want
+    assert have[1][1] is None
+    assert report.dropped == wanted.dropped
+
+
+def process_of(build, **options):
+    def model_fn():
+        import keras
+
+        net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
+        spec = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return fc.learning.from_keras_model(net, input_spec=spec, loss=loss)
+
+    return build(model_fn, **options)
+
+
+def examples(clients: int) -> list:
+    rng = np.random.default_rng(0)
+    sizes = [3 + i % 5 for i in range(clients)]
+    of_client = [(rng.normal(size=(n, 4)).astype(np.float32), rng.integers(3, size=n).astype(np.int32)) for n in sizes]
+    return [fc.data.ClientDataset.from_columns(columns).batch(2) for columns in of_client]
+
+
+def test_rounds_of_federated_averaging_have_the_local_bits_and_ship_each_array_once(runtime, local):
+    process = process_of(
+        fc.learning.algorithms.build_weighted_fed_avg,
+        client_optimizer_fn=fc.learning.optimizers.build_sgdm(learning_rate=0.1),
+    )
+    cohort, states = examples(20), []
+    for stack in (runtime, local):
+        with fc.use(stack):
+            state = process.initialize.invoke(seed=0)
+            for _ in range(2):
+                state, _ = process.next(state, cohort)
+        states.append(tf.nest.flatten(state))
+    for have, want in zip(*states, strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+# Faults.
+
+
+def process_ids(runtime) -> dict:
+    import ray
+
+    return {m: int(ray.get(m.actor.describe.remote())["process"]) for m in runtime._clients.members.ready}
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_clients_are_computed_elsewhere(runtime, local):
+    members = process_ids(runtime)
+    member = next(iter(members))
+    want, _ = run(local, sum_and_each, floats(80))
+    os.kill(members[member], signal.SIGKILL)
+    have, report = run(runtime, sum_and_each, floats(80))
+    assert have == want
+    assert any(f"{member.name} ended while it computed" in note for note in report.notes)
+    assert member not in runtime._clients.members.ready

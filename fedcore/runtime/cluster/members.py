@@ -4,6 +4,7 @@ import functools
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -37,12 +38,12 @@ class Member:
     Args:
         number: the worker's number; a worker that takes the place of another has a new number.
         actor: handle of its actor.
-        described: reference to its `describe`, which is there when it has started.
+        described: references to its `describe` and `node`, which are there when it has started.
     """
 
     number: int
     actor: Any
-    described: Any
+    described: list
     name: str = ""
     notes: tuple[str, ...] = ()
     sent: LruEntries[str, bool] = attrs.field(factory=lambda: LruEntries(MAX_SENT), repr=False)
@@ -109,7 +110,7 @@ class Members:
             if time.monotonic() - self._looked >= LOOK_EVERY_S:
                 self._looked = time.monotonic()
                 self._grow()
-            self._join(0)
+            self._join()
         until = time.monotonic() + START_S
         while (first and self._starting) or not self.ready:
             if time.monotonic() > until:
@@ -129,7 +130,7 @@ class Members:
         while time.monotonic() < until:
             with self._lock:
                 self._grow()
-                self._join(0)
+                self._join()
                 later = [m for m in self._ready if m.number > than.number]
                 if self._ready:
                     return (later or self._ready)[0]
@@ -182,52 +183,56 @@ class Members:
             ray.get, intra_op_threads(), settings.timeout_s, settings.deterministic, settings.cache_bytes,
             ray.cloudpickle.loads,
         )  # fmt: skip
-        return Member(next(self._numbers), actor, actor.describe.remote())
+        return Member(next(self._numbers), actor, [actor.describe.remote(), actor.node.remote()])
 
     def _wait(self, stop: Stop) -> None:
         """Waits a little for workers that start."""
         if stop.is_stopped:
             raise Stopped("the call was stopped")
         with self._lock:
-            starting = [m.described for m in self._starting]
+            starting = [m.described[-1] for m in self._starting]
         if starting:
             ray.wait(starting, num_returns=len(starting), timeout=0.2)
         else:
             time.sleep(0.2)
         with self._lock:
-            self._join(0)
+            self._join()
 
-    def _join(self, timeout_s: float) -> None:
+    def _join(self) -> None:
         """Moves workers that have started, or failed to, out of `_starting`."""
         if not self._starting:
             return
-        done, _ = ray.wait([m.described for m in self._starting], num_returns=len(self._starting), timeout=timeout_s)
-        for member in [m for m in self._starting if m.described in done]:
+        starting = [m.described[-1] for m in self._starting]
+        done, _ = ray.wait(starting, num_returns=len(starting), timeout=0)
+        for member in [m for m in self._starting if m.described[-1] in done]:
             self._starting.remove(member)
             try:
-                description, node = ray.get(member.described)
+                member.joined(*ray.get(member.described))
             except ray.exceptions.RayActorError:
                 continue
-            member.joined(description, node)
             self._ready.append(member)
         self._ready.sort(key=lambda m: m.number)
 
 
 @functools.cache
-def _actor_class():
-    """The actor of a `Worker`; a `stop` does not wait for the slice that runs."""
+def _actor_class() -> Any:
+    """The actor of a `Worker`; `stop` and `measure` do not wait for the slice that runs."""
 
     class RayWorker(Worker):
-        def describe(self):
-            context = ray.get_runtime_context()
-            return super().describe(), f"{context.get_node_id()[:8]} ({ray.util.get_node_ip_address()})"
+        def node(self) -> str:
+            return f"{ray.get_runtime_context().get_node_id()[:8]} ({ray.util.get_node_ip_address()})"
 
-        @ray.method(concurrency_group="control")
-        def stop(self, key):
-            super().stop(key)
+    for name in ("stop", "measure"):
+        setattr(RayWorker, name, ray.method(concurrency_group="control")(_own(getattr(Worker, name))))
+    make: Any = ray.remote
+    return make(concurrency_groups={"control": 1})(RayWorker)
 
-        @ray.method(concurrency_group="control")
-        def measure(self):
-            return super().measure()
 
-    return ray.remote(concurrency_groups={"control": 1})(RayWorker)
+def _own(method: Callable) -> Callable:
+    """A copy of a function, which Ray marks."""
+
+    @functools.wraps(method)
+    def own(*args):
+        return method(*args)
+
+    return own

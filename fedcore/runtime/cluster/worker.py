@@ -143,12 +143,15 @@ class Worker:
 
     def run(self, sent: Sent, parcel: Parcel) -> Answer | Missing:
         """Computes a slice."""
-        held = {d: self._arrays.find(d, None) for d in parcel.names if d not in parcel.arrays}
-        if any(array is None for array in held.values()):
-            return Missing()
-        for digest, array in parcel.arrays.items():
-            held[digest] = np.array(array)  # a copy, so that the object store need not keep it
-            self._arrays.put(digest, held[digest], array.nbytes)
+        held: dict[str, np.ndarray] = {}
+        for digest in parcel.names:
+            array = self._arrays.find(digest, None)
+            if array is None and digest not in parcel.arrays:
+                return Missing()
+            # A copy, so that the object store need not keep what was sent.
+            held[digest] = np.array(parcel.arrays[digest]) if array is None else array
+        for digest, array in held.items():
+            self._arrays.put(digest, array, array.nbytes)
         clients: ClientSlice = unpacked(parcel, arrays=held)
         began = time.perf_counter()
         answer: tuple
