@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import ray
 
@@ -19,12 +20,10 @@ def connect(address: str | None, cpus: int) -> Callable[[], object]:
     """
     if ray.is_initialized():
         return lambda: None
-    quiet = {"log_to_driver": False, "configure_logging": False}
+    local = address is None and not os.environ.get("RAY_ADDRESS")
+    own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     try:
-        if address is None and not os.environ.get("RAY_ADDRESS"):
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
-        else:
-            ray.init(address=address, **quiet)
+        ray.init("local" if local else address, log_to_driver=False, configure_logging=False, **(own if local else {}))
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise FedcoreError(
             f"fc.runtime.ray: no cluster at {address or os.environ.get('RAY_ADDRESS')}: {error}"

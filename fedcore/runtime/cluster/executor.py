@@ -1,6 +1,7 @@
 """The clients executor over the workers of a Ray cluster."""
 
 import contextlib
+import functools
 import hashlib
 import threading
 import uuid
@@ -107,7 +108,7 @@ class RayClientsExecutor:
             if isinstance(values.given, OpenedElsewhere) and values.member_type is not None:
                 data = ray.cloudpickle.dumps(values.given.open_client)
                 digest = hashlib.sha256(data).hexdigest()
-                sources[digest] = self._put(self._sources, digest, lambda data=data: data)
+                sources[digest] = self._put(self._sources, digest, functools.partial(bytes, data))
                 values = _clients_at(values, digest)
             cohorts.append(values)
         return (attrs.evolve(work, cohorts=tuple(cohorts)), sources) if sources else (work, {})
@@ -162,7 +163,8 @@ class _WorkerExecutor:
                     return _answer(member, work.stage, sent, parcel, report, stop)
                 except ray.exceptions.RayActorError:
                     members.ended(member)
-                    said = f"{member.name} ended while it computed the clients {clients.present[0]} to {clients.present[-1]}"
+                    first, last = clients.present[0], clients.present[-1]
+                    said = f"{member.name} ended while it computed the clients {first} to {last}"
                     if tries == MAX_RETRIES:
                         raise ExecutionError(f"{said}, as {MAX_RETRIES} workers before it") from None
                     member = members.another(member, stop)

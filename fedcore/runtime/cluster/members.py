@@ -20,6 +20,9 @@ from fedcore.runtime.stopping import Stop, Stopped
 START_S = 120.0
 """Seconds that a call waits for workers that start."""
 
+SETTLE_S = 10.0
+"""Seconds that the first call waits for further workers after one has started; others may lack room."""
+
 LOOK_EVERY_S = 1.0
 """Seconds between two looks at the cluster's nodes."""
 
@@ -51,10 +54,8 @@ class Member:
 
     def joined(self, description: dict[str, str], node: str) -> None:
         self.name = f"worker {self.number} on node {node}"
-        differing = differences(description, environment())
-        if differing:
-            listed = "; ".join(differing)
-            self.notes = (f"{self.name} differs from the driver, so bits may differ: {listed}",)
+        listed = "; ".join(differences(description, environment()))
+        self.notes = (f"{self.name} differs from the driver, so bits may differ: {listed}",) if listed else ()
 
 
 @attrs.frozen
@@ -100,7 +101,7 @@ class Members:
     def look(self, stop: Stop) -> list[Member]:
         """The workers for a stage: joins those that have started, and starts those for which there is room now.
 
-        The first call waits for all workers.
+        The first call waits until all have started, or none more does within `SETTLE_S`.
 
         Raises:
             ClusterLost: none has started within `START_S`.
@@ -111,9 +112,13 @@ class Members:
                 self._looked = time.monotonic()
                 self._grow()
             self._join()
-        until = time.monotonic() + START_S
-        while (first and self._starting) or not self.ready:
-            if time.monotonic() > until:
+        began = joined = time.monotonic()
+        number = 0
+        while time.monotonic() < began + START_S:
+            ready = self.ready
+            if len(ready) > number:
+                number, joined = len(ready), time.monotonic()
+            if ready and not (first and self._starting and time.monotonic() < joined + SETTLE_S):
                 break
             self._wait(stop)
         if not self.ready:

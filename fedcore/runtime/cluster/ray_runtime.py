@@ -31,16 +31,17 @@ def ray(
 ) -> LocalRuntime:
     """The runtime over a Ray cluster: server stages run here, client stages on the cluster's workers.
 
-    The bits are those of `fc.runtime.local()`, for any number of workers and nodes with the driver's instruction set and
-    versions; `last_report().notes` says what differs. A worker that ends is replaced, and its clients are computed by
-    another one. With `num_workers=None` the cluster's nodes may come and go between the stages.
+    The bits are those of `fc.runtime.local()`, for any number of workers and nodes with the driver's instruction set
+    and versions; `last_report().notes` says what differs. A worker that ends is replaced, and its clients are computed
+    by another one. With `num_workers=None` the cluster's nodes may come and go between the stages.
 
     Clients' arrays travel once to each worker, which keeps them by digest. Clients of `client_data.cohort(ids)` are
     opened on the workers if the data are in files. See docs/scaling.md.
 
     Args:
-        address: address of a cluster, such as `"auto"` or `"10.0.0.1:6379"`. Default: the variable RAY_ADDRESS; else, if
-            this process has not called `ray.init`, a cluster on this machine, which ends with the runtime.
+        address: address of a cluster, such as `"auto"` or `"10.0.0.1:6379"`. Default: the variable RAY_ADDRESS; else a
+            cluster on this machine, which ends with the runtime. A process that has called `ray.init` stays with its
+            cluster.
         num_workers: number of workers. Default: as many as the nodes have room for, and at least one.
         cpus_per_worker: cores that Ray reserves for a worker.
         gpus_per_worker: GPUs that Ray reserves for a worker; a worker with a GPU computes on it.

@@ -99,7 +99,7 @@ class _Unpickler(pickle.Unpickler):
 def array_digest(array: np.ndarray) -> str:
     """The digest of an array's type, shape and content."""
     content = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=20)
-    content.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    content.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return content.hexdigest()
 
 
