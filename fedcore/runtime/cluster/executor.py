@@ -13,6 +13,7 @@ import ray
 
 from fedcore.data import OpenedElsewhere
 from fedcore.errors import ExecutionError
+from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import ClientValues
@@ -24,6 +25,7 @@ from fedcore.runtime.cluster.worker import MAX_PLANS, MAX_SOURCES, ClientAt, Mis
 from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.faults import Drop
 from fedcore.runtime.report import Report
+from fedcore.runtime.slice_reader import MAX_SLICES
 from fedcore.runtime.stopping import Stop, Stopped
 
 MAX_RETRIES = 3
@@ -61,6 +63,7 @@ class RayClientsExecutor:
         self._lock = threading.Lock()
         self._plans: LruEntries[str, Any] = LruEntries(MAX_PLANS)
         self._sources: LruEntries[str, Any] = LruEntries(MAX_SOURCES)
+        self._parcels: IdentityCache[Parcel] = IdentityCache(MAX_SLICES)
         self._sent: dict[int, Sent] = {}
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
@@ -76,6 +79,10 @@ class RayClientsExecutor:
     def sent(self, work: ClientWork) -> Sent:
         """What the object store has of a stage that runs."""
         return self._sent[id(work)]
+
+    def parcel(self, clients: ClientSlice) -> Parcel:
+        """The slice, packed once while it lives."""
+        return self._parcels.get("parcel", [clients], functools.partial(packed, clients, names_arrays=True))
 
     def close(self) -> None:
         if self._sliced is not None:
@@ -154,7 +161,7 @@ class _WorkerExecutor:
         members = self._cluster.members
 
         def run(clients: ClientSlice) -> SliceResult:
-            parcel = packed(clients, names_arrays=True)
+            parcel = self._cluster.parcel(clients)
             member = self.member
             if member not in members.ready:
                 member = members.another(member, stop)

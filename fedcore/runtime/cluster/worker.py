@@ -1,6 +1,7 @@
 """The worker: runs in an actor, and computes slices of client stages that the driver sends."""
 
 import functools
+import hashlib
 import os
 import threading
 import time
@@ -89,7 +90,9 @@ class Worker:
 
     Guarantees:
       - A plan is fetched once, by digest, and its digest is checked. What is broadcast is fetched once a stage.
-      - Clients' arrays are cached by digest, at most `cache_bytes`, and a function that opens clients by its digest.
+      - Clients' arrays are cached by digest, at most `cache_bytes`. So are slices, which share these arrays: a slice
+        that comes again is the same object, so that what was packed for it is found.
+      - A function that opens clients is cached by its digest.
       - Slices run one after another; `stop` may arrive meanwhile.
 
     Args:
@@ -120,6 +123,7 @@ class Worker:
         self._works: LruEntries[str, ClientWork] = LruEntries(MAX_WORKS)
         self._sources: LruEntries[str, Callable] = LruEntries(MAX_SOURCES)
         self._arrays: LruEntries[str, np.ndarray] = LruEntries(cache_bytes)
+        self._slices: LruEntries[bytes, ClientSlice] = LruEntries(cache_bytes)
         self._stops: LruEntries[str, Stop] = LruEntries(MAX_STOPS)
         self._lock = threading.Lock()
 
@@ -143,16 +147,9 @@ class Worker:
 
     def run(self, sent: Sent, parcel: Parcel) -> Answer | Missing:
         """Computes a slice."""
-        held: dict[str, np.ndarray] = {}
-        for digest in parcel.names:
-            array = self._arrays.find(digest, None)
-            if array is None and digest not in parcel.arrays:
-                return Missing()
-            # A copy, so that the object store need not keep what was sent.
-            held[digest] = np.array(parcel.arrays[digest]) if array is None else array
-        for digest, array in held.items():
-            self._arrays.put(digest, array, array.nbytes)
-        clients: ClientSlice = unpacked(parcel, arrays=held)
+        clients = self._clients(parcel)
+        if clients is None:
+            return Missing()
         began = time.perf_counter()
         answer: tuple
         report = Report()
@@ -161,6 +158,28 @@ class Worker:
         except Exception as error:  # the driver finds the client, and raises or drops it
             answer = error, report
         return Answer(_packed_answer(answer), time.perf_counter() - began)
+
+    def _clients(self, parcel: Parcel) -> ClientSlice | None:
+        """The slice of a parcel, the object that it was before if it came before; None if arrays are missing."""
+        content = hashlib.sha256(parcel.data)
+        for buffer in parcel.buffers:
+            content.update(buffer.data)
+        clients = self._slices.find(content.digest(), None)
+        if clients is not None:
+            return clients
+        held: dict[str, np.ndarray] = {}
+        for digest in parcel.names:
+            array = self._arrays.find(digest, None)
+            if array is None and digest not in parcel.arrays:
+                return None
+            # A copy, so that the object store need not keep what was sent.
+            held[digest] = np.array(parcel.arrays[digest]) if array is None else array
+        for digest, array in held.items():
+            self._arrays.put(digest, array, array.nbytes)
+        clients = unpacked(parcel, arrays=held)
+        if parcel.names:
+            self._slices.put(content.digest(), clients, sum(array.nbytes for array in held.values()))
+        return clients
 
     def _run(self, sent: Sent, clients: ClientSlice, report: Report) -> SliceResult:
         stop = self._stop_of(sent.key)
