@@ -5,6 +5,7 @@ import gc
 import os
 import pathlib
 import pickle
+import runpy
 import signal
 import sys
 import time
@@ -297,16 +298,21 @@ def metrics(directory: pathlib.Path) -> list[dict]:
         return [{k: v for k, v in row.items() if "second" not in k} for row in csv.DictReader(file)]
 
 
+def left_open(runtime, monkeypatch) -> list:
+    """Has `fc.runtime.ray` give the runtime of this file; the list grows with each `close`, which leaves it open."""
+    closed: list = []
+    members = {"run": runtime.run, "compiles": True, "plan_options": runtime.plan_options}
+    given = types.SimpleNamespace(**members, close=lambda: closed.append(True))
+    monkeypatch.setattr(fc.runtime, "ray", lambda **settings: given)
+    return closed
+
+
 def test_train_and_resume_on_a_cluster_are_training_here(runtime, local, tmp_path, monkeypatch):
     (tmp_path / "train.toml").write_text('program = "own.py"\n[run]\nrounds = 1\nclients_per_round = 2\nseed = 4\n')
     (tmp_path / "own.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    closed = []
-    left_open = types.SimpleNamespace(
-        run=runtime.run, compiles=True, plan_options=runtime.plan_options, close=lambda: closed.append(True)
-    )
-    monkeypatch.setattr(fc.runtime, "ray", lambda: left_open)
+    closed = left_open(runtime, monkeypatch)
     trained("train", "train.toml", "--out", "cluster", "--runtime", "ray")
     trained("resume", "cluster", "--rounds", "3", "--runtime", "ray")
     assert closed == [True, True]
@@ -314,6 +320,18 @@ def test_train_and_resume_on_a_cluster_are_training_here(runtime, local, tmp_pat
         trained("train", "train.toml", "--out", "here", "--set", "run.rounds=3")
     assert metrics(tmp_path / "cluster") == metrics(tmp_path / "here")
     assert len(metrics(tmp_path / "here")) == 3
+
+
+def test_the_example_trains_as_here(runtime, local, monkeypatch):
+    closed = left_open(runtime, monkeypatch)
+    example = runpy.run_path(str(pathlib.Path(__file__).parents[2] / "examples" / "ray_cluster.py"))
+    with fc.use(local):
+        on_cluster, here, metrics, placements = example["main"](rounds=2, number=10)
+    for have, want in zip(tf.nest.flatten(on_cluster), tf.nest.flatten(here), strict=True):
+        np.testing.assert_array_equal(have, want)
+    assert len(metrics) == 2
+    assert all(name.startswith("worker ") for name in placements["clients"])
+    assert closed == [True]
 
 
 # Settings.
