@@ -113,7 +113,8 @@ def _serve(server: socket.socket) -> None:
     import fedcore
 
     for module in pkgutil.walk_packages(fedcore.__path__, "fedcore."):
-        if not module.name.endswith("__main__"):
+        # Ray would have threads before the fork.
+        if not module.name.endswith("__main__") and not module.name.startswith("fedcore.runtime.cluster."):
             __import__(module.name)
     from fedcore.graphs.private_api import has_started
 

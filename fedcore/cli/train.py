@@ -1,5 +1,7 @@
 """`fedcore train`: trains what a TOML file describes, once or for each combination of settings."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +10,9 @@ import click
 if TYPE_CHECKING:
     from fedcore.cli.runs import Run
 
+runtime_option = click.option("--runtime", "runtime_name", type=click.Choice(["local", "ray"]), default="local",
+                              show_default=True, help="Where clients run: on this machine, or on the Ray cluster at "
+                              "RAY_ADDRESS (default: one that is started on this machine).")  # fmt: skip
 format_option = click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text",
                              show_default=True, help="json prints the last metrics only.")  # fmt: skip
 
@@ -18,18 +23,20 @@ format_option = click.option("--format", "format_", type=click.Choice(["text", "
               help="Change a setting of the file; of several values each is trained with.")  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path),
               help="Directory of the run; of a sweep's runs. Default: runs/001, runs/002, ….")  # fmt: skip
+@runtime_option
 @format_option
-def train(file: Path, options: tuple[str, ...], out: Path | None, format_: str):
+def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: str, format_: str):
     """Trains what a TOML file describes, such as that of `fedcore new`.
 
-    The directory of the run gets checkpoints, the metrics of each round in metrics.csv, and files for TensorBoard.
+      The directory of the run gets checkpoints, the metrics of each round in metrics.csv, and files for TensorBoard.
 
-    \b
-    Examples:
-      fedcore train train.toml
-      fedcore train train.toml --set optimizer.lr=0.1 --set run.rounds=100
-      fedcore train train.toml --set optimizer.lr=0.1,0.03,0.01   # three runs
-      tensorboard --logdir runs
+      \b
+      Examples:
+        fedcore train train.toml
+        fedcore train train.toml --set optimizer.lr=0.1 --set run.rounds=100
+        fedcore train train.toml --set optimizer.lr=0.1,0.03,0.01   # three runs
+        fedcore train train.toml --runtime ray
+    tensorboard --logdir runs
     """
     from fedcore.cli.configuration import read_configuration, swept
     from fedcore.cli.runs import next_directory, write_run
@@ -42,11 +49,11 @@ def train(file: Path, options: tuple[str, ...], out: Path | None, format_: str):
         single = out is not None and len(settings) == 1
         directory = out if single and out is not None else next_directory(out or Path("runs"), shown)
         run = write_run(directory, file.parent / changed["program"], changed, sets)
-        done.append(go_on(run, format_))
+        done.append(go_on(run, format_, runtime_name))
     summarize(done, format_)
 
 
-def go_on(run: "Run", format_: str) -> "Run":
+def go_on(run: "Run", format_: str, runtime_name: str) -> "Run":
     """Begins or resumes a training; the run with its rows."""
     from fedcore.cli.projects import load_project, run_training
     from fedcore.cli.runs import read_run
@@ -55,8 +62,21 @@ def go_on(run: "Run", format_: str) -> "Run":
         sets = "".join(f", {key}={value}" for key, value in run.sets.items())
         click.echo(f"{run.directory}: {run.rounds} rounds{sets}; after an interrupt: fedcore resume {run.directory}")
     project = load_project(run.program, run.configuration)
-    run_training(run.directory, run.program, project, run.configuration, progress=format_ == "text")
+    with _clients_on(runtime_name):
+        run_training(run.directory, run.program, project, run.configuration, progress=format_ == "text")
     return read_run(run.directory)
+
+
+@contextlib.contextmanager
+def _clients_on(runtime_name: str) -> Iterator[None]:
+    """Installs the runtime in the `with` block."""
+    if runtime_name == "local":
+        yield
+        return
+    import fedcore as fc
+
+    with contextlib.closing(fc.runtime.ray()) as runtime, fc.use(runtime):
+        yield
 
 
 def summarize(done: list["Run"], format_: str) -> None:

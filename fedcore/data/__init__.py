@@ -1,9 +1,9 @@
 """Client data: columns with steps, and the conversion of users' sequences to columns."""
 
 from fedcore.data.client_dataset import ClientDataset
-from fedcore.data.cohort import Cohort
+from fedcore.data.cohort import Cohort, OpenedElsewhere
 from fedcore.data.dataset_mistakes import is_table
 from fedcore.data.fixed_orders import fixed_seeds
 from fedcore.data.sequence_values import columns_of, dataset_of
 
-__all__ = ["ClientDataset", "Cohort", "columns_of", "dataset_of", "fixed_seeds", "is_table"]
+__all__ = ["ClientDataset", "Cohort", "OpenedElsewhere", "columns_of", "dataset_of", "fixed_seeds", "is_table"]

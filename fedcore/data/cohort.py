@@ -1,7 +1,7 @@
 """Cohorts whose clients are created lazily."""
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fedcore.errors import ClientError, FedcoreError, brief
 
@@ -55,3 +55,17 @@ class Cohort:
 
     def __repr__(self):
         return f"fc.Cohort({self._size}, {getattr(self._client, '__qualname__', self._client)})"
+
+
+class OpenedElsewhere(Cohort):
+    """The clients of a round, which another machine can open: it gets their ids and `open_client`, pickled.
+
+    Args:
+        client_ids: ids of the clients.
+        open_client: id -> the client's value.
+    """
+
+    def __init__(self, client_ids: Iterable[str], open_client: Callable[[str], object]):
+        self.client_ids = list(client_ids)
+        self.open_client = open_client
+        super().__init__(len(self.client_ids), lambda index: open_client(self.client_ids[index]))

@@ -6,6 +6,7 @@ examples/process_pool.py implement a `SliceExecutor`.
 
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients import SlicedClientsExecutor
+from fedcore.runtime.cluster.ray_runtime import ray
 from fedcore.runtime.device_stage import DeviceSliceExecutor, DeviceStage
 from fedcore.runtime.faults import FaultPolicy, drop
 from fedcore.runtime.local import LocalRuntime, local
@@ -36,5 +37,6 @@ __all__ = [
     "drop",
     "local",
     "masked",
+    "ray",
     "reference",
 ]

@@ -32,11 +32,15 @@ class ClientValues:
 
     Guarantees:
       - A generator is read once, and only as far as slices are taken.
+
+    Args:
+        member_type: type of the values; None for elements of the user's values, and for values of an earlier stage.
     """
 
     given: Iterable
     convert: Callable[[object, str], Any]
     path: str
+    member_type: Type | None = None
 
     def converted(self, index: int, value) -> object:
         """A client's value in the runtime's form."""
@@ -63,7 +67,7 @@ class ClientValues:
             whole = self.convert(value, path)
             return None if whole is None else whole[index]
 
-        return attrs.evolve(self, convert=convert)
+        return attrs.evolve(self, convert=convert, member_type=None)
 
 
 def prepare(value, type_: Type, path: str, sequence: Callable):
@@ -106,7 +110,7 @@ def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientVa
             f"{path} is a client value of type {type_}: give a list with one element per client, "
             f"not {type(value).__name__}{fix}"
         )
-    return ClientValues(value, lambda x, p: prepare(x, type_.member, p, sequence), path)
+    return ClientValues(value, lambda x, p: prepare(x, type_.member, p, sequence), path, type_.member)
 
 
 def leaf_numbers(main: Function) -> dict[str, int]:

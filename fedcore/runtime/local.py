@@ -163,7 +163,7 @@ def local(
     secure = settings_of(secure_aggregation)
     if secure is not None:
         options["secure"] = "masked"
-    policy, timeout_s = _policy(on_client_failure), _timeout_s(client_timeout_s)
+    policy, timeout_s = client_settings(on_client_failure, client_timeout_s)
     note = set_intra_op_threads(intra_op_threads)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -219,6 +219,15 @@ def _is_auto(value) -> bool:
 
 def _is_whole(value) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def client_settings(on_client_failure: str | Drop, client_timeout_s: Any) -> tuple[Drop | None, float | None]:
+    """The fault policy and the deadline of clients.
+
+    Raises:
+        FedcoreError: a setting is out of its range.
+    """
+    return _policy(on_client_failure), _timeout_s(client_timeout_s)
 
 
 def _policy(on_client_failure: str | Drop) -> Drop | None:

@@ -60,6 +60,11 @@ class Recording:
             worker = threading.current_thread().name
             self.spans.append({"kind": kind, "name": name, "start": start, "end": end, "worker": worker, **facts})
 
+    def add(self, kind: str, name: str, seconds: float, worker: str) -> None:
+        """Adds a span of another process that has ended now."""
+        end = time.perf_counter() - self._clock
+        self.spans.append({"kind": kind, "name": name, "start": end - seconds, "end": end, "worker": worker})
+
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
         """Samples memory and threads during the `with` block."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedcore.data import Cohort
+from fedcore.data import Cohort, OpenedElsewhere
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.program import FederatedDataSource
 from fedcore.scalars import whole_number
@@ -49,6 +49,8 @@ class ClientDataCohorts:
             chosen = build_uniform_sampling_fn(self._ids, seed=seed)(rounds_before, self._size)
 
         self.client_ids = list(chosen)
+        if getattr(self._data, "is_in_files", False):
+            return _ReadHere(chosen, self._data.create_tf_dataset_for_client, self._on_client)
 
         def client(index: int):
             self._on_client(index + 1, len(chosen))
@@ -61,6 +63,21 @@ class ClientDataCohorts:
 
     def set_state(self, state: Any) -> None:
         """A sample depends on the seed and the round only."""
+
+
+class _ReadHere(OpenedElsewhere):
+    """Clients of files, which this process or another one opens; says how many this one has read."""
+
+    def __init__(self, client_ids: Any, open_client: Callable, on_client: Callable[[int, int], object]):
+        super().__init__(client_ids, open_client)
+        self._on_client = on_client
+
+    def __getitem__(self, index: int):
+        self._on_client(index + 1, len(self))
+        return super().__getitem__(index)
+
+    def __iter__(self):
+        return map(self.__getitem__, range(len(self)))
 
 
 class DataSourceCohorts:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from fedcore.computation import Computation
-    from fedcore.data import ClientDataset
+    from fedcore.data import ClientDataset, Cohort
 
 Seed = int | Sequence[int] | None
 
@@ -131,6 +131,35 @@ class ClientData:
 
         return tf.data.Dataset.from_generator(elements, output_signature=self.element_type_structure)
 
+    @property
+    def is_in_files(self) -> bool:
+        """Whether another process that sees the same files can open the clients' data sets."""
+        return False
+
+    def cohort(self, client_ids: Iterable[str]) -> Cohort:
+        """The clients of a round, in this order; a data set is made when it is read.
+
+        If the data are in files, `fc.runtime.ray` opens them on its workers: clients travel as ids.
+
+        Raises:
+            NotFound: an unknown client.
+        Example:
+            >>> data = TestClientData({"a": [1, 2], "b": [3]})
+            >>> len(data.cohort(["b", "a"]))
+            2
+        """
+        from fedcore.data import Cohort, OpenedElsewhere
+
+        ids = [self._require(client_id) for client_id in client_ids]
+        if self.is_in_files:
+            return OpenedElsewhere(ids, self.create_tf_dataset_for_client)
+        return Cohort(len(ids), lambda index: self.create_tf_dataset_for_client(ids[index]))
+
+    def __getstate__(self) -> dict:
+        """Pickles without ids that are listed from elsewhere."""
+        listed = type(self)._list_client_ids is not ClientData._list_client_ids
+        return {k: v for k, v in vars(self).items() if not (listed and k in ("_ids", "_members"))}
+
     def datasets(self, limit_count: int | None = None, seed: Seed = None) -> Iterator[tf.data.Dataset]:
         """Yields clients' data sets in an order shuffled by `seed`: all, or the first `limit_count`."""
         for client_id in self._shuffled_ids(seed, limit_count):
@@ -233,6 +262,11 @@ class FunctionClientData(ClientData):
         self._dataset_fn = dataset_fn
 
     @property
+    def is_in_files(self) -> bool:
+        source = getattr(self._dataset_fn, "__self__", None)
+        return isinstance(source, ClientData) and source.is_in_files
+
+    @property
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
         return self._dataset_fn
 
@@ -244,6 +278,10 @@ class PreprocessedClientData(ClientData):
         super().__init__()
         self._base = base
         self._preprocess_fn = preprocess_fn
+
+    @property
+    def is_in_files(self) -> bool:
+        return self._base.is_in_files
 
     def _list_client_ids(self) -> list[str]:
         return self._base._ids

@@ -40,6 +40,10 @@ class FilePerUserClientData(ClientData):
         self._files = dict(client_ids_to_files)
         self._dataset_fn = dataset_fn
 
+    @property
+    def is_in_files(self) -> bool:
+        return True
+
     @classmethod
     def create_from_dir(
         cls, path: str | os.PathLike, create_tf_dataset_fn: Callable[[str], tf.data.Dataset] | None = None

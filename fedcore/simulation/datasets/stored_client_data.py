@@ -46,6 +46,10 @@ class StoredClientData(ClientData):
         super().__init__()
         self._store = store
 
+    @property
+    def is_in_files(self) -> bool:
+        return True
+
     def _list_client_ids(self) -> Iterable[str]:
         return self._store.client_ids()
 

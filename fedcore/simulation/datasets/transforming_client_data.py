@@ -55,6 +55,10 @@ class TransformingClientData(ClientData):
         self._make_transform_fn = make_transform_fn
         self._reduce = reduce_client_id
 
+    @property
+    def is_in_files(self) -> bool:
+        return self._base.is_in_files
+
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
         own = self._require(client_id)
         of_base = own if self._reduce is None else python_id(self._reduce(own))

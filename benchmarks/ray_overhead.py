@@ -1,0 +1,94 @@
+"""A round on a Ray cluster of this machine beside a round here, and the pieces of the cost model of docs/scaling.md.
+
+python -m benchmarks.ray_overhead --rounds 5
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import numpy as np
+
+from benchmarks.fedcore_rounds import Rounds, datasets
+from benchmarks.workloads import WORKLOADS, make_clients
+
+
+def seconds_of(work, rounds: int) -> list[float]:
+    found = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def measure_rounds(name: str, rounds: int, workers: int) -> dict:
+    """Median seconds of a round here and on the cluster, in turns, with as many workers here."""
+    import fedcore as fc
+
+    stacks = {"local": fc.runtime.local(workers_per_device=workers), "ray": fc.runtime.ray(num_workers=workers)}
+    found: dict[str, list[float]] = {stack: [] for stack in stacks}
+    try:
+        clients = datasets(make_clients(WORKLOADS[name]))
+        work = Rounds(WORKLOADS[name], clients[0].element_spec)
+        for turn in range(rounds + 1):
+            for stack, runtime in stacks.items():
+                with fc.use(runtime):
+                    if not turn:
+                        seconds_of(lambda: work.round(clients), 2)  # compiles, and ships the clients' data
+                    else:
+                        found[stack] += seconds_of(lambda: work.round(clients), 1)
+    finally:
+        for runtime in stacks.values():
+            runtime.close()
+    medians = {stack: statistics.median(seconds) for stack, seconds in found.items()}
+    return {**medians, "ratio": medians["ray"] / medians["local"]}
+
+
+def measure_pieces(workers: int) -> dict:
+    """Driver's seconds a slice of small clients; seconds of a broadcast and of a merge of 1.66 M weights."""
+    import ray
+
+    import fedcore as fc
+
+    cube = fc.tf_computation(lambda x: x * x * x, "float32")
+    total = fc.federated_computation(
+        lambda xs: fc.federated_sum(fc.federated_map(cube, xs)), fc.FederatedType("float32", fc.CLIENTS)
+    )
+    runtime = fc.runtime.ray(num_workers=workers)
+    try:
+        with fc.use(runtime):
+            values = np.ones(512 * 64, np.float32)
+            total(values)
+            cpu = time.process_time()
+            wall = statistics.median(seconds_of(lambda: total(values), 5))
+            cpu = (time.process_time() - cpu) / 5
+            weights = np.zeros(1_660_000, np.float32)
+            put = statistics.median(seconds_of(lambda: ray.put(weights), 20))
+            slices = fc.context.last_report().graph_calls["blocks"]
+    finally:
+        runtime.close()
+    both = [np.ones_like(weights), np.ones_like(weights)]
+    merge = statistics.median(seconds_of(lambda: both[0] + both[1], 50))
+    return {
+        "slices": slices,
+        "driver CPU ms a slice": 1e3 * cpu / slices,
+        "wall ms a slice": 1e3 * wall / slices,
+        "put of 6.6 MB ms": 1e3 * put,
+        "add of 6.6 MB ms": 1e3 * merge,
+    }
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--workloads", nargs="*", default=["cnn", "mlp"])
+    given = options.parse_args()
+    found = {name: measure_rounds(name, given.rounds, given.workers) for name in given.workloads}
+    print(json.dumps({**found, "pieces": measure_pieces(given.workers)}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

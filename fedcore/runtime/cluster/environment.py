@@ -1,0 +1,41 @@
+"""The properties of a process that decide bits: versions, threads and instruction set."""
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import fedcore
+from fedcore.graphs.tensors.intra_op_threads import intra_op_threads
+
+_INSTRUCTIONS = ("avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve")
+"""Instruction sets by which the kernels of TensorFlow and oneDNN are chosen."""
+
+
+def environment() -> dict[str, str]:
+    """The properties of this process."""
+    versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
+    return {
+        "Python": platform.python_version(),
+        "fedcore": fedcore.__version__,
+        **versions,
+        "intra-op threads": str(intra_op_threads()),
+        "instruction set": _instruction_set(),
+        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "unset"),
+    }
+
+
+def _instruction_set() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), set())
+    return " ".join([platform.machine(), *(name for name in _INSTRUCTIONS if name in flags)])
+
+
+def differences(of_worker: Mapping[str, str], of_driver: Mapping[str, str]) -> list[str]:
+    """For each property that differs, a line with both sides."""
+    return [f"{name} {of_worker.get(name)}, the driver's is {own}" for name, own in of_driver.items()
+            if of_worker.get(name) != own]  # fmt: skip

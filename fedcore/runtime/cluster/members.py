@@ -1,0 +1,243 @@
+"""The workers of a Ray cluster: how many there are, which have started, and which have ended."""
+
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import ray
+
+from fedcore.errors import brief
+from fedcore.graphs.tensors.intra_op_threads import intra_op_threads
+from fedcore.lru_cache import LruEntries
+from fedcore.runtime.cluster.environment import differences, environment
+from fedcore.runtime.cluster.worker import Worker
+from fedcore.runtime.stopping import Stop, Stopped
+
+START_S = 120.0
+"""Seconds that a call waits for workers that start."""
+
+SETTLE_S = 10.0
+"""Seconds that the first call waits for further workers after one has started; others may lack room."""
+
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks at the cluster's nodes."""
+
+MAX_SENT = 65_536
+"""Number of digests that the driver remembers for each worker."""
+
+
+class ClusterLost(Stopped):
+    """No worker of the cluster could go on with the call."""
+
+
+@attrs.define(eq=False)
+class Member:
+    """A worker of the cluster.
+
+    Args:
+        number: the worker's number; a worker that takes the place of another has a new number.
+        actor: handle of its actor.
+        described: references to its `describe` and `node`, which are there when it has started.
+    """
+
+    number: int
+    actor: Any
+    described: list
+    name: str = ""
+    notes: tuple[str, ...] = ()
+    sent: LruEntries[str, bool] = attrs.field(factory=lambda: LruEntries(MAX_SENT), repr=False)
+    lock: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
+
+    def joined(self, description: dict[str, str], node: str) -> None:
+        self.name = f"worker {self.number} on node {node}"
+        listed = "; ".join(differences(description, environment()))
+        self.notes = (f"{self.name} differs from the driver, so bits may differ: {listed}",) if listed else ()
+
+
+@attrs.frozen
+class Settings:
+    """How workers are made.
+
+    Args:
+        num_workers: their number; None for as many as the cluster has room for.
+    """
+
+    num_workers: int | None
+    cpus_per_worker: float
+    gpus_per_worker: float
+    timeout_s: float | None
+    deterministic: bool
+    cache_bytes: int
+
+
+class Members:
+    """The workers of a cluster.
+
+    Guarantees:
+      - A worker that ends is replaced, as far as the cluster has room. A node that joins gets workers, unless
+        `num_workers` is given and reached.
+      - Threads may ask at once.
+    """
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._numbers = itertools.count()
+        self._ready: list[Member] = []
+        self._starting: list[Member] = []
+        self._looked = float("-inf")
+        self._closed = False
+
+    @property
+    def ready(self) -> list[Member]:
+        """The workers that have started, by number."""
+        with self._lock:
+            return list(self._ready)
+
+    def look(self, stop: Stop) -> list[Member]:
+        """The workers for a stage: joins those that have started, and starts those for which there is room now.
+
+        The first call waits until all have started, or none more does within `SETTLE_S`.
+
+        Raises:
+            ClusterLost: none has started within `START_S`.
+        """
+        with self._lock:
+            first = self._looked == float("-inf")
+            if time.monotonic() - self._looked >= LOOK_EVERY_S:
+                self._looked = time.monotonic()
+                self._grow()
+            self._join()
+        began = joined = time.monotonic()
+        number = 0
+        while time.monotonic() < began + START_S:
+            ready = self.ready
+            if len(ready) > number:
+                number, joined = len(ready), time.monotonic()
+            if ready and not (first and self._starting and time.monotonic() < joined + SETTLE_S):
+                break
+            self._wait(stop)
+        if not self.ready:
+            raise ClusterLost(f"no worker has started within {START_S:g} s; {self._room()}")
+        return self.ready
+
+    def another(self, than: Member, stop: Stop) -> Member:
+        """A worker for a slice whose worker has ended.
+
+        Raises:
+            ClusterLost: none has started within `START_S`.
+        """
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            with self._lock:
+                self._grow()
+                self._join()
+                later = [m for m in self._ready if m.number > than.number]
+                if self._ready:
+                    return (later or self._ready)[0]
+            self._wait(stop)
+        raise ClusterLost(f"{than.name} has ended, and no other worker has started; {self._room()}")
+
+    def ended(self, member: Member) -> None:
+        """Notes that a worker has ended, and starts another where there is room."""
+        with self._lock:
+            if member in self._ready:
+                self._ready.remove(member)
+                ray.kill(member.actor)
+                self._grow()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for member in [*self._ready, *self._starting]:
+                ray.kill(member.actor)
+            self._ready, self._starting = [], []
+
+    def _room(self) -> str:
+        have = {name: number for name, number in ray.cluster_resources().items() if name in ("CPU", "GPU")}
+        wants = (
+            f"cpus_per_worker={self._settings.cpus_per_worker:g}, gpus_per_worker={self._settings.gpus_per_worker:g}"
+        )
+        return f"the cluster has {brief(have)}, and a worker needs {wants}"
+
+    def _target(self) -> int:
+        if self._settings.num_workers is not None:
+            return self._settings.num_workers
+        return sum(self._fitting(node["Resources"]) for node in ray.nodes() if node["Alive"])
+
+    def _fitting(self, resources: dict[str, float]) -> int:
+        needs = {"CPU": self._settings.cpus_per_worker, "GPU": self._settings.gpus_per_worker}
+        return min(int(resources.get(name, 0) // number) for name, number in needs.items() if number)
+
+    def _grow(self) -> None:
+        if self._closed:
+            return
+        target = self._target()
+        while len(self._starting) > max(0, target - len(self._ready)):
+            ray.kill(self._starting.pop().actor)
+        while len(self._ready) + len(self._starting) < target:
+            self._starting.append(self._started())
+
+    def _started(self) -> Member:
+        settings = self._settings
+        actor = _actor_class().options(num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker).remote(
+            ray.get, intra_op_threads(), settings.timeout_s, settings.deterministic, settings.cache_bytes,
+            ray.cloudpickle.loads,
+        )  # fmt: skip
+        return Member(next(self._numbers), actor, [actor.describe.remote(), actor.node.remote()])
+
+    def _wait(self, stop: Stop) -> None:
+        """Waits a little for workers that start."""
+        if stop.is_stopped:
+            raise Stopped("the call was stopped")
+        with self._lock:
+            starting = [m.described[-1] for m in self._starting]
+        if starting:
+            ray.wait(starting, num_returns=len(starting), timeout=0.2)
+        else:
+            time.sleep(0.2)
+        with self._lock:
+            self._join()
+
+    def _join(self) -> None:
+        """Moves workers that have started, or failed to, out of `_starting`."""
+        if not self._starting:
+            return
+        starting = [m.described[-1] for m in self._starting]
+        done, _ = ray.wait(starting, num_returns=len(starting), timeout=0)
+        for member in [m for m in self._starting if m.described[-1] in done]:
+            self._starting.remove(member)
+            try:
+                member.joined(*ray.get(member.described))
+            except ray.exceptions.RayActorError:
+                continue
+            self._ready.append(member)
+        self._ready.sort(key=lambda m: m.number)
+
+
+@functools.cache
+def _actor_class() -> Any:
+    """The actor of a `Worker`; `stop` and `measure` do not wait for the slice that runs."""
+
+    class RayWorker(Worker):
+        def node(self) -> str:
+            return f"{ray.get_runtime_context().get_node_id()[:8]} ({ray.util.get_node_ip_address()})"
+
+    for name in ("stop", "measure"):
+        setattr(RayWorker, name, ray.method(concurrency_group="control")(_own(getattr(Worker, name))))
+    make: Any = ray.remote
+    return make(concurrency_groups={"control": 1})(RayWorker)
+
+
+def _own(method: Callable) -> Callable:
+    """A copy of a function, which Ray marks."""
+
+    @functools.wraps(method)
+    def own(*args):
+        return method(*args)
+
+    return own

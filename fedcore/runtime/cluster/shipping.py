@@ -1,0 +1,115 @@
+"""Pickles in which plans and arrays are names by digest, so that each place receives them once."""
+
+import hashlib
+import io
+import pickle
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fedcore.errors import ExecutionError
+from fedcore.ir import Module
+from fedcore.ir.bundle import from_bytes
+
+SMALL_BYTES = 1024
+"""Arrays of fewer bytes travel in the pickle itself."""
+
+
+@attrs.frozen
+class Parcel:
+    """A pickled object.
+
+    Args:
+        data: the pickle; plans and arrays are names in it.
+        buffers: memory that the pickle refers to, such as the weights.
+        names: digests of the arrays that are names in the pickle.
+        arrays: digest -> array, for those that the receiver lacks.
+    """
+
+    data: bytes
+    buffers: list[np.ndarray]
+    names: list[str]
+    arrays: dict[str, np.ndarray]
+
+    def __reduce__(self):
+        return Parcel, (self.data, self.buffers, self.names, self.arrays)
+
+    def without(self, digests: Container[str]) -> "Parcel":
+        """The parcel without these arrays, which the receiver has."""
+        return attrs.evolve(self, arrays={d: a for d, a in self.arrays.items() if d not in digests})
+
+
+def packed(value: Any, *, names_arrays: bool = False) -> Parcel:
+    """Pickles an object.
+
+    Args:
+        names_arrays: arrays are named by digest, for clients' data that several rounds read.
+    """
+    buffers: list[np.ndarray] = []
+    arrays: dict[str, np.ndarray] = {}
+    stream = io.BytesIO()
+
+    def keep(buffer: pickle.PickleBuffer) -> None:
+        buffers.append(np.frombuffer(buffer.raw(), np.uint8))
+
+    pickler = _Pickler(stream, protocol=5, buffer_callback=keep)
+    pickler.arrays = arrays if names_arrays else None
+    pickler.dump(value)
+    return Parcel(stream.getvalue(), buffers, list(arrays), arrays)
+
+
+def unpacked(
+    parcel: Parcel, *, plan: Callable[[str], Module] | None = None, arrays: Mapping[str, np.ndarray] | None = None
+) -> Any:
+    """The object of a parcel.
+
+    Args:
+        plan: digest -> plan; needed if the object has plans.
+        arrays: digest -> array; needed if the parcel has names of arrays.
+    """
+    unpickler = _Unpickler(io.BytesIO(parcel.data), buffers=parcel.buffers)
+    unpickler.found = {"plan": plan, "array": None if arrays is None else arrays.__getitem__}
+    return unpickler.load()
+
+
+class _Pickler(pickle.Pickler):
+    arrays: dict[str, np.ndarray] | None = None
+
+    def persistent_id(self, value) -> tuple[str, str] | None:
+        if isinstance(value, Module):
+            return "plan", value.digest()
+        names = self.arrays is not None and type(value) is np.ndarray and not value.dtype.hasobject
+        if names and value.nbytes >= SMALL_BYTES:
+            digest = array_digest(value)
+            self.arrays[digest] = value  # type: ignore[index]
+            return "array", digest
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    found: dict[str, Any]
+
+    def persistent_load(self, name):
+        kind, digest = name
+        return self.found[kind](digest)
+
+
+def array_digest(array: np.ndarray) -> str:
+    """The digest of an array's type, shape and content."""
+    content = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=20)
+    content.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return content.hexdigest()
+
+
+def checked_plan(data: bytes, digest: str) -> Module:
+    """The plan of a bundle, as the driver compiled it.
+
+    Raises:
+        ExecutionError: the plan has another digest.
+    """
+    plan = from_bytes(data)
+    if plan.digest() != digest:
+        raise ExecutionError(f"a plan arrived with the digest {plan.digest()}, but the driver compiled {digest}")
+    return plan
