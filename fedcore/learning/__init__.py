@@ -19,7 +19,7 @@ The examples of this package use these names:
 
 import importlib
 
-from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs
+from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs, templates
 from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
 from fedcore.learning.dp_aggregator import dp_aggregator
@@ -49,6 +49,7 @@ __all__ = [
     "models",
     "optimizers",
     "programs",
+    "templates",
 ]
 
 

@@ -140,7 +140,7 @@ def next_state(before, **changes):
     return federated_zip(LearningAlgorithmState(**{**parts, **changes}))
 
 
-def round_metrics(*, client_work, distributor=None, aggregator=None):
+def round_metrics(*, client_work, distributor=None, aggregator=None, finalizer=None):
     """A round's metrics by part; what is left out is <>."""
     nothing = federated_value((), SERVER)
     return federated_zip(
@@ -148,7 +148,7 @@ def round_metrics(*, client_work, distributor=None, aggregator=None):
             "distributor": nothing if distributor is None else distributor,
             "client_work": client_work,
             "aggregator": nothing if aggregator is None else aggregator,
-            "finalizer": nothing,
+            "finalizer": nothing if finalizer is None else finalizer,
         }
     )
 

@@ -2,6 +2,7 @@
 
 from fedcore.learning.models.files import load, save
 from fedcore.learning.models.functional_model import FunctionalModel
+from fedcore.learning.models.held_variables import model_from_functional
 from fedcore.learning.models.keras_model import from_keras_model, functional_model_from_keras
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
@@ -17,6 +18,7 @@ __all__ = [
     "from_keras_model",
     "functional_model_from_keras",
     "load",
+    "model_from_functional",
     "save",
     "trace_model",
 ]

@@ -1,6 +1,6 @@
 """A model that the user writes as functions of its weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.ir.locations import describe
-from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.held_variables import specs
+from fedcore.learning.models.model_weights import ModelWeights, as_weights, weights_and_values
 from fedcore.learning.models.pure_model import (
     BatchOutput,
     PureModel,
@@ -29,17 +30,20 @@ class FunctionalModel(PureModel):
     Types: those of `PureModel`; B is the type that `input_spec` says.
 
     Args:
-        initial_weights: () -> ModelWeights; or the weights, as a `ModelWeights` of arrays.
+        initial_weights: () -> ModelWeights; or the weights, as a `ModelWeights` of arrays or a pair of tuples of them.
         forward_pass_fn: (ModelWeights, batch, training) -> BatchOutput; a model with non-trainable weights that move
             returns (BatchOutput, their new values).
         input_spec: the type of a batch, of TensorSpecs, or a sample batch of arrays.
         predict_on_batch_fn: (ModelWeights, inputs, training) -> predictions. Default: there are none to be asked for.
+        loss_fn: (output=predictions, label=labels[, sample_weight=…]) -> mean loss; with predict_on_batch_fn it takes
+            the place of forward_pass_fn, and the second of metrics_fns is called as in TFF, (state, labels=labels,
+            batch_output=BatchOutput[, sample_weight=…]) -> state. TFF's other arguments are given by name.
         metrics_fns: (() -> state, (state, batch, BatchOutput) -> state, state -> metrics); a state is a dict from
             names to tuples, and those of clients are added. The loss (weighted by examples), num_examples and
             num_batches are always there, unless a state of this name takes their place. Default: no others.
     Raises:
-        TracingError: `input_spec` is no batch; when a graph is traced, `forward_pass_fn` returns no `BatchOutput` with
-            a scalar loss and a number of examples.
+        TracingError: `input_spec` is no batch, or functions are missing; when a graph is traced, `forward_pass_fn`
+            returns no `BatchOutput` with a scalar loss and a number of examples.
     Example:
         >>> def forward_pass(weights, batch, training):
         ...     (kernel,), (x, y) = weights.trainable, batch
@@ -52,21 +56,60 @@ class FunctionalModel(PureModel):
 
     def __init__(
         self,
-        initial_weights: Callable | ModelWeights,
-        forward_pass_fn: Callable,
-        input_spec,
+        initial_weights: Callable | ModelWeights | tuple,
+        forward_pass_fn: Callable | None = None,
+        input_spec=None,
         predict_on_batch_fn: Callable | None = None,
-        metrics_fns: tuple[Callable, Callable, Callable] = _NO_METRICS,
+        metrics_fns: tuple[Callable, Callable, Callable] | None = None,
+        *,
+        loss_fn: Callable | None = None,
     ):
+        if (forward_pass_fn is None) != (loss_fn is not None and predict_on_batch_fn is not None):
+            raise TracingError("a functional model is given forward_pass_fn, or loss_fn and predict_on_batch_fn")
         self._initial_weights = initial_weights
-        self._forward_pass = forward_pass_fn
+        self._forward_pass = forward_pass_fn or self._forward_by_loss
         self._predict = predict_on_batch_fn
-        self._start_metrics, self._update_metrics, self._finalize_metrics = metrics_fns
+        self._loss = loss_fn
+        self._start_metrics, self._update_metrics, self._finalize_metrics = metrics_fns or _NO_METRICS
+        if loss_fn is not None and metrics_fns is not None:
+            self._update_metrics = self._update_by_labels(metrics_fns[1])
         self.batch_type = batch_type(input_spec)
 
+    @property
+    def input_spec(self):
+        """The type of a batch: TensorSpecs in tuples and dicts."""
+        return specs(self.batch_type)
+
+    def loss(self, output, label, sample_weight=None):
+        """The loss of predictions.
+
+        Raises:
+            TracingError: the model was made without loss_fn.
+        """
+        if self._loss is None:
+            raise TracingError("this functional model was made without loss_fn")
+        weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
+        return self._loss(output=output, label=label, **weighted)
+
+    def _forward_by_loss(self, weights, batch, training):
+        x, *labels_and_weights = _parts(batch)
+        predictions = self.predict_on_batch(weights, x, training)
+        examples = tf.shape(tf.nest.flatten(predictions)[0])[0]
+        return BatchOutput(self.loss(predictions, *labels_and_weights), predictions, examples)
+
+    def _update_by_labels(self, update: Callable) -> Callable:
+        def updated(state, batch, output):
+            _, *labels_and_weights = _parts(batch)
+            names = ("labels", "sample_weight")
+            given = dict(zip(names, labels_and_weights, strict=False))
+            return update(state, batch_output=output, **given)
+
+        return updated
+
+    @weights_and_values
     def initial_weights(self) -> ModelWeights:
         given: Any = self._initial_weights
-        given = given() if callable(given) else given
+        given = as_weights(given() if callable(given) else given)
         return ModelWeights(
             tuple(map(tf.convert_to_tensor, given.trainable)), tuple(map(tf.convert_to_tensor, given.non_trainable))
         )
@@ -81,10 +124,10 @@ class FunctionalModel(PureModel):
         own = self._update_metrics(dict(metrics["own"] or {}), batch, output)
         return output, tuple(non_trainable), {"own": own, **counted(metrics, output)}
 
-    def predict_on_batch(self, weights, x, training=False):
+    def predict_on_batch(self, weights=None, x=None, training=False, *, model_weights=None):
         if self._predict is None:
             raise TracingError("this functional model was made without predict_on_batch_fn")
-        return self._predict(weights, x, training)
+        return self._predict(as_weights(weights if model_weights is None else model_weights), x, training)
 
     def report_metrics(self, metrics):
         return reported_metrics(metrics, dict(metrics["own"] or {}))
@@ -93,6 +136,11 @@ class FunctionalModel(PureModel):
         own = {name: reported[name] for name in self._start_metrics()}
         without = {name: state for name, state in reported.items() if name not in own}
         return finalized_metrics(without, self._finalize_metrics(own))
+
+
+def _parts(batch) -> list:
+    """A batch's inputs, labels and, where there are any, sample weights."""
+    return list(batch.values() if isinstance(batch, Mapping) else batch)
 
 
 def batch_type(input_spec) -> StructType:

@@ -5,13 +5,19 @@ from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
 from fedcore.learning.optimizers.adamw import build_adamw
 from fedcore.learning.optimizers.keras_optimizer import as_optimizer
-from fedcore.learning.optimizers.optimizer import Optimizer
+from fedcore.learning.optimizers.optimizer import (
+    LEARNING_RATE_KEY,
+    Optimizer,
+    check_weights_gradients_match,
+    handle_indexed_slices_gradients,
+)
 from fedcore.learning.optimizers.rmsprop import build_rmsprop
 from fedcore.learning.optimizers.schedule import schedule_learning_rate
 from fedcore.learning.optimizers.sgdm import build_sgdm
 from fedcore.learning.optimizers.yogi import build_yogi
 
 __all__ = [
+    "LEARNING_RATE_KEY",
     "Optimizer",
     "as_optimizer",
     "build_adafactor",
@@ -21,5 +27,7 @@ __all__ = [
     "build_rmsprop",
     "build_sgdm",
     "build_yogi",
+    "check_weights_gradients_match",
+    "handle_indexed_slices_gradients",
     "schedule_learning_rate",
 ]

@@ -10,6 +10,8 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.scalars import real_number
 
+LEARNING_RATE_KEY = "learning_rate"
+
 
 class Optimizer(abc.ABC):
     """A functional optimizer: `initialize` and `next` run inside a graph, over nested tensors.
@@ -74,6 +76,7 @@ class LeafwiseOptimizer(Optimizer):
     """
 
     counts_steps = False
+    has_slots = True
 
     def __init__(self, **hyperparameters: float):
         self._hyperparameters = {name: real_number(name, value, at_least=0) for name, value in hyperparameters.items()}
@@ -99,7 +102,7 @@ class LeafwiseOptimizer(Optimizer):
         state: dict = {name: tf.constant(value, tf.float32) for name, value in self._hyperparameters.items()}
         if self.counts_steps:
             state["step"] = tf.constant(0, tf.int64)
-        kept = [self.slots(_tensor(w)) for w in tf.nest.flatten(weights)]
+        kept = [self.slots(_tensor(w)) for w in tf.nest.flatten(weights)] if self.has_slots else []
         names = kept[0] if kept else ()
         return {**state, **{name: tf.nest.pack_sequence_as(weights, [k[name] for k in kept]) for name in names}}
 
@@ -157,7 +160,57 @@ def pairs(weights, gradients) -> list[tuple]:
         raise FedcoreError(f"the optimizer is given {len(flat)} weights and {len(given)} gradients")
     if flat and all(g is None for g in given):
         raise FedcoreError("every gradient is None: the loss depends on none of the weights")
-    return [(tf.convert_to_tensor(w), g) for w, g in zip(flat, given, strict=True)]
+    found = [(tf.convert_to_tensor(w), g) for w, g in zip(flat, given, strict=True)]
+    for weight, gradient in found:
+        shape = getattr(gradient, "shape", None)
+        if shape is not None and not weight.shape.is_compatible_with(shape):
+            raise InvalidValue(
+                f"the optimizer is given a weight of shape {weight.shape} and a gradient of shape {shape}"
+            )
+    return found
+
+
+def check_weights_gradients_match(weights, gradients) -> None:
+    """Refuses gradients that are nested otherwise than the weights, or have other shapes or dtypes.
+
+    A gradient of None fits every weight.
+
+    Raises:
+        InvalidValue: they do not match; the message shows both.
+    Example:
+        >>> fc.learning.optimizers.check_weights_gradients_match({'w': tf.zeros(2)}, {'w': None})
+    """
+    marked = tf.nest.map_structure(lambda g: _NONE if g is None else g, gradients)
+    try:
+        tf.nest.assert_same_structure(weights, marked)
+    except (TypeError, ValueError):
+        matches = False
+    else:
+        both = zip(tf.nest.flatten(weights), tf.nest.flatten(marked), strict=True)
+        matches = all(g is _NONE or (w.shape.is_compatible_with(g.shape) and w.dtype == g.dtype) for w, g in both)
+    if not matches:
+        raise InvalidValue(
+            "the gradients do not match the weights: both are nested alike, of the same shapes and dtypes\n"
+            f"  weights    {_described(weights)}\n  gradients  {_described(gradients)}"
+        )
+
+
+def handle_indexed_slices_gradients(gradients):
+    """The nested gradients with `tf.IndexedSlices`, such as those of `tf.gather`, as tensors; others stay.
+
+    Example:
+        >>> sparse = tf.IndexedSlices(tf.constant([2.0]), tf.constant([1]), tf.constant([3]))
+        >>> fc.learning.optimizers.handle_indexed_slices_gradients([sparse])[0].numpy()
+        array([0., 2., 0.], dtype=float32)
+    """
+    return tf.nest.map_structure(lambda g: tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g, gradients)
+
+
+_NONE = object()
+
+
+def _described(nested) -> str:
+    return str(tf.nest.map_structure(lambda t: None if t is None else f"{t.dtype.name}{t.shape}", nested))
 
 
 def without_bias(average: float, step: tf.Tensor) -> tf.Tensor:
