@@ -126,7 +126,8 @@ class LearningProcess(IterativeProcess):
         self._hyperparameters = {part: tuple(names) for part, names in (hyperparameters or {}).items()}
         state, taken = member_of(self.state_type), next_fn.module.main.parameters
         result = next_fn.type_signature.result
-        if len(taken) != 2 or not isinstance(result, StructType) or result.names != LearningProcessOutput._fields:
+        names = result.names if isinstance(result, StructType) else ()
+        if len(taken) < 2 or names[:2] != LearningProcessOutput._fields:
             raise TypeMismatch(
                 f"LearningProcess: next_fn (`{next_fn.__name__}`) takes a state and client data and returns "
                 f"<state=…,metrics=…>, but has the type {next_fn.type_signature}"

@@ -10,7 +10,7 @@ from fedcore.errors import FedcoreError, TypeMismatch
 
 from .conftest import random_clients
 
-T, O = fc.learning.templates, fc.learning.optimizers
+T, OPTIMIZERS = fc.learning.templates, fc.learning.optimizers
 BY_EXAMPLES = fc.learning.ClientWeighting.NUM_EXAMPLES
 CLIENTS = random_clients([7, 3, 4])
 
@@ -38,13 +38,13 @@ def composed(work, server=None, **parts):
         "model_weights_distributor": T.build_broadcast_process(WEIGHTS),
         "client_work": work,
         "model_update_aggregator": fc.aggregators.MeanFactory().create(WEIGHTS["trainable"], FLOAT),
-        "model_finalizer": T.build_apply_optimizer_finalizer(server or O.build_sgdm(1.0), WEIGHTS),
+        "model_finalizer": T.build_apply_optimizer_finalizer(server or OPTIMIZERS.build_sgdm(1.0), WEIGHTS),
     }
     return T.compose_learning_process(start, **{**made, **parts})
 
 
 def delta_work(**options):
-    return T.build_model_delta_client_work(MODEL, O.build_sgdm(0.1), BY_EXAMPLES, **options)
+    return T.build_model_delta_client_work(MODEL, OPTIMIZERS.build_sgdm(0.1), BY_EXAMPLES, **options)
 
 
 def gradient_work():
@@ -96,20 +96,20 @@ def fed_avg():
 
 
 def test_fed_avg_by_hand_has_the_bits_of_its_builder(fed_avg):
-    builder = fc.learning.algorithms.build_weighted_fed_avg(make, O.build_sgdm(0.1))
+    builder = fc.learning.algorithms.build_weighted_fed_avg(make, OPTIMIZERS.build_sgdm(0.1))
     metrics, wanted = same_bits(fed_avg, builder)
     assert metrics["client_work"] == wanted["client_work"]
     assert metrics["finalizer"] == {"update_non_finite": 0}
 
 
 def test_fed_prox_by_hand_has_the_bits_of_its_builder():
-    builder = fc.learning.algorithms.build_weighted_fed_prox(make, 0.5, O.build_sgdm(0.1))
+    builder = fc.learning.algorithms.build_weighted_fed_prox(make, 0.5, OPTIMIZERS.build_sgdm(0.1))
     same_bits(composed(delta_work(proximal_strength=0.5)), builder)
 
 
 def test_fed_sgd_by_hand_has_the_bits_of_its_builder():
-    builder = fc.learning.algorithms.build_fed_sgd(make, O.build_adam(0.1))
-    same_bits(composed(gradient_work(), O.build_adam(0.1)), builder)
+    builder = fc.learning.algorithms.build_fed_sgd(make, OPTIMIZERS.build_adam(0.1))
+    same_bits(composed(gradient_work(), OPTIMIZERS.build_adam(0.1)), builder)
 
 
 def test_hyperparameters_are_those_of_the_parts(fed_avg):
@@ -124,7 +124,7 @@ def test_hyperparameters_are_those_of_the_parts(fed_avg):
 
 
 def test_a_non_finite_update_leaves_weights_and_state(fed_avg):
-    finalizer = T.build_apply_optimizer_finalizer(O.build_sgdm(1.0, momentum=0.9), WEIGHTS)
+    finalizer = T.build_apply_optimizer_finalizer(OPTIMIZERS.build_sgdm(1.0, momentum=0.9), WEIGHTS)
     weights = fed_avg.get_model_weights(fed_avg.initialize())
     update = tuple(np.full_like(w, np.nan) for w in weights.trainable)
     output = finalizer.next(finalizer.initialize(), weights, update)
@@ -135,22 +135,23 @@ def test_a_non_finite_update_leaves_weights_and_state(fed_avg):
 
 def test_a_custom_rejection_needs_no_measurements():
     weights = fc.tf_computation(lambda: fc.learning.ModelWeights((tf.zeros(1),), ())).type_signature.result
-    never = T.build_apply_optimizer_finalizer(O.build_sgdm(1.0), weights, lambda state, update: (False, None))
+    never = T.build_apply_optimizer_finalizer(OPTIMIZERS.build_sgdm(1.0), weights, lambda state, update: (False, None))
     zeros = fc.learning.ModelWeights((np.zeros(1, np.float32),), ())
     output = never.next(never.initialize(), zeros, (np.float32([np.inf]),))
-    assert output.result.trainable[0] == -np.inf and output.measurements == ()
+    assert output.result.trainable[0] == -np.inf
+    assert output.measurements == ()
 
 
 def test_parts_of_other_kinds_and_types_are_refused():
     with pytest.raises(TypeMismatch, match="client_work is a ClientWorkProcess, not str"):
         composed("work")
+    plain = fc.aggregators.SumFactory().create(WEIGHTS["trainable"])
     with pytest.raises(TypeMismatch, match="model_update_aggregator is a weighted one"):
-        plain = fc.aggregators.SumFactory().create(WEIGHTS["trainable"])
         composed(delta_work(), model_update_aggregator=plain)
     with pytest.raises(TypeMismatch, match="model_weights_distributor does not take the weights"):
         composed(delta_work(), model_weights_distributor=T.build_broadcast_process("float32"))
     with pytest.raises(TypeMismatch, match="takes a type of ModelWeights without placements, not float32"):
-        T.build_apply_optimizer_finalizer(O.build_sgdm(), "float32")
+        T.build_apply_optimizer_finalizer(OPTIMIZERS.build_sgdm(), "float32")
     with pytest.raises(TypeMismatch, match="takes a type without placements"):
         T.build_broadcast_process(fc.FederatedType("float32", fc.SERVER))
 
@@ -171,7 +172,7 @@ def test_processes_name_the_value_that_stands_elsewhere():
         return fc.templates.MeasuredProcessOutput(state, data, state)
 
     with pytest.raises(
-        TypeMismatch, match="the result of next_fn .* stands at CLIENTS, but has the type float32@SERVER"
+        TypeMismatch, match=r"the result of next_fn .* stands at CLIENTS, but has the type float32@SERVER"
     ):
         T.DistributionProcess(initialize, at_server)
     with pytest.raises(
