@@ -76,7 +76,8 @@ class HoldsVariables(PureModel):
             return self._predictions(as_weights(given), x, bool(training))
         if isinstance(x, bool):
             x, training = None, x
-        return self._predictions(self._weights_now(), given if x is None else x, training is not False)
+        found = self._predictions(self._weights_now(), given if x is None else x, training is not False)
+        return tf.nest.map_structure(tf.convert_to_tensor, found)
 
     def report_local_unfinalized_metrics(self) -> OrderedDict:
         """By a metric's name the tensors that clients add."""
