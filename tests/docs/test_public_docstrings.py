@@ -23,9 +23,12 @@ CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing f
     "learning.metrics.NumExamplesCounter",
     "learning.metrics.sum_then_finalize",
     "learning.models.PureModel",
+    "learning.optimizers.handle_indexed_slices_gradients",
     "learning.optimizers.Optimizer",
     "learning.programs.ProgramState",
     "learning.programs.ProgressBar",
+    "learning.templates.ClientResult",
+    "learning.templates.reject_non_finite_update",
 }
 
 
@@ -37,7 +40,7 @@ def public(package: types.ModuleType, name: str) -> dict:
         value = getattr(package, member)
         if isinstance(value, types.ModuleType):
             inner.append((value, f"{name}.{member}"))
-        else:
+        elif not isinstance(value, str):
             found[f"{name}.{member}"] = value
     for where in inner:
         found |= {n: v for n, v in public(*where).items() if not any(v is known for known in found.values())}

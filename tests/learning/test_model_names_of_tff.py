@@ -89,6 +89,11 @@ def test_a_functional_model_needs_its_functions():
         models.FunctionalModel(((), ()), input_spec=SPEC, loss_fn=lambda output, label: 0.0)
 
 
+def test_only_a_functional_model_becomes_one_with_variables():
+    with pytest.raises(FedcoreError, match="model_from_functional takes a FunctionalModel, not 'mse'"):
+        models.model_from_functional("mse")
+
+
 def test_weights_are_a_pair():
     trainable, non_trainable = weights = fc.learning.ModelWeights((1.0,), ())
     assert (weights[0], weights[1], len(weights)) == (trainable, non_trainable, 2)

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.tensors.specs import spec
 from fedcore.learning.models.model_weights import ModelWeights, as_weights, has_value, weights_and_values
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
@@ -145,12 +146,16 @@ def model_from_functional(functional_model: PureModel) -> HoldsVariables:
 
     Args:
         functional_model: a `FunctionalModel` or another `PureModel`; metrics are given to it, not here.
+    Raises:
+        TypeMismatch: it is no `PureModel`.
     Example:
         >>> model = fc.learning.models.model_from_functional(model_fn())
         >>> output = model.forward_pass((np.ones([3, 2], np.float32), np.ones([3, 1], np.float32)))
         >>> float(output.loss), int(model.report_local_unfinalized_metrics()['num_examples'][0])
         (1.0, 3)
     """
+    if not isinstance(functional_model, PureModel):
+        raise TypeMismatch(f"model_from_functional takes a FunctionalModel, not {brief(functional_model)}")
     return _FunctionalWithVariables(functional_model)
 
 

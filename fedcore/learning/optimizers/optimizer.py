@@ -173,7 +173,7 @@ def pairs(weights, gradients) -> list[tuple]:
 def check_weights_gradients_match(weights, gradients) -> None:
     """Refuses gradients that are nested otherwise than the weights, or have other shapes or dtypes.
 
-    A gradient of None fits every weight.
+    Types, for weights W: `(<W,W> -> <>)`; a gradient of None fits every weight.
 
     Raises:
         InvalidValue: they do not match; the message shows both.
@@ -197,6 +197,8 @@ def check_weights_gradients_match(weights, gradients) -> None:
 
 def handle_indexed_slices_gradients(gradients):
     """The nested gradients with `tf.IndexedSlices`, such as those of `tf.gather`, as tensors; others stay.
+
+    Types, for weights W: `(W -> W)`.
 
     Example:
         >>> sparse = tf.IndexedSlices(tf.constant([2.0]), tf.constant([1]), tf.constant([3]))

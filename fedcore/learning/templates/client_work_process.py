@@ -9,7 +9,9 @@ from fedcore.types import CLIENTS, SequenceType, StructType, TensorType, Type, m
 
 
 class ClientResult(NamedTuple):
-    """What a client hands back: `<update=U,update_weight=W>`.
+    """A client's update of the weights, and how much it counts.
+
+    Types: `<update=U,update_weight=W>`.
 
     Args:
         update: nested tensors; an optimizer at the server takes their mean as a gradient, so they are the weights
