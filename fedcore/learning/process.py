@@ -7,14 +7,13 @@ import attrs
 import numpy as np
 
 from fedcore.computation import Computation
-from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir.active import active_builder
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.seeds import fold_in
 from fedcore.templates import IterativeProcess
-from fedcore.templates.iterative import called, check_computation
-from fedcore.types import fits, member_of
+from fedcore.types import StructType, Type, explain, fits, member_of
 
 
 @attrs.frozen
@@ -96,13 +95,14 @@ class LearningProcess(IterativeProcess):
     Args:
         initialize_fn, next_fn: computations of these types. Called from Python, `next` draws from the seed and the
             round number of its state, so equal calls give equal results.
-        get_model_weights, set_model_weights: (S -> W) and (<S,W> -> S). Default: those of a `LearningAlgorithmState`.
-        get_hparams_fn, set_hparams_fn: (S -> H) and (<S,H> -> S). Default: by `hyperparameters`.
+        get_model_weights, set_model_weights: (S -> W) and (<S,W> -> S), computations or Python functions. Default:
+            those of a `LearningAlgorithmState`.
+        get_hparams_fn, set_hparams_fn: (S -> H) and (<S,H> -> S), of these kinds. Default: by `hyperparameters`.
         hyperparameters: for parts of the state (client_work, finalizer) the names of the hyperparameters there.
             Default: none.
     Raises:
-        TypeMismatch: `next_fn` does not take what `initialize_fn` gives, or does not return it; or a function of the
-            weights or hyperparameters does not take the state.
+        TypeMismatch: `next_fn` does not take what `initialize_fn` gives, or does not return it, or returns something
+            else than a state and metrics; one of the other computations does not take the state, or does not give it.
     Example:
         >>> same = fc.learning.LearningProcess(process.initialize, process.next)
         >>> after, metrics = same.next(same.initialize(), [client_a, client_b])
@@ -112,35 +112,30 @@ class LearningProcess(IterativeProcess):
         self,
         initialize_fn: Computation,
         next_fn: Computation,
-        get_model_weights: Computation | None = None,
-        set_model_weights: Computation | None = None,
-        *,
+        get_model_weights: Callable | Mapping[str, Sequence[str]] | None = None,
+        set_model_weights: Callable | None = None,
         get_hparams_fn: Callable | None = None,
         set_hparams_fn: Callable | None = None,
+        *,
         hyperparameters: Mapping[str, Sequence[str]] | None = None,
     ):
-        check_computation(type(self).__name__, "next_fn", next_fn)
-        super().__init__(initialize_fn, _Next(next_fn.module, next_fn.__name__))
-        given = {
-            "get_model_weights": get_model_weights,
-            "set_model_weights": set_model_weights,
-            "get_hparams": get_hparams_fn,
-            "set_hparams": set_hparams_fn,
-        }
-        for role, fn in given.items():
-            if fn is not None:
-                self._check_takes_state(role, fn)
-                vars(self)[role] = fn
+        super().__init__(initialize_fn, next_fn)
+        if isinstance(get_model_weights, Mapping):  # an older form of the third argument
+            get_model_weights, hyperparameters = None, get_model_weights
+        self._next = _Next(next_fn.module, next_fn.__name__)
         self._hyperparameters = {part: tuple(names) for part, names in (hyperparameters or {}).items()}
-
-    def _check_takes_state(self, role: str, fn: Callable) -> None:
-        if isinstance(fn, Computation):
-            parameters, state = fn.module.main.parameters, member_of(self.state_type)
-            if not parameters or not fits(state, parameters[0].type):
-                raise TypeMismatch(
-                    f"{type(self).__name__}: {called(role, fn)} does not take the state\n"
-                    f"  wants  {state}\n  has    {fn.type_signature.parameter}"
-                )
+        state, taken = member_of(self.state_type), next_fn.module.main.parameters
+        result = next_fn.type_signature.result
+        names = result.names if isinstance(result, StructType) else ()
+        if len(taken) < 2 or names[:2] != LearningProcessOutput._fields:
+            raise TypeMismatch(
+                f"LearningProcess: next_fn (`{next_fn.__name__}`) takes a state and client data and returns "
+                f"<state=…,metrics=…>, but has the type {next_fn.type_signature}"
+            )
+        self._get_model_weights = _checked("get_model_weights", get_model_weights, state)
+        self._set_model_weights = _checked("set_model_weights", set_model_weights, state, gives=state)
+        self._get_hparams = _checked("get_hparams_fn", get_hparams_fn, state)
+        self._set_hparams = _checked("set_hparams_fn", set_hparams_fn, state, gives=state)
 
     @property
     def hyperparameters(self) -> Mapping[str, Sequence[str]]:
@@ -153,7 +148,7 @@ class LearningProcess(IterativeProcess):
         Example:
             >>> process.get_model_weights(state).assign_weights_to(keras_model())
         """
-        return state.global_model_weights
+        return self._get_model_weights(state) if self._get_model_weights else state.global_model_weights
 
     def set_model_weights(self, state: LearningAlgorithmState, weights: ModelWeights) -> LearningAlgorithmState:
         """The state with other weights of the global model.
@@ -162,6 +157,8 @@ class LearningProcess(IterativeProcess):
             >>> weights = fc.learning.ModelWeights.from_model(keras_model())
             >>> state = process.set_model_weights(state, weights)
         """
+        if self._set_model_weights:
+            return self._set_model_weights(state, weights)
         return state.replace(global_model_weights=weights)
 
     def get_hparams(self, state: LearningAlgorithmState) -> dict[str, dict[str, Any]]:
@@ -171,6 +168,8 @@ class LearningProcess(IterativeProcess):
             >>> process.get_hparams(state)
             {'client_work': {}, 'finalizer': {'learning_rate': np.float32(0.1)}}
         """
+        if self._get_hparams:
+            return self._get_hparams(state)
         return {
             part: {name: getattr(state, part)[name] for name in names} for part, names in self._hyperparameters.items()
         }
@@ -185,6 +184,8 @@ class LearningProcess(IterativeProcess):
         Example:
             >>> state = process.set_hparams(state, {'finalizer': {'learning_rate': 0.01}})
         """
+        if self._set_hparams:
+            return self._set_hparams(state, _completed(self.get_hparams(state), hparams))
         for part, given in hparams.items():
             known = self._hyperparameters.get(part, ())
             unknown = [name for name in given if name not in known]
@@ -195,3 +196,35 @@ class LearningProcess(IterativeProcess):
             changed = {name: np.asarray(value, before[name].dtype)[()] for name, value in given.items()}
             state = state.replace(**{part: {**before, **changed}})
         return state
+
+
+def _checked(role: str, fn, state: Type, gives: Type | None = None) -> Callable | None:
+    """The function; a computation takes the state first, and gives a value of this type."""
+    if fn is None or not isinstance(fn, Computation):
+        if fn is not None and not callable(fn):
+            raise TypeMismatch(f"LearningProcess: {role} is a computation or a function, not {brief(fn)}")
+        return fn
+    parameters = fn.module.main.parameters
+    if len(parameters) != (1 if gives is None else 2):
+        raise TypeMismatch(
+            f"LearningProcess: {role} takes a state{'' if gives is None else ' and a value'}, but has the type "
+            f"{fn.type_signature}"
+        )
+    if not fits(state, parameters[0].type):
+        title = f"LearningProcess: {role} does not take the state"
+        raise TypeMismatch(explain(title, state, parameters[0].type, want_label=role, have_label="the state"))
+    if gives is not None and not fits(fn.type_signature.result, gives):
+        title = f"LearningProcess: {role} does not return the state"
+        raise TypeMismatch(explain(title, fn.type_signature.result, gives, want_label="the state", have_label=role))
+    return fn
+
+
+def _completed(present, changed):
+    """Nested hyperparameters with some of them changed."""
+    if not isinstance(present, Mapping) or not isinstance(changed, Mapping):
+        return changed
+    unknown = [name for name in changed if name not in present]
+    if unknown:
+        has = ", ".join(map(str, present)) or "none"
+        raise FedcoreError(f"the process has no hyperparameter {unknown[0]}; it has {has}")
+    return {name: _completed(value, changed[name]) if name in changed else value for name, value in present.items()}

@@ -1,5 +1,6 @@
 """Models as files, which need none of the Python that made them."""
 
+import functools
 import io
 import os
 import struct
@@ -16,7 +17,8 @@ from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.ir import bundle
 from fedcore.learning.models.functional_model import checked_batch_type
 from fedcore.learning.models.gradients import gradients_of, with_gradients
-from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.held_variables import HoldsVariables
+from fedcore.learning.models.model_weights import ModelWeights, weights_and_values
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
 from fedcore.types import explain
@@ -217,11 +219,24 @@ def load_functional_model(path: str | os.PathLike, trusted: bool = False) -> Pur
     return load(path, trusted)
 
 
-class _LoadedModel(PureModel):
+class _LoadedModel(HoldsVariables):
     def __init__(self, parts: dict[str, Computation]):
         self._parts: dict[str, Any] = parts
         self.batch_type = checked_batch_type(parts["train"].module.main.parameters[2].type)
 
+    @functools.cached_property
+    def _held(self) -> ModelWeights:
+        return tf.nest.map_structure(tf.Variable, self.initial_weights())
+
+    @property
+    def trainable_variables(self):
+        return self._held.trainable
+
+    @property
+    def non_trainable_variables(self):
+        return self._held.non_trainable
+
+    @weights_and_values
     def initial_weights(self):
         return ModelWeights(*self._parts["initial_weights"]())
 
@@ -234,7 +249,7 @@ class _LoadedModel(PureModel):
         loss, predictions, count = output
         return BatchOutput(with_gradients(loss, gradients, weights.trainable), predictions, count), non_trainable, after
 
-    def predict_on_batch(self, weights, x, training=False):
+    def _predictions(self, weights, x, training):
         return self._parts["predict_training" if training else "predict"](_parts_of(weights), x)
 
     def report_metrics(self, metrics):

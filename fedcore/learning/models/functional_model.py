@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.ir.locations import describe
-from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.held_variables import specs
+from fedcore.learning.models.model_weights import ModelWeights, as_weights, weights_and_values
 from fedcore.learning.models.pure_model import (
     BatchOutput,
     PureModel,
@@ -30,19 +31,21 @@ class FunctionalModel(PureModel):
     Types: those of `PureModel`; B is the type that `input_spec` says.
 
     Args:
-        initial_weights: () -> ModelWeights; or the weights, as a `ModelWeights` of arrays.
+        initial_weights: () -> ModelWeights; or the weights, as a `ModelWeights` of arrays or a pair of tuples of them.
         forward_pass_fn: (ModelWeights, batch, training) -> BatchOutput; a model with non-trainable weights that move
             returns (BatchOutput, their new values).
         input_spec: the type of a batch, of TensorSpecs, or a sample batch of arrays.
         predict_on_batch_fn: (ModelWeights, inputs, training) -> predictions. Default: there are none to be asked for.
+        loss_fn: (output=predictions, label=labels[, sample_weight=…]) -> mean loss; with predict_on_batch_fn it takes
+            the place of forward_pass_fn. TFF's other arguments are given by name.
         metrics_fns: (() -> state, (state, batch, BatchOutput) -> state, state -> metrics); a state is a dict from
             names to tuples, and those of clients are added. An update whose second parameter is named `labels` takes
-            (state, labels, BatchOutput, sample_weight), as `fc.learning.metrics.create_functional_metric_fns` makes it;
-            `sample_weight` is None for batches without it. The loss (weighted by examples), num_examples and
+            (state, labels=, batch_output=[, sample_weight=]), as `fc.learning.metrics.create_functional_metric_fns` makes
+            it; batches without a sample weight have none. The loss (weighted by examples), num_examples and
             num_batches are always there, unless a state of this name takes their place. Default: no others.
     Raises:
-        TracingError: `input_spec` is no batch; when a graph is traced, `forward_pass_fn` returns no `BatchOutput` with
-            a scalar loss and a number of examples.
+        TracingError: `input_spec` is no batch, or functions are missing; when a graph is traced, `forward_pass_fn`
+            returns no `BatchOutput` with a scalar loss and a number of examples.
     Example:
         >>> def forward_pass(weights, batch, training):
         ...     (kernel,), (x, y) = weights.trainable, batch
@@ -55,22 +58,51 @@ class FunctionalModel(PureModel):
 
     def __init__(
         self,
-        initial_weights: Callable | ModelWeights,
-        forward_pass_fn: Callable,
-        input_spec,
+        initial_weights: Callable | ModelWeights | tuple,
+        forward_pass_fn: Callable | None = None,
+        input_spec=None,
         predict_on_batch_fn: Callable | None = None,
-        metrics_fns: tuple[Callable, Callable, Callable] = _NO_METRICS,
+        metrics_fns: tuple[Callable, Callable, Callable] | None = None,
+        *,
+        loss_fn: Callable | None = None,
     ):
+        if (forward_pass_fn is None) != (loss_fn is not None and predict_on_batch_fn is not None):
+            raise TracingError("a functional model is given forward_pass_fn, or loss_fn and predict_on_batch_fn")
         self._initial_weights = initial_weights
-        self._forward_pass = forward_pass_fn
+        self._forward_pass = forward_pass_fn or self._forward_by_loss
         self._predict = predict_on_batch_fn
-        self._start_metrics, self._update_metrics, self._finalize_metrics = metrics_fns
-        self._updates_by_labels = list(inspect.signature(self._update_metrics).parameters)[1:2] == ["labels"]
+        self._loss = loss_fn
+        self._start_metrics, self._update_metrics, self._finalize_metrics = metrics_fns or _NO_METRICS
+        if list(inspect.signature(self._update_metrics).parameters)[1:2] == ["labels"]:
+            self._update_metrics = _updating_by_labels(self._update_metrics)
         self.batch_type = batch_type(input_spec)
 
+    @property
+    def input_spec(self):
+        """The type of a batch: TensorSpecs in tuples and dicts."""
+        return specs(self.batch_type)
+
+    def loss(self, output, label, sample_weight=None):
+        """The loss of predictions.
+
+        Raises:
+            TracingError: the model was made without loss_fn.
+        """
+        if self._loss is None:
+            raise TracingError("this functional model was made without loss_fn")
+        weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
+        return self._loss(output=output, label=label, **weighted)
+
+    def _forward_by_loss(self, weights, batch, training):
+        x, *labels_and_weights = _parts(batch)
+        predictions = self.predict_on_batch(weights, x, training)
+        examples = tf.shape(tf.nest.flatten(predictions)[0])[0]
+        return BatchOutput(self.loss(predictions, *labels_and_weights), predictions, examples)
+
+    @weights_and_values
     def initial_weights(self) -> ModelWeights:
         given: Any = self._initial_weights
-        given = given() if callable(given) else given
+        given = as_weights(given() if callable(given) else given)
         return ModelWeights(
             tuple(map(tf.convert_to_tensor, given.trainable)), tuple(map(tf.convert_to_tensor, given.non_trainable))
         )
@@ -82,19 +114,13 @@ class FunctionalModel(PureModel):
         given = self._forward_pass(weights, batch, training)
         output, non_trainable = given if isinstance(given, tuple) else (given, weights.non_trainable)
         output = checked_output(output, self._forward_pass)
-        own = self._updated(dict(metrics["own"] or {}), batch, output)
+        own = self._update_metrics(dict(metrics["own"] or {}), batch, output)
         return output, tuple(non_trainable), {"own": own, **counted(metrics, output)}
 
-    def _updated(self, state: dict, batch, output: BatchOutput) -> dict:
-        if not self._updates_by_labels:
-            return self._update_metrics(state, batch, output)
-        _, labels, *weight = [batch[name] for name in batch] if isinstance(batch, Mapping) else batch
-        return self._update_metrics(state, labels, output, *(weight or [None]))
-
-    def predict_on_batch(self, weights, x, training=False):
+    def predict_on_batch(self, weights=None, x=None, training=False, *, model_weights=None):
         if self._predict is None:
             raise TracingError("this functional model was made without predict_on_batch_fn")
-        return self._predict(weights, x, training)
+        return self._predict(as_weights(weights if model_weights is None else model_weights), x, training)
 
     def report_metrics(self, metrics):
         return reported_metrics(metrics, dict(metrics["own"] or {}))
@@ -103,6 +129,11 @@ class FunctionalModel(PureModel):
         own = {name: reported[name] for name in self._start_metrics()}
         without = {name: state for name, state in reported.items() if name not in own}
         return finalized_metrics(without, self._finalize_metrics(own))
+
+
+def _parts(batch) -> list:
+    """A batch's inputs, labels and, where there are any, sample weights."""
+    return list(batch.values() if isinstance(batch, Mapping) else batch)
 
 
 def batch_type(input_spec) -> StructType:
@@ -149,3 +180,13 @@ def checked_output(output, who: Callable) -> BatchOutput:
             f"{describe(who)} returns a loss of shape {loss.shape}; it is the mean of the batch, a scalar"
         )
     return BatchOutput(loss, output.predictions, tf.cast(tf.reshape(output.num_examples, []), tf.int64))
+
+
+def _updating_by_labels(update: Callable) -> Callable:
+    """An update of metrics that is written for labels, as one that takes the batch."""
+
+    def updated(state, batch, output):
+        _, labels, *weight = _parts(batch)
+        return update(state, labels=labels, batch_output=output, **dict(zip(("sample_weight",), weight, strict=False)))
+
+    return updated

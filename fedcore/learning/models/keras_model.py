@@ -10,6 +10,7 @@ from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.values import elements_of
 from fedcore.learning.models.functional_model import BATCH_PARTS, batch_type, checked_batch_type
+from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_checks import (
     check_arguments,
     check_elementwise,
@@ -20,7 +21,13 @@ from fedcore.learning.models.keras_checks import (
 from fedcore.learning.models.keras_metrics import KerasMetrics
 from fedcore.learning.models.keras_outputs import by_output, labels_type, output_names, structure_of
 from fedcore.learning.models.keras_purity import check_pure
-from fedcore.learning.models.model_weights import ModelWeights, averaged_weights, layer_states, value_now
+from fedcore.learning.models.model_weights import (
+    ModelWeights,
+    averaged_weights,
+    layer_states,
+    value_now,
+    weights_and_values,
+)
 from fedcore.learning.models.pure_model import (
     BatchOutput,
     PureModel,
@@ -101,7 +108,7 @@ def functional_model_from_keras(
     return from_keras_model(keras_model, loss_fn, input_spec, metrics, loss_weights)
 
 
-class _KerasModel(PureModel):
+class _KerasModel(HoldsVariables):
     def __init__(self, model: keras.Model, loss, input_spec, metrics, loss_weights):
         if not isinstance(model, keras.Model):
             raise TracingError(f"from_keras_model takes a Keras 3 model, not {brief(model)}")
@@ -178,6 +185,15 @@ class _KerasModel(PureModel):
         self.first_trainable = [initialisers.first_value(v.value) for v in self.trainable]
         self.first_non_trainable = [initialisers.first_value(v.value) for v in self.non_trainable]
 
+    @property
+    def trainable_variables(self):
+        return variables_of(self.trainable)
+
+    @property
+    def non_trainable_variables(self):
+        return variables_of(self.non_trainable)
+
+    @weights_and_values
     def initial_weights(self) -> ModelWeights:
         return ModelWeights(
             tuple(first() for first in self.first_trainable), tuple(first() for first in self.first_non_trainable)
@@ -228,7 +244,11 @@ class _KerasModel(PureModel):
         )
         return output, non_trainable, {"own": own, "layer_states": states, **counted(metrics, output)}
 
-    def predict_on_batch(self, weights, x, training=False):
+    def loss(self, output, label, sample_weight=None):
+        """The mean loss of predictions, without losses that layers add."""
+        return self._loss_of(output, label, sample_weight)
+
+    def _predictions(self, weights, x, training):
         values = self._values(weights.non_trainable, self._first_states(), training)
         return self._applied(weights.trainable, values, x, training)[0]
 

@@ -45,7 +45,8 @@ class ModelWeights:
     """The weights of a model.
 
     Types: `<trainable=<…>,non_trainable=<…>>`, each a tuple in the order of the Keras model's variables. Non-trainable
-    ones are the floats among the variables without gradients, such as the averages of a BatchNormalization.
+    ones are the floats among the variables without gradients, such as the averages of a BatchNormalization. The parts
+    are also items 0 and 1.
 
     Example:
         >>> weights = fc.learning.ModelWeights.from_model(keras_model())
@@ -55,6 +56,15 @@ class ModelWeights:
 
     trainable: Any
     non_trainable: Any
+
+    def __iter__(self):
+        return iter((self.trainable, self.non_trainable))
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index: int):
+        return (self.trainable, self.non_trainable)[index]
 
     @classmethod
     def from_model(cls, keras_model) -> "ModelWeights":
@@ -89,3 +99,48 @@ class ModelWeights:
                 raise InvalidValue(f"the model has {len(variables)} variables where these weights have {len(values)}")
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
+
+
+def as_weights(given) -> ModelWeights:
+    """Weights that may be given as a pair of trainable and non-trainable ones."""
+    return given if isinstance(given, ModelWeights) else ModelWeights(*given)
+
+
+class weights_and_values:
+    """Makes a method that gives weights readable as their values too.
+
+    `model.initial_weights()` calls the method; `trainable, non_trainable = model.initial_weights` reads the values of
+    one such call, as arrays; in a graph, tensors of a new call.
+    """
+
+    def __init__(self, method):
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, model, owner=None):
+        return self if model is None else _InitialWeights(self._method.__get__(model), model)
+
+
+class _InitialWeights:
+    def __init__(self, method, model):
+        self._method = method
+        self._model = model
+
+    def __call__(self) -> ModelWeights:
+        return self._method()
+
+    def _parts(self) -> tuple:
+        if not tf.executing_eagerly():
+            return tuple(self())
+        if "initial_values" not in vars(self._model):
+            self._model.initial_values = tuple(tuple(map(np.asarray, part)) for part in self())
+        return self._model.initial_values
+
+    def __iter__(self):
+        return iter(self._parts())
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index: int):
+        return self._parts()[index]

@@ -15,6 +15,7 @@ from fedcore.learning.optimizers.yogi import build_yogi
 from fedcore.tff_names import tff_name
 
 __all__ = [
+    "LEARNING_RATE_KEY",
     "Optimizer",
     "as_optimizer",
     "build_adafactor",

@@ -74,6 +74,7 @@ class LeafwiseOptimizer(Optimizer):
     """
 
     counts_steps = False
+    has_slots = True
 
     def __init__(self, **hyperparameters: float):
         self._hyperparameters = {name: real_number(name, value, at_least=0) for name, value in hyperparameters.items()}
@@ -99,7 +100,7 @@ class LeafwiseOptimizer(Optimizer):
         state: dict = {name: tf.constant(value, tf.float32) for name, value in self._hyperparameters.items()}
         if self.counts_steps:
             state["step"] = tf.constant(0, tf.int64)
-        kept = [self.slots(_tensor(w)) for w in tf.nest.flatten(weights)]
+        kept = [self.slots(_tensor(w)) for w in tf.nest.flatten(weights)] if self.has_slots else []
         names = kept[0] if kept else ()
         return {**state, **{name: tf.nest.pack_sequence_as(weights, [k[name] for k in kept]) for name in names}}
 
@@ -157,7 +158,14 @@ def pairs(weights, gradients) -> list[tuple]:
         raise FedcoreError(f"the optimizer is given {len(flat)} weights and {len(given)} gradients")
     if flat and all(g is None for g in given):
         raise FedcoreError("every gradient is None: the loss depends on none of the weights")
-    return [(tf.convert_to_tensor(w), g) for w, g in zip(flat, given, strict=True)]
+    found = [(tf.convert_to_tensor(w), g) for w, g in zip(flat, given, strict=True)]
+    for weight, gradient in found:
+        shape = getattr(gradient, "shape", None)
+        if shape is not None and not weight.shape.is_compatible_with(shape):
+            raise InvalidValue(
+                f"the optimizer is given a weight of shape {weight.shape} and a gradient of shape {shape}"
+            )
+    return found
 
 
 def without_bias(average: float, step: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,7 @@ class _Sgdm(LeafwiseOptimizer):
     def __init__(self, learning_rate: float, momentum: float | None, nesterov: bool):
         super().__init__(learning_rate=learning_rate, **optional("momentum", momentum))
         self.has_momentum = "momentum" in self.hyperparameters
+        self.has_slots = self.has_momentum
         self.nesterov = bool(nesterov)
 
     def slots(self, weight):

@@ -1,0 +1,125 @@
+"""Pure models that hold variables, for training loops of one's own."""
+
+import abc
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fedcore.graphs.tensors.specs import spec
+from fedcore.learning.models.model_weights import ModelWeights, as_weights, has_value
+from fedcore.learning.models.pure_model import BatchOutput, PureModel
+from fedcore.types import StructType, TensorType, Type
+
+
+class HoldsVariables(PureModel):
+    """A pure model that also has variables: weights that forward passes read, and metrics that they count in.
+
+    Types, for batches B with inputs X:
+        forward_pass      (<B,training> -> BatchOutput)
+        predict_on_batch  (<X,training> -> predictions), beside that of `PureModel`
+    """
+
+    @property
+    @abc.abstractmethod
+    def trainable_variables(self) -> Sequence[tf.Variable]:
+        """The variables that an optimizer moves."""
+
+    @property
+    @abc.abstractmethod
+    def non_trainable_variables(self) -> Sequence[tf.Variable]:
+        """The variables that forward passes in training move."""
+
+    @abc.abstractmethod
+    def _predictions(self, weights: ModelWeights, x, training: bool):
+        """The predictions of given weights."""
+
+    @functools.cached_property
+    def _counts(self) -> dict:
+        """The metrics' state in variables, beside those of the weights: outside of graphs, or in the same graph."""
+        held = (*self.trainable_variables, *self.non_trainable_variables)
+        if all(map(has_value, held)):
+            with tf.init_scope():
+                return tf.nest.map_structure(_counter, self.initial_metrics())
+        return tf.nest.map_structure(_counter, self.initial_metrics())
+
+    @property
+    def local_variables(self) -> Sequence[tf.Variable]:
+        """The variables that metrics are counted in."""
+        return tf.nest.flatten(self._counts)
+
+    @property
+    def input_spec(self):
+        """The type of a batch: TensorSpecs in tuples and dicts."""
+        return specs(self.batch_type)
+
+    def forward_pass(self, batch_input, training: bool = True) -> BatchOutput:
+        """The loss and predictions of a batch; counts it in the local variables."""
+        counts = tf.nest.map_structure(tf.convert_to_tensor, self._counts)
+        output, moved, after = self.step(self._weights_now(), counts, batch_input, training)
+        if training:
+            _assign(self.non_trainable_variables, moved)
+        _assign(self._counts, after)
+        return output
+
+    def predict_on_batch(self, weights=None, x=None, training=None, *, model_weights=None):
+        """The predictions for the inputs of a batch.
+
+        `predict_on_batch(weights, x, training=False)` uses these weights, a `ModelWeights` or a pair;
+        `predict_on_batch(x, training=True)` those that the variables have.
+        """
+        given = weights if model_weights is None else model_weights
+        if given is not None and x is not None and not isinstance(x, bool):
+            return self._predictions(as_weights(given), x, bool(training))
+        if isinstance(x, bool):
+            x, training = None, x
+        found = self._predictions(self._weights_now(), given if x is None else x, training is not False)
+        return tf.nest.map_structure(tf.convert_to_tensor, found)
+
+    def report_local_unfinalized_metrics(self) -> OrderedDict:
+        """By a metric's name the tensors that clients add."""
+        return OrderedDict(self.report_metrics(tf.nest.map_structure(tf.convert_to_tensor, self._counts)))
+
+    def metric_finalizers(self) -> "OrderedDict[str, Callable]":
+        """By a metric's name the function that computes it of its added tensors."""
+
+        def finalize(name: str, values):
+            others = tf.nest.map_structure(tf.zeros_like, self.report_metrics(self.initial_metrics()))
+            return self.finalize_metrics({**others, name: tuple(values)})[name]
+
+        names = self.report_local_unfinalized_metrics()
+        return OrderedDict((name, functools.partial(finalize, name)) for name in names)
+
+    def reset_metrics(self) -> None:
+        """Sets the local variables to what a client starts with."""
+        _assign(self._counts, self.initial_metrics())
+
+    def _weights_now(self) -> ModelWeights:
+        groups = (self.trainable_variables, self.non_trainable_variables)
+        return ModelWeights(*(tuple(map(tf.convert_to_tensor, group)) for group in groups))
+
+
+def variables_of(group) -> tuple[tf.Variable, ...]:
+    """TensorFlow's variables of Keras ones."""
+    return tuple(v.value if isinstance(v, keras.Variable) else v for v in group)
+
+
+def specs(type_: Type) -> Any:
+    """TensorSpecs in dicts and tuples."""
+    if isinstance(type_, StructType):
+        parts = [specs(t) for t in type_.types]
+        return OrderedDict(zip(type_.names, parts, strict=True)) if parts and all(type_.names) else tuple(parts)
+    assert isinstance(type_, TensorType)
+    return spec(type_)
+
+
+def _counter(value) -> tf.Variable:
+    return tf.Variable(value, trainable=False)
+
+
+def _assign(variables, values) -> None:
+    for variable, value in zip(tf.nest.flatten(variables), tf.nest.flatten(values), strict=True):
+        variable.assign(value)
