@@ -1,1 +1,1 @@
-"""TFF's older names, the one place of aliases."""
+"""TFF's names, the one place of aliases: what each is here, or what to use instead."""

@@ -16,11 +16,10 @@ PLACES: dict[str, str] = {
     "backends": "fedcore.compat.backends",
     "framework": "fedcore.compat.framework",
     "learning.model_update_aggregator": "fedcore.learning",
-    "simulation.baselines": "fedcore.learning.baselines",
-    "simulation.models": "fedcore.compat.simulation_models",
     "structure": "fedcore.compat.structure",
     "tensorflow": "fedcore.compat.tensorflow",
     "tensorflow_computation": "fedcore.computation:tf_computation",
+    "types.tensorflow_to_type": "fedcore.types:to_type",
     "type_at_clients": "fedcore.types:at_clients",
     "type_at_server": "fedcore.types:at_server",
     **_in("fedcore.compat.learning", "learning.build_federated_averaging_process learning.build_federated_evaluation"),
@@ -92,8 +91,8 @@ GONE: tuple[Gone, ...] = (
     ),
     _gone(
         "backends.native",
-        "compile_to_mergeable_comp_form desugar_and_transform_to_native transform_to_native_form",
-        "one pipeline of passes compiles for every runtime",
+        "compile_to_mergeable_comp_form",
+        "every plan merges partial results",
         "compiler.compile_module",
     ),
     _gone(

@@ -1,8 +1,12 @@
 """The public names of TFF and of federated_language, where TFF's language has moved, by the module that has them."""
 
-NAMES = {
-    module: tuple(names.split())
-    for module, names in {
+
+def _split(names: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    return {module: tuple(text.split()) for module, text in names.items()}
+
+
+NAMES = _split(
+    {
         "": """
             AbstractType Array ArrayShape CLIENTS Computation FederatedType FunctionType PlacementType SERVER
             SequenceType Serializable StructType StructWithPythonType TensorType Type TypedObject Value __version__
@@ -53,43 +57,9 @@ NAMES = {
             set_sync_test_cpp_execution_context
         """,
         "framework": """
-            AggregationKind AsyncContext AsyncExecutionContext Block BoundVariableTracker Call CardinalitiesType
-            CompiledComputation Computation ComputationBuildingBlock ComputationReturnedNoneError ComputationWrapper
-            ConcreteComputation ContextError ContextStack Data Executor ExecutorFactory ExecutorValue
-            FEDERATED_AGGREGATE FEDERATED_APPLY FEDERATED_BROADCAST FEDERATED_EVAL_AT_CLIENTS
-            FEDERATED_EVAL_AT_SERVER FEDERATED_MAP FEDERATED_MAP_ALL_EQUAL FEDERATED_MAX FEDERATED_MEAN
-            FEDERATED_MIN FEDERATED_SECURE_SELECT FEDERATED_SECURE_SUM FEDERATED_SECURE_SUM_BITWIDTH
-            FEDERATED_SELECT FEDERATED_SUM FEDERATED_VALUE_AT_CLIENTS FEDERATED_VALUE_AT_SERVER
-            FEDERATED_WEIGHTED_MEAN FEDERATED_ZIP_AT_CLIENTS FEDERATED_ZIP_AT_SERVER FederatedComputationContext
-            GENERIC_DIVIDE GENERIC_MULTIPLY GENERIC_PLUS Intrinsic IntrinsicDef Lambda Literal
-            MergeableCompExecutionContext MergeableCompForm NonuniqueNameError Path Placement PlacementLiteral
-            PolymorphicComputation Reference RemoteExecutor RemoteExecutorGrpcStub RemoteExecutorStub
-            ResourceManagingExecutorFactory RetryableError RuntimeErrorContext SEQUENCE_MAP Selection Struct
-            SymbolBindingContext SymbolTree SyncContext SyncExecutionContext TraceResult TracingProvider
-            TransformReturnType TypeNotAssignableError TypesNotEquivalentError UnexpectedBlockError
-            UnexpectedTypeError check_aggregate_not_dependent_on_aggregate
-            check_broadcast_not_dependent_on_aggregate check_concrete_instance_of
-            check_contains_no_new_unbound_references check_contains_no_unbound_references
-            check_contains_only_reducible_intrinsics check_has_single_placement check_has_unique_names
-            check_is_structure_of_integers computation_contains computation_contains_secure_aggregation
-            computation_contains_unsecure_aggregation computation_count contains_called_intrinsic
-            contains_federated_types contains_no_unbound_references contains_tensor_types create_federated_aggregate
-            create_federated_apply create_federated_broadcast create_federated_map create_federated_map_all_equal
-            create_federated_map_or_apply create_federated_mean create_federated_secure_sum
-            create_federated_secure_sum_bitwidth create_federated_select create_federated_sum create_federated_unzip
-            create_federated_value create_federated_zip create_identity create_named_tuple create_sequence_map
-            deserialize_value ensure_federated_value find_aggregations_in_tree get_aggregation_intrinsics
-            get_broadcast_intrinsics get_context_stack get_map_of_unbound_references infer_cardinalities infer_type
-            is_called_aggregation is_generic_op_compatible_type is_identity_function
-            is_single_integer_or_matches_structure is_structure_of_floats is_structure_of_integers
-            is_structure_of_tensors local_cpp_executor_factory pack_args_into_struct preorder_types
-            propagate_trace_context_task_factory select_output_from_lambda serialize_value set_default_context
-            set_no_default_context set_tracing_providers span structure_with_type to_call_dominant
-            to_structure_with_type trace transform_postorder transform_postorder_with_symbol_bindings
-            transform_preorder transform_type_postorder type_contains type_contains_only type_count
-            type_to_py_container unique_name_generator unpack_arg unpack_args_from_struct uri_to_placement_literal
-            visit_postorder visit_preorder with_context wrap_as_zero_or_one_arg_callable
-            wrap_coroutine_in_current_trace_context wrap_rpc_in_trace_context
+            MergeableCompExecutionContext MergeableCompForm RemoteExecutor RemoteExecutorGrpcStub RemoteExecutorStub
+            ResourceManagingExecutorFactory deserialize_value local_cpp_executor_factory serialize_value
+            to_call_dominant
         """,
         "learning": """
             ClientWeighting LoopImplementation add_debug_measurements add_debug_measurements_with_mixed_dtype
@@ -175,6 +145,45 @@ NAMES = {
             to_type transform_args transform_result transform_tf_add_ids transform_tf_call_ops_to_disable_grappler
             type_to_tf_tensor_specs
         """,
-    }.items()
-}
+    }
+)
 """Module below `tff` (empty: `tff` itself) -> its names, modules included."""
+
+COMPILER_INTERNALS = _split(
+    {
+        "framework": """
+    AggregationKind AsyncContext AsyncExecutionContext Block BoundVariableTracker Call CardinalitiesType
+    CompiledComputation Computation ComputationBuildingBlock ComputationReturnedNoneError ComputationWrapper
+    ConcreteComputation ContextError ContextStack Data Executor ExecutorFactory ExecutorValue FEDERATED_AGGREGATE
+    FEDERATED_APPLY FEDERATED_BROADCAST FEDERATED_EVAL_AT_CLIENTS FEDERATED_EVAL_AT_SERVER FEDERATED_MAP
+    FEDERATED_MAP_ALL_EQUAL FEDERATED_MAX FEDERATED_MEAN FEDERATED_MIN FEDERATED_SECURE_SELECT FEDERATED_SECURE_SUM
+    FEDERATED_SECURE_SUM_BITWIDTH FEDERATED_SELECT FEDERATED_SUM FEDERATED_VALUE_AT_CLIENTS
+    FEDERATED_VALUE_AT_SERVER FEDERATED_WEIGHTED_MEAN FEDERATED_ZIP_AT_CLIENTS FEDERATED_ZIP_AT_SERVER
+    FederatedComputationContext GENERIC_DIVIDE GENERIC_MULTIPLY GENERIC_PLUS Intrinsic IntrinsicDef Lambda Literal
+    NonuniqueNameError Path Placement PlacementLiteral PolymorphicComputation Reference RetryableError
+    RuntimeErrorContext SEQUENCE_MAP Selection Struct SymbolBindingContext SymbolTree SyncContext
+    SyncExecutionContext TraceResult TracingProvider TransformReturnType TypeNotAssignableError
+    TypesNotEquivalentError UnexpectedBlockError UnexpectedTypeError check_aggregate_not_dependent_on_aggregate
+    check_broadcast_not_dependent_on_aggregate check_concrete_instance_of check_contains_no_new_unbound_references
+    check_contains_no_unbound_references check_contains_only_reducible_intrinsics check_has_single_placement
+    check_has_unique_names check_is_structure_of_integers computation_contains
+    computation_contains_secure_aggregation computation_contains_unsecure_aggregation computation_count
+    contains_called_intrinsic contains_federated_types contains_no_unbound_references contains_tensor_types
+    create_federated_aggregate create_federated_apply create_federated_broadcast create_federated_map
+    create_federated_map_all_equal create_federated_map_or_apply create_federated_mean create_federated_secure_sum
+    create_federated_secure_sum_bitwidth create_federated_select create_federated_sum create_federated_unzip
+    create_federated_value create_federated_zip create_identity create_named_tuple create_sequence_map
+    ensure_federated_value find_aggregations_in_tree get_aggregation_intrinsics get_broadcast_intrinsics
+    get_context_stack get_map_of_unbound_references infer_cardinalities infer_type is_called_aggregation
+    is_generic_op_compatible_type is_identity_function is_single_integer_or_matches_structure is_structure_of_floats
+    is_structure_of_integers is_structure_of_tensors pack_args_into_struct preorder_types
+    propagate_trace_context_task_factory select_output_from_lambda set_default_context set_no_default_context
+    set_tracing_providers span structure_with_type to_structure_with_type trace transform_postorder
+    transform_postorder_with_symbol_bindings transform_preorder transform_type_postorder type_contains
+    type_contains_only type_count type_to_py_container unique_name_generator unpack_arg unpack_args_from_struct
+    uri_to_placement_literal visit_postorder visit_preorder with_context wrap_as_zero_or_one_arg_callable
+    wrap_coroutine_in_current_trace_context wrap_rpc_in_trace_context
+"""
+    }
+)
+"""The names of `federated_language.framework`, which writes compilers."""

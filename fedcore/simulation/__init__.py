@@ -37,10 +37,12 @@ _LATER = {
     ),
 }
 
+# TFF has it here; it needs models, which are above this layer.
+_ABOVE = {"baselines": "fedcore.learning.baselines"}
+
 __all__ = sorted(
     [
         "Sampler",
-        "baselines",  # needs models, which are above this layer: `tff_name` finds it
         "build_min_separation_sampling_fn",
         "build_poisson_sampling_fn",
         "build_random_permutation_sampling_fn",
@@ -49,6 +51,7 @@ __all__ = sorted(
         "participation",
         "partition",
         *_LATER,
+        *_ABOVE,
     ]
 )
 
@@ -56,6 +59,8 @@ __all__ = sorted(
 def __getattr__(name):
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name]), name)
+    if name in _ABOVE:
+        return importlib.import_module(_ABOVE[name])
     return tff_name("fedcore.simulation", name)
 
 

@@ -63,9 +63,11 @@ class DType:
         return self.is_integer or self.is_inexact
 
     def __eq__(self, other) -> bool:
+        if self is other:
+            return True
         if not isinstance(other, DType):
             other = find_dtype(other)
-        return self is other or (other is not None and self.name == other.name)
+        return other is not None and self.name == other.name
 
     def __hash__(self) -> int:
         return hash(self.name)

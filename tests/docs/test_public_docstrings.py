@@ -25,6 +25,7 @@ CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing f
     "learning.metrics.sum_then_finalize",
     "learning.models.PureModel",
     "learning.optimizers.Optimizer",
+    "learning.optimizers.handle_indexed_slices_gradients",
     "learning.programs.ProgramState",
     "learning.programs.ProgressBar",
 }

@@ -10,7 +10,7 @@ import tensorflow as tf
 import warm_processes
 
 import fedcore as fc
-from fedcore.errors import FedcoreError, InvalidValue, TracingError
+from fedcore.errors import FedcoreError, InvalidValue, TracingError, TypeMismatch
 from fedcore.learning import algorithms, models
 
 from .conftest import random_clients
@@ -139,6 +139,56 @@ def test_two_rounds_equal_those_of_the_keras_model(model_fn, name):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     for metric in ("loss", "accuracy", "num_examples"):
         np.testing.assert_allclose(my_metrics[metric], keras_metrics[metric], rtol=1e-5)
+
+
+@pytest.mark.parametrize("model_fn", [keras_model_fn, Softmax, functional_model_fn])
+def test_the_type_of_the_weights_is_that_of_the_state(model_fn):
+    found = fc.learning.models.weights_type_from_model(model_fn)
+    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, sgd())
+    assert found == process.initialize.type_signature.result.member.global_model_weights
+    assert found == fc.learning.models.weights_type_from_model(model_fn())
+
+
+def test_a_model_of_functions_has_the_same_rounds_as_one_with_variables():
+    functional = functional_model_fn()
+    assert models.model_from_functional(functional).input_spec == SPEC
+    results = []
+    for model in (functional, lambda: models.model_from_functional(functional)):
+        process = algorithms.build_weighted_fed_avg(model, sgd)
+        output = process.next(process.initialize(), random_clients(SIZES))
+        results.append((output.state.global_model_weights, output.metrics))
+    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_metrics_by_keras_replace_those_of_a_model_of_functions():
+    functional = functional_model_fn()
+    made = [lambda: keras.metrics.SparseCategoricalAccuracy(name="hits")]
+    process = algorithms.build_fed_eval(lambda: models.model_from_functional(functional, made))
+    own = algorithms.build_fed_eval(functional)
+    found, wanted = (
+        each.next(each.initialize(), random_clients(SIZES))[1]["client_work"]["eval"]["current_round_metrics"]
+        for each in (process, own)
+    )
+    assert found["hits"] == wanted["accuracy"]
+    assert "accuracy" not in found
+
+
+def test_a_model_of_functions_is_read_back_from_its_file(tmp_path):
+    functional, x = functional_model_fn(), np.ones([2, 5], np.float32)
+    models.save_functional_model(functional, tmp_path / "model")
+    model = models.load_functional_model(tmp_path / "model")
+    weights = functional.initial_weights()
+    np.testing.assert_array_equal(model.initial_weights().trainable[0], weights.trainable[0])
+    np.testing.assert_allclose(model.predict_on_batch(weights, x), functional.predict_on_batch(weights, x, False))
+    assert model.batch_type == functional.batch_type
+    with pytest.raises(TypeMismatch, match="is no model of functions, such as a FunctionalModel"):
+        models.save_functional_model(keras_model_fn, tmp_path / "other")
+
+
+def test_only_a_model_of_functions_becomes_one_with_variables():
+    with pytest.raises(TypeMismatch, match="is no model of functions, such as a FunctionalModel"):
+        models.model_from_functional(functional_model_fn)
 
 
 def test_scaffold_evaluation_and_personalization_take_them():

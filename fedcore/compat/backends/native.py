@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from fedcore import context
 from fedcore.computation import Computation, invoke_async
+from fedcore.errors import TypeMismatch, brief
 from fedcore.ir import Module
 from fedcore.runtime import Report
 from fedcore.runtime.device import default_devices
@@ -42,6 +43,31 @@ def set_local_python_execution_context(
 
 
 set_local_execution_context = set_local_python_execution_context
+
+
+def transform_to_native_form(
+    comp: Computation, transform_math_to_tf: bool = False, grappler_config=None
+) -> Computation:
+    """The computation, compiled: a call runs its plan as it is, and `fc.save` stores the plan.
+
+    Args:
+        transform_math_to_tf: changes nothing: all arithmetic of a plan is in graphs.
+        grappler_config: changes nothing: TensorFlow optimises graphs when it loads them.
+    Raises:
+        TypeMismatch: `comp` is no computation with types.
+    Example:
+        >>> compiled = fc.backends.native.transform_to_native_form(process.next)
+        >>> compiled.module.stage
+        'planned'
+    """
+    if not isinstance(comp, Computation):
+        raise TypeMismatch(f"{brief(comp)} is no computation with types")
+    return Computation(comp.to_module("planned"), comp.__name__)
+
+
+def desugar_and_transform_to_native(comp: Computation) -> Computation:
+    """As `transform_to_native_form`, which replaces derived intrinsics too."""
+    return transform_to_native_form(comp)
 
 
 def create_sync_local_cpp_execution_context(
@@ -148,10 +174,12 @@ __all__ = [
     "AwaitedCalls",
     "create_async_local_cpp_execution_context",
     "create_sync_local_cpp_execution_context",
+    "desugar_and_transform_to_native",
     "set_async_local_cpp_execution_context",
     "set_local_execution_context",
     "set_local_python_execution_context",
     "set_sync_local_cpp_execution_context",
+    "transform_to_native_form",
 ]
 
 

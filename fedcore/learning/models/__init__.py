@@ -1,12 +1,14 @@
 """Models: written by the user or made of Keras ones, and as the pure functions that algorithms are written on."""
 
-from fedcore.learning.models.files import load, save
+from fedcore.learning.models.files import load, load_functional_model, save, save_functional_model
 from fedcore.learning.models.functional_model import FunctionalModel
 from fedcore.learning.models.keras_model import from_keras_model, functional_model_from_keras
+from fedcore.learning.models.model_from_functional import model_from_functional
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
 from fedcore.learning.models.variable_model import VariableModel
+from fedcore.learning.models.weights_type import weights_type_from_model
 from fedcore.tff_names import tff_name
 
 __all__ = [
@@ -18,8 +20,12 @@ __all__ = [
     "from_keras_model",
     "functional_model_from_keras",
     "load",
+    "load_functional_model",
+    "model_from_functional",
     "save",
+    "save_functional_model",
     "trace_model",
+    "weights_type_from_model",
 ]
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fedcore.computation import Computation, tf_computation
 from fedcore.computation.files import computation_from
-from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch
+from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.ir import bundle
 from fedcore.learning.models.functional_model import checked_batch_type
 from fedcore.learning.models.gradients import gradients_of, with_gradients
@@ -175,6 +175,46 @@ def load(path: str | os.PathLike, trusted: bool = False) -> PureModel:
         raise InvalidValue(f"{folder} holds no model: there is no {_FILE}")
     parts = _unpacked(folder / _FILE)
     return _LoadedModel({name: computation_from(bundle.from_bytes(parts[name]), trusted) for name in _PARTS})
+
+
+def save_functional_model(functional_model: PureModel, path: str | os.PathLike) -> None:
+    """Writes a model of functions to a directory, in the one format of `save`.
+
+    Types: those of `save`.
+
+    Raises:
+        InvalidValue: the path is a file.
+        TypeMismatch: `functional_model` is no model of functions.
+    Example:
+        >>> import tempfile
+        >>> functional = fc.learning.models.functional_model_from_keras(
+        ...     keras_model(), keras.losses.MeanSquaredError(), spec)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     fc.learning.models.save_functional_model(functional, folder)
+        ...     model = fc.learning.models.load_functional_model(folder)
+        >>> process = fc.learning.algorithms.build_fed_sgd(model)
+    """
+    if not isinstance(functional_model, PureModel):
+        raise TypeMismatch(f"{brief(functional_model)} is no model of functions, such as a FunctionalModel")
+    save(functional_model, path)
+
+
+def load_functional_model(path: str | os.PathLike, trusted: bool = False) -> PureModel:
+    """Reads back what `save_functional_model` or `save` wrote, as a model of functions: `load`.
+
+    Types: those of the model that was saved.
+
+    Raises:
+        FedcoreError: as for `load`.
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     fc.learning.models.save(model_fn, folder)
+        ...     model = fc.learning.models.load_functional_model(folder)
+        >>> model.predict_on_batch(model.initial_weights(), np.ones([3, 2], np.float32)).shape
+        (3, 1)
+    """
+    return load(path, trusted)
 
 
 class _LoadedModel(PureModel):

@@ -4,6 +4,8 @@ from fedcore.learning.optimizers.adafactor import build_adafactor
 from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
 from fedcore.learning.optimizers.adamw import build_adamw
+from fedcore.learning.optimizers.gradients import LEARNING_RATE_KEY as LEARNING_RATE_KEY
+from fedcore.learning.optimizers.gradients import check_weights_gradients_match, handle_indexed_slices_gradients
 from fedcore.learning.optimizers.keras_optimizer import as_optimizer
 from fedcore.learning.optimizers.optimizer import Optimizer
 from fedcore.learning.optimizers.rmsprop import build_rmsprop
@@ -22,6 +24,8 @@ __all__ = [
     "build_rmsprop",
     "build_sgdm",
     "build_yogi",
+    "check_weights_gradients_match",
+    "handle_indexed_slices_gradients",
     "schedule_learning_rate",
 ]
 

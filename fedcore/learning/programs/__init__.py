@@ -5,7 +5,7 @@
 
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.early_stopping import EarlyStopping
-from fedcore.learning.programs.evaluation_manager import EvaluationManager
+from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
 from fedcore.learning.programs.history import History
 from fedcore.learning.programs.learning_rate_scheduler import LearningRateScheduler
 from fedcore.learning.programs.model_checkpoint import ModelCheckpoint
@@ -23,6 +23,7 @@ __all__ = [
     "ModelCheckpoint",
     "ProgramState",
     "ProgressBar",
+    "extract_and_rewrap_metrics",
     "train",
     "train_model",
 ]

@@ -184,11 +184,19 @@ def _part(output: Any, name: str) -> dict[str, Any]:
 
 
 def extract_and_rewrap_metrics(metrics_structure: Mapping[str, Any], *, path: Sequence[str]) -> dict[str, Any]:
-    """The metrics with the part at `path` moved to `model_metrics`.
+    """The metrics with the part at `path` moved to `model_metrics`, as the programs release them.
 
+    Types: nested dicts of values or references.
+
+    Args:
+        path: the keys that lead to the part. The given metrics stay as they are.
     Raises:
         InvalidValue: `path` is empty.
         NotFound: there is no such part.
+    Example:
+        >>> metrics = {'client_work': {'train': {'loss': 0.5}}, 'finalizer': ()}
+        >>> fc.learning.programs.extract_and_rewrap_metrics(metrics, path=('client_work', 'train'))
+        {'client_work': {}, 'finalizer': (), 'model_metrics': {'loss': 0.5}}
     """
     if not path:
         raise InvalidValue("path names a part of the metrics, so it is not empty")

@@ -7,8 +7,7 @@ import pytest
 
 import fedcore as fc
 from fedcore.errors import InvalidValue, NotFound, TypeMismatch
-from fedcore.learning.programs import EvaluationManager, ProgramState, train_model
-from fedcore.learning.programs.evaluation_manager import extract_and_rewrap_metrics
+from fedcore.learning.programs import EvaluationManager, ProgramState, extract_and_rewrap_metrics, train_model
 from fedcore.program import DatasetDataSource, FileProgramStateManager, MemoryReleaseManager
 
 NO_TIME = datetime.timedelta(0)

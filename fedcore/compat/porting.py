@@ -1,0 +1,95 @@
+"""The tables of `docs/porting.md`: what became of each public name of TFF.
+
+`python -m fedcore.compat.porting docs/porting.md` writes them anew, below the marker, and prints the counts.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import fedcore
+from fedcore.compat.names import GONE, Gone, gone
+from fedcore.compat.tff_public_names import COMPILER_INTERNALS, NAMES
+
+MARKER = "<!-- Below: written by `python -m fedcore.compat.porting docs/porting.md`. -->\n"
+
+
+def value_of(name: str) -> Any:
+    """What `fc.name` is.
+
+    Raises:
+        AttributeError: it is not there.
+    """
+    value: Any = fedcore
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def resolves(name: str) -> bool:
+    """Whether `fc.name` is there."""
+    try:
+        value_of(name)
+    except AttributeError:
+        return False
+    return True
+
+
+def qualified(names: Mapping[str, Iterable[str]]) -> list[str]:
+    """The names of all modules, below `fc`."""
+    return [f"{module}.{name}".lstrip(".") for module, inner in names.items() for name in inner]
+
+
+def counts(names: Iterable[str]) -> dict[str, int]:
+    """How many names resolve, are replaced, are not planned, or are none of these."""
+    found = {"resolve": 0, "replaced": 0, "not planned": 0, "open": 0}
+    for name in names:
+        found[status(name)] += 1
+    return found
+
+
+def status(name: str) -> str:
+    """`resolve`, `replaced`, `not planned`, or `open` for a name that nothing here knows."""
+    if resolves(name):
+        return "resolve"
+    why = gone(name)
+    if why is None:
+        return "open"
+    return "replaced" if why.instead else "not planned"
+
+
+def tables() -> str:
+    """The part of the page below the marker."""
+    public, internals = qualified(NAMES), qualified(COMPILER_INTERNALS)
+    lines = ["## Counts\n", "| names of | all | resolve | replaced | not planned | open |", "|---|--:|--:|--:|--:|--:|"]
+    for module, names in sorted(NAMES.items()):
+        lines.append(_row(f"`tff.{module}`" if module else "`tff`", qualified({module: names})))
+    lines += [_row("all of these", public), _row("`federated_language.framework`, for compilers", internals), ""]
+    still_open = [name for name in public + internals if status(name) == "open"]
+    if still_open:
+        lines += ["Open: " + ", ".join(f"`{name}`" for name in still_open), ""]
+    lines += ["## Names that are gone\n", "| TFF's names | use instead | why |", "|---|---|---|"]
+    lines += [_gone_row(one) for one in sorted(GONE, key=lambda one: one.names)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(title: str, names: list[str]) -> str:
+    found = counts(names)
+    return f"| {title} | {len(names)} | " + " | ".join(str(number) for number in found.values()) + " |"
+
+
+def _gone_row(one: Gone) -> str:
+    instead = f"`fc.{one.instead}`" if one.instead else "not planned"
+    return f"| {', '.join(f'`{name}`' for name in one.names)} | {instead} | {one.why} |"
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables written anew."""
+    return page.partition(MARKER)[0] + MARKER + "\n" + tables()
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"{counts(qualified(NAMES))}\ncompiler internals: {counts(qualified(COMPILER_INTERNALS))}\n")

@@ -1,0 +1,129 @@
+"""Models of functions as models with variables."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fedcore.errors import TracingError, TypeMismatch, brief
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.values import to_python, unflatten
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.pure_model import BatchOutput, PureModel
+from fedcore.learning.models.variable_model import VariableModel
+from fedcore.types import tensor_leaves
+
+
+def model_from_functional(
+    functional_model: PureModel, metric_constructors: Sequence[Callable[[], keras.metrics.Metric]] = ()
+) -> VariableModel:
+    """A model with variables that does what a model of functions does; call it in a `model_fn`.
+
+    Algorithms take the model of functions itself, and are faster with it.
+
+    Types: those of `VariableModel`.
+
+    Args:
+        functional_model: a `FunctionalModel`, or another model without variables.
+        metric_constructors: each makes a Keras metric of labels and predictions; these replace the model's metrics.
+            Default: the model's metrics, each of which is finalized from its own state.
+    Raises:
+        TypeMismatch: `functional_model` is no model of functions.
+        TracingError: when a process is built, a metric's state is finalized under another name.
+    Example:
+        >>> functional = fc.learning.models.functional_model_from_keras(
+        ...     keras_model(), keras.losses.MeanSquaredError(), spec)
+        >>> process = fc.learning.algorithms.build_fed_eval(
+        ...     lambda: fc.learning.models.model_from_functional(functional, [keras.metrics.MeanAbsoluteError]))
+        >>> _, metrics = process.next(process.initialize(), [client_a, client_b])
+        >>> list(metrics['client_work']['eval']['current_round_metrics'])[0]
+        'mean_absolute_error'
+    """
+    if not isinstance(functional_model, PureModel):
+        raise TypeMismatch(f"{brief(functional_model)} is no model of functions, such as a FunctionalModel")
+    return _ModelFromFunctional(functional_model, metric_constructors)
+
+
+class _ModelFromFunctional(VariableModel):
+    def __init__(self, model: PureModel, metric_constructors: Sequence[Callable[[], keras.metrics.Metric]]):
+        first = model.initial_weights()
+        self._model = model
+        self._trainable = [tf.Variable(w) for w in first.trainable]
+        self._non_trainable = [tf.Variable(w, trainable=False) for w in first.non_trainable]
+        self._metrics = [make() for make in metric_constructors]
+        self._state: Any = {}
+        if not self._metrics:
+            self._state = tf.nest.map_structure(lambda t: tf.Variable(t, trainable=False), model.initial_metrics())
+
+    @property
+    def trainable_variables(self) -> list:
+        return self._trainable
+
+    @property
+    def non_trainable_variables(self) -> list:
+        return self._non_trainable
+
+    @property
+    def local_variables(self) -> list:
+        return [*(v for m in self._metrics for v in m.variables), *tf.nest.flatten(self._state)]
+
+    @property
+    def input_spec(self):
+        type_ = self._model.batch_type
+        return to_python(unflatten([spec(tensor) for tensor in tensor_leaves(type_)], type_), type_)
+
+    def predict_on_batch(self, x, training=True):
+        return self._model.predict_on_batch(self._weights(), x, training)
+
+    def forward_pass(self, batch_input, training=True) -> BatchOutput:
+        state = _values(self._state) if self._state else self._model.initial_metrics()
+        output, non_trainable, after = self._model.step(self._weights(), state, batch_input, training)
+        for variable, value in zip(self._non_trainable, non_trainable, strict=True):
+            variable.assign(value)
+        if self._state:
+            tf.nest.map_structure(lambda variable, value: variable.assign(value), self._state, after)
+        _, labels, *sample_weight = batch_input.values() if isinstance(batch_input, Mapping) else batch_input
+        for metric in self._metrics:
+            metric.update_state(labels, output.predictions, *sample_weight)
+        return output
+
+    def report_local_unfinalized_metrics(self) -> dict:
+        if self._metrics:
+            return {metric.name: list(metric.variables) for metric in self._metrics}
+        return self._model.report_metrics(_values(self._state))
+
+    def metric_finalizers(self) -> dict:
+        if self._metrics:
+            return {metric.name: _of_metric(metric) for metric in self._metrics}
+        zeros = tf.nest.map_structure(tf.zeros_like, self.report_local_unfinalized_metrics())
+        return {name: _of_model(self._model, zeros, name) for name in zeros}
+
+    def reset_metrics(self) -> None:
+        for metric in self._metrics:
+            metric.reset_state()
+        if self._state:
+            tf.nest.map_structure(lambda v, value: v.assign(value), self._state, self._model.initial_metrics())
+
+    def _weights(self) -> ModelWeights:
+        return ModelWeights(tuple(_values(self._trainable)), tuple(_values(self._non_trainable)))
+
+
+def _values(variables):
+    return tf.nest.map_structure(tf.convert_to_tensor, variables)
+
+
+def _of_metric(metric: keras.metrics.Metric) -> Callable:
+    return lambda values: metric.stateless_result(list(values))
+
+
+def _of_model(model: PureModel, zeros: dict, name: str) -> Callable:
+    """The finalizer of one metric: the model finalizes all metrics, the others from zeros."""
+
+    def finalize(values):
+        found = model.finalize_metrics({**zeros, name: values})
+        if name not in found:
+            raise TracingError(f"the model finalizes no metric named {name}, but {', '.join(found)}")
+        return found[name]
+
+    return finalize
