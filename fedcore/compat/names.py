@@ -16,8 +16,10 @@ PLACES: dict[str, str] = {
     "backends": "fedcore.compat.backends",
     "framework": "fedcore.compat.framework",
     "learning.model_update_aggregator": "fedcore.learning",
+    "structure": "fedcore.compat.structure",
     "tensorflow": "fedcore.compat.tensorflow",
     "tensorflow_computation": "fedcore.computation:tf_computation",
+    "types.tensorflow_to_type": "fedcore.types:to_type",
     "type_at_clients": "fedcore.types:at_clients",
     "type_at_server": "fedcore.types:at_server",
     **_in("fedcore.compat.learning", "learning.build_federated_averaging_process learning.build_federated_evaluation"),
@@ -60,7 +62,6 @@ GONE: tuple[Gone, ...] = (
     _gone("", "array_from_proto array_from_proto_content array_to_proto array_to_proto_content", _BY_TEXT),
     _gone("", "array_shape_from_proto array_shape_to_proto", _BY_TEXT),
     _gone("", "dtype_from_proto dtype_to_proto", f"{_BY_TEXT}; a dtype is stored as its name", "types.as_dtype"),
-    _gone("", "structure", "TFF deprecated it: dicts, tuples and named tuples are the values of structs"),
     _gone(
         "backends.mapreduce",
         "BroadcastForm DistributeAggregateForm MapReduceForm",

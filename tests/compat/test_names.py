@@ -71,7 +71,7 @@ def test_another_name_that_is_not_there_is_a_plain_error():
 def test_the_table_is_asked_without_tensorflow():
     code = (
         "import sys, fedcore as fc\n"
-        "try: fc.structure\n"
+        "try: fc.array_to_proto\n"
         "except AttributeError as error: assert 'not planned' in str(error)\n"
         "fc.Type, fc.infer_dtype, fc.type_at_server\n"
         "assert 'tensorflow' not in sys.modules"

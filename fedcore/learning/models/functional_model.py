@@ -40,8 +40,8 @@ class FunctionalModel(PureModel):
             the place of forward_pass_fn. TFF's other arguments are given by name.
         metrics_fns: (() -> state, (state, batch, BatchOutput) -> state, state -> metrics); a state is a dict from
             names to tuples, and those of clients are added. An update whose second parameter is named `labels` takes
-            (state, labels=, batch_output=[, sample_weight=]), as `fc.learning.metrics.create_functional_metric_fns` makes
-            it; batches without a sample weight have none. The loss (weighted by examples), num_examples and
+            (state, labels=, batch_output=[, sample_weight=]): `fc.learning.metrics.create_functional_metric_fns` makes
+            one. Batches without sample weights have none. The loss (weighted by examples), num_examples and
             num_batches are always there, unless a state of this name takes their place. Default: no others.
     Raises:
         TracingError: `input_spec` is no batch, or functions are missing; when a graph is traced, `forward_pass_fn`
