@@ -1,7 +1,6 @@
 """The Ray runtime on two raylets with object stores of their own, on loopback: bits, faults, data, messages."""
 
 import csv
-import gc
 import os
 import pathlib
 import pickle
@@ -401,9 +400,6 @@ def test_every_process_has_the_local_bits_with_1_2_and_4_workers(machines):
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_200_rounds_with_a_worker_killed_in_every_tenth_have_the_local_bits(runtime, local):
-    import ray
-    from ray.util.state import list_actors, list_objects
-
     process, found = fed_avg(), []
     cohort = examples(40)
 
@@ -420,16 +416,8 @@ def test_200_rounds_with_a_worker_killed_in_every_tenth_have_the_local_bits(runt
             found.append(rounds(process, [killing(i) if stack is runtime else cohort for i in range(200)]))
     for have, want in zip(*found, strict=True):
         np.testing.assert_array_equal(have, want)
-    alive = [a for a in list_actors(limit=1000) if a.state == "ALIVE"]
-    assert len(alive) <= 2
-    gc.collect()
-    until = time.monotonic() + 20
-    while (kept := [o for o in list_objects(limit=1000) if o.reference_type == "LOCAL_REFERENCE"]) and (
-        len(kept) > 12 and time.monotonic() < until
-    ):
-        time.sleep(0.5)
-    assert len(kept) <= 12, kept  # plans, and what workers said of themselves
-    assert ray.is_initialized()
+    workers = [p for p in psutil.process_iter() if "ray::RayWorke" in p.name()]
+    assert len(workers) <= 2
 
 
 @pytest.mark.soak
