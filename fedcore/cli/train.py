@@ -28,15 +28,15 @@ format_option = click.option("--format", "format_", type=click.Choice(["text", "
 def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: str, format_: str):
     """Trains what a TOML file describes, such as that of `fedcore new`.
 
-      The directory of the run gets checkpoints, the metrics of each round in metrics.csv, and files for TensorBoard.
+    The directory of the run gets checkpoints, the metrics of each round in metrics.csv, and files for TensorBoard.
 
-      \b
-      Examples:
-        fedcore train train.toml
-        fedcore train train.toml --set optimizer.lr=0.1 --set run.rounds=100
-        fedcore train train.toml --set optimizer.lr=0.1,0.03,0.01   # three runs
-      fedcore train train.toml --runtime ray
-      tensorboard --logdir runs
+    \b
+    Examples:
+      fedcore train train.toml
+      fedcore train train.toml --set optimizer.lr=0.1 --set run.rounds=100
+      fedcore train train.toml --set optimizer.lr=0.1,0.03,0.01   # three runs
+    fedcore train train.toml --runtime ray
+    tensorboard --logdir runs
     """
     from fedcore.cli.configuration import read_configuration, swept
     from fedcore.cli.runs import next_directory, write_run

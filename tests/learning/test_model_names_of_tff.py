@@ -90,7 +90,7 @@ def test_a_functional_model_needs_its_functions():
 
 
 def test_only_a_functional_model_becomes_one_with_variables():
-    with pytest.raises(FedcoreError, match="model_from_functional takes a FunctionalModel, not 'mse'"):
+    with pytest.raises(FedcoreError, match="'mse' is no model of functions, such as a FunctionalModel"):
         models.model_from_functional("mse")
 
 
@@ -103,7 +103,9 @@ def test_gradients_that_do_not_match_are_refused():
     weights = {"a": tf.zeros(2), "b": [tf.zeros(())]}
     optimizers.check_weights_gradients_match(weights, {"a": None, "b": [tf.ones(())]})
     for wrong in ({"a": tf.zeros(2)}, {"a": tf.zeros(3), "b": [None]}, {"a": tf.zeros(2, tf.float64), "b": [None]}):
-        with pytest.raises(FedcoreError, match="the gradients do not match the weights"):
+        with pytest.raises(
+            FedcoreError, match=r"gradients are nested as weights are|a weight float32\(2,\) has a gradient float"
+        ):
             optimizers.check_weights_gradients_match(weights, wrong)
     sgd = optimizers.build_sgdm(0.1)
     with pytest.raises(FedcoreError, match=r"a weight of shape \(2,\) and a gradient of shape \(3,\)"):

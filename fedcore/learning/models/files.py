@@ -230,11 +230,11 @@ class _LoadedModel(HoldsVariables):
 
     @property
     def trainable_variables(self):
-        return self._held.trainable
+        return list(self._held.trainable)
 
     @property
     def non_trainable_variables(self):
-        return self._held.non_trainable
+        return list(self._held.non_trainable)
 
     @weights_and_values
     def initial_weights(self):

@@ -102,9 +102,9 @@ class HoldsVariables(PureModel):
         return ModelWeights(*(tuple(map(tf.convert_to_tensor, group)) for group in groups))
 
 
-def variables_of(group) -> tuple[tf.Variable, ...]:
-    """TensorFlow's variables of Keras ones."""
-    return tuple(v.value if isinstance(v, keras.Variable) else v for v in group)
+def variables_of(group) -> list[tf.Variable]:
+    """TensorFlow's variables of Keras ones; a list, as Keras gives them."""
+    return [v.value if isinstance(v, keras.Variable) else v for v in group]
 
 
 def specs(type_: Type) -> Any:
