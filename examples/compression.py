@@ -134,7 +134,7 @@ def main(path="compression.png", logdir=None, rounds=ROUNDS, seed=0):
     compute = fc.learning.build_federated_evaluation(model_fn)
 
     def evaluate(state):
-        return float(compute(state.model, [test])["accuracy"])
+        return float(compute(state.model, [test])["eval"]["accuracy"])
 
     curves, compared = {}, processes(model_fn)
     with fc.use(seed=seed):

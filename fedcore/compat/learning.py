@@ -72,13 +72,13 @@ def build_federated_evaluation(model_fn) -> Computation:
     """The computation that evaluates a model on the clients' data.
 
     Types, for weights W, batches B and metrics M of the model:
-        (<model=W@SERVER,data={B*}@CLIENTS> -> M@SERVER)
+        (<model=W@SERVER,data={B*}@CLIENTS> -> <eval=M>@SERVER)
 
     Raises:
         TracingError: `model_fn` makes no model of `fc.learning`.
     Example:
         >>> evaluate = fc.learning.build_federated_evaluation(model_fn)
-        >>> metrics = evaluate(state.model, [client_a, client_b])
+        >>> metrics = evaluate(state.model, [client_a, client_b])['eval']
     """
     model = trace_model(model_fn)
     weights_type = weights_type_of(model)
@@ -87,6 +87,6 @@ def build_federated_evaluation(model_fn) -> Computation:
     @federated_computation(FederatedType(weights_type, SERVER), FederatedType(SequenceType(model.batch_type), CLIENTS))
     def evaluation(model, data):
         _, metrics = aggregate(federated_map(evaluate, (federated_broadcast(model), data)))
-        return metrics
+        return federated_zip({"eval": metrics})
 
     return evaluation

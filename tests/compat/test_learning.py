@@ -41,7 +41,7 @@ def test_the_model_of_a_state_goes_into_keras_and_back(process, model_fn):  # no
 
 def test_evaluation_takes_a_model_and_gives_its_metrics(process, model_fn):  # noqa: F811
     evaluate = fc.learning.build_federated_evaluation(model_fn)
-    metrics = evaluate(process.initialize().model, random_clients([7, 3]))
+    metrics = evaluate(process.initialize().model, random_clients([7, 3]))["eval"]
     assert {"loss", "accuracy"} <= set(metrics)
 
 

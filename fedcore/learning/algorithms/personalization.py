@@ -9,7 +9,7 @@ from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.intrinsics import federated_broadcast, federated_map
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
-from fedcore.learning.models.model_with_variables import model_with_variables
+from fedcore.learning.models.model_from_functional import model_with_variables
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.templates.training import build_evaluation, build_training, weights_type_of
 from fedcore.learning.templates.training_result import all_finite, count_unless

@@ -47,6 +47,11 @@ class HoldsVariables(PureModel):
         return tf.nest.map_structure(_counter, self.initial_metrics())
 
     @property
+    def weights(self) -> ModelWeights:
+        """The variables in groups."""
+        return ModelWeights(self.trainable_variables, self.non_trainable_variables)
+
+    @property
     def local_variables(self) -> Sequence[tf.Variable]:
         """The variables that metrics are counted in."""
         return tf.nest.flatten(self._counts)

@@ -11,7 +11,7 @@ from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
-from fedcore.learning.models.variable_model import VariableModel
+from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
 from fedcore.types import tensor_leaves
 
 
@@ -42,12 +42,23 @@ def model_from_functional(
     """
     if not isinstance(functional_model, PureModel):
         raise TypeMismatch(f"{brief(functional_model)} is no model of functions, such as a FunctionalModel")
-    return _ModelFromFunctional(functional_model, metric_constructors)
+    return _ModelFromFunctional(functional_model, functional_model.initial_weights(), metric_constructors)
+
+
+def model_with_variables(model: PureModel, weights: ModelWeights) -> VariableModel:
+    """A model whose variables, in the graph being built, have the values of these weights."""
+    if isinstance(model, TracedVariableModel):
+        return model.instance(weights)
+    return _ModelFromFunctional(model, weights)
 
 
 class _ModelFromFunctional(VariableModel):
-    def __init__(self, model: PureModel, metric_constructors: Sequence[Callable[[], keras.metrics.Metric]]):
-        first = model.initial_weights()
+    def __init__(
+        self,
+        model: PureModel,
+        first: ModelWeights,
+        metric_constructors: Sequence[Callable[[], keras.metrics.Metric]] = (),
+    ):
         self._model = model
         self._trainable = [tf.Variable(w) for w in first.trainable]
         self._non_trainable = [tf.Variable(w, trainable=False) for w in first.non_trainable]
@@ -91,12 +102,13 @@ class _ModelFromFunctional(VariableModel):
     def report_local_unfinalized_metrics(self) -> dict:
         if self._metrics:
             return {metric.name: list(metric.variables) for metric in self._metrics}
-        return self._model.report_metrics(_values(self._state))
+        return {name: list(values) for name, values in self._model.report_metrics(_values(self._state)).items()}
 
     def metric_finalizers(self) -> dict:
         if self._metrics:
             return {metric.name: _of_metric(metric) for metric in self._metrics}
-        zeros = tf.nest.map_structure(tf.zeros_like, self.report_local_unfinalized_metrics())
+        reported = self.report_local_unfinalized_metrics()
+        zeros = {name: tuple(map(tf.zeros_like, values)) for name, values in reported.items()}
         return {name: _of_model(self._model, zeros, name) for name in zeros}
 
     def reset_metrics(self) -> None:
@@ -121,7 +133,7 @@ def _of_model(model: PureModel, zeros: dict, name: str) -> Callable:
     """The finalizer of one metric: the model finalizes all metrics, the others from zeros."""
 
     def finalize(values):
-        found = model.finalize_metrics({**zeros, name: values})
+        found = model.finalize_metrics({**zeros, name: tuple(values)})
         if name not in found:
             raise TracingError(f"the model finalizes no metric named {name}, but {', '.join(found)}")
         return found[name]
