@@ -11,6 +11,7 @@ from typing import Any
 import fedcore
 from fedcore.compat.names import GONE, Gone, gone
 from fedcore.compat.tff_public_names import COMPILER_INTERNALS, NAMES
+from fedcore.whole_files import write_whole
 
 MARKER = "<!-- Below: written by `python -m fedcore.compat.porting docs/porting.md`. -->\n"
 
@@ -91,5 +92,5 @@ def with_tables(page: str) -> str:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
+    write_whole(path, with_tables(path.read_text(encoding="utf-8")))
     sys.stdout.write(f"{counts(qualified(NAMES))}\ncompiler internals: {counts(qualified(COMPILER_INTERNALS))}\n")

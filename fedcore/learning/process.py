@@ -13,7 +13,7 @@ from fedcore.ir.active import active_builder
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.seeds import fold_in
 from fedcore.templates import IterativeProcess
-from fedcore.types import StructType, Type, explain, fits, member_of
+from fedcore.types import Type, explain, fits, member_of
 
 
 @attrs.frozen
@@ -101,8 +101,8 @@ class LearningProcess(IterativeProcess):
         hyperparameters: for parts of the state (client_work, finalizer) the names of the hyperparameters there.
             Default: none.
     Raises:
-        TypeMismatch: `next_fn` does not take what `initialize_fn` gives, or does not return it, or returns something
-            else than a state and metrics; one of the other computations does not take the state, or does not give it.
+        TypeMismatch: `next_fn` does not take what `initialize_fn` gives, or does not return it; one of the other
+            computations does not take the state, or does not give it.
     Example:
         >>> same = fc.learning.LearningProcess(process.initialize, process.next)
         >>> after, metrics = same.next(same.initialize(), [client_a, client_b])
@@ -119,19 +119,12 @@ class LearningProcess(IterativeProcess):
         *,
         hyperparameters: Mapping[str, Sequence[str]] | None = None,
     ):
-        super().__init__(initialize_fn, next_fn)
+        super().__init__(initialize_fn, next_fn)  # refuses what is no computation
         if isinstance(get_model_weights, Mapping):  # an older form of the third argument
             get_model_weights, hyperparameters = None, get_model_weights
         self._next = _Next(next_fn.module, next_fn.__name__)
         self._hyperparameters = {part: tuple(names) for part, names in (hyperparameters or {}).items()}
-        state, taken = member_of(self.state_type), next_fn.module.main.parameters
-        result = next_fn.type_signature.result
-        names = result.names if isinstance(result, StructType) else ()
-        if len(taken) < 2 or names[:2] != LearningProcessOutput._fields:
-            raise TypeMismatch(
-                f"LearningProcess: next_fn (`{next_fn.__name__}`) takes a state and client data and returns "
-                f"<state=…,metrics=…>, but has the type {next_fn.type_signature}"
-            )
+        state = member_of(self.state_type)
         self._get_model_weights = _checked("get_model_weights", get_model_weights, state)
         self._set_model_weights = _checked("set_model_weights", set_model_weights, state, gives=state)
         self._get_hparams = _checked("get_hparams_fn", get_hparams_fn, state)

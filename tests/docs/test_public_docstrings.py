@@ -44,6 +44,8 @@ def public(package: types.ModuleType, name: str) -> dict:
     moved = [place.removeprefix(f"{name}.") for place in PLACES if place.rpartition(".")[0] == name]
     for member in sorted({*package.__all__, *moved}):
         value = getattr(package, member)
+        if value is package:
+            continue
         if isinstance(value, types.ModuleType):
             inner.append((value, f"{name}.{member}"))
         elif callable(value) and not isinstance(value, types.GenericAlias):  # an alias of a type has no docstring

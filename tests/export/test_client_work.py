@@ -55,8 +55,8 @@ def test_plain_tensorflow_makes_the_same_update_to_the_bit(process, tmp_path):
     ]
     given = {
         "seed": fold_in(seed, 0),
-        **{f"shared_0_trainable_{i}": w for i, w in enumerate(state.model.trainable)},
-        "shared_1_learning_rate": np.float32(0.1),
+        **{f"shared_trainable_{i}": w for i, w in enumerate(state.model.trainable)},
+        "shared_2_learning_rate": np.float32(0.1),
         "data_0": X,
         "data_1": Y,
         "data_rows": np.stack(batches),
@@ -93,7 +93,7 @@ def test_a_litert_file_has_the_signature_and_names_the_operations_that_litert_la
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the interpreter has moved to a package of its own
         signature = tf.lite.Interpreter(str(path)).get_signature_list()["train"]
-    assert {"data_rows", "shared_0_trainable_0"} <= set(signature["inputs"])
+    assert {"data_rows", "shared_trainable_0"} <= set(signature["inputs"])
     assert {"update_trainable_0", "update_trainable_1"} <= set(signature["outputs"])
 
 

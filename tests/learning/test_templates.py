@@ -120,7 +120,7 @@ def test_a_functional_model_works_too():
         model=model, optimizer=sgd(0.1), client_weighting=fc.learning.ClientWeighting.UNIFORM
     )
     weights = fc.learning.models.initial_weights_of(model)()
-    output = work.next(work.initialize(), weights, CLIENTS)
+    output = work.next(work.initialize(), [weights] * 3, CLIENTS)
     assert [r.update_weight for r in output.result] == [1.0] * 3
     assert output.measurements["train"]["num_examples"] == 12
     with pytest.raises(TypeMismatch, match=r"model is a fc.learning.models.FunctionalModel, not"):

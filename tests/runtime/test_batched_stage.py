@@ -143,3 +143,19 @@ def test_large_sums_have_the_same_bits_in_every_call():
         for n in rng.integers(8, 13, 100)
     ]
     assert len({total(clients).tobytes() for _ in range(8)}) == 1
+
+
+def test_leaves_of_every_place_and_size_are_merged_by_their_dtype():
+    """A dtype of TensorFlow equals the number of its enumeration, so a leaf's place must not be taken for one."""
+    shapes = [(), (5000,), (4,)]
+
+    @fc.tf_computation("float32")
+    def leaves(x):
+        return [tf.cast(tf.fill(shapes[i % 3], x), dtype) for i in range(15) for dtype in (tf.int64, tf.float32)]
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+    def total(xs):
+        return fc.federated_sum(fc.federated_map(leaves, xs))
+
+    for i, found in enumerate(total([np.float32(k) for k in range(40)])):
+        np.testing.assert_array_equal(found, np.full(shapes[i // 2 % 3], 780, found.dtype))

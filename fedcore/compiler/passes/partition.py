@@ -74,6 +74,7 @@ class _Partition:
         self.equal: dict[Node, Value] = {}  # constants that the program returns as all-equal values
         self.sent: dict[Node, Value] = {}  # broadcasts of unplaced values that clients use
         self.whole: dict[frozenset[Operand], tuple[Value, list[Operand]]] = {}  # of a stage's results: all, and each
+        self.sent_together: set[Operand] = set()  # elements of a broadcast of several values
         self.partials: dict[Node, tuple[Value, int | None]] = {}  # a merged partial, and the index of its element
         self.kept_returned = set(self._returned(all_equal=False))
         self.only_returned = self._only_returned()
@@ -229,6 +230,7 @@ class _Partition:
             together = broadcast.emit([result])
             for node, value in values.items():
                 self.placed[node] = item.emit([together], index=order.index(value.operand))
+                self.sent_together.add(self.placed[node].operand)
 
     def at(self, node: Node, where: str) -> Value:
         """The value of a node in main; an unplaced value that clients use is broadcast."""
@@ -397,7 +399,8 @@ class _Local:
 
     def _name(self, outer: Value) -> str:
         made = self.owner.main.operation(outer)
-        stem = outer.operand.name if made is None else _STEMS.get(made.kind, "value")
+        is_shared = outer.operand in self.owner.sent_together
+        stem = outer.operand.name if made is None else "shared" if is_shared else _STEMS.get(made.kind, "value")
         return stem if stem not in self._taken else f"{stem}_{len(self._taken)}"
 
     def start_fold(self, aggregations: list[_Aggregation]) -> Value:

@@ -95,10 +95,10 @@ class _FlatLeaves:
     @classmethod
     def of(cls, leaves: Tensors) -> Self:
         shapes = [t.shape[1:] for t in leaves]
-        joined: dict[object, list[int]] = {}
+        joined: dict[tuple[str, int | None], list[int]] = {}
         for i, (shape, leaf) in enumerate(zip(shapes, leaves, strict=True)):
             small = shape.is_fully_defined() and shape.num_elements() < LARGE_LEAF_ENTRIES
-            joined.setdefault(leaf.dtype if small else i, []).append(i)
+            joined.setdefault((leaf.dtype.name, None if small else i), []).append(i)
         return cls(shapes, list(joined.values()))
 
     def join(self, leaves: Tensors) -> Tensors:

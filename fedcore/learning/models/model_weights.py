@@ -123,11 +123,11 @@ class weights_and_values:
 
 class _InitialWeights:
     def __init__(self, method, model):
-        self._method = method
+        self.python_function = method  # what decorators of functions look for
         self._model = model
 
     def __call__(self) -> ModelWeights:
-        return self._method()
+        return self.python_function()
 
     def _parts(self) -> tuple:
         if not tf.executing_eagerly():

@@ -104,10 +104,14 @@ def trace_model(model_fn: Callable | PureModel) -> PureModel:
 
 
 def initial_weights_of(model: Callable | PureModel | VariableModel) -> Computation:
-    """The computation `(-> W)` that draws a model's first weights, by its initialisers.
+    """The computation that draws a model's first weights, by its initialisers.
+
+    Types, for weights W: `(-> W)`.
 
     Args:
         model: a model of `fc.learning`, or a function that makes one.
+    Raises:
+        TracingError: `model` makes no model of `fc.learning`.
     Example:
         >>> fc.learning.models.initial_weights_of(model_fn)().trainable[1]
         array([0.], dtype=float32)

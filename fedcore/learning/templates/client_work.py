@@ -13,7 +13,9 @@ from fedcore.types import CLIENTS, SequenceType, StructType, Type, member_of
 
 @attrs.frozen
 class ClientResult:
-    """What a client's work gives: `<update=U,update_weight=float32>`.
+    """What a client's work gives.
+
+    Types, for updates U: `<update=U,update_weight=float32>`.
 
     Args:
         update: what is aggregated, as a change of the weights or a gradient.

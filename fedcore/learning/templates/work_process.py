@@ -29,7 +29,7 @@ def work_process(
 
     @federated_computation(
         FederatedType(state_type, SERVER),
-        FederatedType(weights_type, CLIENTS, all_equal=True),
+        FederatedType(weights_type, CLIENTS),
         FederatedType(SequenceType(batch_type), CLIENTS),
     )
     def next_fn(state, weights, data):
