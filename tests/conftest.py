@@ -32,8 +32,14 @@ def update_goldens(request) -> bool:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: tests wait for processes and deadlines for a fifth of their time."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+    """One more than there are processors: tests wait for processes and deadlines for a fifth of their time.
+
+    One process of tests, with those that it starts, takes up to 4 GB.
+    """
+    import psutil
+
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(processors + 1, psutil.virtual_memory().available // 2**32))
 
 
 def pytest_collection_finish():

@@ -89,6 +89,7 @@ def killed(folder, *, kills, seed):
     return ended.stdout.decode()
 
 
+@pytest.mark.timeout(300)
 def test_killed_at_random_moments(tmp_path):
     said = killed(tmp_path, kills=10, seed=0)
     assert int(said.split()[1]) > 10, said
