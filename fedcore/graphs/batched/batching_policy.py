@@ -8,7 +8,8 @@ from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
-from fedcore.graphs.graphdef.parsed_graph import operations_of
+from fedcore.graphs.batched.low_rank_policy import low_rank_of
+from fedcore.graphs.graphdef.parsed_graph import body_of, operations_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
 from fedcore.ir.purity import seeded_symbols
 from fedcore.lru_cache import LruCache
@@ -29,10 +30,12 @@ class BatchingPolicy:
     Args:
         width: clients of a group.
         call: clients of a call.
+        low_rank: rank from which kernels of dense layers are kept low-rank in local training; 0 if none is kept.
     """
 
     width: int
     call: int
+    low_rank: int = 0
 
 
 def batching_policy(
@@ -63,7 +66,35 @@ def batching_policy(
         return error
     width = requested_width or _width(module, function, broadcasts)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
-    return BatchingPolicy(width, block << (blocks - 1).bit_length())
+    return BatchingPolicy(width, block << (blocks - 1).bit_length(), _low_rank(module, function, client_operations))
+
+
+def _low_rank(module: Module, stage: Function, operations: list[Operation]) -> int:
+    """The rank from which the stage's training keeps kernels low-rank; 0 if there is no such training."""
+    types = stage.types()
+    for op in operations:
+        symbol = next((o.name for o in op.operands if isinstance(o, Symbol)), None)
+        if op.kind != "sequence_reduce" or symbol is None:
+            continue
+        step = module[symbol]
+        if isinstance(step, Function):
+            step = _only_call(module, step)
+        if isinstance(step, Graph):
+            return low_rank_of(body_of(step.digest, module.blob(step.digest)), types[op.name])
+    return 0
+
+
+def _only_call(module: Module, function: Function) -> Graph | None:
+    """The graph that a function only calls with its parameters; None if it does anything else."""
+    if len(function.operations) != 1 or function.operations[0].kind != "call":
+        return None
+    (call,) = function.operations
+    callee = call.operands[0]
+    passed = [o.name for o in call.operands[1:]] == [p.name for p in function.parameters]
+    if not isinstance(callee, Symbol) or not passed or function.result.name != call.name:
+        return None
+    found = module[callee.name]
+    return found if isinstance(found, Graph) else None
 
 
 def _check_types(function: Function, broadcasts: int) -> None:
