@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable
 import attrs
 import tensorflow as tf
 
+from fedcore.graphs.batched.client_select import computed_if
+
 Coefficient = float | tf.Tensor
 """A number: the same for all clients, or one for each, [K]."""
 
@@ -61,46 +63,53 @@ class LowRank:
         """x @ matrix, or x @ matrix^T; x is [K, rows, n], or [K, rows, m]."""
         out = self.shape[0] if transposed else self.shape[1]
         total = None
-
-        def add(product: tf.Tensor) -> tf.Tensor:
-            product.set_shape([self.clients, x.shape[1], out])
-            return product if total is None else total + product
-
         for matrix, coefficient in self.terms:
-            factor = _each(coefficient)
-            scaled = x if _is_number(factor, 1) else x * factor
-            total = self._where_it_exists(
-                matrix, lambda m, y=scaled: add(_product(y, m, adj_y=transposed)), lambda: _or_zeros(total, x, out)
-            )
+            scaled = x if _is_number(coefficient, 1) else x * _each(coefficient)
+            if self._always_exists(matrix):
+                total = _plus(total, _product(scaled, matrix, adj_y=transposed))
+            else:
+                before = tf.zeros([self.clients, x.shape[1], out]) if total is None else total
+                total = self._if_it_exists(
+                    lambda b, y, m: b + _product(y, m, adj_y=transposed), [before, scaled], matrix, before
+                )
         for left, right in self.factors:
             inner, outer = (right, left) if transposed else (left, right)
-            total = add(_product(_product(x, inner, adj_y=True), outer))
-        return _or_zeros(total, x, out)
+            total = _plus(total, _product(_product(x, inner, adj_y=True), outer))
+        total = tf.zeros([self.clients, x.shape[1], out]) if total is None else total
+        total.set_shape([self.clients, x.shape[1], out])
+        return total
 
     def dense(self) -> tf.Tensor:
         """The matrices of all clients, [K, n, m]."""
         total = None
         for left, right in self.factors:
-            product = _product(left, right, adj_x=True)
-            total = product if total is None else total + product
-        zeros = [self.clients, *self.shape]
+            total = _plus(total, _product(left, right, adj_x=True))
+        shape = [self.clients, *self.shape]
         for matrix, coefficient in self.terms:
-            factor = _each(coefficient)
-
-            def plus(m: tf.Tensor, before=total, factor=factor) -> tf.Tensor:
-                scaled = m if _is_number(factor, 1) else m * factor
-                return tf.broadcast_to(scaled, zeros) if before is None else before + scaled
-
-            total = self._where_it_exists(matrix, plus, lambda t=total: tf.zeros(zeros) if t is None else t)
-        if total is None:
-            return tf.zeros(zeros)
-        total.set_shape(zeros)
+            if self._always_exists(matrix):
+                total = _plus(total, tf.broadcast_to(_times(matrix, coefficient), shape))
+            else:
+                before = tf.zeros(shape) if total is None else total
+                of_each = _each(coefficient)
+                total = self._if_it_exists(lambda b, m, c=of_each: b + _times(m, c), [before], matrix, before)
+        total = tf.zeros(shape) if total is None else total
+        total.set_shape(shape)
         return total
 
-    def _where_it_exists(self, matrix: tf.Tensor, fn: Callable, otherwise: Callable) -> tf.Tensor:
-        if self.exists is None or matrix.shape.rank == 2:
-            return fn(matrix)
-        return tf.cond(self.exists, lambda: fn(tf.ensure_shape(matrix, [self.clients, *self.shape])), otherwise)
+    def _always_exists(self, matrix: tf.Tensor) -> bool:
+        return self.exists is None or matrix.shape.rank == 2
+
+    def _if_it_exists(
+        self, fn: Callable, operands: list[tf.Tensor], matrix: tf.Tensor, otherwise: tf.Tensor
+    ) -> tf.Tensor:
+        """`fn(*operands, matrix)` if the matrix is not empty."""
+
+        def taken(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            tensors[-1].set_shape([self.clients, *self.shape])
+            return [fn(*tensors)]
+
+        (result,) = computed_if(self.exists, taken, [*operands, matrix], [otherwise])
+        return result
 
 
 def times(factor: tf.Tensor) -> Callable:
@@ -134,8 +143,12 @@ def _product(x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = F
     return tf.raw_ops.BatchMatMulV2(x=x, y=y, adj_x=adj_x, adj_y=adj_y)
 
 
-def _or_zeros(total: tf.Tensor | None, x: tf.Tensor, size: int) -> tf.Tensor:
-    return tf.zeros([x.shape[0], x.shape[1], size], x.dtype) if total is None else total
+def _plus(total: tf.Tensor | None, addend: tf.Tensor) -> tf.Tensor:
+    return addend if total is None else total + addend
+
+
+def _times(matrix: tf.Tensor, coefficient: Coefficient) -> tf.Tensor:
+    return matrix if _is_number(coefficient, 1) else matrix * _each(coefficient)
 
 
 def _summed(pairs: Iterable[tuple[tf.Tensor, Coefficient]]) -> list[tuple[tf.Tensor, Coefficient]]:

@@ -22,7 +22,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue
-from fedcore.graphs.batched.client_select import select_rows
+from fedcore.graphs.batched.client_select import computed_if, select_rows
 from fedcore.graphs.batched.low_rank import Coefficient, LowRank
 from fedcore.graphs.batched.low_rank_policy import break_even_rank
 from fedcore.graphs.batched.packing import PackedLayout
@@ -133,23 +133,22 @@ class OpenCarry:
 
     def values(self, step: tf.Tensor, variables: Tensors) -> "CarriedKernels":
         """The kernels in a step; factors of full rank are added up first."""
-        of_step = CarriedKernels.of(self, variables, step >= self.carry.limit if self.carry.exceeds else None)
         if not self.carry.exceeds:
-            return of_step
+            return CarriedKernels.of(self, variables, None)
         limit = self.carry.limit
-        before = attrs.evolve(of_step, exists=step > limit)
-
-        def added_up() -> Tensors:
-            lefts = [self._empty(t.shape[2]) for t in before.lefts]
-            rights = {i: self._empty(t.shape[2]) for i, t in before.rights.items()}
-            reset = {(i, m): c if m[0] == "shared" else _unscaled(i, m, c) for (i, m), c in before.scales.items()}
-            return CarriedKernels(self, lefts, rights, before.own_after(), reset).variables()
-
         full = (step > 0) & (step % limit == 0)
-        after = tf.cond(full, added_up, lambda: [tf.identity(t) for t in variables])
+        after = computed_if(full, lambda *given: self._added_up(step > limit, list(given)), variables, variables)
         for tensor, variable in zip(after, variables, strict=True):
             tensor.set_shape(variable.shape)
-        return CarriedKernels.of(self, after, of_step.exists)
+        return CarriedKernels.of(self, after, step >= limit)
+
+    def _added_up(self, exists: tf.Tensor, variables: Tensors) -> Tensors:
+        """The loop variables with the factors added to the clients' own matrices."""
+        before = CarriedKernels.of(self, variables, exists)
+        lefts = [t[:, :0] for t in before.lefts]
+        rights = {i: t[:, :0] for i, t in before.rights.items()}
+        scales = {(i, m): c if m[0] == "shared" else c * 0 + float(i == m[1]) for (i, m), c in before.scales.items()}
+        return attrs.evolve(before, lefts=lefts, rights=rights, own=before.own_after(), scales=scales).variables()
 
     def final(self, steps: tf.Tensor, variables: Tensors) -> dict[int, BatchedValue]:
         """The kernels after the last step."""
@@ -213,13 +212,8 @@ class CarriedKernels:
         """Kernel -> the sum of its factors and of all matrices of clients."""
         sums = {}
         for i in self.rights:
-            factors = attrs.evolve(self.low_rank(i), exists=None)
-            total = attrs.evolve(factors, terms=()).dense()
-            if self.exists is not None:
-                of_clients = tuple((m, c) for m, c in factors.terms if m.shape.rank == 3)
-                before = attrs.evolve(factors, factors=(), terms=of_clients, exists=self.exists)
-                total = tf.cond(self.exists, lambda t=total, b=before: t + b.dense(), lambda t=total: tf.identity(t))
-            sums[i] = total
+            kernel = self.low_rank(i)
+            sums[i] = attrs.evolve(kernel, terms=tuple((m, c) for m, c in kernel.terms if m.shape.rank == 3)).dense()
         return sums
 
     def after(self, results: dict[int, BatchedValue], active: tf.Tensor | None) -> Tensors:
@@ -296,10 +290,6 @@ class CarriedKernels:
     def _coefficient(self, kernel: int, matrix: tuple[str, int]) -> Coefficient | int:
         """The coefficient of a matrix in a kernel; the integer 0 if the matrix is no term of the kernel."""
         return self.scales.get((kernel, matrix), 1.0 if kernel == matrix[1] else 0)
-
-
-def _unscaled(kernel: int, matrix: tuple[str, int], scale: tf.Tensor) -> tf.Tensor:
-    return tf.ones_like(scale) if kernel == matrix[1] else tf.zeros_like(scale)
 
 
 def _selected(active: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
