@@ -1,5 +1,6 @@
 """Whether a client stage can be batched, how many clients form a group, and how many a call: by types alone."""
 
+import itertools
 import math
 
 import attrs
@@ -10,7 +11,7 @@ from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.low_rank_policy import low_rank_of
 from fedcore.graphs.graphdef.parsed_graph import body_of, operations_of
-from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
+from fedcore.ir.module import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
@@ -66,35 +67,54 @@ def batching_policy(
         return error
     width = requested_width or _width(module, function, broadcasts)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
-    return BatchingPolicy(width, block << (blocks - 1).bit_length(), _low_rank(module, function, client_operations))
+    return BatchingPolicy(width, block << (blocks - 1).bit_length(), _low_rank(module, function, client_operations, batched))
 
 
-def _low_rank(module: Module, stage: Function, operations: list[Operation]) -> int:
-    """The rank from which the stage's training keeps kernels low-rank; 0 if there is no such training."""
-    types = stage.types()
+def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> int:
+    """The rank from which the stage's training keeps kernels low-rank; 0 if there is no such training.
+
+    Args:
+        operations: client operations of the stage.
+        batched: names of values that differ between clients.
+    """
+    types, bound = stage.types(), {op.name: op for op in operations if op.kind == "bind"}
     for op in operations:
-        symbol = next((o.name for o in op.operands if isinstance(o, Symbol)), None)
-        if op.kind != "sequence_reduce" or symbol is None:
+        if op.kind != "sequence_reduce" or op.operands[1].name in batched:
             continue
-        step = module[symbol]
+        function = op.operands[2]
+        captured: list[bool] = []  # whether all clients share it
+        if isinstance(function, Ref) and function.name in bound:
+            function, *given = bound[function.name].operands
+            captured = [o.name not in batched for o in given]
+        step = module[function.name] if isinstance(function, Symbol) else None
         if isinstance(step, Function):
-            step = _only_call(module, step)
-        if isinstance(step, Graph):
-            return low_rank_of(body_of(step.digest, module.blob(step.digest)), types[op.name])
+            return _low_rank_of_step(module, step, [*captured, False, False], types[op.name])
     return 0
 
 
-def _only_call(module: Module, function: Function) -> Graph | None:
-    """The graph that a function only calls with its parameters; None if it does anything else."""
-    if len(function.operations) != 1 or function.operations[0].kind != "call":
-        return None
-    (call,) = function.operations
-    callee = call.operands[0]
-    passed = [o.name for o in call.operands[1:]] == [p.name for p in function.parameters]
-    if not isinstance(callee, Symbol) or not passed or function.result.name != call.name:
-        return None
-    found = module[callee.name]
-    return found if isinstance(found, Graph) else None
+def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry: Type) -> int:
+    """The rank of a step that is the call of one graph; its last two parameters are the carry and the element.
+
+    Args:
+        shared: for each parameter whether all clients share it.
+    """
+    if len(step.operations) != 1 or step.operations[0].kind != "call" or len(shared) != len(step.parameters):
+        return 0
+    (call,) = step.operations
+    graph, *given = call.operands
+    callee = module[graph.name]
+    if not isinstance(callee, Graph) or step.result.name != call.name:
+        return 0
+    counts = [len(leaves(step.types()[o.name])) for o in given]
+    firsts = dict(zip([o.name for o in given], itertools.accumulate([0, *counts]), strict=False))
+    by_name = dict(zip([p.name for p in step.parameters], shared, strict=True))
+    positions = [
+        i for o, count in zip(given, counts, strict=True) if by_name.get(o.name) for i in range(firsts[o.name], firsts[o.name] + count)
+    ]
+    name = step.parameters[-2].name
+    if name not in firsts:
+        return 0
+    return low_rank_of(body_of(callee.digest, module.blob(callee.digest)), carry, firsts[name], positions)
 
 
 def _check_types(function: Function, broadcasts: int) -> None:

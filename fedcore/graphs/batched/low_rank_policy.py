@@ -9,17 +9,17 @@ Example: in a step of plain gradient descent, `w + (-rate) * (x^T g)` keeps w. I
 a matrix, and no kernel is kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import tensorflow as tf
 
 from fedcore.graphs.graphdef.parsed_graph import Body, Node
-from fedcore.types import TensorType, Type, tensor_leaves
+from fedcore.types import Type, tensor_leaves
 
 MIN_ENTRIES = 1 << 14
 """Entries of the smallest kernel that is kept; for smaller ones, more operations cost more than less memory saves."""
 
-_SCALAR_OPS = frozenset("Neg Mul Add AddV2 Sub RealDiv DivNoNan Cast Sqrt Rsqrt Pow Square Exp Maximum Minimum".split())
+_OF_NUMBERS = frozenset("Neg Mul Add AddV2 Sub RealDiv DivNoNan Cast Sqrt Rsqrt Pow Square Exp Maximum Minimum".split())
 _SAME = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 
 
@@ -31,47 +31,70 @@ def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None) -> int:
     return n * m // (n + m) if n * m >= MIN_ENTRIES else 0
 
 
-def low_rank_of(body: Body, carry: Type) -> int:
+def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> int:
     """The least break-even rank of the kernels that a step keeps; those with less than half of the largest are not kept.
 
     Args:
-        body: of the step's graph, whose first arguments and results are the leaves of the carry.
+        body: of the step's graph. Its first results are the leaves of the carry.
+        first: position of the carry's first leaf among the arguments.
+        shared: positions of arguments that all clients share, such as the weights that local training started with.
     """
     ranks = {
         i: rank
         for i, t in enumerate(tensor_leaves(carry))
-        if isinstance(t, TensorType) and t.dtype.name == "float32" and (rank := break_even_rank(t.shape))
+        if t.dtype.name == "float32" and (rank := break_even_rank(t.shape))
     }
-    kept = [ranks[i] for i in _kept(body, set(ranks), carry)] if ranks else []
+    if not ranks:
+        return 0
+    scalars = {body.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
+    kernels = {body.arguments[first + i]: i for i in ranks}
+    kept = [ranks[i] for i in _kept(body, kernels, scalars, {body.arguments[i] for i in shared})]
     return min((r for r in kept if 2 * r >= max(kept)), default=0)
 
 
-def _kept(body: Body, kernels: set[int], carry: Type) -> list[int]:
-    """The kernels whose new values keep the form."""
-    names = {body.arguments[i] for i in kernels}
-    forms = {(name, 0) for name in names}  # multiples and sums of kernels and of products over rows
-    kernel_of = {(body.arguments[i], 0): {i} for i in kernels}
-    scalars = {(body.arguments[i], 0) for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
+def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[str]) -> list[int]:
+    """The kernels whose new values keep the form, and of which no operation needs the dense matrix.
+
+    Args:
+        kernels: argument -> position in the carry.
+    """
+    forms = {(name, 0): {name} for name in kernels}  # value of the form -> the kernels that it depends on
+    numbers = {(name, 0) for name in scalars}
+    constant = {(name, 0) for name in shared}
+    dense: set[str] = set()  # kernels and products that an operation needs as a dense matrix
     for node in body.nodes:
         result = (node.name, 0)
         if node.op == "Const" and not tf.TensorShape(node["value"].tensor_shape).rank:
-            scalars.add(result)
-        elif node.op in _SCALAR_OPS | _SAME and node.inputs and all(i in scalars for i in node.inputs):
-            scalars.add(result)
-        elif _keeps(node, forms, scalars):
-            forms.add(result)
-            kernel_of[result] = set().union(*(kernel_of.get(i, set()) for i in node.inputs))
-    return [i for i in kernels if body.results[i] in forms and i in kernel_of[body.results[i]]]
+            numbers.add(result)
+        elif node.op in _OF_NUMBERS | _SAME and node.inputs and all(i in numbers for i in node.inputs):
+            numbers.add(result)
+        elif _is_gradient(node, forms):
+            forms[result] = {node.name}
+        elif _keeps(node, forms, numbers, constant):
+            forms[result] = set().union(*(forms.get(i, set()) for i in node.inputs))
+        elif node.op in _SAME and node.inputs[0] in constant:
+            constant.add(result)
+        elif node.op != "MatMul" or node.inputs[0] in forms or node.get("transpose_a", False):
+            dense.update(*(forms.get(i, set()) for i in node.inputs))
+    results = {name: body.results[i] for name, i in kernels.items()}
+    return [i for name, i in kernels.items() if name in (of := forms.get(results[name], set())) and not of & dense]
 
 
-def _keeps(node: Node, forms: set, scalars: set) -> bool:
+def _is_gradient(node: Node, forms: Container) -> bool:
+    """Whether the node is a product of two batches over their rows, or may be one."""
+    if node.op != "MatMul" or any(i in forms for i in node.inputs):
+        return False
+    return node.get("transpose_a", False) and not node.get("transpose_b", False)
+
+
+def _keeps(node: Node, forms: Container, numbers: Container, constant: Container) -> bool:
     of_form = [i in forms for i in node.inputs]
-    if node.op == "MatMul":
-        return not any(of_form) and node.get("transpose_a", False) and not node.get("transpose_b", False)
+    if not any(of_form):
+        return False
     if node.op in _SAME or node.op == "Neg":
-        return of_form[:1] == [True]
+        return True
     if node.op in ("Add", "AddV2", "Sub", "AddN"):
-        return all(of_form)
+        return all(is_form or i in constant for is_form, i in zip(of_form, node.inputs, strict=True))
     if node.op == "Mul":
-        return any(of_form) and any(i in scalars for i in node.inputs)
-    return node.op == "RealDiv" and of_form[0] and node.inputs[1] in scalars
+        return any(i in numbers for i in node.inputs)
+    return node.op == "RealDiv" and of_form[0] and node.inputs[1] in numbers
