@@ -163,7 +163,9 @@ def local(
         raise FedcoreError(f"client_devices is a list of one device or more, not {brief(client_devices)}")
     if default_num_clients is not None:
         default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
-    options = _plan_options(python_scalar(block_size), python_scalar(vectorize), python_scalar(xla), python_scalar(low_rank))
+    options = _plan_options(
+        python_scalar(block_size), python_scalar(vectorize), python_scalar(xla), python_scalar(low_rank)
+    )
     secure = settings_of(secure_aggregation)
     if secure is not None:
         options["secure"] = "masked"

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 @compiler_pass("plan")
 def plan(
-    module: Module, *, vectorize: str = "auto", block_size: str = "auto", xla: str = "auto", low_rank: str = "auto", secure: str = "plain"
+    module: Module,
+    *,
+    vectorize: str = "auto",
+    block_size: str = "auto",
+    xla: str = "auto",
+    low_rank: str = "auto",
+    secure: str = "plain",
 ) -> Module:
     """Writes the strategy of each client stage and the size of each crossing into the plan, by shape rules only.
 
@@ -49,7 +55,14 @@ def plan(
     joins = _joins(module)
     attributes = {
         op.operands[0 if op.kind == "collect" else 1].name: _strategy(
-            module, op, joins.get(op.name), width, block, xla=xla == "true", low_rank=low_rank == "auto", masked=secure == "masked"
+            module,
+            op,
+            joins.get(op.name),
+            width,
+            block,
+            xla=xla == "true",
+            low_rank=low_rank == "auto",
+            masked=secure == "masked",
         )
         for op in main.operations
         if op.kind in ("fold", "collect")

@@ -65,9 +65,10 @@ def batching_policy(
         _check_operations(module, module.function(zero), list(module.function(zero).operations), set())
     except NoBatchingRule as error:
         return error
-    width = requested_width or _width(module, function, broadcasts)
+    low_rank = _low_rank(module, function, client_operations, batched)
+    width = requested_width or _width(module, function, broadcasts, keeps_low_rank=low_rank > 0)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
-    return BatchingPolicy(width, block << (blocks - 1).bit_length(), _low_rank(module, function, client_operations, batched))
+    return BatchingPolicy(width, block << (blocks - 1).bit_length(), low_rank)
 
 
 def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> int:
@@ -109,7 +110,10 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
     firsts = dict(zip([o.name for o in given], itertools.accumulate([0, *counts]), strict=False))
     by_name = dict(zip([p.name for p in step.parameters], shared, strict=True))
     positions = [
-        i for o, count in zip(given, counts, strict=True) if by_name.get(o.name) for i in range(firsts[o.name], firsts[o.name] + count)
+        i
+        for o, count in zip(given, counts, strict=True)
+        if by_name.get(o.name)
+        for i in range(firsts[o.name], firsts[o.name] + count)
     ]
     name = step.parameters[-2].name
     if name not in firsts:
@@ -229,11 +233,13 @@ def _trains_convolutions(module: Module, graph: Graph) -> bool:
     return any(op.startswith(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")) for op in operations)
 
 
-def _width(module: Module, function: Function, broadcasts: int) -> int:
+def _width(module: Module, function: Function, broadcasts: int, *, keeps_low_rank: bool) -> int:
     """The largest power of two whose clients' state and batches fit the working set."""
     state = max((_size_bytes(op.type) for op in function.operations), default=0)
     if _any_graph_has(module, "While"):
         state *= 2  # each iteration of a loop within a step adds to the gradients of the weights that it reads
+    if keeps_low_rank:
+        state //= 2  # factors grow to the size of the kernels, so half of it on average
     batch = sum(_size_bytes(p.type) for p in function.parameters[1 + broadcasts :])
     fitting = WORKING_SET_BYTES // max(1, state + batch)
     width = min(MAX_WIDTH, max(2, 1 << (max(1, fitting).bit_length() - 1)))

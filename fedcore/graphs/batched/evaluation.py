@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, Padding, batching_rules
-from fedcore.graphs.batched.low_rank import low_rank_rules
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
+from fedcore.graphs.batched.low_rank import low_rank_rules
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
 PACKET_BYTES = 64

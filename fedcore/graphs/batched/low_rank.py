@@ -18,13 +18,14 @@ other operation takes the dense tensor [4, 784, 200].
 """
 
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.client_select import computed_if
 
-Coefficient = float | tf.Tensor
+Coefficient: TypeAlias = float | tf.Tensor
 """A number: the same for all clients, or one for each, [K]."""
 
 
@@ -167,8 +168,8 @@ low_rank_rules: dict[str, Callable] = {}
 def low_rank_rule(*ops: str):
     """Registers a rule for TensorFlow operation types.
 
-    A rule takes (evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) and returns a BatchedValue; None if
-    the form is lost, and the batching rule then takes dense operands.
+    A rule takes (evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) and returns a BatchedValue. It
+    returns None where the form is lost; the batching rule then takes dense operands.
     """
 
     def register(fn):

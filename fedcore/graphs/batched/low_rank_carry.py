@@ -225,49 +225,52 @@ class CarriedKernels:
         Raises:
             OtherCarry: the step does not keep this form.
         """
-        carry = self.of_carry.carry
+        kernels: dict[int, LowRank] = {}
         for i, value in results.items():
             if value.low_rank is None or value.low_rank.shape != self.of_carry.shapes[i]:
-                raise OtherCarry(carry.without(i))
+                raise OtherCarry(self.of_carry.carry.without(i))
+            kernels[i] = value.low_rank
         lefts, rights = [], {}
-        for left, group in zip(self.lefts, carry.shared, strict=True):
-            rows: tf.Tensor | None = None
-            added: dict[int, tf.Tensor | None] = {}
+        for left, group in zip(self.lefts, self.of_carry.carry.shared, strict=True):
+            rows = self._new_rows(left, {i: kernels[i] for i in group})
+            lefts.append(left if rows is None else _appended(left, rows, active))
             for i in group:
-                kept, added[i] = self.rights[i], None
-                scaled = None
-                for factor, right in results[i].low_rank.factors:
-                    if factor is left:
-                        scaled = right
-                        continue
-                    other = next((g for t, g in zip(self.lefts, carry.shared, strict=True) if t is factor), None)
-                    if other is not None:
-                        raise OtherCarry(carry.joining(i, other[0]))
-                    if (rows is not None and rows is not factor) or added[i] is not None:
-                        raise OtherCarry(carry.without(i))
-                    rows, added[i] = factor, right
-                rights[i] = _selected(active, tf.zeros_like(kept) if scaled is None else scaled, kept)
-            for i in group:
+                of = {id(factor): right for factor, right in kernels[i].factors}
+                before = self.rights[i]
+                kept = _selected(active, of.get(id(left), tf.zeros_like(before)), before)
                 if rows is None:
+                    rights[i] = kept
                     continue
-                new = added[i]
-                if new is None:
-                    new = tf.zeros([*rows.shape[:2], self.of_carry.shapes[i][1]])
-                rights[i] = tf.concat([rights[i], _selected(active, new, tf.zeros_like(new))], 1)
-            grown = left if rows is None else tf.concat([left, _selected(active, rows, tf.zeros_like(rows))], 1)
-            lefts.append(grown)
-        scales = {key: _selected(active, c, self.scales[key]) for key, c in self._scales_after(results).items()}
+                none = tf.zeros([*rows.shape[:2], self.of_carry.shapes[i][1]])
+                rights[i] = _appended(kept, of.get(id(rows), none), active)
+        scales = {key: _selected(active, c, self.scales[key]) for key, c in self._scales_after(kernels).items()}
         rights = {i: rights[i] for i in self.rights}
         after = CarriedKernels(self.of_carry, lefts, rights, self.own, scales).variables()
         for tensor, variable in zip(after, self.variables(), strict=True):
             tensor.set_shape(variable.shape)
         return after
 
-    def _scales_after(self, results: dict[int, BatchedValue]) -> dict[tuple[int, tuple[str, int]], tf.Tensor]:
+    def _new_rows(self, left: tf.Tensor, kernels: dict[int, LowRank]) -> tf.Tensor | None:
+        """The rows that a step appends to the left factor of a group; None if it appends none."""
+        carry = self.of_carry.carry
+        group_of = {id(t): g for t, g in zip(self.lefts, carry.shared, strict=True)}
+        rows: tf.Tensor | None = None
+        for i, kernel in kernels.items():
+            for factor, _ in kernel.factors:
+                if factor is left:
+                    continue
+                if id(factor) in group_of:
+                    raise OtherCarry(carry.joining(i, group_of[id(factor)][0]))
+                if rows is not None and rows is not factor:
+                    raise OtherCarry(carry.without(i))
+                rows = factor
+        return rows
+
+    def _scales_after(self, kernels: dict[int, LowRank]) -> dict[tuple[int, tuple[str, int]], tf.Tensor]:
         carry = self.of_carry.carry
         scales, more = {}, set()
-        for i, value in results.items():
-            given = {id(matrix): c for matrix, c in value.low_rank.terms}
+        for i, kernel in kernels.items():
+            given = {id(matrix): c for matrix, c in kernel.terms}
             for m, matrix in self._matrices():
                 c = given.pop(id(matrix), 0.0)
                 if (i, m) in carry.scaled:
@@ -290,6 +293,11 @@ class CarriedKernels:
     def _coefficient(self, kernel: int, matrix: tuple[str, int]) -> Coefficient | int:
         """The coefficient of a matrix in a kernel; the integer 0 if the matrix is no term of the kernel."""
         return self.scales.get((kernel, matrix), 1.0 if kernel == matrix[1] else 0)
+
+
+def _appended(rows: tf.Tensor, new: tf.Tensor, active: tf.Tensor | None) -> tf.Tensor:
+    """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
+    return tf.concat([rows, _selected(active, new, tf.zeros_like(new))], 1)
 
 
 def _selected(active: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

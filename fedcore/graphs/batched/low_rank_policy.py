@@ -5,8 +5,8 @@ In:  the graph of a step, (carry, batch) -> carry. Out: the rank that the plan n
 The analysis follows the operations that keep the form (`batching_rules/low_rank.py`) without building a graph: a kernel
 is kept if its new value is a sum of multiples of kernels and of products of two batches over their rows.
 
-Example: in a step of plain gradient descent, `w + (-rate) * (x^T g)` keeps w. In a step of Adam the change is divided by
-a matrix, and no kernel is kept.
+Example: in a step of plain gradient descent, `w + (-rate) * (x^T g)` keeps w. In a step of Adam the change is divided
+by a matrix, and no kernel is kept.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -19,7 +19,12 @@ from fedcore.types import Type, tensor_leaves
 MIN_ENTRIES = 1 << 14
 """Entries of the smallest kernel that is kept; for smaller ones, more operations cost more than less memory saves."""
 
-_OF_NUMBERS = frozenset("Neg Mul Add AddV2 Sub RealDiv DivNoNan Cast Sqrt Rsqrt Pow Square Exp Maximum Minimum".split())
+_OF_NUMBERS = frozenset(
+    {
+        *("Neg", "Mul", "Add", "AddV2", "Sub", "RealDiv", "DivNoNan", "Cast"),
+        *("Sqrt", "Rsqrt", "Pow", "Square", "Exp", "Maximum", "Minimum"),
+    }
+)
 _SAME = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 
 
@@ -32,7 +37,7 @@ def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None) -> int:
 
 
 def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> int:
-    """The least break-even rank of the kernels that a step keeps; those with less than half of the largest are not kept.
+    """The least break-even rank of the kernels that a step keeps; kernels with less than half of the largest are dense.
 
     Args:
         body: of the step's graph. Its first results are the leaves of the carry.
@@ -64,9 +69,7 @@ def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[st
     dense: set[str] = set()  # kernels and products that an operation needs as a dense matrix
     for node in body.nodes:
         result = (node.name, 0)
-        if node.op == "Const" and not tf.TensorShape(node["value"].tensor_shape).rank:
-            numbers.add(result)
-        elif node.op in _OF_NUMBERS | _SAME and node.inputs and all(i in numbers for i in node.inputs):
+        if _is_number(node, numbers):
             numbers.add(result)
         elif _is_gradient(node, forms):
             forms[result] = {node.name}
@@ -78,6 +81,12 @@ def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[st
             dense.update(*(forms.get(i, set()) for i in node.inputs))
     results = {name: body.results[i] for name, i in kernels.items()}
     return [i for name, i in kernels.items() if name in (of := forms.get(results[name], set())) and not of & dense]
+
+
+def _is_number(node: Node, numbers: Container) -> bool:
+    if node.op == "Const":
+        return tf.TensorShape(node["value"].tensor_shape).rank == 0
+    return node.op in _OF_NUMBERS | _SAME and bool(node.inputs) and all(i in numbers for i in node.inputs)
 
 
 def _is_gradient(node: Node, forms: Container) -> bool:

@@ -178,9 +178,7 @@ def pack_clients(
     low_rank_steps = _low_rank_steps(leaves, low_rank)
     if low_rank_steps:
         exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
-        layout = attrs.evolve(
-            layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds
-        )
+        layout = attrs.evolve(layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds)
     return layout, tensors
 
 
@@ -193,8 +191,8 @@ def _low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
     if not low_rank or len(leaves.sequences) != 1:
         return 0
     (columns,) = leaves.sequences.values()
-    sizes = [next((s.number for s in c.steps if s.kind == "batch"), None) for c in columns]
-    if not columns[0].layout.batched or None in sizes:
+    sizes = [next((s.number or 0 for s in c.steps if s.kind == "batch"), 0) for c in columns]
+    if not columns[0].layout.batched or not all(sizes):
         return 0
     steps = low_rank // max(sizes)
     return steps if steps >= MIN_LOW_RANK_STEPS else 0

@@ -48,8 +48,8 @@ def ray(
         gpus_per_worker: GPUs that Ray reserves for a worker; a worker with a GPU computes on it.
         on_client_failure, client_timeout_s: as for `fc.runtime.local`. The deadline holds on the workers.
         cache_bytes: bytes of clients' arrays that each worker keeps.
-        server_device, block_size, vectorize, xla, low_rank, intra_op_threads, deterministic, default_num_clients: as for
-            `fc.runtime.local`. Workers have the driver's number of intra-op threads.
+        server_device, block_size, vectorize, xla, low_rank, intra_op_threads, deterministic, default_num_clients: as
+            for `fc.runtime.local`. Workers have the driver's number of intra-op threads.
     Raises:
         FedcoreError: a setting is out of its range, the extra `ray` is not installed, or there is no cluster.
     Example:

@@ -67,7 +67,9 @@ def _reduce_aligned(reduce: Callable, tensor: tf.Tensor, axes: list[int], *, kee
     the last axis, if it stays, is padded to whole packets: no packet then holds entries of two clients.
     """
     last = tensor.shape.rank - 1
-    extra = packet_padding(tensor.shape[last], tensor.dtype) if tensor.dtype.is_floating or tensor.dtype.is_complex else 0
+    extra = (
+        packet_padding(tensor.shape[last], tensor.dtype) if tensor.dtype.is_floating or tensor.dtype.is_complex else 0
+    )
     if not extra or last in axes or tensor.shape[last] is None:
         return reduce(tensor, axes, keepdims=keepdims)
     padded = tf.pad(tensor, [*[[0, 0]] * last, [0, extra]])
