@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 import fedcore.graphs.batched.batching_rules  # noqa: F401  registers the rules
+from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batched
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.capture.graph_capture import TracedGraph
@@ -80,7 +81,8 @@ def why_not_batchable(
         batched_call(graph, data, arguments, sizes, seeds)
 
     try:
-        tf.function(scratch, autograph=False).get_concrete_function()
+        with private_api.quick_operations():
+            tf.function(scratch, autograph=False).get_concrete_function()
     except NoBatchingRule as error:
         return error
     return None
