@@ -39,7 +39,7 @@ def batched_call(
         if seeds is None:
             raise ValueError("a seeded graph needs the seeds of the clients")
         arguments = [*arguments, batched(seeds)]
-    clients = {x.tensor.shape[0] for x in arguments if x.batched}
+    clients = {x.tensor.shape[0] if x.low_rank is None else x.low_rank.clients for x in arguments if x.batched}
     rows = {x.tensor.shape[1 + x.padded_axis] for x in arguments if x.padded_axis is not None}
     if len(clients) > 1 or None in clients:
         raise ValueError(f"the client axes have the sizes {clients}; all must have the same static size")
@@ -49,7 +49,10 @@ def batched_call(
         raise ValueError(f"the padded axes have the sizes {rows}; all must have the same static size")
     evaluation = BatchedEvaluation(max(clients, default=1), max(rows, default=None), sizes if rows else None)
     results = evaluation.run(body, arguments)
-    return [BatchedValue(evaluation.tensor(x), x.batched, x.padded_axis, x.entries_per_row) for x in results]
+    return [
+        BatchedValue(evaluation.tensor(x), x.batched, x.padded_axis, x.entries_per_row) if x.low_rank is None else x
+        for x in results
+    ]
 
 
 def why_not_batchable(
