@@ -95,6 +95,11 @@ class ClientWork:
         return int(self.plan.get("width", 1))
 
     @functools.cached_property
+    def low_rank(self) -> int:
+        """Rank from which a vectorised stage keeps kernels low-rank; 0 if it keeps none."""
+        return int(self.plan.get("low_rank", 0))
+
+    @functools.cached_property
     def parallel(self) -> int:
         """Number of clients that the loop in the graph of a block computes at once; 1 if the block has no such loop."""
         return int(self.plan.get("parallel", 1))

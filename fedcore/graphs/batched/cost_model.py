@@ -18,7 +18,7 @@ from fedcore.ir.target import Target
 PARALLEL = 4
 """Clients that a loop computes at once: one operation of each can wait for memory while others compute."""
 
-WORTH_IT = 0.75
+WORTH_IT = 0.7
 """A loop replaces groups if its cost is at most this fraction of theirs; the model is coarse."""
 
 PASSES = 8  # read: forward, backward, twice for W - rG, once for rG; written: G, rG, W

@@ -22,6 +22,7 @@ def ray(
     block_size: int | str = "auto",
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",
+    low_rank: bool | str = "auto",
     intra_op_threads: int | None = None,
     deterministic: bool = False,
     on_client_failure: str | Drop = "raise",
@@ -48,8 +49,8 @@ def ray(
         gpus_per_worker: GPUs that Ray reserves for a worker; a worker with a GPU computes on it.
         on_client_failure, client_timeout_s: as for `fc.runtime.local`. The deadline holds on the workers.
         cache_bytes: bytes of clients' arrays that each worker keeps.
-        server_device, block_size, vectorize, xla, intra_op_threads, deterministic, default_num_clients: as for
-            `fc.runtime.local`. Workers have the driver's number of intra-op threads.
+        server_device, block_size, vectorize, xla, low_rank, intra_op_threads, deterministic, default_num_clients: as
+            for `fc.runtime.local`. Workers have the driver's number of intra-op threads.
         target: as for `fc.runtime.local`. Workers run the driver's plans, whatever machines they are on.
     Raises:
         FedcoreError: a setting is out of its range, the extra `ray` is not installed, or there is no cluster.
@@ -79,6 +80,7 @@ def ray(
         block_size=block_size,
         vectorize=vectorize,
         xla=xla,
+        low_rank=low_rank,
         intra_op_threads=intra_op_threads,
         deterministic=deterministic,
         default_num_clients=default_num_clients,
