@@ -180,6 +180,13 @@ def test_arrays_travel_once_to_a_worker():
     np.testing.assert_array_equal(have[0], array)
 
 
+def test_small_arrays_travel_inside_the_pickle():
+    arrays = [np.full(3, i, np.float32) for i in range(5)]
+    parcel = packed(arrays)
+    assert not parcel.buffers
+    np.testing.assert_array_equal(unpacked(parcel), arrays)
+
+
 def test_a_worker_whose_cache_lacks_an_array_asks_for_it():
     worker = Worker(lambda references: references, 1, None, False, 10_000, pickle.loads)
     clients = fc.runtime.ClientSlice(0, 8, ((np.arange(500, dtype=np.float32),),))

@@ -92,6 +92,9 @@ class RayClientsExecutor:
         if self._sliced is not None:
             self._sliced.close()
         self.members.close()
+        with self._lock:
+            self._plans.clear()
+            self._sources.clear()
         self._disconnect()
 
     def _over(self, members: list[Member]) -> SlicedClientsExecutor:
