@@ -55,6 +55,7 @@ _KINDS = {
     "effects": (lambda x: type(x) is bool, "true or false"),
     "index": (_whole(0, MAX_PARTS), "the position of an element"),
     "keeps": (lambda x: type(x) is bool, "true or false"),
+    "low_rank": (_whole(2, limits.MAX_RANK), "the rank from which factors of kernels are kept, 2 or more"),
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),
     "program": (lambda x: isinstance(x, str) and _DIGEST.fullmatch(x) is not None, "the digest of a program"),
@@ -69,7 +70,7 @@ _KINDS = {
     "xla": (lambda x: type(x) is bool, "true or false"),
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
-_OF_STAGES = frozenset({"strategy", "width", "block", "call", "xla", "why"})
+_OF_STAGES = frozenset({"strategy", "width", "block", "call", "low_rank", "xla", "why"})
 _OF_PLANS = frozenset({"program"})
 _OF_CROSSINGS = frozenset({"bits"})
 _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "seed"})

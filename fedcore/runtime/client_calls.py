@@ -91,6 +91,13 @@ def _packed(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, widt
     seeds = clients.seeds(work.seed)
     with tf.device(device.device):  # packed tensors that the device caches stay there
         shape, tensors = pack_clients(
-            clients.leaves, positions, seeds, numbers, width=width, capacity=clients.places, cache=device.packed
+            clients.leaves,
+            positions,
+            seeds,
+            numbers,
+            width=width,
+            capacity=clients.places,
+            cache=device.packed,
+            low_rank=work.low_rank,
         )
     return shape, device.put(tensors)

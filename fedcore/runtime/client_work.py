@@ -94,6 +94,11 @@ class ClientWork:
         """Number of clients that a vectorised stage computes at once."""
         return int(self.plan.get("width", 1))
 
+    @functools.cached_property
+    def low_rank(self) -> int:
+        """Rank from which a vectorised stage keeps kernels low-rank; 0 if it keeps none."""
+        return int(self.plan.get("low_rank", 0))
+
     def slice_size(self, executors: int) -> int:
         """Number of clients of a slice: at most the plan's `call`, and small enough that every executor gets a slice.
 

@@ -100,6 +100,7 @@ def local(
     block_size: int | str = "auto",
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",
+    low_rank: bool | str = "auto",
     intra_op_threads: int | None = None,
     deterministic: bool = False,
     on_client_failure: str | Drop = "raise",
@@ -122,6 +123,9 @@ def local(
         xla: True compiles client stages without convolutions, loops and random numbers by XLA; a stage that is not
             vectorised, again for every size of a batch. Default: False, since XLA gains nothing on CPUs; `fedcore tune`
             measures it.
+        low_rank: False keeps a dense copy of every weight for each client. Default: kernels of large dense layers that
+            gradient descent trains are kept as the shared kernel plus factors of low rank, decided by shapes; it is
+            faster and gives other bits. A plan shows the rank as `low_rank`.
         intra_op_threads: threads of one operation, in the whole process; the number decides bits. Default:
             FEDCORE_INTRA_OP_THREADS, else 1. A number that was set before the import of fedcore, or that TensorFlow has
             started with, is not changed; the report then has a note.
@@ -160,7 +164,9 @@ def local(
         raise FedcoreError(f"client_devices is a list of one device or more, not {brief(client_devices)}")
     if default_num_clients is not None:
         default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
-    options = _plan_options(python_scalar(block_size), python_scalar(vectorize), python_scalar(xla))
+    options = _plan_options(
+        python_scalar(block_size), python_scalar(vectorize), python_scalar(xla), python_scalar(low_rank)
+    )
     secure = settings_of(secure_aggregation)
     if secure is not None or getattr(clients_executor, "secure", None) is not None:
         options["secure"] = "masked"
@@ -200,7 +206,7 @@ def default_workers(devices: int) -> int:
     return max(1, (os.cpu_count() or 1) // devices)
 
 
-def _plan_options(block_size: Any, vectorize: Any, xla: Any) -> dict[str, object]:
+def _plan_options(block_size: Any, vectorize: Any, xla: Any, low_rank: Any) -> dict[str, object]:
     """Options of the pass `plan`; a setting `"auto"` gives no option."""
     block = _is_auto(block_size) or (_is_whole(block_size) and block_size >= 1)
     if not block:
@@ -210,7 +216,9 @@ def _plan_options(block_size: Any, vectorize: Any, xla: Any) -> dict[str, object
         raise FedcoreError(f"vectorize is 'auto', False or a number of clients, 2 or more, not {brief(vectorize)}")
     if not _is_auto(xla) and not isinstance(xla, bool):
         raise FedcoreError(f"xla is 'auto', True or False, not {brief(xla)}")
-    options = {"block_size": block_size, "vectorize": vectorize, "xla": xla}
+    if not _is_auto(low_rank) and low_rank is not False:
+        raise FedcoreError(f"low_rank is 'auto' or False, not {brief(low_rank)}")
+    options = {"block_size": block_size, "vectorize": vectorize, "xla": xla, "low_rank": low_rank}
     return {name: value for name, value in options.items() if value != "auto"}
 
 

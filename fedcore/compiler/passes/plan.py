@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 @compiler_pass("plan")
 def plan(
-    module: Module, *, vectorize: str = "auto", block_size: str = "auto", xla: str = "auto", secure: str = "plain"
+    module: Module,
+    *,
+    vectorize: str = "auto",
+    block_size: str = "auto",
+    xla: str = "auto",
+    low_rank: str = "auto",
+    secure: str = "plain",
 ) -> Module:
     """Writes the strategy of each client stage and the size of each crossing into the plan, by shape rules only.
 
@@ -30,6 +36,9 @@ def plan(
         block_size: `auto`, or the clients of a block.
         xla: `true` compiles with XLA each stage whose graphs all allow it; `auto` and `false` compile none, since XLA
             was no faster on CPUs.
+        low_rank: `auto` keeps the kernels of large dense layers as factors of low rank while a vectorised stage trains
+            them by gradient descent; `false` keeps none. The attribute `low_rank` is the rank from which they are kept:
+            a client's factors are added up when their rank reaches it.
         secure: `masked` loops stages with secure sums in blocks of one client, since the protocol masks the partial of
             each client; `plain` treats secure sums as other sums.
     """
@@ -37,6 +46,8 @@ def plan(
         raise FedcoreError(f"the option secure of plan is plain or masked, not {secure!r}")
     if xla not in ("auto", "true", "false"):
         raise FedcoreError(f"the option xla of plan is auto, true or false, not {xla!r}")
+    if low_rank not in ("auto", "false"):
+        raise FedcoreError(f"the option low_rank of plan is auto or false, not {low_rank!r}")
     width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
     if module.stage != "planned":
         return module
@@ -44,7 +55,14 @@ def plan(
     joins = _joins(module)
     attributes = {
         op.operands[0 if op.kind == "collect" else 1].name: _strategy(
-            module, op, joins.get(op.name), width, block, xla=xla == "true", masked=secure == "masked"
+            module,
+            op,
+            joins.get(op.name),
+            width,
+            block,
+            xla=xla == "true",
+            low_rank=low_rank == "auto",
+            masked=secure == "masked",
         )
         for op in main.operations
         if op.kind in ("fold", "collect")
@@ -88,6 +106,7 @@ def _strategy(
     block: int | None,
     *,
     xla: bool,
+    low_rank: bool,
     masked: bool,
 ) -> dict[str, object]:
     compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
@@ -96,7 +115,15 @@ def _strategy(
     found = _batching(module, op, join, width, block)
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **compiled, "why": _in_text(found)}
-    return {"strategy": "vectorised", "width": found.width, "block": block or BLOCK, "call": found.call, **compiled}
+    kept = {"low_rank": found.low_rank} if found.low_rank and low_rank and not compiled else {}
+    return {
+        "strategy": "vectorised",
+        "width": found.width,
+        "block": block or BLOCK,
+        "call": found.call,
+        **kept,
+        **compiled,
+    }
 
 
 def _is_for_xla(module: Module, op: Operation) -> bool:

@@ -50,6 +50,9 @@ class PackedLayout:
             the examples of each batch.
         equal_steps: all clients take equally many steps, and the lanes are in the order of the client indices.
         single_step: `equal_steps`, and the number of steps is 1.
+        low_rank: the plan's rank, from which kernels are kept low-rank; see `low_rank_carry`.
+        low_rank_steps: number of steps whose batches have that many rows; 0 keeps no kernel low-rank.
+        exceeds_low_rank: a client takes more steps.
     """
 
     layouts: tuple[Layout | None, ...]
@@ -57,7 +60,13 @@ class PackedLayout:
     whole_batches: bool = False
     equal_steps: bool = False
     single_step: bool = False
+    low_rank: int = 0
+    low_rank_steps: int = 0
+    exceeds_low_rank: bool = False
 
+
+MIN_LOW_RANK_STEPS = 2
+"""Least number of steps whose factors are kept before they are added up; with 1, each step would make the kernel."""
 
 REMEMBERED_KEYS = 1024
 """Number of keys seen once that a packing cache remembers."""
@@ -116,6 +125,7 @@ def pack_clients(
     width: int,
     capacity: int,
     cache: PackingCache,
+    low_rank: int = 0,
 ) -> tuple[PackedLayout, list]:
     """The flat tensors of a call: seeds of the lanes, lane of each client, then the tensors of each leaf.
 
@@ -130,6 +140,7 @@ def pack_clients(
         width: lanes of a group; the number of lanes is a multiple of the width.
         capacity: number of clients of a full call, present and absent.
         cache: cache for the tensors that do not depend on the seeds.
+        low_rank: the plan's rank, from which kernels are kept low-rank; 0 keeps none.
     """
     sequences = leaves.sequences
     assign = functools.partial(_assign_lanes, leaves, numbers, seeds, width)
@@ -163,7 +174,28 @@ def pack_clients(
         else:
             kind, make = "columns", functools.partial(_concatenated_columns, columns)
         tensors.extend([*cache.get(kind, columns, functools.partial(_as_tensors, make)), rows, sizes])
-    return PackedLayout(tuple(layouts), tuple(batch_rows), leaves.whole_batches, equal_steps, single_step), tensors
+    layout = PackedLayout(tuple(layouts), tuple(batch_rows), leaves.whole_batches, equal_steps, single_step)
+    low_rank_steps = _low_rank_steps(leaves, low_rank)
+    if low_rank_steps:
+        exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
+        layout = attrs.evolve(layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds)
+    return layout, tensors
+
+
+def _low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
+    """Number of steps whose batches have `low_rank` rows; 0 if it is less than 2, or if a step has no batch of rows.
+
+    The batch sizes of the datasets decide, not those of the call's batches, so the bits of a client do not depend on
+    the other clients of its call.
+    """
+    if not low_rank or len(leaves.sequences) != 1:
+        return 0
+    (columns,) = leaves.sequences.values()
+    sizes = [next((s.number or 0 for s in c.steps if s.kind == "batch"), 0) for c in columns]
+    if not columns[0].layout.batched or not all(sizes):
+        return 0
+    steps = low_rank // max(sizes)
+    return steps if steps >= MIN_LOW_RANK_STEPS else 0
 
 
 def _as_tensors(make: Callable[[], tuple]) -> tuple:

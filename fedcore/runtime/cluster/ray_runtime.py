@@ -23,6 +23,7 @@ def ray(
     block_size: int | str = "auto",
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",
+    low_rank: bool | str = "auto",
     intra_op_threads: int | None = None,
     deterministic: bool = False,
     on_client_failure: str | Drop = "raise",
@@ -51,8 +52,8 @@ def ray(
         cache_bytes: bytes of clients' arrays that each worker keeps.
         secure_aggregation: as for `fc.runtime.local`. Workers send the partial of each client to this process, which
             masks it: this simulates the protocol, and hides nothing from the cluster.
-        server_device, block_size, vectorize, xla, intra_op_threads, deterministic, default_num_clients: as for
-            `fc.runtime.local`. Workers have the driver's number of intra-op threads.
+        server_device, block_size, vectorize, xla, low_rank, intra_op_threads, deterministic, default_num_clients: as
+            for `fc.runtime.local`. Workers have the driver's number of intra-op threads.
     Raises:
         FedcoreError: a setting is out of its range, the extra `ray` is not installed, or there is no cluster.
     Example:
@@ -82,6 +83,7 @@ def ray(
         block_size=block_size,
         vectorize=vectorize,
         xla=xla,
+        low_rank=low_rank,
         intra_op_threads=intra_op_threads,
         deterministic=deterministic,
         default_num_clients=default_num_clients,
