@@ -11,6 +11,7 @@ import statistics
 import time
 
 import numpy as np
+import psutil
 
 from benchmarks.fedcore_rounds import Rounds, datasets
 from benchmarks.workloads import WORKLOADS, make_clients
@@ -28,12 +29,22 @@ def seconds_of(work, rounds: int) -> list[float]:
     return found
 
 
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of those that it has started, such as a cluster."""
+    own = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in [own, *own.children(recursive=True)])
+
+
 def measure_rounds(name: str, rounds: int, workers: int) -> dict:
-    """Median seconds of a round here and on the cluster, in turns, with as many workers here."""
+    """Seconds of a round here and on the cluster, in turns, with as many workers here.
+
+    Medians, and the median of the ratios of the turns; beside them the CPU seconds of a round, a mean.
+    """
     import fedcore as fc
 
     stacks = {"local": fc.runtime.local(workers_per_device=workers), "ray": fc.runtime.ray(num_workers=workers)}
     found: dict[str, list[float]] = {stack: [] for stack in stacks}
+    cpu = dict.fromkeys(stacks, 0.0)
     try:
         clients = datasets(make_clients(WORKLOADS[name]))
         work = Rounds(WORKLOADS[name], clients[0].element_spec)
@@ -42,13 +53,16 @@ def measure_rounds(name: str, rounds: int, workers: int) -> dict:
                 with fc.use(runtime):
                     if not turn:
                         seconds_of(lambda: work.round(clients), 2)  # compiles, and ships the clients' data
-                    else:
-                        found[stack] += seconds_of(lambda: work.round(clients), 1)
+                        continue
+                    before = cpu_seconds()
+                    found[stack] += seconds_of(lambda: work.round(clients), 1)
+                    cpu[stack] += (cpu_seconds() - before) / rounds
     finally:
         for runtime in stacks.values():
             runtime.close()
     medians = {stack: statistics.median(seconds) for stack, seconds in found.items()}
-    return {**medians, "ratio": medians["ray"] / medians["local"]}
+    ratios = [ray / local for local, ray in zip(found["local"], found["ray"], strict=True)]
+    return {**medians, "ratio": statistics.median(ratios), "CPU": cpu, "CPU ratio": cpu["ray"] / cpu["local"]}
 
 
 def total():
