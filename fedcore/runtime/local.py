@@ -143,8 +143,9 @@ def local(
             its arguments. Default: such a call is an error.
         clients_executor: runs the client stages instead of devices of this process. The executor then decides devices,
             workers, failures, deadlines and secure sums: `client_devices`, `workers_per_device`, `on_client_failure`,
-            `client_timeout_s` and `secure_aggregation` are refused. It is closed with the runtime. Default: the devices
-            of this process.
+            `client_timeout_s` and `secure_aggregation` are refused. If it has a protocol of secure sums (the argument
+            `secure` of `fc.runtime.SlicedClientsExecutor`), stages with secure sums run client by client. It is closed
+            with the runtime. Default: the devices of this process.
         secure_aggregation: `"masked"` or `fc.runtime.masked(...)` runs secure sums (`fc.federated_secure_sum`,
             `fc.aggregators.SecureSumFactory`) by a protocol with masks: the server object gets their sums only; stages
             with secure sums then run client by client. Needs the extra `secure`. Default: they are added as other sums.
@@ -174,7 +175,7 @@ def local(
     if target is not None:
         options["target"] = str(parse_target(target))
     secure = settings_of(secure_aggregation)
-    if secure is not None:
+    if secure is not None or getattr(clients_executor, "secure", None) is not None:
         options["secure"] = "masked"
     policy, timeout_s = client_settings(on_client_failure, client_timeout_s)
     note = set_intra_op_threads(intra_op_threads)
