@@ -20,6 +20,7 @@ WORTH_IT = 0.97
 """A strategy replaces the compiler's strategy if it takes at most this fraction of its time."""
 
 LOOP_BLOCKS = (1, 2, 4)
+_VARIED = ("vectorize", "block_size", "xla")  # options of the pass plan
 WIDEST = 128
 
 
@@ -115,8 +116,8 @@ def _around_plan(pipeline: str) -> tuple[str, Callable[[dict[str, object]], str]
     if parts is None:
         raise FedcoreError(f"the pipeline {pipeline} has no pass plan, which decides the strategies")
     own, after = parts["own"] or "", parts["after"] or ""
-    target = re.search(r"target=[^,}]*", own)
-    kept = f"{{{target[0]}}}" if target else ""
+    fixed = [pair for pair in own.strip("{}").split(",") if pair.partition("=")[0].strip() not in (*_VARIED, "")]
+    kept = f"{{{','.join(fixed)}}}" if fixed else ""
     return parts["before"], lambda options: pipeline_with(options, f"plan{kept if options else own}{after}")
 
 
