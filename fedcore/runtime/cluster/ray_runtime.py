@@ -30,6 +30,7 @@ def ray(
     client_timeout_s: float | None = None,
     default_num_clients: int | None = None,
     cache_bytes: int = CACHE_BYTES,
+    target: str | None = None,
     secure_aggregation: str | Masked | None = None,
 ) -> LocalRuntime:
     """The runtime over a Ray cluster: server stages run here, client stages on the cluster's workers.
@@ -54,6 +55,7 @@ def ray(
             masks it: this simulates the protocol, and hides nothing from the cluster.
         server_device, block_size, vectorize, xla, low_rank, intra_op_threads, deterministic, default_num_clients: as
             for `fc.runtime.local`. Workers have the driver's number of intra-op threads.
+        target: as for `fc.runtime.local`. Workers run the driver's plans, whatever machines they are on.
     Raises:
         FedcoreError: a setting is out of its range, the extra `ray` is not installed, or there is no cluster.
     Example:
@@ -87,6 +89,7 @@ def ray(
         intra_op_threads=intra_op_threads,
         deterministic=deterministic,
         default_num_clients=default_num_clients,
+        target=target,
     )
     try:
         return make(clients_executor=RayClientsExecutor(settings, policy, secure, disconnect))
