@@ -9,6 +9,9 @@ import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ["FEDCORE_TARGET"] = (
+    "avx512/large-l2/fast-memory/no-gpu"  # plans, and so bits, are those of one kind of machine
+)
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -44,8 +44,9 @@ def _tokens(value, type_: Type) -> Iterator[Hashable]:
         if type_.placement.name != "CLIENTS" or type_.all_equal:
             yield from _tokens(value, type_.member)
         elif isinstance(value, list | tuple):
-            for client in value:
-                yield from _tokens(client, type_.member)
+            for client in value:  # of thousands, in every call
+                if type(client) is not ClientDataset or client.columns.has_fixed_order:
+                    yield from _tokens(client, type_.member)
     elif isinstance(type_, StructType):
         parts = list(value.values()) if isinstance(value, Mapping) else value
         if isinstance(parts, list | tuple) and len(parts) == len(type_.types):

@@ -2,8 +2,8 @@
 
 No other module of fedcore imports `tensorflow.python` or `keras.src`, reads `tf.__internal__`, or touches an
 underscore attribute of a TensorFlow or Keras object; `tests/graphs/test_private_api.py` reads all sources for that.
-Each function has a contract of the same name in `private_api_contracts.py`. The tests run the contracts, and so does
-`fedcore doctor`.
+One part is long and has a module of its own behind this door: `private_api_operations.py`. Each function has a contract
+of the same name in `private_api_contracts.py`. The tests run the contracts, and so does `fedcore doctor`.
 
     part       function, class or attribute of TensorFlow or Keras that has no public form
     contract   small program that fails if the part has gone or does something else
@@ -206,6 +206,21 @@ def optimize_graph(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGrap
 
 
 # --- tensors, variables, operations ---
+
+
+@part(
+    "tensorflow.python.framework: op_def_library._apply_op_helper, ops.Operation._from_c_op, func_graph.FuncGraph; "
+    "tensorflow.python.client.pywrap_tf_session"
+)
+def quick_operations(*, with_stacks: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Inside, this thread adds operations to graphs in a quarter of TensorFlow's time.
+
+    Args:
+        with_stacks: operations know the Python frames that created them, which errors about users' functions show.
+    """
+    from fedcore.graphs import private_api_operations
+
+    return private_api_operations.quickly(with_stacks=with_stacks)
 
 
 @part("tf.__internal__.EagerTensor")

@@ -153,6 +153,18 @@ def optimize_graph() -> None:
 
 
 @contract
+def quick_operations() -> None:
+    def nodes() -> list:
+        signature = [tf.TensorSpec([3, 4], tf.float32)]
+        made = tf.function(lambda x: tf.stack([tf.reshape(x, [4, 3]) * 2]), autograph=False, input_signature=signature)
+        return list(made.get_concrete_function().graph.as_graph_def(add_shapes=True).node)
+
+    with private_api.quick_operations():
+        quick = nodes()
+    _require(quick == nodes(), "operations that are created quickly differ")
+
+
+@contract
 def is_eager() -> None:
     seen = []
     tf.function(lambda x: seen.append(private_api.is_eager(x)), autograph=False)(tf.constant(0))

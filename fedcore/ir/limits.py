@@ -20,6 +20,7 @@ MAX_PROBLEMS = 100  # in one `VerifyError`
 MAX_PROBLEM = 20_000  # characters of one of these problems
 MAX_CLIENTS_AT_ONCE = 65_536  # in a vectorised group, a block, or a call
 MAX_BITS = 2**62  # of one crossing
+MAX_RANK = 2**31  # of the factors of a kernel
 MAX_WHY = 200  # characters of the reason why a stage is not vectorised
 
 _MARKS = {"lines": "\n", "commas": ",", "equals signs": "=", "comments": "//"}

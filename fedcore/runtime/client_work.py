@@ -94,6 +94,16 @@ class ClientWork:
         """Number of clients that a vectorised stage computes at once."""
         return int(self.plan.get("width", 1))
 
+    @functools.cached_property
+    def low_rank(self) -> int:
+        """Rank from which a vectorised stage keeps kernels low-rank; 0 if it keeps none."""
+        return int(self.plan.get("low_rank", 0))
+
+    @functools.cached_property
+    def parallel(self) -> int:
+        """Number of clients that the loop in the graph of a block computes at once; 1 if the block has no such loop."""
+        return int(self.plan.get("parallel", 1))
+
     def slice_size(self, executors: int) -> int:
         """Number of clients of a slice: at most the plan's `call`, and small enough that every executor gets a slice.
 

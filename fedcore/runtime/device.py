@@ -1,6 +1,7 @@
 """One device: copies tensors to it, and runs executables on it."""
 
 import functools
+import threading
 import weakref
 from collections.abc import Sequence
 
@@ -34,7 +35,8 @@ class DeviceExecutor:
         self.packed = packing_cache(MAX_PACKED_BYTES)
         self._suffix = device.removeprefix("/")
         self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # most scalars of a server state do not change
-        self._ready: weakref.WeakSet[Realized] = weakref.WeakSet()
+        self._compiling: weakref.WeakKeyDictionary[Realized, _Compiling] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
 
     def put(self, tensors: Sequence) -> list[tf.Tensor]:
         """The tensors on this device. A tensor that is already on the device is not copied."""
@@ -49,16 +51,34 @@ class DeviceExecutor:
         return tf.convert_to_tensor(value)
 
     def get_ready(self, function: Realized, tensors: Sequence) -> None:
-        """Compiles the function for this device once, so that the compilation does not count against a deadline."""
-        if function not in self._ready:
-            with tf.device(self.device):
-                function.get_ready(tensors)
-            self._ready.add(function)
+        """Compiles the function for this device once, so that the compilation does not count against a deadline.
+
+        Threads wait for the one that compiles: in TensorFlow each would compile the function for itself.
+        """
+        with self._lock:
+            compiling = self._compiling.setdefault(function, _Compiling())
+        if compiling.is_done:
+            return
+        with compiling.lock:
+            if not compiling.is_done:
+                with tf.device(self.device):
+                    function.get_ready(tensors)
+                compiling.is_done = True
 
     def call(self, function: Realized, tensors: Sequence, stop: Stop) -> tuple:
         """The function's result. Cancelling `stop` cancels the graph call."""
         with tf.device(self.device), stop.running() as cancellation:
             return function(tensors, cancellation)
+
+
+class _Compiling:
+    """Whether a function is compiled; the lock is held while it is."""
+
+    __slots__ = ("is_done", "lock")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.lock = threading.RLock()  # a signal handler may call the function in the thread that compiles it
 
 
 def _number(dtype: np.dtype, data: bytes) -> tf.Tensor:

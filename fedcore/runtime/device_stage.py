@@ -161,10 +161,10 @@ class DeviceStage:
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
         """One graph call, within the sum of its clients' deadlines."""
+        self._device.get_ready(function, tensors)
         if self._timeout_s is None:
             call = functools.partial(self._device.call, function, tensors, self._stop)
         else:
-            self._device.get_ready(function, tensors)
             seconds = self._timeout_s * max(1, len(clients.present))
             call = functools.partial(self._call_until, seconds, function, tensors)
         out = self._memory.run(call, self._stop, self._note_fewer)

@@ -12,6 +12,7 @@ from fedcore.data import columns_of, fixed_seeds
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.ir import Module
+from fedcore.ir.target import parse_target
 from fedcore.runtime.arguments import ClientValues, prepare, restore
 from fedcore.runtime.blocked import blocked_threads
 from fedcore.runtime.clients import LocalClientsExecutor
@@ -100,6 +101,7 @@ def local(
     block_size: int | str = "auto",
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",
+    low_rank: bool | str = "auto",
     intra_op_threads: int | None = None,
     deterministic: bool = False,
     on_client_failure: str | Drop = "raise",
@@ -107,6 +109,7 @@ def local(
     default_num_clients: int | None = None,
     clients_executor: ClientsExecutor | None = None,
     secure_aggregation: str | Masked | None = None,
+    target: str | None = None,
 ) -> LocalRuntime:
     """The runtime over this machine's devices.
 
@@ -122,6 +125,9 @@ def local(
         xla: True compiles client stages without convolutions, loops and random numbers by XLA; a stage that is not
             vectorised, again for every size of a batch. Default: False, since XLA gains nothing on CPUs; `fedcore tune`
             measures it.
+        low_rank: False keeps a dense copy of every weight for each client. Default: kernels of large dense layers that
+            gradient descent trains are kept as the shared kernel plus factors of low rank, decided by shapes; it is
+            faster and gives other bits. A plan shows the rank as `low_rank`.
         intra_op_threads: threads of one operation, in the whole process; the number decides bits. Default:
             FEDCORE_INTRA_OP_THREADS, else 1. A number that was set before the import of fedcore, or that TensorFlow has
             started with, is not changed; the report then has a note.
@@ -137,11 +143,15 @@ def local(
             its arguments. Default: such a call is an error.
         clients_executor: runs the client stages instead of devices of this process. The executor then decides devices,
             workers, failures, deadlines and secure sums: `client_devices`, `workers_per_device`, `on_client_failure`,
-            `client_timeout_s` and `secure_aggregation` are refused. It is closed with the runtime. Default: the devices
-            of this process.
+            `client_timeout_s` and `secure_aggregation` are refused. If it has a protocol of secure sums (the argument
+            `secure` of `fc.runtime.SlicedClientsExecutor`), stages with secure sums run client by client. It is closed
+            with the runtime. Default: the devices of this process.
         secure_aggregation: `"masked"` or `fc.runtime.masked(...)` runs secure sums (`fc.federated_secure_sum`,
             `fc.aggregators.SecureSumFactory`) by a protocol with masks: the server object gets their sums only; stages
             with secure sums then run client by client. Needs the extra `secure`. Default: they are added as other sums.
+        target: kind of machine whose shape rules plans follow, such as `"avx2/small-l2/slow-memory/no-gpu"`; it fixes
+            strategies, and so bits, on other machines too. See docs/performance.md. Default: FEDCORE_TARGET, else this
+            machine's.
     Raises:
         FedcoreError: a setting is out of its range; the message has the range.
         TypeMismatch: `clients_executor` is no `fc.runtime.ClientsExecutor`.
@@ -159,9 +169,13 @@ def local(
         raise FedcoreError(f"client_devices is a list of one device or more, not {brief(client_devices)}")
     if default_num_clients is not None:
         default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
-    options = _plan_options(python_scalar(block_size), python_scalar(vectorize), python_scalar(xla))
+    options = _plan_options(
+        python_scalar(block_size), python_scalar(vectorize), python_scalar(xla), python_scalar(low_rank)
+    )
+    if target is not None:
+        options["target"] = str(parse_target(target))
     secure = settings_of(secure_aggregation)
-    if secure is not None:
+    if secure is not None or getattr(clients_executor, "secure", None) is not None:
         options["secure"] = "masked"
     policy, timeout_s = client_settings(on_client_failure, client_timeout_s)
     note = set_intra_op_threads(intra_op_threads)
@@ -199,7 +213,7 @@ def default_workers(devices: int) -> int:
     return max(1, (os.cpu_count() or 1) // devices)
 
 
-def _plan_options(block_size: Any, vectorize: Any, xla: Any) -> dict[str, object]:
+def _plan_options(block_size: Any, vectorize: Any, xla: Any, low_rank: Any) -> dict[str, object]:
     """Options of the pass `plan`; a setting `"auto"` gives no option."""
     block = _is_auto(block_size) or (_is_whole(block_size) and block_size >= 1)
     if not block:
@@ -209,7 +223,9 @@ def _plan_options(block_size: Any, vectorize: Any, xla: Any) -> dict[str, object
         raise FedcoreError(f"vectorize is 'auto', False or a number of clients, 2 or more, not {brief(vectorize)}")
     if not _is_auto(xla) and not isinstance(xla, bool):
         raise FedcoreError(f"xla is 'auto', True or False, not {brief(xla)}")
-    options = {"block_size": block_size, "vectorize": vectorize, "xla": xla}
+    if not _is_auto(low_rank) and low_rank is not False:
+        raise FedcoreError(f"low_rank is 'auto' or False, not {brief(low_rank)}")
+    options = {"block_size": block_size, "vectorize": vectorize, "xla": xla, "low_rank": low_rank}
     return {name: value for name, value in options.items() if value != "auto"}
 
 

@@ -1,6 +1,7 @@
 """Executes the operations of a plan: server stages on the server's device, client stages by a `ClientsExecutor`."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -86,8 +87,7 @@ class PlanExecutor:
         main = module.main
         count = ClientCount.of(arguments, [p.type for p in main.parameters])
         _check_readings(module, arguments)
-        placed = [self._placed(a) for a in arguments]
-        known: dict[str, object] = dict(zip((p.name for p in main.parameters), placed, strict=True))
+        known: dict[str, object] = dict(zip((p.name for p in main.parameters), self._placed(arguments), strict=True))
         types = main.types()
         facts = self._facts.get(digest, [module], lambda: _facts(module))
         for op in main.operations:
@@ -110,11 +110,11 @@ class PlanExecutor:
                     _measure(op, operands[0], report)
         return known[main.result.name]
 
-    def _placed(self, value):
-        """The argument with its arrays on the server's device, so that several stages share one copy."""
-        if isinstance(value, tuple):
-            return tuple(map(self._placed, value))
-        return self._server.put([value])[0] if isinstance(value, np.ndarray | np.generic) else value
+    def _placed(self, arguments: list) -> list:
+        """The arguments with their arrays on the server's device, so that several stages share one copy."""
+        arrays = [leaf for value in arguments for leaf in flatten(value) if isinstance(leaf, np.ndarray | np.generic)]
+        placed = iter(self._server.put(arrays))
+        return [_with_tensors(value, placed) for value in arguments]
 
     def _run(self, module: Module, digest: str, stage: str, arguments: list, firsts, seed: int, report, stop: Stop):
         function = module.function(stage)
@@ -148,6 +148,13 @@ class PlanExecutor:
         if op.kind == "collect":
             return values
         return (merged, values) if work.keeps else merged
+
+
+def _with_tensors(value, tensors: Iterator[tf.Tensor]):
+    """The nested tuple with the next tensor in the place of each array."""
+    if isinstance(value, tuple):
+        return tuple([_with_tensors(part, tensors) for part in value])
+    return next(tensors) if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _has_only_struct_operations(function: Function) -> bool:

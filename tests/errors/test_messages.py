@@ -68,8 +68,8 @@ def test_failures_of_runs_are_no_valueerrors():
 
 
 PROTOCOLS = {"AttributeError", "IndexError", "KeyError", "NotImplementedError", "StopIteration"}
-INTERNAL = {  # what a developer does wrong, or what the same module catches
-    "code_digest.py", "parser.py", "printer.py", "page/markup.py",
+INTERNAL = {  # what a developer does wrong, what the same module catches, or what TensorFlow raises
+    "code_digest.py", "parser.py", "printer.py", "page/markup.py", "graphs/private_api_operations.py",
     "batched/batched_value.py", "batched/batched_call.py", "graphs/tensors/values.py",
 }  # fmt: skip
 

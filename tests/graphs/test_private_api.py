@@ -11,7 +11,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.private_api_contracts import CONTRACTS, broken
 
 SOURCES = pathlib.Path(fedcore.__file__).parent
-DOOR = {"private_api.py", "private_api_contracts.py"}
+DOOR = {"private_api.py", "private_api_contracts.py", "private_api_operations.py"}
 OWN = {"self", "cls", "super()"}
 PYTHON = {"_fields", "_asdict", "_replace", "_getframe", "_exit"}  # of named tuples, `sys` and `os`
 

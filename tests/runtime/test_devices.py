@@ -1,11 +1,14 @@
 """Which devices clients run on, and that it does not show in the result."""
 
+import threading
+
 import pytest
 from separate_process import in_process
 
 import fedcore as fc
 from fedcore.errors import FedcoreError
 from fedcore.runtime import Report
+from fedcore.runtime.device import DeviceExecutor
 
 CNN = """
 import keras, numpy as np, tensorflow as tf
@@ -196,3 +199,41 @@ def test_ranges_of_clients_that_touch_become_one():
     for first, last in [(8, 11), (0, 3), (4, 7), (20, 20), (18, 18), (19, 19)]:
         report.ran("clients", "/device:CPU:0", first, last)
     assert report.placements == {"clients": {"/device:CPU:0": [(0, 11), (18, 20)]}}
+
+
+def test_threads_wait_for_the_one_that_compiles_a_function():
+    compiles, may_end, compiled = threading.Event(), threading.Event(), []
+
+    class Function:
+        def get_ready(self, tensors):
+            compiled.append(threading.current_thread())
+            compiles.set()
+            assert may_end.wait(60)
+
+    function, device = Function(), DeviceExecutor("/device:CPU:0")
+    threads = [threading.Thread(target=device.get_ready, args=(function, [])) for _ in range(3)]
+    threads[0].start()
+    assert compiles.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    may_end.set()
+    for thread in threads:
+        thread.join(60)
+    assert compiled == [threads[0]]
+
+
+def test_a_function_that_failed_to_compile_is_compiled_again():
+    class Function:
+        calls = 0
+
+        def get_ready(self, tensors):
+            self.calls += 1
+            if self.calls == 1:
+                raise ValueError("no memory")
+
+    function, device = Function(), DeviceExecutor("/device:CPU:0")
+    with pytest.raises(ValueError, match="no memory"):
+        device.get_ready(function, [])
+    device.get_ready(function, [])
+    device.get_ready(function, [])
+    assert function.calls == 2

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 import fedcore.graphs.batched.batching_rules  # noqa: F401  registers the rules
+from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batched
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.capture.graph_capture import TracedGraph
@@ -38,7 +39,7 @@ def batched_call(
         if seeds is None:
             raise ValueError("a seeded graph needs the seeds of the clients")
         arguments = [*arguments, batched(seeds)]
-    clients = {x.tensor.shape[0] for x in arguments if x.batched}
+    clients = {x.tensor.shape[0] if x.low_rank is None else x.low_rank.clients for x in arguments if x.batched}
     rows = {x.tensor.shape[1 + x.padded_axis] for x in arguments if x.padded_axis is not None}
     if len(clients) > 1 or None in clients:
         raise ValueError(f"the client axes have the sizes {clients}; all must have the same static size")
@@ -48,7 +49,10 @@ def batched_call(
         raise ValueError(f"the padded axes have the sizes {rows}; all must have the same static size")
     evaluation = BatchedEvaluation(max(clients, default=1), max(rows, default=None), sizes if rows else None)
     results = evaluation.run(body, arguments)
-    return [BatchedValue(evaluation.tensor(x), x.batched, x.padded_axis, x.entries_per_row) for x in results]
+    return [
+        BatchedValue(evaluation.tensor(x), x.batched, x.padded_axis, x.entries_per_row) if x.low_rank is None else x
+        for x in results
+    ]
 
 
 def why_not_batchable(
@@ -77,7 +81,8 @@ def why_not_batchable(
         batched_call(graph, data, arguments, sizes, seeds)
 
     try:
-        tf.function(scratch, autograph=False).get_concrete_function()
+        with private_api.quick_operations():
+            tf.function(scratch, autograph=False).get_concrete_function()
     except NoBatchingRule as error:
         return error
     return None

@@ -17,6 +17,7 @@ from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.counted_loop import counted_loop
+from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, low_rank_carry
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
@@ -74,26 +75,54 @@ class BatchedInterpreter:
     def _reduce(self, sequence: BatchedSequence, zero, function: Callable, type_: Type):
         """Steps until all clients have ended. The carry of a client that has ended is frozen.
 
-        If all clients take equally many steps, no carry is frozen; the results of empty lanes are not used.
+        If all clients take equally many steps, no carry is frozen; the results of empty lanes are not used. Kernels of
+        dense layers are kept low-rank as far as the step allows.
         """
-        clients = int(sequence.sizes.shape[0])
+        initial = flatten(zero)
+        carry = None if self._xla else low_rank_carry(initial, self._layout)
+        while True:
+            try:
+                return unflatten(self._reduced(sequence, initial, function, type_, carry), type_)
+            except OtherCarry as other:
+                carry = other.carry
 
-        def step(s, *carry):
+    def _reduced(
+        self,
+        sequence: BatchedSequence,
+        initial: list[BatchedValue],
+        function: Callable,
+        type_: Type,
+        carry: LowRankCarry | None,
+    ) -> list[BatchedValue]:
+        clients = int(sequence.sizes.shape[0])
+        kernels = None if carry is None else carry.opened(initial, clients)
+        dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
+
+        def step(s, *variables):
             sizes = sequence.batch_sizes(s)
+            active = None if self._layout.equal_steps else sizes > 0
             self._batch_sizes = sizes if sequence.layout.batched else None
             element = sequence.element(s, sizes)
-            after = flatten(at_element(function, s)(unflatten([batched(t) for t in carry], type_), element))
+            before = dict(zip(dense, map(batched, variables), strict=False))
+            of_step = None if kernels is None else kernels.values(s, list(variables[len(dense) :]))
+            before.update({} if of_step is None else of_step.values)
+            values = [before[i] for i in range(len(initial))]
+            after = flatten(at_element(function, s)(unflatten(values, type_), element))
             self._batch_sizes = None
-            active = None if self._layout.equal_steps else sizes > 0
-            return [broadcast_to_clients(value, clients) for value in after], active
+            kept = [] if of_step is None else of_step.after({i: after[i] for i in of_step.rights}, active)
+            return [*(broadcast_to_clients(after[i], clients) for i in dense), *kept], active
 
-        initial = [broadcast_to_clients(value, clients) for value in flatten(zero)]
+        variables = [broadcast_to_clients(initial[i], clients) for i in dense]
+        kept = [] if kernels is None else kernels.initial()
         if self._layout.single_step:
-            state, _ = step(tf.constant(0, tf.int64), *initial)
+            steps = tf.constant(1, tf.int64)
+            state, _ = step(tf.constant(0, tf.int64), *variables, *kept)
         else:
             steps = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
-            state = counted_loop(step, steps, initial)
-        return unflatten([batched(t) for t in state], type_)
+            state = counted_loop(step, steps, [*variables, *kept], kept_by_step=len(kept))
+        results = dict(zip(dense, map(batched, state), strict=False))
+        results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
+        return [results[i] for i in range(len(initial))]
 
 
 def _compiled(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:

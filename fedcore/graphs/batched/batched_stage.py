@@ -20,6 +20,7 @@ from collections.abc import Sequence as SequenceOf
 
 import tensorflow as tf
 
+from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, Window
 from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients, shared
@@ -226,7 +227,7 @@ class _BatchedFold:
         result = StructType([(None, self.partial_type), (None, sizes)]) if self.sizes else self.partial_type
         body.__name__ = profiler_name(self._module, self._stage.name)
         traced = tf.function(body, autograph=False, input_signature=specs)
-        with without_function_optimisation():
+        with without_function_optimisation(), private_api.quick_operations():
             return Realized(traced.get_concrete_function(), result, optimised=True)
 
 

@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.ir.first_use import imported
 from fedcore.ir.registry import note_declaration
 
@@ -122,6 +123,7 @@ class BatchedValue:
         element_value: of a tensor list: the known value that every element has. Loops pass shapes to their gradients
             through such lists.
         tensor_error: reason why `tensor` cannot be built; the value can still be used as a shape.
+        low_rank: the matrices of all clients as a sum of few terms; `tensor` is then None.
     """
 
     tensor: tf.Tensor
@@ -134,6 +136,7 @@ class BatchedValue:
     has_elements: bool = False
     element_value: KnownValue | None = None
     tensor_error: NoBatchingRule | None = None
+    low_rank: LowRank | None = None
 
     @property
     def client_invariant(self) -> bool:
@@ -171,6 +174,8 @@ def batched(tensor: tf.Tensor, padded_axis: int | None = None) -> BatchedValue:
 
 def broadcast_to_clients(value: BatchedValue, clients: int) -> tf.Tensor:
     """The tensor of a value with a client axis of the given size."""
+    if value.low_rank is not None:
+        return value.low_rank.dense()
     if value.batched:
         return value.tensor
     with value.tensor.graph.as_default():  # where the tensor was built: outside of a loop, if it is from outside

@@ -1,5 +1,6 @@
 """Whether a client stage can be batched, how many clients form a group, and how many a call: by types alone."""
 
+import itertools
 import math
 
 import attrs
@@ -8,9 +9,12 @@ from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
-from fedcore.graphs.graphdef.parsed_graph import operations_of
-from fedcore.ir.module import Function, Graph, Module, Operation, Symbol
+from fedcore.graphs.batched.cost_model import why_loop
+from fedcore.graphs.batched.low_rank_policy import low_rank_of
+from fedcore.graphs.graphdef.parsed_graph import body_of, operations_of
+from fedcore.ir.module import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
+from fedcore.ir.target import Target
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
@@ -29,14 +33,25 @@ class BatchingPolicy:
     Args:
         width: clients of a group.
         call: clients of a call.
+        low_rank: rank from which kernels of dense layers are kept low-rank in local training; 0 if none is kept.
+        why_loop: the reason why a loop over clients is cheaper than groups with dense kernels; None if it is not.
     """
 
     width: int
     call: int
+    low_rank: int = 0
+    why_loop: str | None = None
 
 
 def batching_policy(
-    module: Module, zero: str, stage: str, join: str, broadcasts: int, block: int, requested_width: int | None = None
+    module: Module,
+    zero: str,
+    stage: str,
+    join: str,
+    broadcasts: int,
+    block: int,
+    target: Target,
+    requested_width: int | None = None,
 ) -> BatchingPolicy | NoBatchingRule:
     """The batching policy of a stage, or the reason why it cannot be batched.
 
@@ -44,6 +59,7 @@ def batching_policy(
         zero, join: names of the functions that make and merge partials.
         broadcasts: number of the stage's parameters that all clients share.
         block: clients of a block.
+        target: the kind of machine.
         requested_width: the width that the user asks for. Default: by the sizes of types.
     """
     function = module.function(stage)
@@ -61,9 +77,61 @@ def batching_policy(
         _check_operations(module, module.function(zero), list(module.function(zero).operations), set())
     except NoBatchingRule as error:
         return error
-    width = requested_width or _width(module, function, broadcasts)
+    low_rank = _low_rank(module, function, client_operations, batched)
+    width = requested_width or _width(module, function, broadcasts, keeps_low_rank=low_rank > 0)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
-    return BatchingPolicy(width, block << (blocks - 1).bit_length())
+    loop = why_loop(target, _state_bytes(function), width) if requested_width is None else None
+    return BatchingPolicy(width, block << (blocks - 1).bit_length(), low_rank, loop)
+
+
+def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> int:
+    """The rank from which the stage's training keeps kernels low-rank; 0 if there is no such training.
+
+    Args:
+        operations: client operations of the stage.
+        batched: names of values that differ between clients.
+    """
+    types, bound = stage.types(), {op.name: op for op in operations if op.kind == "bind"}
+    for op in operations:
+        if op.kind != "sequence_reduce" or op.operands[1].name in batched:
+            continue
+        function = op.operands[2]
+        captured: list[bool] = []  # whether all clients share it
+        if isinstance(function, Ref) and function.name in bound:
+            function, *given = bound[function.name].operands
+            captured = [o.name not in batched for o in given]
+        step = module[function.name] if isinstance(function, Symbol) else None
+        if isinstance(step, Function):
+            return _low_rank_of_step(module, step, [*captured, False, False], types[op.name])
+    return 0
+
+
+def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry: Type) -> int:
+    """The rank of a step that is the call of one graph; its last two parameters are the carry and the element.
+
+    Args:
+        shared: for each parameter whether all clients share it.
+    """
+    if len(step.operations) != 1 or step.operations[0].kind != "call" or len(shared) != len(step.parameters):
+        return 0
+    (call,) = step.operations
+    graph, *given = call.operands
+    callee = module[graph.name]
+    if not isinstance(callee, Graph) or step.result.name != call.name:
+        return 0
+    counts = [len(leaves(step.types()[o.name])) for o in given]
+    firsts = dict(zip([o.name for o in given], itertools.accumulate([0, *counts]), strict=False))
+    by_name = dict(zip([p.name for p in step.parameters], shared, strict=True))
+    positions = [
+        i
+        for o, count in zip(given, counts, strict=True)
+        if by_name.get(o.name)
+        for i in range(firsts[o.name], firsts[o.name] + count)
+    ]
+    name = step.parameters[-2].name
+    if name not in firsts:
+        return 0
+    return low_rank_of(body_of(callee.digest, module.blob(callee.digest)), carry, firsts[name], positions)
 
 
 def _check_types(function: Function, broadcasts: int) -> None:
@@ -178,15 +246,22 @@ def _trains_convolutions(module: Module, graph: Graph) -> bool:
     return any(op.startswith(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")) for op in operations)
 
 
-def _width(module: Module, function: Function, broadcasts: int) -> int:
+def _width(module: Module, function: Function, broadcasts: int, *, keeps_low_rank: bool) -> int:
     """The largest power of two whose clients' state and batches fit the working set."""
-    state = max((_size_bytes(op.type) for op in function.operations), default=0)
+    state = _state_bytes(function)
     if _any_graph_has(module, "While"):
         state *= 2  # each iteration of a loop within a step adds to the gradients of the weights that it reads
+    if keeps_low_rank:
+        state //= 2  # factors grow to the size of the kernels, so half of it on average
     batch = sum(_size_bytes(p.type) for p in function.parameters[1 + broadcasts :])
     fitting = WORKING_SET_BYTES // max(1, state + batch)
     width = min(MAX_WIDTH, max(2, 1 << (max(1, fitting).bit_length() - 1)))
     return min(width, MAX_WIDTH_IMAGES) if _any_graph_has(module, "Conv2D") else width
+
+
+def _state_bytes(function: Function) -> int:
+    """Bytes of the largest value of a client, such as the weights that it trains."""
+    return max((_size_bytes(op.type) for op in function.operations), default=0)
 
 
 def _any_graph_has(module: Module, kind: str) -> bool:

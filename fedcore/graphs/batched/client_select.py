@@ -1,7 +1,7 @@
 """Selection between two tensors for each client."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -61,6 +61,20 @@ def _select_unless_all_true(
         merged.set_shape(a.shape)
         results.append(merged)
     return results
+
+
+def computed_if(
+    condition: tf.Tensor, fn: Callable, operands: Sequence[tf.Tensor], otherwise: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """`fn(*operands)` where the condition (bool []) holds, else `otherwise`; only the taken side is computed.
+
+    `tf.cond` would be lowered to operations outside of a loop's frame. Each result of `fn` must depend on an operand.
+    """
+    taken = [tf.raw_ops.Switch(data=t, pred=condition).output_true for t in operands]
+    for switched, t in zip(taken, operands, strict=True):
+        switched.set_shape(t.shape)
+    left = [tf.raw_ops.Switch(data=t, pred=condition).output_false for t in otherwise]
+    return [tf.raw_ops.Merge(inputs=[a, b]).output for a, b in zip(fn(*taken), left, strict=True)]
 
 
 def _fill_value(tensor: tf.Tensor) -> tf.Tensor:

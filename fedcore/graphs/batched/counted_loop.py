@@ -37,6 +37,7 @@ def counted_loop(
     initial: Sequence[tf.Tensor],
     *,
     parallel_iterations: int = PARALLEL_ITERATIONS,
+    kept_by_step: int = 0,
 ) -> list[tf.Tensor]:
     """The loop variables after the given number of iterations.
 
@@ -46,11 +47,13 @@ def counted_loop(
             has no side effects, and its operations have no control inputs.
         iterations: int64, the number of iterations.
         parallel_iterations: number of iterations that may overlap.
+        kept_by_step: number of loop variables, the last ones, whose inactive rows the step itself leaves unchanged.
+            Their shapes may change, in axes that are not static.
     """
     operands = [iterations, *initial]
     # tf.function would add control dependencies from operations in the loop to operations after it.
     wrapped = tf.compat.v1.wrap_function(
-        lambda iterations, *initial: _Loop(iterations, initial, parallel_iterations).build(step),
+        lambda iterations, *initial: _Loop(iterations, initial, parallel_iterations).build(step, kept_by_step),
         [tf.TensorSpec(t.shape, t.dtype) for t in operands],
     )
     # TensorFlow cannot inline a function that holds these operations into another function. Its arithmetic optimiser
@@ -99,7 +102,7 @@ class _Loop:
         )
         return _with_shape_of(entered, tensor)
 
-    def build(self, step: Callable) -> list[tf.Tensor]:
+    def build(self, step: Callable, kept_by_step: int) -> list[tf.Tensor]:
         """Builds the step and closes the loop; returns the loop variables after the last iteration."""
         built: list[tf.Operation] = []
         count = len(self._variables)
@@ -115,7 +118,10 @@ class _Loop:
                 for i in addends:
                     after[i] = self._variables[i]
             if active is not None:
-                after[1:] = select_by_client(active, after[1:], self._variables[1:])
+                selected = [i for i in range(1, len(after)) if not count - kept_by_step <= i < count]
+                pairs = [after[i] for i in selected], [self._variables[i] for i in selected]
+                for i, tensor in zip(selected, select_by_client(active, *pairs), strict=True):
+                    after[i] = tensor
         changing = [i for i, (a, b) in enumerate(zip(after, self._variables, strict=True)) if a is not b]
         next_iterations = {i: tf.raw_ops.NextIteration(data=after[i]) for i in changing}
         self._hoist_invariants([*built, *(t.op for t in next_iterations.values())], next_iterations)

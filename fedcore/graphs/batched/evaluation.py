@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, Padding, batching_rules
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
+from fedcore.graphs.batched.low_rank import low_rank_rules
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
 PACKET_BYTES = 64
@@ -38,6 +39,8 @@ _CONTROL_FLOW = frozenset(
         "Assert",
     }
 )
+
+_PASSES_ON = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 
 # Their batching rules record the shape and the known value of the elements, so step 3 is not for them.
 _TENSOR_LISTS = frozenset(
@@ -66,6 +69,7 @@ class BatchedEvaluation:
         self.rows = rows
         self.sizes = sizes
         self.probes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
+        self.low_rank_shapes: set[tuple[int, int]] = set()
         self._tensors: dict = {}
 
     def for_nested_graph(self) -> "BatchedEvaluation":
@@ -76,6 +80,7 @@ class BatchedEvaluation:
 
     def run(self, body: Body, arguments: Sequence[BatchedValue]) -> list[BatchedValue]:
         """The results of a body."""
+        self.low_rank_shapes |= {x.low_rank.shape for x in arguments if x.low_rank is not None}
         values = {(name, 0): value for name, value in zip(body.arguments, arguments, strict=True)}
         for node in body.nodes:
             if node.stateful and node.op not in _CONTROL_FLOW:
@@ -87,6 +92,12 @@ class BatchedEvaluation:
 
     def evaluate(self, node: Node, operands: list[BatchedValue], body: Body | None = None) -> list[BatchedValue]:
         """The results of one operation."""
+        if self.low_rank_shapes:
+            if node.op in low_rank_rules:
+                kept = low_rank_rules[node.op](self, node, *operands)
+                if kept is not None:
+                    return [kept]
+            operands = [self._dense(x) for x in operands]
         if node.op in _CONTROL_FLOW:
             if node.op not in batching_rules:
                 raise _no_rule(node)
@@ -95,6 +106,8 @@ class BatchedEvaluation:
             return [_constant(node)]
         if node.op == "NoOp":
             return []
+        if node.op in _PASSES_ON and operands[0].client_invariant:
+            return operands
         known = fold(node, operands)
         if known is not None and all(k.is_constant or k.affine(self.probes) for k in known):
             return [BatchedValue(None, not k.is_constant, known=k) for k in known]
@@ -129,6 +142,8 @@ class BatchedEvaluation:
         """The tensor of a value, with a client axis if the value is batched."""
         if value.tensor is not None:
             return value.tensor
+        if value.low_rank is not None:
+            return self._dense(value).tensor
         if value.tensor_error is not None:
             raise value.tensor_error
         known = value.known
@@ -140,6 +155,16 @@ class BatchedEvaluation:
         if key not in self._tensors:
             self._tensors[key] = tf.constant(first) if known.is_constant else self._affine_of_sizes(known)
         return self._tensors[key]
+
+    def _dense(self, value: BatchedValue) -> BatchedValue:
+        """The value with a tensor in the place of terms and factors."""
+        if value.low_rank is None:
+            return value
+        key = ("dense", id(value.low_rank))
+        if key not in self._tensors:
+            # The entry holds the factors too, so that the id stays in use.
+            self._tensors[key] = (value.low_rank.dense(), value.low_rank)
+        return BatchedValue(self._tensors[key][0], True)
 
     def _affine_of_sizes(self, known: KnownValue) -> tf.Tensor:
         """The tensor slope * sizes + start, [K, …], of an affine known value."""
@@ -172,6 +197,8 @@ class BatchedEvaluation:
 
     def shape(self, value: BatchedValue) -> tf.TensorShape:
         """The shape of one client's value, with the padded size of the batch."""
+        if value.low_rank is not None:
+            return tf.TensorShape(value.low_rank.shape)
         if value.tensor is None:
             assert value.known is not None
             return tf.TensorShape(value.known.values[0].shape)
@@ -279,7 +306,7 @@ class BatchedEvaluation:
         """
         shape = tensors[0].shape
         total = shape.num_elements()
-        extra = _packet_padding(total, tensors[0].dtype)
+        extra = packet_padding(total, tensors[0].dtype)
         if not extra:
             return fn(*tensors)
         flat = [tf.pad(tf.reshape(t, [-1]), [[0, extra]], constant_values=1) for t in tensors]
@@ -292,7 +319,7 @@ class BatchedEvaluation:
         Args:
             fn: tensors with the rows as leading axis -> tensors with the rows as leading axis.
         """
-        extra = _packet_padding(tensors[0].shape[0], tensors[0].dtype)
+        extra = packet_padding(tensors[0].shape[0], tensors[0].dtype)
         if not extra:
             return fn(*tensors)
         padded = [tf.pad(t, [[0, extra]] + [[0, 0]] * (t.shape.rank - 1)) for t in tensors]
@@ -309,7 +336,7 @@ def _reshaped(tensor: tf.Tensor, shape: list[int]) -> tf.Tensor:
     return before if before.shape == shape else tf.reshape(tensor, shape)
 
 
-def _packet_padding(entries: int | None, dtype: tf.DType) -> int:
+def packet_padding(entries: int | None, dtype: tf.DType) -> int:
     """Number of entries that fill the last packet; a whole packet if the number of entries is unknown."""
     packet = PACKET_BYTES // dtype.size
     return packet if entries is None else -entries % packet

@@ -50,6 +50,9 @@ class PackedLayout:
             the examples of each batch.
         equal_steps: all clients take equally many steps, and the lanes are in the order of the client indices.
         single_step: `equal_steps`, and the number of steps is 1.
+        low_rank: the plan's rank, from which kernels are kept low-rank; see `low_rank_carry`.
+        low_rank_steps: number of steps whose batches have that many rows; 0 keeps no kernel low-rank.
+        exceeds_low_rank: a client takes more steps.
     """
 
     layouts: tuple[Layout | None, ...]
@@ -57,7 +60,13 @@ class PackedLayout:
     whole_batches: bool = False
     equal_steps: bool = False
     single_step: bool = False
+    low_rank: int = 0
+    low_rank_steps: int = 0
+    exceeds_low_rank: bool = False
 
+
+MIN_LOW_RANK_STEPS = 2
+"""Least number of steps whose factors are kept before they are added up; with 1, each step would make the kernel."""
 
 REMEMBERED_KEYS = 1024
 """Number of keys seen once that a packing cache remembers."""
@@ -116,6 +125,7 @@ def pack_clients(
     width: int,
     capacity: int,
     cache: PackingCache,
+    low_rank: int = 0,
 ) -> tuple[PackedLayout, list]:
     """The flat tensors of a call: seeds of the lanes, lane of each client, then the tensors of each leaf.
 
@@ -130,6 +140,7 @@ def pack_clients(
         width: lanes of a group; the number of lanes is a multiple of the width.
         capacity: number of clients of a full call, present and absent.
         cache: cache for the tensors that do not depend on the seeds.
+        low_rank: the plan's rank, from which kernels are kept low-rank; 0 keeps none.
     """
     sequences = leaves.sequences
     assign = functools.partial(_assign_lanes, leaves, numbers, seeds, width)
@@ -163,7 +174,28 @@ def pack_clients(
         else:
             kind, make = "columns", functools.partial(_concatenated_columns, columns)
         tensors.extend([*cache.get(kind, columns, functools.partial(_as_tensors, make)), rows, sizes])
-    return PackedLayout(tuple(layouts), tuple(batch_rows), leaves.whole_batches, equal_steps, single_step), tensors
+    layout = PackedLayout(tuple(layouts), tuple(batch_rows), leaves.whole_batches, equal_steps, single_step)
+    low_rank_steps = _low_rank_steps(leaves, low_rank)
+    if low_rank_steps:
+        exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
+        layout = attrs.evolve(layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds)
+    return layout, tensors
+
+
+def _low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
+    """Number of steps whose batches have `low_rank` rows; 0 if it is less than 2, or if a step has no batch of rows.
+
+    The batch sizes of the datasets decide, not those of the call's batches, so the bits of a client do not depend on
+    the other clients of its call.
+    """
+    if not low_rank or len(leaves.sequences) != 1:
+        return 0
+    (columns,) = leaves.sequences.values()
+    sizes = [next((s.number or 0 for s in c.steps if s.kind == "batch"), 0) for c in columns]
+    if not columns[0].layout.batched or not all(sizes):
+        return 0
+    steps = low_rank // max(sizes)
+    return steps if steps >= MIN_LOW_RANK_STEPS else 0
 
 
 def _as_tensors(make: Callable[[], tuple]) -> tuple:
@@ -300,3 +332,43 @@ def _tensor(array: np.ndarray) -> tf.Tensor:
     if usable and array.size and not array.ctypes.data % ALIGNMENT_BYTES:
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     return tf.convert_to_tensor(array)
+
+
+def pack_for_loop(
+    leaves: ClientLeaves, seeds: np.ndarray, numbers: SequenceOf[int], *, cache: PackingCache
+) -> tuple[tuple[Layout | None, ...], list]:
+    """The layouts and flat tensors of a loop over clients in the graph, leaf by leaf.
+
+    A tensor leaf becomes one tensor [clients, …]. A sequence leaf becomes its columns of all clients, one after the
+    other; the row numbers of all clients' elements or batches; the sizes of batches, if there are batches; and the row
+    splits of the two by client, int64 [clients + 1].
+
+    Args:
+        leaves: leaves of the clients, whose layouts are equal.
+        seeds: int64, seed of each client.
+        numbers: number of each leaf among the leaves of the call's arguments; see `realize.pack`.
+        cache: cache for the columns.
+    """
+    tensors: list = []
+    layouts: list[Layout | None] = []
+    for position, leaf in enumerate(leaves.each[0]):
+        if position not in leaves.sequences:
+            layouts.append(None)
+            tensors.append(np.stack([np.asarray(of_client[position]) for of_client in leaves.each]))
+            continue
+        columns = leaves.sequences[position]
+        layouts.append(leaf.layout)
+        make = functools.partial(_concatenated_columns, columns)
+        tensors.extend(cache.get("columns", columns, functools.partial(_as_tensors, make)))
+        orders = [c.read(int(s), numbers[position]) for c, s in zip(columns, seeds, strict=True)]
+        starts = np.cumsum([0, *(len(c.arrays[0]) for c in columns[:-1])])
+        if leaf.layout.batched:
+            width = max(order.rows.shape[1] for order in orders)
+            rows = [_pad_rows(order.rows, width) if len(order) else np.zeros((0, width), np.int64) for order in orders]
+        else:
+            rows = [order.rows for order in orders]
+        tensors.append(np.concatenate([r + start for r, start in zip(rows, starts, strict=True)]))
+        if leaf.layout.batched:
+            tensors.append(np.concatenate([order.sizes for order in orders if order.sizes is not None]))
+        tensors.append(np.cumsum([0, *map(len, orders)]))
+    return tuple(layouts), tensors

@@ -94,7 +94,8 @@ def trace_leaves(
         result.append(type_)
         return [tf.identity(t) for t in out]
 
-    with no_builder(), own_variables() as own, default_seeds(), constant_tables(), without_checks():
+    quick = private_api.quick_operations(with_stacks=True)
+    with no_builder(), own_variables() as own, default_seeds(), constant_tables(), without_checks(), quick:
         concrete = tf.function(main, autograph=False).get_concrete_function(*specs)
     graph = concrete.graph
     graph_def = graph.as_graph_def()

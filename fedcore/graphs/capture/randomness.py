@@ -28,9 +28,11 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, types_pb2
 
 from fedcore.errors import TracingError
+from fedcore.graphs import private_api
 from fedcore.graphs.capture.keras_seeds import is_default_seed
 from fedcore.graphs.graphdef.side_effects import STATELESS_CALL, callees, stateful_functions, with_callers
 from fedcore.graphs.tensors.tensor_seeds import fold_in
+from fedcore.lru_cache import LruCache
 
 _INT64 = types_pb2.DT_INT64
 _SEEDED_BY_OP = 87654321  # TensorFlow's attribute `seed` of an operation for which the user set a seed
@@ -154,14 +156,23 @@ class _Seeding:
         return key
 
     def library_function(self, key: str, fn: Callable, specs: list[tf.TensorSpec]) -> str:
-        """Adds a traced Python function to the graph's library; returns its name."""
+        """Adds a traced Python function to the graph's library; returns its name. Equal keys mean equal functions."""
         if key not in self.added:
-            concrete = tf.function(fn, autograph=False).get_concrete_function(*specs)
-            library = concrete.graph.as_graph_def().library.function
-            definition = function_pb2.FunctionDef.FromString(concrete.function_def.SerializeToString())
-            self.graph_def.library.function.extend([definition, *library])
-            self.added[key] = definition.signature.name
+            functions = _functions.get(key, lambda: _traced(fn, specs))
+            self.graph_def.library.function.extend(functions)
+            self.added[key] = functions[0].signature.name
         return self.added[key]
+
+
+_functions: LruCache[str, list[function_pb2.FunctionDef]] = LruCache(256)
+"""By key of `library_function` the function and those that it calls."""
+
+
+def _traced(fn: Callable, specs: list[tf.TensorSpec]) -> list[function_pb2.FunctionDef]:
+    with private_api.quick_operations():
+        concrete = tf.function(fn, autograph=False).get_concrete_function(*specs)
+    definition = function_pb2.FunctionDef.FromString(concrete.function_def.SerializeToString())
+    return [definition, *concrete.graph.as_graph_def().library.function]
 
 
 _DATASETS = {"ShuffleDatasetV3": 2, "RandomDatasetV2": 0}

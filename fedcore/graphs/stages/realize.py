@@ -15,6 +15,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import scope
 from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.graphs.sequences.columns import Columns
@@ -223,7 +224,8 @@ def _no_sequences(type_: Type) -> Layouts:
 
 
 def _realized(traced, result: Type, *, pure: bool = False, in_order: bool = False) -> Realized:
-    concrete = traced.get_concrete_function()
+    with private_api.quick_operations():
+        concrete = traced.get_concrete_function()
     in_order = in_order or sums_explode(concrete.graph.as_graph_def())
     return Realized(concrete, result, pure=pure, in_order=in_order)
 

@@ -6,6 +6,7 @@ from fedcore.graphs.batched.batching_rules import (
     convolutions,
     elementwise,
     gathers,
+    low_rank,
     matmul,
     randomness,
     reductions,

@@ -41,14 +41,7 @@ def product(
     if any(contracted):
         if not all(contracted) or x.entries_per_row != y.entries_per_row:
             raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
-        # A copy of a real row is finite if the client's results are finite, so its product with zero is zero.
-        zeros = Padding.ZEROS in (x.padding, y.padding)
-        if x.padding is Padding.UNKNOWN:
-            a = evaluation.masked(x)
-        elif not zeros:
-            b = evaluation.masked(y)
-        if y.padding is Padding.UNKNOWN:
-            b = evaluation.masked(y)
+        a, b = contraction_operands(evaluation, x, y)
     if len(out) > 1 or (x.padded_axis is not None and y.padded_axis is not None and not all(contracted) and rank == 2):
         raise NoBatchingRule(node.op, "the result would have two batch axes")
     entries_per_row, padded_axis = next(iter(out.items()), (1, None))
@@ -60,6 +53,19 @@ def product(
     tensor = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_x, adj_y=transpose_y)
     padding = Padding.UNKNOWN if padded_axis is None else product_padding((x, y))
     return BatchedValue(tensor, batched, padded_axis, entries_per_row, padding=padding)
+
+
+def contraction_operands(
+    evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The tensors of two batches for a product over their rows: padded rows add zero.
+
+    A copy of a real row is finite if the client's results are finite, so its product with zero is zero.
+    """
+    zeros = Padding.ZEROS in (x.padding, y.padding)
+    a = evaluation.masked(x) if x.padding is Padding.UNKNOWN else evaluation.tensor(x)
+    masks_y = y.padding is Padding.UNKNOWN or (x.padding is not Padding.UNKNOWN and not zeros)
+    return a, evaluation.masked(y) if masks_y else evaluation.tensor(y)
 
 
 def scaled_product(tensor: tf.Tensor, factor: tf.Tensor) -> tf.Tensor | None:

@@ -1,0 +1,79 @@
+"""Operations that keep the form of a `LowRank`: its products, its sums, and its multiples by one number a client."""
+
+import tensorflow as tf
+
+from fedcore.graphs.batched.batched_value import BatchedValue, product_padding
+from fedcore.graphs.batched.batching_rules.matmul import contraction_operands
+from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.low_rank import LowRank, divided_by, low_rank_rule, negative, times
+from fedcore.graphs.graphdef.parsed_graph import Node
+
+
+@low_rank_rule("Identity", "StopGradient", "PreventGradient", "Snapshot")
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    return x
+
+
+@low_rank_rule("MatMul")
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
+    """A batch times a LowRank is dense; the product of two batches over their rows, a gradient, is a LowRank."""
+    transpose_x, transpose_y = node.get("transpose_a", False), node.get("transpose_b", False)
+    if x.low_rank is not None or not x.batched:
+        return None
+    if y.low_rank is not None:
+        if transpose_x or x.padded_axis == 1:
+            return None
+        tensor = y.low_rank.multiplied(evaluation.tensor(x), transposed=transpose_y)
+        return BatchedValue(tensor, True, x.padded_axis, x.entries_per_row, padding=product_padding((x, y)))
+    if not transpose_x or transpose_y or not y.batched or (x.padded_axis, y.padded_axis) != (0, 0):
+        return None
+    n, m = evaluation.shape(x)[1], evaluation.shape(y)[1]
+    if (n, m) not in evaluation.low_rank_shapes or (x.entries_per_row, y.entries_per_row) != (1, 1):
+        return None
+    factors = contraction_operands(evaluation, x, y)
+    return _value(LowRank((n, m), evaluation.clients, factors=(factors,)))
+
+
+@low_rank_rule("Mul", "RealDiv")
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
+    if x.low_rank is None and node.op == "Mul":
+        x, y = y, x
+    if x.low_rank is None or y.low_rank is not None or y.padded_axis is not None or evaluation.rank(y):
+        return None
+    by = times if node.op == "Mul" else divided_by
+    return _value(x.low_rank.mapped(by(evaluation.tensor(y))))
+
+
+@low_rank_rule("Neg")
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue | None:
+    return None if x.low_rank is None else _value(x.low_rank.mapped(negative))
+
+
+@low_rank_rule("Add", "AddV2", "AddN", "Sub")
+def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue | None:
+    """The sum with a matrix that all clients share is a LowRank too."""
+    shape = next((x.low_rank.shape for x in values if x.low_rank is not None), None)
+    if shape is None:
+        return None
+    terms = [_term(evaluation, x, shape) for x in values]
+    total = None
+    for term in terms:
+        if term is None:
+            return None
+        sign = negative if node.op == "Sub" and total is not None else None
+        term = term if sign is None else term.mapped(sign)
+        total = term if total is None else total.plus(term)
+    assert total is not None
+    return _value(total)
+
+
+def _term(evaluation: BatchedEvaluation, x: BatchedValue, shape: tuple[int, int]) -> LowRank | None:
+    if x.low_rank is not None:
+        return x.low_rank if x.low_rank.shape == shape else None
+    if not x.client_invariant or evaluation.shape(x) != tf.TensorShape(shape):
+        return None
+    return LowRank(shape, evaluation.clients, ((evaluation.tensor(x), 1.0),))
+
+
+def _value(low_rank: LowRank) -> BatchedValue:
+    return BatchedValue(None, True, low_rank=low_rank)

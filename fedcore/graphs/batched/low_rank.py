@@ -1,0 +1,179 @@
+"""Matrices of K clients as sums of few terms, for weights that local training changes by outer products only.
+
+A step of gradient descent changes the kernel of a dense layer by x^T g, with x [rows, n] and g [rows, m]: a matrix of
+rank at most `rows`. After t steps the kernel of client k is W_0 + U_k^T V_k, where U_k [t * rows, n] stacks the inputs
+of the layer and V_k [t * rows, m] the scaled gradients of its outputs. Then
+
+    x W_k = x W_0 + (x U_k^T) V_k
+
+holds without W_k: no kernel of a client is made, read or written in a step.
+
+A `LowRank` holds such a matrix. Example with K = 4, n = 784, m = 200 and batches of 20 rows, in the third step:
+
+    terms    ((W_0 [784, 200], 1.0),)
+    factors  ((U [4, 40, 784], V [4, 40, 200]),)
+
+Operations that keep the form (products with a matrix, scaling, sums) have rules in `batching_rules/low_rank.py`. Every
+other operation takes the dense tensor [4, 784, 200].
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import attrs
+import tensorflow as tf
+
+from fedcore.graphs.batched.client_select import computed_if
+
+Coefficient: TypeAlias = float | tf.Tensor
+"""A number: the same for all clients, or one for each, [K]."""
+
+
+@attrs.frozen(eq=False)
+class LowRank:
+    """The sum of coefficient * matrix over the terms, and of left^T right over the factors.
+
+    Args:
+        shape: (n, m), of the matrix of one client.
+        clients: K.
+        terms: matrices, [n, m] of all clients or [K, n, m], each with its coefficient. No matrix stands twice.
+        factors: (left [K, r, n], right [K, r, m]). No left factor stands twice.
+        exists: bool; where it is false, matrices [K, n, m] are empty and count as zeros. None: no matrix is empty.
+    """
+
+    shape: tuple[int, int]
+    clients: int
+    terms: tuple[tuple[tf.Tensor, Coefficient], ...] = ()
+    factors: tuple[tuple[tf.Tensor, tf.Tensor], ...] = ()
+    exists: tf.Tensor | None = None
+
+    def mapped(self, fn: Callable[[tf.Tensor | float], tf.Tensor | float]) -> "LowRank":
+        """The image under a linear function, which is applied to coefficients and to right factors."""
+        factors = tuple((left, fn(right)) for left, right in self.factors)
+        return attrs.evolve(self, terms=tuple((m, fn(c)) for m, c in self.terms), factors=factors)
+
+    def plus(self, other: "LowRank") -> "LowRank":
+        return attrs.evolve(
+            self,
+            terms=tuple((m, c) for m, c in _summed([*self.terms, *other.terms]) if not _is_number(c, 0)),
+            factors=tuple(_summed([*self.factors, *other.factors])),
+            exists=other.exists if self.exists is None else self.exists,
+        )
+
+    def multiplied(self, x: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
+        """x @ matrix, or x @ matrix^T; x is [K, rows, n], or [K, rows, m]."""
+        out = self.shape[0] if transposed else self.shape[1]
+        total = None
+        for matrix, coefficient in self.terms:
+            scaled = x if _is_number(coefficient, 1) else x * _each(coefficient)
+            if self._always_exists(matrix):
+                total = _plus(total, _product(scaled, matrix, adj_y=transposed))
+            else:
+                before = tf.zeros([self.clients, x.shape[1], out]) if total is None else total
+                total = self._if_it_exists(
+                    lambda b, y, m: b + _product(y, m, adj_y=transposed), [before, scaled], matrix, before
+                )
+        for left, right in self.factors:
+            inner, outer = (right, left) if transposed else (left, right)
+            total = _plus(total, _product(_product(x, inner, adj_y=True), outer))
+        total = tf.zeros([self.clients, x.shape[1], out]) if total is None else total
+        total.set_shape([self.clients, x.shape[1], out])
+        return total
+
+    def dense(self) -> tf.Tensor:
+        """The matrices of all clients, [K, n, m]."""
+        total = None
+        for left, right in self.factors:
+            total = _plus(total, _product(left, right, adj_x=True))
+        shape = [self.clients, *self.shape]
+        for matrix, coefficient in self.terms:
+            if self._always_exists(matrix):
+                total = _plus(total, tf.broadcast_to(_times(matrix, coefficient), shape))
+            else:
+                before = tf.zeros(shape) if total is None else total
+                of_each = _each(coefficient)
+                total = self._if_it_exists(lambda b, m, c=of_each: b + _times(m, c), [before], matrix, before)
+        total = tf.zeros(shape) if total is None else total
+        total.set_shape(shape)
+        return total
+
+    def _always_exists(self, matrix: tf.Tensor) -> bool:
+        return self.exists is None or matrix.shape.rank == 2
+
+    def _if_it_exists(
+        self, fn: Callable, operands: list[tf.Tensor], matrix: tf.Tensor, otherwise: tf.Tensor
+    ) -> tf.Tensor:
+        """`fn(*operands, matrix)` if the matrix is not empty."""
+
+        def taken(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            tensors[-1].set_shape([self.clients, *self.shape])
+            return [fn(*tensors)]
+
+        (result,) = computed_if(self.exists, taken, [*operands, matrix], [otherwise])
+        return result
+
+
+def times(factor: tf.Tensor) -> Callable:
+    """The linear function x -> factor * x for `LowRank.mapped`; the factor is [] or [K]."""
+    return lambda x: factor if _is_number(x, 1) else x * (_each(factor) if _is_factor(x) else factor)
+
+
+def divided_by(divisor: tf.Tensor) -> Callable:
+    """The linear function x -> x / divisor; the divisor is [] or [K]."""
+    return lambda x: x / (_each(divisor) if _is_factor(x) else divisor)
+
+
+def negative(x: tf.Tensor | float) -> tf.Tensor | float:
+    return -x
+
+
+def _is_factor(x: tf.Tensor | float) -> bool:
+    return isinstance(x, tf.Tensor) and x.shape.rank == 3
+
+
+def _is_number(x: Coefficient, number: float) -> bool:
+    return isinstance(x, float) and x == number
+
+
+def _each(coefficient: Coefficient) -> Coefficient:
+    """The coefficient in a shape that broadcasts to [K, …, …]."""
+    return coefficient if isinstance(coefficient, float) else tf.reshape(coefficient, [-1, 1, 1])
+
+
+def _product(x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = False) -> tf.Tensor:
+    return tf.raw_ops.BatchMatMulV2(x=x, y=y, adj_x=adj_x, adj_y=adj_y)
+
+
+def _plus(total: tf.Tensor | None, addend: tf.Tensor) -> tf.Tensor:
+    return addend if total is None else total + addend
+
+
+def _times(matrix: tf.Tensor, coefficient: Coefficient) -> tf.Tensor:
+    return matrix if _is_number(coefficient, 1) else matrix * _each(coefficient)
+
+
+def _summed(pairs: Iterable[tuple[tf.Tensor, Coefficient]]) -> list[tuple[tf.Tensor, Coefficient]]:
+    """Pairs with equal first tensors joined; their second parts are added."""
+    sums: dict[int, tuple] = {}
+    for first, second in pairs:
+        before = sums.get(id(first))
+        sums[id(first)] = (first, second if before is None else before[1] + second)
+    return list(sums.values())
+
+
+low_rank_rules: dict[str, Callable] = {}
+"""Rule of each TensorFlow operation type that keeps the form of a `LowRank`."""
+
+
+def low_rank_rule(*ops: str):
+    """Registers a rule for TensorFlow operation types.
+
+    A rule takes (evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) and returns a BatchedValue. It
+    returns None where the form is lost; the batching rule then takes dense operands.
+    """
+
+    def register(fn):
+        low_rank_rules.update(dict.fromkeys(ops, fn))
+        return fn
+
+    return register

@@ -1,0 +1,308 @@
+"""The loop variables of a local training whose kernels are kept as `LowRank`s.
+
+In:  the carry of a `sequence_reduce`, and a step that is evaluated on `LowRank`s in the place of the kernels.
+Out: the kernels after the last step; the change of each client, [K, n, m], is computed once.
+
+A kernel that starts as the shared W is
+
+    W + U^T V                         for the first `limit` steps
+    W + D + U^T V                     behind them, where D [K, n, m] is the sum of the factors of earlier steps
+
+Each step appends the rows of its batch to U and to V. After `limit` steps the factors are added to D and start anew, so
+that their rank never costs more than the kernel. Kernels whose steps append the same rows, as a kernel and its momentum
+do, share U. A step may also scale the matrices (decay, momentum): their coefficients are then loop variables.
+
+Which kernels share U, and which coefficients change, is found by evaluating the step: a carry that does not fit raises
+`OtherCarry` with the next one to try.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+import tensorflow as tf
+
+from fedcore.graphs.batched.batched_value import BatchedValue
+from fedcore.graphs.batched.client_select import computed_if, select_rows
+from fedcore.graphs.batched.low_rank import Coefficient, LowRank
+from fedcore.graphs.batched.low_rank_policy import break_even_rank
+from fedcore.graphs.batched.packing import PackedLayout
+
+Tensors = list[tf.Tensor]
+
+
+class OtherCarry(Exception):
+    """A step does not keep a carry's form.
+
+    Args:
+        carry: the next carry to try; None if no kernel is kept.
+    """
+
+    def __init__(self, carry: "LowRankCarry | None"):
+        self.carry = carry
+        super().__init__()
+
+
+def low_rank_carry(initial: Sequence[BatchedValue], layout: PackedLayout) -> "LowRankCarry | None":
+    """The first carry to try: all kernels that are large enough, each with a left factor of its own."""
+    if not layout.low_rank_steps:
+        return None
+    kernels = [
+        i
+        for i, x in enumerate(initial)
+        if x.tensor is not None
+        and not x.batched
+        and x.tensor.dtype == tf.float32
+        and break_even_rank(x.tensor.shape) >= layout.low_rank
+    ]
+    shared = tuple((i,) for i in kernels)
+    return LowRankCarry(shared, layout.low_rank_steps, layout.exceeds_low_rank) if kernels else None
+
+
+@attrs.frozen
+class LowRankCarry:
+    """The kernels of a carry that are kept low-rank.
+
+    Args:
+        shared: groups of kernels that share their left factors; a kernel is its position in the carry.
+        scaled: (kernel, matrix) pairs whose coefficient is a loop variable. The matrix is ("shared", i), the initial
+            value of kernel i, or ("own", i), the sum of its earlier factors.
+        limit: steps after which the factors are added up.
+        exceeds: whether a client takes more steps than that.
+    """
+
+    shared: tuple[tuple[int, ...], ...]
+    limit: int
+    exceeds: bool
+    scaled: frozenset[tuple[int, tuple[str, int]]] = frozenset()
+
+    @property
+    def kernels(self) -> list[int]:
+        return sorted(i for group in self.shared for i in group)
+
+    @property
+    def _scaled(self) -> list[tuple[int, tuple[str, int]]]:
+        return sorted(self.scaled)
+
+    def opened(self, initial: Sequence[BatchedValue], clients: int) -> "OpenCarry":
+        """The carry for given initial values of all loop variables; those of the kernels are shared tensors."""
+        shapes = {i: tuple(initial[i].tensor.shape) for i in self.kernels}
+        bases = {}
+        for i in self.kernels:
+            known = tf.get_static_value(initial[i].tensor)
+            bases[i] = None if known is not None and not known.any() else initial[i].tensor
+        return OpenCarry(self, shapes, bases, clients)
+
+    def without(self, kernel: int) -> "LowRankCarry | None":
+        """The carry that does not keep a kernel; None if none is left."""
+        shared = tuple(rest for group in self.shared if (rest := tuple(i for i in group if i != kernel)))
+        scaled = frozenset((i, m) for i, m in self.scaled if kernel not in (i, m[1]))
+        return attrs.evolve(self, shared=shared, scaled=scaled) if shared else None
+
+    def joining(self, a: int, b: int) -> "LowRankCarry":
+        """The carry in which the groups of two kernels share their left factors."""
+        joined = tuple(sorted(i for group in self.shared if a in group or b in group for i in group))
+        return attrs.evolve(self, shared=(*(g for g in self.shared if a not in g and b not in g), joined))
+
+
+@attrs.frozen(eq=False)
+class OpenCarry:
+    """A `LowRankCarry` in a graph being built.
+
+    Args:
+        bases: kernel -> its initial value; None if that is zero.
+        clients: K.
+    """
+
+    carry: LowRankCarry
+    shapes: dict[int, tuple[int, int]]
+    bases: dict[int, tf.Tensor | None]
+    clients: int
+
+    def initial(self) -> Tensors:
+        """The loop variables before the first step."""
+        variables = [self._empty(self.shapes[group[0]][0]) for group in self.carry.shared]
+        variables += [self._empty(self.shapes[i][1]) for i in self.carry.kernels]
+        if self.carry.exceeds:
+            none = [tf.zeros([0, *self.shapes[i]]) for i in self.carry.kernels]
+            variables += [tf.compat.v1.placeholder_with_default(t, [None, *t.shape[1:]]) for t in none]
+        return variables + [tf.fill([self.clients], float(i == m[1])) for i, m in self.carry._scaled]
+
+    def _empty(self, size: int) -> tf.Tensor:
+        """A factor without rows; the number of its rows is not static."""
+        return tf.compat.v1.placeholder_with_default(tf.zeros([self.clients, 0, size]), [self.clients, None, size])
+
+    def values(self, step: tf.Tensor, variables: Tensors) -> "CarriedKernels":
+        """The kernels in a step; factors of full rank are added up first."""
+        if not self.carry.exceeds:
+            return CarriedKernels.of(self, variables, None)
+        limit = self.carry.limit
+        full = (step > 0) & (step % limit == 0)
+        after = computed_if(full, lambda *given: self._added_up(step > limit, list(given)), variables, variables)
+        for tensor, variable in zip(after, variables, strict=True):
+            tensor.set_shape(variable.shape)
+        return CarriedKernels.of(self, after, step >= limit)
+
+    def _added_up(self, exists: tf.Tensor, variables: Tensors) -> Tensors:
+        """The loop variables with the factors added to the clients' own matrices."""
+        before = CarriedKernels.of(self, variables, exists)
+        lefts = [t[:, :0] for t in before.lefts]
+        rights = {i: t[:, :0] for i, t in before.rights.items()}
+        scales = {(i, m): c if m[0] == "shared" else c * 0 + float(i == m[1]) for (i, m), c in before.scales.items()}
+        return attrs.evolve(before, lefts=lefts, rights=rights, own=before.own_after(), scales=scales).variables()
+
+    def final(self, steps: tf.Tensor, variables: Tensors) -> dict[int, BatchedValue]:
+        """The kernels after the last step."""
+        last = CarriedKernels.of(self, variables, steps > self.carry.limit if self.carry.exceeds else None)
+        own = last.own_after()
+        return {i: _value(last.low_rank(i, own=own[i])) for i in self.carry.kernels}
+
+
+@attrs.frozen(eq=False)
+class CarriedKernels:
+    """The loop variables of the kernels.
+
+    Args:
+        lefts: of each group.
+        rights: of each kernel.
+        own: kernel -> the sum of its earlier factors, [K, n, m], or empty; no entry if no client exceeds the limit.
+        scales: the coefficients that are loop variables, [K].
+        exists: whether `own` holds sums.
+    """
+
+    of_carry: OpenCarry
+    lefts: Tensors
+    rights: dict[int, tf.Tensor]
+    own: dict[int, tf.Tensor]
+    scales: dict[tuple[int, tuple[str, int]], tf.Tensor]
+    exists: tf.Tensor | None = None
+
+    @classmethod
+    def of(cls, carry: OpenCarry, variables: Tensors, exists: tf.Tensor | None) -> "CarriedKernels":
+        rest = list(variables)
+        kernels = carry.carry.kernels
+        lefts = [rest.pop(0) for _ in carry.carry.shared]
+        rights = {i: rest.pop(0) for i in kernels}
+        own = {i: rest.pop(0) for i in kernels} if carry.carry.exceeds else {}
+        return cls(carry, lefts, rights, own, dict(zip(carry.carry._scaled, rest, strict=True)), exists)
+
+    def variables(self) -> Tensors:
+        return [*self.lefts, *self.rights.values(), *self.own.values(), *self.scales.values()]
+
+    @property
+    def values(self) -> dict[int, BatchedValue]:
+        return {i: _value(self.low_rank(i)) for i in self.rights}
+
+    def low_rank(self, kernel: int, own: tf.Tensor | None = None) -> LowRank:
+        """The matrix of a kernel.
+
+        Args:
+            own: stands for its factors and all matrices of clients. Default: they stand for themselves.
+        """
+        shape, clients = self.of_carry.shapes[kernel], self.of_carry.clients
+        terms = [
+            (matrix, c)
+            for m, matrix in self._matrices()
+            if (own is None or m[0] == "shared") and not isinstance(c := self._coefficient(kernel, m), int)
+        ]
+        if own is not None:
+            return LowRank(shape, clients, (*terms, (own, 1.0)))
+        return LowRank(shape, clients, tuple(terms), ((self._left(kernel), self.rights[kernel]),), self.exists)
+
+    def own_after(self) -> dict[int, tf.Tensor]:
+        """Kernel -> the sum of its factors and of all matrices of clients."""
+        sums = {}
+        for i in self.rights:
+            kernel = self.low_rank(i)
+            sums[i] = attrs.evolve(kernel, terms=tuple((m, c) for m, c in kernel.terms if m.shape.rank == 3)).dense()
+        return sums
+
+    def after(self, results: dict[int, BatchedValue], active: tf.Tensor | None) -> Tensors:
+        """The loop variables after a step.
+
+        Args:
+            results: the step's results for the kernels.
+            active: bool [K]; a client whose entry is false keeps its kernels. None: all are active.
+        Raises:
+            OtherCarry: the step does not keep this form.
+        """
+        kernels: dict[int, LowRank] = {}
+        for i, value in results.items():
+            if value.low_rank is None or value.low_rank.shape != self.of_carry.shapes[i]:
+                raise OtherCarry(self.of_carry.carry.without(i))
+            kernels[i] = value.low_rank
+        lefts, rights = [], {}
+        for left, group in zip(self.lefts, self.of_carry.carry.shared, strict=True):
+            rows = self._new_rows(left, {i: kernels[i] for i in group})
+            lefts.append(left if rows is None else _appended(left, rows, active))
+            for i in group:
+                of = {id(factor): right for factor, right in kernels[i].factors}
+                before = self.rights[i]
+                kept = _selected(active, of.get(id(left), tf.zeros_like(before)), before)
+                if rows is None:
+                    rights[i] = kept
+                    continue
+                none = tf.zeros([*rows.shape[:2], self.of_carry.shapes[i][1]])
+                rights[i] = _appended(kept, of.get(id(rows), none), active)
+        scales = {key: _selected(active, c, self.scales[key]) for key, c in self._scales_after(kernels).items()}
+        rights = {i: rights[i] for i in self.rights}
+        after = CarriedKernels(self.of_carry, lefts, rights, self.own, scales).variables()
+        for tensor, variable in zip(after, self.variables(), strict=True):
+            tensor.set_shape(variable.shape)
+        return after
+
+    def _new_rows(self, left: tf.Tensor, kernels: dict[int, LowRank]) -> tf.Tensor | None:
+        """The rows that a step appends to the left factor of a group; None if it appends none."""
+        carry = self.of_carry.carry
+        group_of = {id(t): g for t, g in zip(self.lefts, carry.shared, strict=True)}
+        rows: tf.Tensor | None = None
+        for i, kernel in kernels.items():
+            for factor, _ in kernel.factors:
+                if factor is left:
+                    continue
+                if id(factor) in group_of:
+                    raise OtherCarry(carry.joining(i, group_of[id(factor)][0]))
+                if rows is not None and rows is not factor:
+                    raise OtherCarry(carry.without(i))
+                rows = factor
+        return rows
+
+    def _scales_after(self, kernels: dict[int, LowRank]) -> dict[tuple[int, tuple[str, int]], tf.Tensor]:
+        carry = self.of_carry.carry
+        scales, more = {}, set()
+        for i, kernel in kernels.items():
+            given = {id(matrix): c for matrix, c in kernel.terms}
+            for m, matrix in self._matrices():
+                c = given.pop(id(matrix), 0.0)
+                if (i, m) in carry.scaled:
+                    scales[i, m] = tf.broadcast_to(tf.convert_to_tensor(c, tf.float32), [self.of_carry.clients])
+                elif not isinstance(c, float) or c != float(i == m[1]):
+                    more.add((i, m))
+            if given:
+                raise OtherCarry(carry.without(i))
+        if more:
+            raise OtherCarry(attrs.evolve(carry, scaled=carry.scaled | more))
+        return {key: scales[key] for key in self.scales}
+
+    def _left(self, kernel: int) -> tf.Tensor:
+        return next(t for t, g in zip(self.lefts, self.of_carry.carry.shared, strict=True) if kernel in g)
+
+    def _matrices(self) -> list[tuple[tuple[str, int], tf.Tensor]]:
+        shared = [(("shared", i), t) for i, t in self.of_carry.bases.items() if t is not None]
+        return [*shared, *((("own", i), t) for i, t in self.own.items())]
+
+    def _coefficient(self, kernel: int, matrix: tuple[str, int]) -> Coefficient | int:
+        """The coefficient of a matrix in a kernel; the integer 0 if the matrix is no term of the kernel."""
+        return self.scales.get((kernel, matrix), 1.0 if kernel == matrix[1] else 0)
+
+
+def _appended(rows: tf.Tensor, new: tf.Tensor, active: tf.Tensor | None) -> tf.Tensor:
+    """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
+    return tf.concat([rows, _selected(active, new, tf.zeros_like(new))], 1)
+
+
+def _selected(active: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+    return new if active is None or new is old else select_rows(active, [new], [old])[0]
+
+
+def _value(low_rank: LowRank) -> BatchedValue:
+    return BatchedValue(None, True, low_rank=low_rank)

@@ -1,0 +1,109 @@
+"""Whether a training step keeps the kernels of dense layers low-rank, and from which rank on: by shapes and operations.
+
+In:  the graph of a step, (carry, batch) -> carry. Out: the rank that the plan names, 0 for none.
+
+The analysis follows the operations that keep the form (`batching_rules/low_rank.py`) without building a graph: a kernel
+is kept if its new value is a sum of multiples of kernels and of products of two batches over their rows.
+
+Example: in a step of plain gradient descent, `w + (-rate) * (x^T g)` keeps w. In a step of Adam the change is divided
+by a matrix, and no kernel is kept.
+"""
+
+from collections.abc import Container, Iterable, Sequence
+
+import tensorflow as tf
+
+from fedcore.graphs.graphdef.parsed_graph import Body, Node
+from fedcore.types import Type, tensor_leaves
+
+MIN_ENTRIES = 1 << 14
+"""Entries of the smallest kernel that is kept; for smaller ones, more operations cost more than less memory saves."""
+
+_OF_NUMBERS = frozenset(
+    {
+        *("Neg", "Mul", "Add", "AddV2", "Sub", "RealDiv", "DivNoNan", "Cast"),
+        *("Sqrt", "Rsqrt", "Pow", "Square", "Exp", "Maximum", "Minimum"),
+    }
+)
+_SAME = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
+
+
+def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None) -> int:
+    """Rank at which the factors of a kernel [n, m] have as many entries as the kernel; 0 if it is not kept."""
+    if shape is None or len(shape) != 2 or None in (sizes := list(shape)):
+        return 0
+    n, m = (int(s) for s in sizes if s is not None)
+    return n * m // (n + m) if n * m >= MIN_ENTRIES else 0
+
+
+def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> int:
+    """The least break-even rank of the kernels that a step keeps; kernels with less than half of the largest are dense.
+
+    Args:
+        body: of the step's graph. Its first results are the leaves of the carry.
+        first: position of the carry's first leaf among the arguments.
+        shared: positions of arguments that all clients share, such as the weights that local training started with.
+    """
+    ranks = {
+        i: rank
+        for i, t in enumerate(tensor_leaves(carry))
+        if t.dtype.name == "float32" and (rank := break_even_rank(t.shape))
+    }
+    if not ranks:
+        return 0
+    scalars = {body.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
+    kernels = {body.arguments[first + i]: i for i in ranks}
+    kept = [ranks[i] for i in _kept(body, kernels, scalars, {body.arguments[i] for i in shared})]
+    return min((r for r in kept if 2 * r >= max(kept)), default=0)
+
+
+def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[str]) -> list[int]:
+    """The kernels whose new values keep the form, and of which no operation needs the dense matrix.
+
+    Args:
+        kernels: argument -> position in the carry.
+    """
+    forms = {(name, 0): {name} for name in kernels}  # value of the form -> the kernels that it depends on
+    numbers = {(name, 0) for name in scalars}
+    constant = {(name, 0) for name in shared}
+    dense: set[str] = set()  # kernels and products that an operation needs as a dense matrix
+    for node in body.nodes:
+        result = (node.name, 0)
+        if _is_number(node, numbers):
+            numbers.add(result)
+        elif _is_gradient(node, forms):
+            forms[result] = {node.name}
+        elif _keeps(node, forms, numbers, constant):
+            forms[result] = set().union(*(forms.get(i, set()) for i in node.inputs))
+        elif node.op in _SAME and node.inputs[0] in constant:
+            constant.add(result)
+        elif node.op != "MatMul" or node.inputs[0] in forms or node.get("transpose_a", False):
+            dense.update(*(forms.get(i, set()) for i in node.inputs))
+    results = {name: body.results[i] for name, i in kernels.items()}
+    return [i for name, i in kernels.items() if name in (of := forms.get(results[name], set())) and not of & dense]
+
+
+def _is_number(node: Node, numbers: Container) -> bool:
+    if node.op == "Const":
+        return tf.TensorShape(node["value"].tensor_shape).rank == 0
+    return node.op in _OF_NUMBERS | _SAME and bool(node.inputs) and all(i in numbers for i in node.inputs)
+
+
+def _is_gradient(node: Node, forms: Container) -> bool:
+    """Whether the node is a product of two batches over their rows, or may be one."""
+    if node.op != "MatMul" or any(i in forms for i in node.inputs):
+        return False
+    return node.get("transpose_a", False) and not node.get("transpose_b", False)
+
+
+def _keeps(node: Node, forms: Container, numbers: Container, constant: Container) -> bool:
+    of_form = [i in forms for i in node.inputs]
+    if not any(of_form):
+        return False
+    if node.op in _SAME or node.op == "Neg":
+        return True
+    if node.op in ("Add", "AddV2", "Sub", "AddN"):
+        return all(is_form or i in constant for is_form, i in zip(of_form, node.inputs, strict=True))
+    if node.op == "Mul":
+        return any(i in numbers for i in node.inputs)
+    return node.op == "RealDiv" and of_form[0] and node.inputs[1] in numbers

@@ -1,0 +1,114 @@
+"""Operations that are created quickly make the graph that TensorFlow's own functions make, and raise its errors."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedcore.graphs import private_api
+
+
+def _loop(x):
+    return tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, tf.tanh(v) * 2.0), [0, x])[1]
+
+
+def _gradient(x):
+    w = tf.constant(np.arange(12, dtype=np.float32).reshape(4, 3))
+    with tf.GradientTape() as tape:
+        tape.watch(w)
+        loss = tf.reduce_mean(tf.nn.softmax(tf.matmul(x, w), -1) ** 2)
+    return tape.gradient(loss, w)
+
+
+def _named(x):
+    with tf.name_scope("outer"):
+        y = tf.add(x, 1, name="sum")
+    with tf.device("/CPU:0"), tf.control_dependencies([tf.identity(y, name="sum")]):
+        return tf.reshape(y, [-1], name="sum")
+
+
+OUTSIDE = tf.range(1000.0)
+
+FUNCTIONS = {
+    "arithmetic": lambda x: x * 2 - 1 / (x + tf.constant(3.0)),
+    "shapes": lambda x: tf.reshape(x, [4, -1]) + tf.cast(tf.shape(x)[0], tf.float32),
+    "lists": lambda x: tf.concat([x, tf.stack([x[0], x[1]])], 0),
+    "list of numbers and tensors": lambda x: tf.reshape(x, [tf.shape(x)[0], 2, 2]),
+    "empty list": lambda x: tf.reshape(x[0, 0], []),
+    "dtypes": lambda x: tf.gather(x, np.array([0, 2], np.int64)) + tf.cast(tf.argmax(x, 1)[:1], tf.float32),
+    "attributes": lambda x: tf.nn.conv2d(x[None, :, :, None], tf.ones([2, 2, 1, 3]), [1, 1, 1, 1], "SAME"),
+    "signed zeros": lambda x: (
+        tf.raw_ops.LeakyRelu(features=x, alpha=0.0) + tf.raw_ops.LeakyRelu(features=x, alpha=-0.0)
+    ),
+    "strings": lambda x: tf.strings.length(tf.constant(["a", "bc"])),
+    "loop": _loop,
+    "branches": lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: -x),
+    "gradient": _gradient,
+    "names, devices and control": _named,
+    "random": lambda x: x + tf.random.stateless_normal(tf.shape(x), [1, 2]),
+    "eager tensor": lambda x: x[0, 0] + OUTSIDE,
+    "side effects": lambda x: (tf.print(x), tf.debugging.assert_all_finite(x, "not finite"))[1],
+}
+
+
+def _graph(fn, *, quickly: bool):
+    def build():
+        return tf.function(fn, autograph=False).get_concrete_function(tf.TensorSpec([3, 4], tf.float32)).graph
+
+    if not quickly:
+        return build()
+    with private_api.quick_operations():
+        return build()
+
+
+def _nodes(graph) -> list:
+    text = str(graph.as_graph_def(add_shapes=True).node)
+    return re.sub(r'"([a-z_]+)_\d+"', r'"\1"', text).splitlines()  # TensorFlow numbers the functions of a process
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_graph_is_tensorflows(name):
+    fn = FUNCTIONS[name]
+    assert _nodes(_graph(fn, quickly=True)) == _nodes(_graph(fn, quickly=False))
+
+
+MISTAKES = {
+    "shapes": lambda x: tf.matmul(x, x),
+    "shapes behind a constant": lambda x: tf.reshape(x, [5, 5]),
+    "dtypes": lambda x: tf.add(x, tf.constant(1)),
+    "dtypes of a list": lambda x: tf.raw_ops.Pack(values=[x, tf.cast(x, tf.int32)]),
+    "not allowed": lambda x: tf.raw_ops.Sign(x=tf.strings.as_string(x)),
+    "no value": lambda x: tf.raw_ops.AddV2(x=x, y=None),
+    "too small": lambda x: tf.raw_ops.AddN(inputs=[]),
+    "attribute": lambda x: tf.raw_ops.Conv2D(input=x, filter=x, strides=[1], padding="SIDEWAYS"),
+    "after a mistake": lambda x: [_fails(lambda: tf.add(x, "one")), tf.matmul(x, x)],
+}
+
+
+def _fails(call) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        call()
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_errors_are_tensorflows(name):
+    raised = []
+    for quickly in (True, False):
+        with pytest.raises((TypeError, ValueError)) as error:
+            _graph(MISTAKES[name], quickly=quickly)
+        raised.append((error.type, str(error.value)))
+    assert raised[0] == raised[1]
+
+
+def test_only_this_context_is_quick_and_stacks_are_kept_on_request():
+    def stack(x):
+        found.append(str(tf.add(x, x).op.traceback))
+        return x
+
+    found: list = []
+    _graph(stack, quickly=False)
+    _graph(stack, quickly=True)
+    with private_api.quick_operations(with_stacks=True):
+        _graph(stack, quickly=False)
+    assert ["in stack" in frames for frames in found] == [True, False, True]

@@ -1,0 +1,151 @@
+"""Kernels that a vectorised client stage keeps as a shared kernel plus factors of low rank."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore import context
+from fedcore.context import plan_of
+from fedcore.errors import FedcoreError
+from fedcore.graphs.batched.batched_value import batched
+from fedcore.graphs.batched.batching_rules.reductions import _reduce_aligned
+from fedcore.graphs.batched.low_rank import LowRank, negative, times
+from fedcore.testing.faults import out_of_memory
+
+INPUTS, HIDDEN, BATCH = 256, 64, 5  # a kernel of 16,384 entries, whose factors break even at rank 51: 10 steps
+SGD = fc.learning.optimizers.build_sgdm
+ALGORITHMS = {
+    "sgd": lambda model: fc.learning.algorithms.build_weighted_fed_avg(model, client_optimizer_fn=SGD(0.1)),
+    "nesterov and decay": lambda model: fc.learning.algorithms.build_weighted_fed_avg(
+        model, client_optimizer_fn=keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
+    ),
+    "proximal": lambda model: fc.learning.algorithms.build_weighted_fed_prox(
+        model, proximal_strength=0.3, client_optimizer_fn=SGD(0.1)
+    ),
+    "adam": lambda model: fc.learning.algorithms.build_weighted_fed_avg(
+        model, client_optimizer_fn=fc.learning.optimizers.build_adam(0.01)
+    ),
+}
+
+
+def model_fn():
+    model = keras.Sequential([keras.layers.Input((INPUTS,)), keras.layers.Dense(HIDDEN, "relu"), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    spec = (tf.TensorSpec([None, INPUTS]), tf.TensorSpec([None], tf.int32))
+    return fc.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
+
+
+def clients(sizes) -> list:
+    rng = np.random.default_rng(0)
+    columns = [(rng.normal(size=(n, INPUTS)).astype("f") * 0.3, rng.integers(0, 3, n).astype("i")) for n in sizes]
+    return [fc.data.ClientDataset.from_columns(c).batch(BATCH) for c in columns]
+
+
+def trained(algorithm: str, data: list, *, rounds: int = 2, **settings) -> list[np.ndarray]:
+    with fc.use(fc.runtime.local(**settings), seed=3):
+        process = ALGORITHMS[algorithm](model_fn)
+        state = process.initialize()
+        for _ in range(rounds):
+            state = process.next(state, data).state
+    return [np.asarray(w) for w in state.global_model_weights.trainable]
+
+
+def client_stage(algorithm: str, **settings) -> str:
+    with fc.use(fc.runtime.local(**settings)):
+        text = str(plan_of(ALGORITHMS[algorithm](model_fn).next.module))
+    return next(line for line in text.splitlines() if "strategy=" in line)
+
+
+def same_bits(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+    return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+MANY_STEPS = (61, 4, 0, 33, 118, 50, 51, 9, 12, 70, 5)  # up to 24 steps: factors are added up twice
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "nesterov and decay", "proximal"])
+def test_low_rank_training_agrees_with_dense_training(algorithm):
+    data = clients(MANY_STEPS)
+    low, dense = trained(algorithm, data), trained(algorithm, data, low_rank=False)
+    assert "low_rank=51" in client_stage(algorithm)
+    assert not same_bits(low, dense)  # it is another strategy
+    for x, y in zip(low, dense, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
+def test_the_bits_depend_neither_on_workers_nor_on_widths_nor_on_the_calls_of_other_clients():
+    data = clients(MANY_STEPS)
+    expected = trained("sgd", data, workers_per_device=1)
+    for width, workers in ((2, 4), (3, 1)):
+        found = trained("sgd", data, vectorize=width, workers_per_device=workers)
+        assert same_bits(expected, found), (width, workers)
+
+
+def test_the_bits_do_not_depend_on_memory():
+    data = clients((30, 12, 61))
+    expected = trained("sgd", data, rounds=1)
+    runtime = fc.runtime.local(workers_per_device=1)
+    with fc.use(runtime, seed=3):
+        process = ALGORITHMS["sgd"](model_fn)
+        state = process.initialize()
+        plan = plan_of(process.next.module).function("clients").attributes
+        sizes = (plan["call"] // plan["block"]).bit_length()  # from a whole call down to one block
+        with out_of_memory(runtime, "CPU:0", calls=range(sizes)) as failed:
+            state = process.next(state, data).state
+        assert "in calls of 1 client" in context.last_report().notes[-1]
+    runtime.close()
+    assert len(failed) == sizes
+    assert same_bits(expected, [np.asarray(w) for w in state.global_model_weights.trainable])
+
+
+def test_a_client_that_is_not_finite_does_not_reach_the_others():
+    data = clients((20, 33, 7))
+    x, y = np.full((7, INPUTS), np.inf, "f"), np.zeros(7, "i")
+    poisoned = [data[0], data[1], fc.data.ClientDataset.from_columns((x, y)).batch(BATCH)]
+    assert same_bits(trained("sgd", poisoned, rounds=1), trained("sgd", [*data[:2]], rounds=1))
+
+
+def test_an_optimizer_that_needs_whole_kernels_keeps_them_dense():
+    assert "strategy=vectorised" in client_stage("adam")
+    assert "low_rank" not in client_stage("adam")
+    assert "low_rank" not in client_stage("sgd", low_rank=False)
+    assert "low_rank" not in client_stage("sgd", xla=True)
+
+
+def test_low_rank_is_auto_or_false():
+    with pytest.raises(FedcoreError, match="low_rank is 'auto' or False, not 7"):
+        fc.runtime.local(low_rank=7)
+
+
+def test_products_and_sums_of_low_rank_matrices_are_those_of_dense_ones():
+    rng = np.random.default_rng(1)
+    left, right, own = (tf.constant(rng.normal(size=s).astype("f")) for s in ((4, 6, 9), (4, 6, 7), (4, 9, 7)))
+    base, rate = tf.constant(rng.normal(size=(9, 7)).astype("f")), tf.constant(rng.normal(size=4).astype("f"))
+    a = LowRank((9, 7), 4, ((base, 1.0), (own, 1.0)), ((left, right),))
+    b = LowRank((9, 7), 4, ((base, 1.0),), ((left, right * 2),))
+    difference = a.mapped(times(rate)).plus(b.mapped(negative))
+    assert len(difference.terms) == 2
+    assert len(difference.factors) == 1
+    expected = rate[:, None, None] * a.dense() - b.dense()
+    np.testing.assert_allclose(difference.dense(), expected, atol=1e-5)
+    x = tf.constant(rng.normal(size=(4, 5, 9)).astype("f"))
+    np.testing.assert_allclose(difference.multiplied(x), x @ expected, atol=1e-4)
+    y = tf.constant(rng.normal(size=(4, 5, 7)).astype("f"))
+    product = difference.multiplied(y, transposed=True)
+    np.testing.assert_allclose(product, tf.matmul(y, expected, transpose_b=True), atol=1e-4)
+    assert not a.plus(a.mapped(negative)).terms  # what cancels exactly is no term
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 17, 62])
+@pytest.mark.parametrize("reduce", [tf.reduce_sum, tf.reduce_mean, tf.reduce_prod])
+def test_a_reduction_gives_a_client_the_same_bits_at_every_place(reduce, size):
+    one = np.random.default_rng(size).normal(size=(1, 100, size)).astype("f")
+    expected = None
+    for width in (2, 3, 5, 8):
+        value = batched(tf.constant(np.repeat(one, width, 0)))
+        rows = _reduce_aligned(reduce, value.tensor, [1]).numpy()
+        assert {row.tobytes() for row in rows} == {rows[0].tobytes()}
+        assert expected in (None, rows[0].tobytes())
+        expected = rows[0].tobytes()
