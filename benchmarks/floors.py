@@ -13,6 +13,7 @@ import tensorflow as tf
 from benchmarks.workloads import BATCH, CLIENT_RATE, LETTERS, LINE, Workload
 
 THREADS = 2
+PARALLEL = 4
 
 
 @attrs.frozen
@@ -30,8 +31,9 @@ def floors(workload: Workload) -> list[Floor]:
         return [_unrolled(workload)]
     if workload.model == "lstm":
         return [_stacked_text(workload, width) for width in (5, 10)]
-    widths = (4, 10) if workload.model == "mlp" else (100, 250)
-    return [_stacked(workload, width) for width in widths]
+    if workload.model == "mlp":
+        return [*(_stacked(workload, width) for width in (4, 10)), _looped(workload)]
+    return [_stacked(workload, width) for width in (100, 250)]
 
 
 def forward(model: str, ws, x):
@@ -170,6 +172,43 @@ def _stacked_text(workload: Workload, width: int) -> Floor:
         return [tf.constant(v.reshape(*shape, *v.shape[2:])) for v in (x, y, m)]
 
     return Floor(f"stacked in {width}s", pack, lambda ws, packed: run(ws, *packed))
+
+
+def _looped(workload: Workload) -> Floor:
+    """One graph that loops over clients, several at once; the weights of each are a matrix of their own."""
+    steps = -(-max(workload.sizes) // BATCH)
+    count = len(workload.sizes)
+
+    def train(ws, x, y, m):
+        def step(s, local, loss, hits):
+            with tf.GradientTape() as tape:
+                tape.watch(local)
+                each, hit = _scores(forward(workload.model, local, x[s]), y[s])
+                each *= m[s]
+                mean = tf.math.divide_no_nan(tf.reduce_sum(each), tf.reduce_sum(m[s]))
+            gradients = tape.gradient(mean, local)
+            after = [w - CLIENT_RATE * g for w, g in zip(local, gradients, strict=True)]
+            return s + 1, after, loss + tf.reduce_sum(each), hits + tf.reduce_sum(hit * m[s])
+
+        taken = tf.reduce_sum(tf.cast(tf.reduce_any(m > 0, 1), tf.int32))
+        return tf.while_loop(lambda s, *_: s < taken, step, (0, list(ws), 0.0, 0.0))[1:]
+
+    @tf.function
+    def run(ws, x, y, m):
+        def client(i, acc, loss, hits):
+            local, a, b = train(ws, x[i], y[i], m[i])
+            n = tf.reduce_sum(m[i])
+            return i + 1, [u + n * (v - w) for u, v, w in zip(acc, local, ws, strict=True)], loss + a, hits + b
+
+        start = (0, [tf.zeros_like(w) for w in ws], 0.0, 0.0)
+        _, acc, loss, hits = tf.while_loop(lambda i, *_: i < count, client, start, parallel_iterations=PARALLEL)
+        n = tf.reduce_sum(m)
+        return [w + a / n for w, a in zip(ws, acc, strict=True)], loss / n, hits / n
+
+    def pack(clients):
+        return [tf.constant(part) for part in _padded(clients, steps)]
+
+    return Floor(f"a loop, {PARALLEL} at once", pack, lambda ws, packed: run([tf.constant(w) for w in ws], *packed))
 
 
 def _unrolled(workload: Workload) -> Floor:

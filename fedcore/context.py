@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 
 from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, parse_pipeline, pipeline_with, run_passes
+from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pinned_plans import PinnedPlans
 from fedcore.compiler.pipeline import registrations
 from fedcore.compiler.stored_plans import stored_plans
@@ -63,7 +64,7 @@ class PlanCache:
             recorded_in: a directory for the record of each pass; a plan is compiled once for each directory.
         """
         how = pipeline if given is None else f"given {given.digest()}"
-        key = (module.source_digest(), how, declarations(), registrations(), recorded_in)
+        key = (module.source_digest(), how, default_target(), declarations(), registrations(), recorded_in)
         if recorded_in is not None:
             return self._plans.get(key, lambda: _compile_recorded(module, pipeline, given, recorded_in))
         return self._plans.get(key, lambda: given or _compiled(module, pipeline))

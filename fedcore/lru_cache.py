@@ -51,6 +51,10 @@ class LruEntries(Generic[Key, Value]):
         if entry is not None:
             self.size -= entry[1]
 
+    def clear(self) -> None:
+        self._entries.clear()
+        self.size = 0.0
+
     def __contains__(self, key: Key) -> bool:
         return key in self._entries
 

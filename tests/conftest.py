@@ -9,6 +9,9 @@ import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ["FEDCORE_TARGET"] = (
+    "avx512/large-l2/fast-memory/no-gpu"  # plans, and so bits, are those of one kind of machine
+)
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,9 +46,19 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_finish():
-    """What imports have made stays: it is left out of each search for cycles."""
+    """Searches for cycles leave out what imports have made, which stays, and are rarer than Python's default.
+
+    Operations share one stack. TensorFlow keeps the stack that made each, for its own messages; under pytest's
+    frames that takes a tenth of the time of building a graph.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(5000, 10, 40)
+    if "tensorflow" in sys.modules:
+        from tensorflow.python.util import tf_stack
+
+        stack = tf_stack.extract_stack()
+        tf_stack.extract_stack = lambda stacklevel=1: stack
 
 
 _drawn = random.Random()

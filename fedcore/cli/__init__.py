@@ -41,6 +41,7 @@ def main():
       FEDCORE_TRACE   directory in which calls are recorded
       FEDCORE_CACHE   directory that caches compiled plans between processes
       FEDCORE_PLANS   a pinned plan, or a directory of pinned plans (see fedcore tune)
+      FEDCORE_TARGET  kind of machine that plans are made for (docs/performance.md); default: this machine's
     """
 
 

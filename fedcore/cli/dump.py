@@ -3,7 +3,7 @@
 import click
 
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, passes_option, trusted_option
+from fedcore.cli.loading import load_option, passes_option, target_option, trusted_option
 from fedcore.cli.reproducer import Work
 
 STAGES = ("traced", "lowered", "planned")
@@ -14,13 +14,14 @@ STAGES = ("traced", "lowered", "planned")
 @click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
 @click.option("--after", metavar="PASS", help="Print the module after this pass of the pipeline.")
 @passes_option
+@target_option
 @click.option(
     "--format", "format_", type=click.Choice(["text", "json", "dot", "html"]), default="text", show_default=True
 )
 @load_option
 @trusted_option
 @click.pass_obj
-def dump(work: Work, target, stage, after, pipeline, format_, extensions, trusted):
+def dump(work: Work, target, stage, after, pipeline, machine, format_, extensions, trusted):
     """Prints the traced, the lowered and the planned module of a computation.
 
     TARGET is a file, or a name in a Python module that can be imported from the current directory. In a pipe the text
@@ -37,10 +38,11 @@ def dump(work: Work, target, stage, after, pipeline, format_, extensions, truste
     """
     if stage and after:
         raise click.UsageError("--stage and --after exclude each other")
-    from fedcore.cli.loading import import_extension, parsed_pipeline, read_target
+    from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
 
     for name in extensions:
         import_extension(name)
+    pipeline = with_target(pipeline, machine)
     parsed_pipeline(pipeline)
     module = read_target(target, work, trusted=trusted)
     if format_ == "html":

@@ -41,6 +41,32 @@ passes_option = click.option(
     help="The passes that make the plan; 'lowering,mine,planning' adds one to the default pipeline.",
 )
 
+target_option = click.option(
+    "--target",
+    "machine",
+    metavar="TARGET",
+    help="Kind of machine whose shape rules hold, such as avx2/small-l2/slow-memory/no-gpu. Default: this machine's.",
+)
+
+
+def with_target(pipeline: str, machine: str | None) -> str:
+    """The pipeline with this target as an option of `plan`, unless the pipeline sets it itself.
+
+    Raises:
+        click.BadParameter: there is no such target, or the pipeline is not understood.
+    """
+    from fedcore.compiler import pipeline_with
+    from fedcore.ir.target import parse_target
+
+    if machine is None:
+        return pipeline
+    try:
+        options = {"target": parse_target(machine)}
+    except FedcoreError as error:
+        raise click.BadParameter(str(error), param_hint="--target") from None
+    parsed_pipeline(pipeline)
+    return pipeline_with(options, pipeline)
+
 
 def parsed_pipeline(text: str):
     """The passes of a pipeline with their options.
@@ -163,6 +189,20 @@ def import_computation(target: str):
     if inner:
         raise click.BadParameter(f"{target} holds computations: name {' or '.join(f'{target}.{p}' for p in inner)}")
     raise click.BadParameter(f"{target} is no computation but a {type(found).__name__}; {_computations(module_name)}")
+
+
+def computations_of(module_name: str) -> dict:
+    """The computations of a Python module with declared types, and those of its processes, by name."""
+    found = {}
+    for name, value in vars(import_extension(module_name)).items():
+        if isinstance(value, type):
+            continue
+        if hasattr(value, "to_module"):
+            found[name] = value
+            continue
+        parts = {part: getattr(value, part, None) for part in ("initialize", "next")}
+        found.update({f"{name}.{part}": c for part, c in parts.items() if hasattr(c, "to_module")})
+    return found
 
 
 def _computations(module_name: str) -> str:

@@ -4,7 +4,7 @@ import click
 
 from fedcore.cli.exit_codes import InternalError
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, trusted_option
+from fedcore.cli.loading import load_option, target_option, trusted_option
 from fedcore.cli.reproducer import Work
 
 
@@ -22,12 +22,23 @@ from fedcore.cli.reproducer import Work
 @click.option("--print-after-all", is_flag=True, help="Print the module after every pass, on stderr.")
 @click.option("--print-after-change", is_flag=True, help="Print it after passes that changed it, on stderr.")
 @click.option("--verify-each", is_flag=True, help="Check the module after every pass.")
+@target_option
 @load_option
 @click.option("--list", "list_", is_flag=True, help="Print the passes and their options.")
 @trusted_option
 @click.pass_obj
 def opt(
-    work: Work, target, pipeline, output, print_after_all, print_after_change, verify_each, extensions, list_, trusted
+    work: Work,
+    target,
+    pipeline,
+    output,
+    print_after_all,
+    print_after_change,
+    verify_each,
+    machine,
+    extensions,
+    list_,
+    trusted,
 ):
     """Runs passes on a computation, and prints the result as text.
 
@@ -41,7 +52,7 @@ def opt(
       fedcore opt round.fed -p 'lowering,mine,planning' --load my_passes -o planned.fed
       fedcore opt --list
     """
-    from fedcore.cli.loading import import_extension, parsed_pipeline, read_target
+    from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
 
     for name in extensions:
         import_extension(name)
@@ -50,7 +61,7 @@ def opt(
         return
     if target is None:
         raise click.UsageError("Missing argument 'MODULE:NAME|FILE.fed'.")
-    passes = parsed_pipeline(pipeline)
+    passes = parsed_pipeline(with_target(pipeline, machine))
     module = read_target(target, work, trusted=trusted)
     for i, (one, options) in enumerate(passes):
         work.pipeline = ",".join(_written(*p) for p in passes[i:])

@@ -5,12 +5,14 @@ import math
 import click
 
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, passes_option, trusted_option
+from fedcore.cli.loading import load_option, passes_option, target_option, trusted_option
 from fedcore.cli.reproducer import Work
 
 
 @click.command(cls=FileCommand, short_help="Measures strategies, writes a pinned plan.")
-@click.argument("target", metavar="MODULE:NAME|FILE.fed")
+@click.argument("target", metavar="MODULE:NAME|FILE.fed|MODULE")
+@click.option("--all", "all_", is_flag=True,
+              help="Report where the rules' choice is not the fastest; write no plan.")  # fmt: skip
 @click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
               help="As for run. Default: values generated from the types.")  # fmt: skip
 @click.option("--clients", type=click.IntRange(min=1), default=100, show_default=True, help="Generated clients.")
@@ -30,12 +32,14 @@ from fedcore.cli.reproducer import Work
               help="Where the plan is written.")  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @passes_option
+@target_option
 @load_option
 @trusted_option
 @click.pass_obj
 def tune(
     work: Work,
     target,
+    all_,
     arguments,
     clients,
     steps,
@@ -46,6 +50,7 @@ def tune(
     output,
     format_,
     pipeline,
+    machine,
     extensions,
     trusted,
 ):
@@ -54,37 +59,40 @@ def tune(
     The compiler decides strategies by shapes only, so that equal programs give equal bits on every machine.
     Measurements have an effect only through a pinned plan, which must be named. The report has its digest.
 
+    With --all it compares only: a line for each client stage says which strategy the compiler's rules choose, and which
+    strategy is faster, with the share of the time that it takes. All computations of a MODULE are measured.
+
     \b
     Examples:
       fedcore tune train:process.next --clients 100 -o pinned.fed
       FEDCORE_PLANS=pinned.fed python train.py      # or in Python: with fc.use(plans="pinned.fed"):
       fedcore run pinned.fed --arg '[1.0, 2.0]'     # the plan as it is
       fedcore tune mean.fed --arg @readings.json --width 4 --width 16 --format json
+      fedcore tune --all train                      # each client stage of train.py
     """
     from fedcore.cli.json_values import bound, read_argument
-    from fedcore.cli.loading import import_extension, parsed_pipeline, quiet_start, read_target
+    from fedcore.cli.loading import import_extension, parsed_pipeline, quiet_start, with_target
 
     for name in extensions:
         import_extension(name)
+    pipeline = with_target(pipeline, machine)
     parsed_pipeline(pipeline)
     _check_sizes("--width", widths)
     _check_sizes("--block", blocks)
-    module = read_target(target, work, trusted=trusted)
-    if module.stage != "traced":
-        raise click.BadParameter(f"{target} is {module.stage}; only a traced program can be tuned")
-    parameters = module.main.parameters
-    given = bound([read_argument(text) for text in arguments], parameters) if arguments else None
-    with quiet_start():
+    modules = _modules(target, work, trusted=trusted, all_=all_)
+
+    def measured(module):
         import numpy as np
 
         from fedcore.cli.synthetic_arguments import Sizes, synthetic_argument
-        from fedcore.cli.tuning import tune as measured
-        from fedcore.compiler.pinned_plans import pinned
+        from fedcore.cli.tuning import tune
 
+        parameters = module.main.parameters
+        given = bound([read_argument(text) for text in arguments], parameters) if arguments else None
         rng = np.random.default_rng(0)
         values = given or [synthetic_argument(p.type, Sizes(clients, steps, rows), rng) for p in parameters]
         counts = [len(v) for v, p in zip(values, parameters, strict=True) if _by_client(p.type)]
-        tuned = measured(
+        return tune(
             module,
             values,
             clients=counts[0] if counts else clients,
@@ -94,9 +102,46 @@ def tune(
             pipeline=pipeline,
             say=_progress(),
         )
-        plan = pinned(tuned.plan, module.digest())
+
+    with quiet_start():
+        from fedcore.compiler.pinned_plans import pinned
+
+        found = {name: measured(module) for name, module in modules.items()}
+    if all_:
+        (_print_comparisons_json if format_ == "json" else _print_comparisons)(found)
+        return
+    ((name, tuned),) = found.items()
+    plan = pinned(tuned.plan, modules[name].digest())
     _write(plan, output)
     (_print_json if format_ == "json" else _print)(tuned, plan, output)
+
+
+def _modules(target: str, work: Work, *, trusted: bool, all_: bool) -> dict:
+    """The traced module of a target, by its name; with `all_` those of all of a Python module's computations.
+
+    Raises:
+        click.BadParameter: there is no such computation, or it is compiled already.
+    """
+    import os
+
+    from fedcore.cli.loading import computations_of, read_target
+
+    if all_ and ":" not in target and not os.path.exists(target) and target != "-":
+        traced = {f"{target}:{name}": c.to_module("traced") for name, c in computations_of(target).items()}
+        found = {name: module for name, module in traced.items() if _has_clients(module)}
+        if not found:
+            raise click.BadParameter(f"{target} has no computation with a client stage: there is nothing to tune")
+        return found
+    module = read_target(target, work, trusted=trusted)
+    if module.stage != "traced":
+        raise click.BadParameter(f"{target} is {module.stage}; only a traced program can be tuned")
+    return {target: module}
+
+
+def _has_clients(module) -> bool:
+    from fedcore.compiler import compile_module
+
+    return any(op.kind in ("fold", "collect") for op in compile_module(module).main.operations)
 
 
 def _check_sizes(option: str, numbers) -> None:
@@ -176,6 +221,40 @@ def _row(trial, first) -> list[str]:
     share = f"{trial.median_s / first.median_s:.2f}" + (" (the plan's)" if trial is first else "")
     times = [f"{trial.first_s:.2f} s", f"{trial.median_s * 1e3:.1f} ms"]
     return ["*" if trial.chosen else "", *named, *times, share, "same" if trial.same_bits else "other", trial.note]
+
+
+def _print_comparisons(found: dict) -> None:
+    from fedcore.cli.tuning import written
+
+    for name, tuned in found.items():
+        for stage, trials in tuned.trials.items():
+            rules = written(trials[0].attributes)
+            (best,) = [t for t in trials if t.chosen]
+            if best is trials[0]:
+                click.echo(f"{name} @{stage}: the rules' choice is the fastest: {rules}")
+                continue
+            share = best.median_s / trials[0].median_s
+            faster = f"{written(best.attributes)} takes {share:.2f} of its time"
+            click.echo(f"{name} @{stage}: the rules' choice is not the fastest: {rules}; {faster}")
+
+
+def _print_comparisons_json(found: dict) -> None:
+    import json
+
+    from fedcore.cli.tuning import written
+
+    stages = []
+    for name, tuned in found.items():
+        for stage, trials in tuned.trials.items():
+            (best,) = [t for t in trials if t.chosen]
+            stages.append({
+                "computation": name,
+                "stage": stage,
+                "rules": written(trials[0].attributes),
+                "fastest": written(best.attributes),
+                "share": best.median_s / trials[0].median_s,
+            })  # fmt: skip
+    click.echo(json.dumps({"stages": stages}, indent=2))
 
 
 def _print_json(tuned, plan, output: str) -> None:

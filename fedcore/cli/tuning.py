@@ -10,7 +10,9 @@ import attrs
 from fedcore import context
 from fedcore.cli.json_values import as_json
 from fedcore.compiler import compile_module, pipeline_with
+from fedcore.compiler.passes.plan import BLOCK
 from fedcore.errors import FedcoreError
+from fedcore.graphs.batched.cost_model import PARALLEL
 from fedcore.ir import Module, Operation, verify
 from fedcore.runtime import Report
 
@@ -18,6 +20,7 @@ WORTH_IT = 0.97
 """A strategy replaces the compiler's strategy if it takes at most this fraction of its time."""
 
 LOOP_BLOCKS = (1, 2, 4)
+_VARIED = ("vectorize", "block_size", "xla")  # options of the pass plan
 WIDEST = 128
 
 
@@ -113,7 +116,9 @@ def _around_plan(pipeline: str) -> tuple[str, Callable[[dict[str, object]], str]
     if parts is None:
         raise FedcoreError(f"the pipeline {pipeline} has no pass plan, which decides the strategies")
     own, after = parts["own"] or "", parts["after"] or ""
-    return parts["before"], lambda options: pipeline_with(options, f"plan{'' if options else own}{after}")
+    fixed = [pair for pair in own.strip("{}").split(",") if pair.partition("=")[0].strip() not in (*_VARIED, "")]
+    kept = f"{{{','.join(fixed)}}}" if fixed else ""
+    return parts["before"], lambda options: pipeline_with(options, f"plan{kept if options else own}{after}")
 
 
 def _stage_of(work: Operation) -> str:
@@ -135,13 +140,18 @@ def _offered(
     asked = [("false", str(b), "false") for b in (blocks or LOOP_BLOCKS)]
     asked += [(str(w), str(b), "false") for w in wide for b in (blocks or ("auto",))]
     asked.append(("auto", "auto", "true"))
+    can_be_vectorised = False
     for vectorize, block, xla in asked:
         options: dict[str, object] = {"vectorize": vectorize, "block_size": block, "xla": xla}
         planned = compile_module(unplanned, with_options(options))
         attributes = dict(planned.function(_stage_of(work)).attributes)
+        can_be_vectorised = can_be_vectorised or attributes["strategy"] == "vectorised"
         if _strategy(attributes) not in seen:
             seen.append(_strategy(attributes))
             yield attributes
+    if can_be_vectorised:  # then its clients' tensors have one size, and no operation has an effect
+        for clients_of_block in blocks or (BLOCK,):
+            yield {"strategy": "loop", "block": clients_of_block, "parallel": PARALLEL}
 
 
 def _strategy(attributes: dict[str, object]) -> dict[str, object]:

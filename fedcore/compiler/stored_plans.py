@@ -7,6 +7,7 @@ from pathlib import Path
 import attrs
 
 from fedcore.compiler.code_digest import code_digest
+from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pinned_plans import PROGRAM
 from fedcore.compiler.pipeline import DEFAULT_PIPELINE
 from fedcore.errors import FedcoreError
@@ -15,7 +16,7 @@ from fedcore.types import fits
 
 
 class StoredPlans:
-    """Plans by traced module, pipeline and code of the compiler; each is one bundle.
+    """Plans by traced module, pipeline, default target and code of the compiler; each is one bundle.
 
     Guarantees:
       - The key includes `code_digest`: a plan of other code is not found. Without a code digest, nothing is stored.
@@ -61,7 +62,9 @@ def _key(module: Module, pipeline: str) -> str | None:
     code = code_digest()
     if code is None:
         return None
-    return hashlib.sha256("\n".join([module.source_digest(), pipeline, code]).encode()).hexdigest()
+    return hashlib.sha256(
+        "\n".join([module.source_digest(), pipeline, str(default_target()), code]).encode()
+    ).hexdigest()
 
 
 def _plan_of(stored: Module, key: str, module: Module) -> Module | None:

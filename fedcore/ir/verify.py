@@ -14,6 +14,7 @@ from fedcore.ir import limits
 from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operation, Ref, Symbol, Verified
 from fedcore.ir.operations import PLACED, PLAN, Intrinsic, lookup
 from fedcore.ir.registry import declarations
+from fedcore.ir.target import FORM, is_target
 from fedcore.ir.values import is_placed
 from fedcore.types import (
     CLIENTS,
@@ -56,12 +57,14 @@ _KINDS = {
     "index": (_whole(0, MAX_PARTS), "the position of an element"),
     "keeps": (lambda x: type(x) is bool, "true or false"),
     "low_rank": (_whole(2, limits.MAX_RANK), "the rank from which factors of kernels are kept, 2 or more"),
+    "parallel": (_whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"),
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),
     "program": (lambda x: isinstance(x, str) and _DIGEST.fullmatch(x) is not None, "the digest of a program"),
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),
     "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
+    "target": (is_target, f"a target, {FORM}"),
     "why": (
         lambda x: isinstance(x, str) and 0 < len(x) <= limits.MAX_WHY and x.isprintable(),
         f"a line of at most {limits.MAX_WHY} characters",
@@ -70,8 +73,8 @@ _KINDS = {
     "xla": (lambda x: type(x) is bool, "true or false"),
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
-_OF_STAGES = frozenset({"strategy", "width", "block", "call", "low_rank", "xla", "why"})
-_OF_PLANS = frozenset({"program"})
+_OF_STAGES = frozenset({"strategy", "width", "block", "call", "low_rank", "parallel", "xla", "why"})
+_OF_PLANS = frozenset({"program", "target"})
 _OF_CROSSINGS = frozenset({"bits"})
 _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "seed"})
 
@@ -301,6 +304,8 @@ def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
     block, call = attributes.get("block", 1), attributes.get("call")
     if attributes.get("strategy") == "vectorised" and "width" not in attributes:
         yield f"{where}: a vectorised stage has a width"
+    if "parallel" in attributes and attributes.get("strategy") != "loop":
+        yield f"{where}: parallel belongs to the strategy loop"
     if type(block) is not int or type(call) is not int:
         return
     blocks = call // block if block > 0 else 0

@@ -4,7 +4,8 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_stage import realize_batched, realize_next_client
-from fedcore.graphs.batched.packing import PackedLayout, pack_clients
+from fedcore.graphs.batched.packing import PackedLayout, pack_clients, pack_for_loop
+from fedcore.graphs.stages.loop_in_graph import is_loopable, realize_loop
 from fedcore.graphs.stages.realize import Realized, pack, realize_block
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.device import DeviceExecutor
@@ -21,6 +22,8 @@ def loop_call(
     Args:
         from_partial: the executable takes a partial and adds the clients to it.
     """
+    if work.parallel > 1 and not from_partial and _fits_in_graph_loop(work, clients):
+        return _call_of_graph_loop(work, device, clients)
     seeds = clients.seeds(work.seed)
     packed = [
         [pack(value, int(seed), n.start) for n, value in zip(work.numbers, client, strict=True)]
@@ -42,6 +45,32 @@ def loop_call(
     )
     given, *tensors = device.put([seeds, *(t for client in packed for _, ts in client for t in ts)])
     return function, given, tensors
+
+
+def _fits_in_graph_loop(work: ClientWork, clients: ClientSlice) -> bool:
+    """Whether a graph can loop over the clients: several clients of one layout, of which only a partial stays.
+
+    Other slices have a graph that holds the clients one after another; its bits are the same.
+    """
+    several = len(clients.present) > 1 and work.zero is not None and not work.keeps and not work.measured
+    return several and is_loopable(work.module, work.stage, len(work.broadcasts)) and clients.common_layouts is not None
+
+
+def _call_of_graph_loop(
+    work: ClientWork, device: DeviceExecutor, clients: ClientSlice
+) -> tuple[Realized, tf.Tensor, list]:
+    zero, parallel, seeds = work.zero, work.parallel, clients.seeds(work.seed)
+    if zero is None:
+        raise FedcoreError(f"@{work.stage} has no partial: a graph cannot loop over its clients")
+    numbers = [n for of_value in work.numbers for n in of_value]
+    with tf.device(device.device):  # packed tensors that the device caches stay there
+        layouts, tensors = pack_for_loop(clients.leaves, seeds, numbers, cache=device.packed)
+    function = device.functions.get(
+        ("loop in graph", *work.key, layouts, parallel),
+        lambda: realize_loop(work.module, zero, work.stage, len(work.broadcasts), layouts, parallel=parallel),
+    )
+    given, *rest = device.put([seeds, *tensors])
+    return function, given, rest
 
 
 def vectorised_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> tuple[Realized, list]:

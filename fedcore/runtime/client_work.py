@@ -99,6 +99,11 @@ class ClientWork:
         """Rank from which a vectorised stage keeps kernels low-rank; 0 if it keeps none."""
         return int(self.plan.get("low_rank", 0))
 
+    @functools.cached_property
+    def parallel(self) -> int:
+        """Number of clients that the loop in the graph of a block computes at once; 1 if the block has no such loop."""
+        return int(self.plan.get("parallel", 1))
+
     def slice_size(self, executors: int) -> int:
         """Number of clients of a slice: at most the plan's `call`, and small enough that every executor gets a slice.
 

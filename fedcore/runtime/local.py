@@ -12,6 +12,7 @@ from fedcore.data import columns_of, fixed_seeds
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.ir import Module
+from fedcore.ir.target import parse_target
 from fedcore.runtime.arguments import ClientValues, prepare, restore
 from fedcore.runtime.blocked import blocked_threads
 from fedcore.runtime.clients import LocalClientsExecutor
@@ -108,6 +109,7 @@ def local(
     default_num_clients: int | None = None,
     clients_executor: ClientsExecutor | None = None,
     secure_aggregation: str | Masked | None = None,
+    target: str | None = None,
 ) -> LocalRuntime:
     """The runtime over this machine's devices.
 
@@ -141,11 +143,15 @@ def local(
             its arguments. Default: such a call is an error.
         clients_executor: runs the client stages instead of devices of this process. The executor then decides devices,
             workers, failures, deadlines and secure sums: `client_devices`, `workers_per_device`, `on_client_failure`,
-            `client_timeout_s` and `secure_aggregation` are refused. It is closed with the runtime. Default: the devices
-            of this process.
+            `client_timeout_s` and `secure_aggregation` are refused. If it has a protocol of secure sums (the argument
+            `secure` of `fc.runtime.SlicedClientsExecutor`), stages with secure sums run client by client. It is closed
+            with the runtime. Default: the devices of this process.
         secure_aggregation: `"masked"` or `fc.runtime.masked(...)` runs secure sums (`fc.federated_secure_sum`,
             `fc.aggregators.SecureSumFactory`) by a protocol with masks: the server object gets their sums only; stages
             with secure sums then run client by client. Needs the extra `secure`. Default: they are added as other sums.
+        target: kind of machine whose shape rules plans follow, such as `"avx2/small-l2/slow-memory/no-gpu"`; it fixes
+            strategies, and so bits, on other machines too. See docs/performance.md. Default: FEDCORE_TARGET, else this
+            machine's.
     Raises:
         FedcoreError: a setting is out of its range; the message has the range.
         TypeMismatch: `clients_executor` is no `fc.runtime.ClientsExecutor`.
@@ -166,8 +172,10 @@ def local(
     options = _plan_options(
         python_scalar(block_size), python_scalar(vectorize), python_scalar(xla), python_scalar(low_rank)
     )
+    if target is not None:
+        options["target"] = str(parse_target(target))
     secure = settings_of(secure_aggregation)
-    if secure is not None:
+    if secure is not None or getattr(clients_executor, "secure", None) is not None:
         options["secure"] = "masked"
     policy, timeout_s = client_settings(on_client_failure, client_timeout_s)
     note = set_intra_op_threads(intra_op_threads)

@@ -1,5 +1,7 @@
 """Aggregators against numpy, by their laws, and composed."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,10 @@ def vectors(items):
 
 def run(factory, items, weights=None, type_=PAIR, rounds=1):
     process = factory.create(type_) if weights is None else factory.create(type_, NUMBER)
+    return after(process, items, weights, rounds)
+
+
+def after(process, items, weights=None, rounds=1):
     state = process.initialize()
     for _ in range(rounds):
         output = process.next(state, items) if weights is None else process.next(state, items, weights)
@@ -72,38 +78,42 @@ UNWEIGHTED = {
 }
 
 
+@pytest.fixture(scope="module")
+def result():
+    """The result of an aggregator of UNWEIGHTED, each of which is built and compiled once."""
+    created = functools.cache(lambda name: UNWEIGHTED[name][0]().create(PAIR))
+    return lambda name, items: vector(after(created(name), items).result)
+
+
 @pytest.mark.parametrize("name", UNWEIGHTED)
 @pytest.mark.parametrize("n", [1, 2, 7, 10])
-def test_equals_numpy(name, n):
-    make, reference = UNWEIGHTED[name]
+def test_equals_numpy(name, n, result):
     items = values(n)
-    close(vector(run(make(), items).result), reference(vectors(items)))
+    close(result(name, items), UNWEIGHTED[name][1](vectors(items)))
 
 
 @pytest.mark.parametrize("name", UNWEIGHTED)
-def test_the_order_of_the_clients_does_not_matter(name):
-    make, _ = UNWEIGHTED[name]
+def test_the_order_of_the_clients_does_not_matter(name, result):
     items = values(9)
-    close(vector(run(make(), items[::-1]).result), vector(run(make(), items).result))
+    close(result(name, items[::-1]), result(name, items))
 
 
 @pytest.mark.parametrize("name", UNWEIGHTED)
-def test_local_and_reference_runtime_agree(name):
-    make, _ = UNWEIGHTED[name]
+def test_local_and_reference_runtime_agree(name, result):
     items = values(5)
-    local = vector(run(make(), items).result)
+    local = result(name, items)
     with fc.use(fc.runtime.reference()):
-        close(vector(run(make(), items).result), local)
+        close(result(name, items), local)
 
 
 @pytest.mark.parametrize("name", ["sum", "clipped", "zeroed", "concatenated", "secure"])
-def test_no_clients_give_zeros(name):
-    np.testing.assert_array_equal(vector(run(UNWEIGHTED[name][0](), []).result), np.zeros(7))
+def test_no_clients_give_zeros(name, result):
+    np.testing.assert_array_equal(result(name, []), np.zeros(7))
 
 
 @pytest.mark.parametrize("name", ["mean", "median", "trimmed"])
-def test_no_clients_give_nan(name):
-    assert np.isnan(vector(run(UNWEIGHTED[name][0](), []).result)).all()
+def test_no_clients_give_nan(name, result):
+    assert np.isnan(result(name, [])).all()
 
 
 def test_the_weighted_mean_equals_numpy_and_names_its_parts():

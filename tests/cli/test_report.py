@@ -39,9 +39,9 @@ def recorded(tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.fixture
-def page(recorded, fedcore) -> Path:
-    ran = fedcore("report", str(recorded))
+@pytest.fixture(scope="module")
+def page(recorded, fedcore_in) -> Path:
+    ran = fedcore_in(recorded, "report", ".")
     assert (ran.code, ran.err) == (0, "")
     return recorded / "report.html"
 

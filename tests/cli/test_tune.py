@@ -39,9 +39,10 @@ def test_tune_measures_each_strategy_and_writes_a_plan_that_runs(fedcore):
     trials = told["stages"]["clients"]
     assert [(t["strategy"], t.get("width")) for t in trials] == [
         ("vectorised", 32), ("loop", None), ("loop", None), ("loop", None), ("vectorised", 2), ("vectorised", 4),
-        ("vectorised", 32),
+        ("vectorised", 32), ("loop", None),
     ]  # fmt: skip
-    assert [t.get("xla", False) for t in trials] == [False] * 6 + [True]
+    assert [t.get("xla", False) for t in trials] == [False] * 6 + [True, False]
+    assert [t.get("parallel") for t in trials] == [None] * 7 + [4]
     assert all(len(t["rounds_s"]) == 2 and min(t["rounds_s"]) > 0 for t in trials)
     (chosen,) = [t for t in trials if t["chosen"]]
     fastest = min(trials, key=lambda t: t["median_s"])
@@ -57,6 +58,43 @@ def test_tune_measures_each_strategy_and_writes_a_plan_that_runs(fedcore):
     text = fedcore("dump", "pinned.fed", "--stage", "planned").out
     assert f"strategy={chosen['strategy']}" in text
     assert "program=" in text
+
+
+@pytest.mark.usefixtures("sensors")
+def test_tune_all_says_for_each_client_stage_of_a_module_how_fast_the_rules_choice_is(fedcore, tmp_path):
+    few = (
+        "--clients",
+        "3",
+        "--rounds",
+        "1",
+        "--width",
+        "2",
+        "--block",
+        "2",
+        "--target",
+        "avx2/small-l2/slow-memory/no-gpu",
+    )
+    compared = fedcore("tune", "--all", "sensors", *few)
+    assert compared.code == 0, compared.err
+    (line,) = compared.out.splitlines()
+    assert line.startswith("sensors:mean @clients: the rules' choice is ")
+    assert "vectorised, width=32" in line
+    assert not (tmp_path / "pinned.fed").exists()
+
+
+def test_comparisons_name_the_fastest_strategy_and_its_share(capsys):
+    from fedcore.cli.tune import _print_comparisons
+    from fedcore.cli.tuning import Trial, Tuned
+
+    rules = Trial({"strategy": "vectorised", "width": 4, "block": 8}, rounds_s=[0.2, 0.2])
+    loop = Trial({"strategy": "loop", "block": 8, "parallel": 4}, rounds_s=[0.13, 0.13], chosen=True)
+    fastest = Trial({"strategy": "loop", "block": 1}, rounds_s=[0.1], chosen=True)
+    _print_comparisons({"a:b": Tuned({"clients": [rules, loop], "clients_1": [fastest]}, None)})
+    assert capsys.readouterr().out.splitlines() == [
+        "a:b @clients: the rules' choice is not the fastest: vectorised, width=4, block=8; loop, block=8, parallel=4 "
+        "takes 0.65 of its time",
+        "a:b @clients_1: the rules' choice is the fastest: loop, block=1",
+    ]
 
 
 @pytest.mark.usefixtures("sensors")

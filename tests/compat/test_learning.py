@@ -8,7 +8,7 @@ import fedcore as fc
 from tests.learning.conftest import model_fn, random_clients  # noqa: F401
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def process(model_fn):  # noqa: F811
     return fc.learning.build_federated_averaging_process(model_fn, lambda: keras.optimizers.SGD(0.1))
 

@@ -21,7 +21,7 @@ def examples(dataset):
     return tuple(np.concatenate(parts) for parts in zip(*dataset.as_numpy_iterator(), strict=True))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def model_fn():
     spec = client(np.zeros((1, 5)), [0]).element_spec
 
@@ -35,3 +35,9 @@ def model_fn():
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def process(model_fn):
+    """Federated averaging of `model_fn`, built and compiled once."""
+    return fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))

@@ -1,5 +1,7 @@
 """One round (or more) of each algorithm against an independent numpy computation in float64."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -16,6 +18,22 @@ RATE, BATCH, SIZES = 0.1, 4, [7, 3, 12, 4, 1]
 
 def sgd():
     return keras.optimizers.SGD(RATE)
+
+
+BUILDERS = {
+    "prox": lambda m: algorithms.build_weighted_fed_prox(m, 0.7, sgd),
+    "sgd": lambda m: algorithms.build_fed_sgd(m, lambda: keras.optimizers.Adam(0.1)),
+    "mime lite": lambda m: algorithms.build_unweighted_mime_lite(m, keras.optimizers.Adam(0.1)),
+    "schedule": lambda m: algorithms.build_weighted_fed_avg_with_optimizer_schedule(
+        m, lambda r: 0.1 / (1.0 + tf.cast(r, tf.float32)), lambda: keras.optimizers.SGD(5.0)
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def built(model_fn):
+    """Each process of BUILDERS, built and compiled once."""
+    return functools.cache(lambda name: BUILDERS[name](model_fn))
 
 
 @pytest.fixture
@@ -95,12 +113,11 @@ def test_a_weighting_function_reads_the_metrics(model_fn, clients):
     close(process.next(state, clients).state, [s + d for s, d in zip(start, moved, strict=True)])
 
 
-@pytest.mark.parametrize("build", [algorithms.build_weighted_fed_prox, algorithms.build_unweighted_fed_prox])
-def test_fed_prox(model_fn, clients, build):
-    process = build(model_fn, 0.7, sgd)
+@pytest.mark.parametrize("weights", [SIZES, None])
+def test_fed_prox(model_fn, built, clients, weights):
+    process = built("prox") if weights else algorithms.build_unweighted_fed_prox(model_fn, 0.7, sgd)
     state = process.initialize()
     start = weights_of(state)
-    weights = SIZES if build is algorithms.build_weighted_fed_prox else None
     pull = lambda w: [0.7 * (v - s) for v, s in zip(w, start, strict=True)]  # noqa: E731
     moved = change(start, clients, weights, correction=pull)
     close(process.next(state, clients).state, [s + d for s, d in zip(start, moved, strict=True)])
@@ -156,10 +173,8 @@ def test_fed_opt(model_fn, clients, server, reference):
     close(state, [reference(w, [d[i] for d in changes]) for i, w in enumerate(first)])
 
 
-def test_the_learning_rate_follows_the_round(model_fn, clients):
-    process = algorithms.build_weighted_fed_avg_with_optimizer_schedule(
-        model_fn, lambda r: 0.1 / (1.0 + tf.cast(r, tf.float32)), lambda: keras.optimizers.SGD(5.0)
-    )
+def test_the_learning_rate_follows_the_round(built, clients):
+    process = built("schedule")
     state = process.initialize()
     for rate in (0.1, 0.05, 0.1 / 3):
         start = weights_of(state)
@@ -241,8 +256,7 @@ def test_personalization_gives_metrics_of_each_client_before_and_after(model_fn,
     assert metrics["sgd"]["loss"].mean() < metrics["baseline_metrics"]["loss"].mean()
 
 
-def test_hyperparameters_are_read_and_set_in_a_state(model_fn, clients):
-    process = algorithms.build_weighted_fed_avg(model_fn, sgd)
+def test_hyperparameters_are_read_and_set_in_a_state(process, clients):
     state = process.initialize()
     start = weights_of(state)
     hparams = process.get_hparams(state)
@@ -271,17 +285,9 @@ def test_an_unweighted_aggregator_of_a_weighted_algorithm_is_refused(model_fn):
         algorithms.build_weighted_fed_avg(model_fn, sgd, model_aggregator=fc.aggregators.SumFactory())
 
 
-BUILDERS = {
-    "prox": lambda m: algorithms.build_weighted_fed_prox(m, 0.1, sgd),
-    "sgd": lambda m: algorithms.build_fed_sgd(m, lambda: keras.optimizers.Adam(0.1)),
-    "mime lite": lambda m: algorithms.build_unweighted_mime_lite(m, keras.optimizers.Adam(0.1)),
-    "schedule": lambda m: algorithms.build_weighted_fed_avg_with_optimizer_schedule(m, lambda r: 0.1, sgd),
-}
-
-
 @pytest.mark.parametrize("name", BUILDERS)
-def test_a_round_without_clients_or_with_poisoned_ones_only_changes_no_weight(model_fn, name):
-    process = BUILDERS[name](model_fn)
+def test_a_round_without_clients_or_with_poisoned_ones_only_changes_no_weight(built, name):
+    process = built(name)
     state = process.initialize()
     bad = random_clients([4])[0].map(lambda x, y: (x * np.nan, y))
     for data in ([], [bad]):
@@ -293,8 +299,8 @@ def test_a_round_without_clients_or_with_poisoned_ones_only_changes_no_weight(mo
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_local_and_reference_runtime_agree(model_fn, name):
-    process = BUILDERS[name](model_fn)
+def test_local_and_reference_runtime_agree(built, name):
+    process = built(name)
     state = process.initialize()
     local, _ = process.next(state, random_clients([5, 2]))
     with fc.use(fc.runtime.reference()):

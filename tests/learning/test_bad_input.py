@@ -15,11 +15,6 @@ def sgd():
     return keras.optimizers.SGD(0.1)
 
 
-@pytest.fixture
-def process(model_fn):
-    return algorithms.build_weighted_fed_avg(model_fn, sgd)
-
-
 def same(a, b):
     for x, y in zip(a.model.trainable, b.model.trainable, strict=True):
         np.testing.assert_array_equal(x, y)

@@ -12,11 +12,6 @@ from .conftest import client, random_clients
 RATE = 0.1
 
 
-@pytest.fixture
-def process(model_fn):
-    return fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(RATE))
-
-
 def softmax(z):
     e = np.exp(z - z.max(1, keepdims=True))
     return e / e.sum(1, keepdims=True)
@@ -146,8 +141,7 @@ def test_the_same_seed_gives_the_same_bits(model_fn):
         np.testing.assert_array_equal(a, b)
 
 
-def test_shuffles_differ_between_rounds(model_fn):
-    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(RATE))
+def test_shuffles_differ_between_rounds(process):
     clients = [
         c.shuffle(10)
         for c in [fc.data.ClientDataset.from_columns((np.eye(5, dtype=np.float32), np.arange(5, dtype=np.int32) % 3))]

@@ -36,7 +36,7 @@ def trained_by_keras(make, state, columns, loss, **options):
     """A Keras model after the same batches of 4, each (x, y) or (x, y, sample_weight)."""
     model = make()
     state.model.assign_weights_to(model)
-    model.compile(keras.optimizers.SGD(0.1), loss, **options)
+    model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=True, **options)  # else a graph, with XLA
     for i in range(0, 12, 4):
         model.train_on_batch(*keras.tree.map_structure(lambda a, i=i: a[i : i + 4], tuple(columns)))
     return [v.numpy() for v in model.trainable_variables]
@@ -91,7 +91,7 @@ def test_lists_of_outputs_take_losses_and_their_weights_by_place_and_by_name():
     state, output = one_round(make, data, [CROSS, "mse"], loss_weights=[np.float32(1), 0.3])
     model = make()
     state.model.assign_weights_to(model)
-    model.compile(keras.optimizers.SGD(0.1), [CROSS, "mse"], loss_weights=[1.0, 0.3])
+    model.compile(keras.optimizers.SGD(0.1), [CROSS, "mse"], loss_weights=[1.0, 0.3], run_eagerly=True)
     for i in range(0, 12, 4):
         model.train_on_batch(X[i : i + 4], [KINDS[i : i + 4], SIZES[i : i + 4]])
     close(output, [v.numpy() for v in model.trainable_variables])

@@ -109,7 +109,7 @@ def test_a_round_of_one_client_is_what_keras_does(name):
     model = make()
     model(x[:1])
     state.model.assign_weights_to(model)
-    model.compile(keras.optimizers.SGD(0.1), CROSS)
+    model.compile(keras.optimizers.SGD(0.1), CROSS, run_eagerly=True)  # Keras would compile a graph with XLA
     for i in range(0, 12, 4):
         model.train_on_batch(x[i : i + 4], Y[i : i + 4])
     after = process.next(state, [data]).state.model
@@ -165,7 +165,7 @@ def test_several_inputs_and_outputs_with_losses_weights_and_metrics():
     state = process.initialize()
     model = make()
     state.model.assign_weights_to(model)
-    model.compile(keras.optimizers.SGD(0.1), losses, loss_weights=weights)
+    model.compile(keras.optimizers.SGD(0.1), losses, loss_weights=weights, run_eagerly=True)
     for i in range(0, 12, 4):
         rows = slice(i, i + 4)
         model.train_on_batch({k: v[rows] for k, v in inputs.items()}, {k: v[rows] for k, v in labels.items()})

@@ -1,5 +1,7 @@
 """Metrics aggregators and counters against plain Keras and numpy."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -17,33 +19,44 @@ def sgd():
     return keras.optimizers.SGD(0.1)
 
 
-def round_of(model_fn, aggregator, clients=None):
-    process = algorithms.build_weighted_fed_avg(model_fn, sgd, metrics_aggregator=aggregator)
-    _, found = process.next(process.initialize.invoke(seed=1), random_clients(SIZES) if clients is None else clients)
-    return found["client_work"]["train"]
+@pytest.fixture(scope="module")
+def built(model_fn):
+    """Federated averaging with a metrics aggregator, built and compiled once."""
+    return functools.cache(
+        lambda aggregator: algorithms.build_weighted_fed_avg(model_fn, sgd, metrics_aggregator=aggregator)
+    )
 
 
-@pytest.fixture
-def alone(model_fn):
+@pytest.fixture(scope="module")
+def round_of(built):
+    def run(aggregator, clients=None):
+        process = built(aggregator)
+        clients = random_clients(SIZES) if clients is None else clients
+        return process.next(process.initialize.invoke(seed=1), clients).metrics["client_work"]["train"]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(process):
     """The loss of each client by itself."""
-    process = algorithms.build_weighted_fed_avg(model_fn, sgd)
     state = process.initialize.invoke(seed=1)
     return [process.next(state, [c]).metrics["client_work"]["train"]["loss"] for c in random_clients(SIZES)]
 
 
-def test_the_secure_sum_gives_what_the_plain_one_does(model_fn):
-    plain, secure = (round_of(model_fn, a) for a in (metrics.sum_then_finalize, metrics.secure_sum_then_finalize))
+def test_the_secure_sum_gives_what_the_plain_one_does(round_of):
+    plain, secure = (round_of(a) for a in (metrics.sum_then_finalize, metrics.secure_sum_then_finalize))
     assert secure["num_examples"] == plain["num_examples"] == 22
     np.testing.assert_allclose(secure["loss"], plain["loss"], rtol=1e-3)
 
 
-def test_a_sample_holds_a_row_for_each_client(model_fn, alone):
-    found = round_of(model_fn, metrics.finalize_then_sample)
+def test_a_sample_holds_a_row_for_each_client(round_of, alone):
+    found = round_of(metrics.finalize_then_sample)
     assert sorted(found["num_examples"]) == sorted(SIZES)
     np.testing.assert_allclose(sorted(found["loss"]), sorted(alone), rtol=1e-5)
 
 
-def test_an_aggregator_may_call_the_finalizers_and_give_the_metrics_alone(model_fn):
+def test_an_aggregator_may_call_the_finalizers_and_give_the_metrics_alone(round_of):
     def doubled(metric_finalizers, local_unfinalized_metrics_type=None):
         @fc.federated_computation
         def aggregate(client_states):
@@ -52,21 +65,21 @@ def test_an_aggregator_may_call_the_finalizers_and_give_the_metrics_alone(model_
 
         return aggregate
 
-    found, plain = (round_of(model_fn, a) for a in (doubled, metrics.sum_then_finalize))
+    found, plain = (round_of(a) for a in (doubled, metrics.sum_then_finalize))
     assert found["num_examples"] == 2 * plain["num_examples"] == 44
     assert found["loss"] == pytest.approx(plain["loss"])
 
 
-def test_quantiles_over_the_clients_equal_numpy(model_fn, alone):
-    found = round_of(model_fn, metrics.add_client_quantiles(quantiles=(0.0, 0.3, 1.0)))
+def test_quantiles_over_the_clients_equal_numpy(round_of, alone):
+    found = round_of(metrics.add_client_quantiles(quantiles=(0.0, 0.3, 1.0)))
     want = np.quantile(alone, [0, 0.3, 1])
     np.testing.assert_allclose(found["per_client"]["loss"], want, rtol=1e-5)
     np.testing.assert_allclose(found["per_client"]["num_examples"], np.quantile(SIZES, [0, 0.3, 1]), rtol=1e-6)
     assert found["num_examples"] == 22
 
 
-def test_quantiles_of_no_clients_are_nan(model_fn):
-    assert np.isnan(round_of(model_fn, metrics.add_client_quantiles(), [])["per_client"]["loss"]).all()
+def test_quantiles_of_no_clients_are_nan(round_of):
+    assert np.isnan(round_of(metrics.add_client_quantiles(), [])["per_client"]["loss"]).all()
 
 
 def test_a_quantile_outside_its_range_is_refused():

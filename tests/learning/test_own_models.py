@@ -1,5 +1,6 @@
 """Models written by hand, as a class with variables or as functions: the same rounds as the Keras model."""
 
+import functools
 import zipfile
 from collections import OrderedDict
 
@@ -118,6 +119,27 @@ BUILDERS = {
 }
 
 
+@pytest.fixture(scope="module")
+def built():
+    """The process of a name and a model, built and compiled once."""
+    return functools.cache(lambda name, model_fn: BUILDERS[name](model_fn))
+
+
+@pytest.fixture(scope="module")
+def two_rounds(built):
+    """The state after two rounds of a process, and the metrics of the second."""
+
+    @functools.cache
+    def run(name, model_fn):
+        process = built(name, model_fn)
+        state = process.initialize()
+        for _ in range(2):
+            state, metrics = process.next(state, random_clients(SIZES))
+        return state, metrics
+
+    return run
+
+
 def train_metrics(metrics):
     return metrics["train"] if "train" in metrics else metrics["client_work"]["train"]
 
@@ -126,37 +148,28 @@ def train_metrics(metrics):
     ("model_fn", "name"),
     [*((Softmax, n) for n in BUILDERS), (functional_model_fn, "fed avg"), (functional_model_fn, "mime lite")],
 )
-def test_two_rounds_equal_those_of_the_keras_model(model_fn, name):
-    found = []
-    for make in (model_fn, keras_model_fn):
-        process = BUILDERS[name](make)
-        state = process.initialize()
-        for _ in range(2):
-            state, metrics = process.next(state, random_clients(SIZES))
-        found.append((state.model.trainable, train_metrics(metrics)))
-    (mine, my_metrics), (keras_weights, keras_metrics) = found
-    for a, b in zip(mine, keras_weights, strict=True):
+def test_two_rounds_equal_those_of_the_keras_model(two_rounds, model_fn, name):
+    (mine, my_metrics), (keras_state, keras_metrics) = (two_rounds(name, m) for m in (model_fn, keras_model_fn))
+    for a, b in zip(mine.model.trainable, keras_state.model.trainable, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    my_metrics, keras_metrics = train_metrics(my_metrics), train_metrics(keras_metrics)
     for metric in ("loss", "accuracy", "num_examples"):
         np.testing.assert_allclose(my_metrics[metric], keras_metrics[metric], rtol=1e-5)
 
 
 @pytest.mark.parametrize("model_fn", [keras_model_fn, Softmax, functional_model_fn])
-def test_the_type_of_the_weights_is_that_of_the_state(model_fn):
+def test_the_type_of_the_weights_is_that_of_the_state(built, model_fn):
     found = fc.learning.models.weights_type_from_model(model_fn)
-    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, sgd())
+    process = built("fed avg", model_fn)
     assert found == process.initialize.type_signature.result.member.global_model_weights
     assert found == fc.learning.models.weights_type_from_model(model_fn())
 
 
-def test_a_model_of_functions_has_the_same_rounds_as_one_with_variables():
+def test_a_model_of_functions_has_the_same_rounds_as_one_with_variables(two_rounds):
     functional = functional_model_fn()
     assert models.model_from_functional(functional).input_spec == SPEC
-    results = []
-    for model in (functional, lambda: models.model_from_functional(functional)):
-        process = algorithms.build_weighted_fed_avg(model, sgd)
-        output = process.next(process.initialize(), random_clients(SIZES))
-        results.append((output.state.global_model_weights, output.metrics))
+    rounds = [two_rounds("fed avg", m) for m in (functional, lambda: models.model_from_functional(functional))]
+    results = [(state.global_model_weights, metrics) for state, metrics in rounds]
     for one, other in zip(*map(tf.nest.flatten, results), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
@@ -207,8 +220,8 @@ def test_scaffold_evaluation_and_personalization_take_them():
     np.testing.assert_allclose(*found, rtol=1e-5)
 
 
-def test_non_trainable_variables_move_and_are_averaged():
-    process = algorithms.build_weighted_fed_avg(Softmax, sgd)
+def test_non_trainable_variables_move_and_are_averaged(built):
+    process = built("fed avg", Softmax)
     clients = random_clients(SIZES)
     state, _ = process.next(process.initialize(), clients)
     want = []
@@ -220,14 +233,14 @@ def test_non_trainable_variables_move_and_are_averaged():
     np.testing.assert_allclose(state.model.non_trainable[0], np.average(want, axis=0, weights=SIZES), rtol=1e-5)
 
 
-def test_local_variables_need_not_be_sums_at_a_client():
+def test_local_variables_need_not_be_sums_at_a_client(built):
     clients = random_clients([7])
-    _, metrics = (p := algorithms.build_weighted_fed_avg(Softmax, sgd)).next(p.initialize(), clients)
+    _, metrics = (p := built("fed avg", Softmax)).next(p.initialize(), clients)
     want = max(x.max() for x, _ in clients[0].as_numpy_iterator())
     np.testing.assert_allclose(metrics["client_work"]["train"]["largest"], want, rtol=1e-6)
 
 
-def test_keras_layers_may_stand_in_a_class_of_ones_own():
+def test_keras_layers_may_stand_in_a_class_of_ones_own(two_rounds):
     class Wrapped(Softmax):
         def __init__(self):
             super().__init__()
@@ -239,10 +252,7 @@ def test_keras_layers_may_stand_in_a_class_of_ones_own():
         def predict_on_batch(self, x, training=True):
             return self.layer(x)
 
-    found = []
-    for make in (Wrapped, Softmax):
-        process = algorithms.build_weighted_fed_avg(make, sgd)
-        found.append(process.next(process.initialize(), random_clients(SIZES)).state.model.trainable)
+    found = [two_rounds("fed avg", make)[0].model.trainable for make in (Wrapped, Softmax)]
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
@@ -334,10 +344,10 @@ np.savez(sys.argv[2], *state.model.trainable, metrics["client_work"]["train"]["a
 
 
 @pytest.mark.parametrize("model_fn", [Softmax, functional_model_fn, keras_model_fn])
-def test_a_saved_model_trains_in_a_process_that_has_not_its_code(model_fn, tmp_path):
+def test_a_saved_model_trains_in_a_process_that_has_not_its_code(built, model_fn, tmp_path):
     models.save(model_fn, tmp_path / "model")
     warm_processes.python({"code": LOADED}, tmp_path / "model", tmp_path / "out.npz", cwd=tmp_path)
-    process = algorithms.build_weighted_fed_avg(model_fn, sgd)
+    process = built("fed avg", model_fn)
     state, metrics = process.next(process.initialize(), random_clients(SIZES))
     with np.load(tmp_path / "out.npz") as out:
         *weights, accuracy, predictions = (out[name] for name in out.files)

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import keras
 import numpy as np
 
 import fedcore as fc
@@ -42,8 +41,7 @@ def leaves(x) -> list[np.ndarray]:
     return [y for part in x for y in leaves(part)] if isinstance(x, tuple | list) else [np.asarray(x)]
 
 
-def test_saved_rounds_run_in_a_process_that_has_no_model(model_fn, tmp_path):
-    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))
+def test_saved_rounds_run_in_a_process_that_has_no_model(process, tmp_path):
     fc.save(process.initialize, tmp_path / "initialize.fed")
     fc.save(process.next, tmp_path / "next.fed")
     clients = random_clients([7, 3, 12])

@@ -36,6 +36,17 @@ def process_of(model_fn):
     return fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))
 
 
+@pytest.fixture(scope="module")
+def process():
+    """Of a model with dropout, built and compiled once."""
+    return process_of(with_dropout())
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    return fc.learning.algorithms.build_fed_eval(with_dropout())
+
+
 def weights_of(state) -> list:
     weights = state.global_model_weights
     return [*weights.trainable, *weights.non_trainable]
@@ -45,8 +56,7 @@ def same(left, right) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(weights_of(left), weights_of(right), strict=True))
 
 
-def test_default_initialisers_follow_the_seed_and_given_seeds_stay():
-    process = process_of(with_dropout())
+def test_default_initialisers_follow_the_seed_and_given_seeds_stay(process):
     states = [process.initialize.invoke(seed=s) for s in (1, 2, 1)]
     first, second = (s.global_model_weights.trainable for s in states[:2])
     np.testing.assert_array_equal(first[0], second[0])  # its initialiser has a seed of its own
@@ -54,8 +64,7 @@ def test_default_initialisers_follow_the_seed_and_given_seeds_stay():
     assert same(states[0], states[2])
 
 
-def test_the_seed_of_a_state_follows_that_of_the_call():
-    process = process_of(with_dropout())
+def test_the_seed_of_a_state_follows_that_of_the_call(process):
     first, other = (int(process.initialize.invoke(seed=s).seed) for s in (fold_in(6, 0), 7))
     assert first != other
     with fc.use(seed=6):
@@ -64,8 +73,7 @@ def test_the_seed_of_a_state_follows_that_of_the_call():
         assert process.initialize().seed == first
 
 
-def test_without_a_seed_every_state_has_another_and_the_report_tells_how_to_get_it_again():
-    process = process_of(with_dropout())
+def test_without_a_seed_every_state_has_another_and_the_report_tells_how_to_get_it_again(process):
     state = process.initialize()
     report = fc.context.last_report()
     assert process.initialize().seed != state.seed
@@ -74,8 +82,7 @@ def test_without_a_seed_every_state_has_another_and_the_report_tells_how_to_get_
     assert same(state, again)
 
 
-def test_seeds_of_the_process_do_not_reach_initialize():
-    process = process_of(with_dropout())
+def test_seeds_of_the_process_do_not_reach_initialize(process):
     for set_seed in (keras.utils.set_random_seed, tf.random.set_seed):
         drawn = []
         for _ in range(2):
@@ -102,8 +109,7 @@ def test_a_keras_model_made_outside_of_model_fn_follows_the_seed_of_the_process(
     assert not same(first[0], first[2])
 
 
-def test_a_state_made_inside_a_computation_or_from_a_file_has_a_seed_too(tmp_path):
-    process = process_of(with_dropout())
+def test_a_state_made_inside_a_computation_or_from_a_file_has_a_seed_too(process, tmp_path):
     fc.save(process.initialize, tmp_path / "initialize.fed")
     want = process.initialize.invoke(seed=6).seed
     assert fc.load(tmp_path / "initialize.fed").invoke(seed=6).seed == want
@@ -115,8 +121,7 @@ def test_a_state_made_inside_a_computation_or_from_a_file_has_a_seed_too(tmp_pat
     assert started.invoke(seed=6).seed not in (0, want)
 
 
-def test_rounds_from_a_stored_state_are_those_of_an_unbroken_run():
-    process = process_of(with_dropout())
+def test_rounds_from_a_stored_state_are_those_of_an_unbroken_run(process):
     data = [client(0), client(1)]
     unbroken = process.next(process.next(process.initialize.invoke(seed=1), data).state, data).state
     kept = process.next(process.initialize.invoke(seed=1), data).state
@@ -127,8 +132,8 @@ def test_rounds_from_a_stored_state_are_those_of_an_unbroken_run():
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_dropout_differs_by_round_and_seed_and_is_reproducible(seed):
-    process = process_of(with_dropout(seed))
+def test_dropout_differs_by_round_and_seed_and_is_reproducible(process, seed):
+    process = process if seed is None else process_of(with_dropout(seed))
     state = process.initialize.invoke(seed=1)
     data = [client(0), client(1)]
     after = process.next(state, data).state
@@ -153,16 +158,14 @@ def test_steps_and_clients_drop_other_units():
     assert len({float(v) for v in drawn}) > 2
 
 
-def test_evaluation_draws_nothing():
-    evaluation = fc.learning.algorithms.build_fed_eval(with_dropout())
+def test_evaluation_draws_nothing(evaluation):
     state = evaluation.initialize.invoke(seed=1)
     first = evaluation.next(state, [client(0)]).metrics["client_work"]["eval"]["current_round_metrics"]["loss"]
     other = evaluation.next(state.replace(seed=np.int64(9)), [client(0)])
     assert first == other.metrics["client_work"]["eval"]["current_round_metrics"]["loss"]
 
 
-def test_evaluation_between_rounds_shifts_nothing():
-    process, evaluation = process_of(with_dropout()), fc.learning.algorithms.build_fed_eval(with_dropout())
+def test_evaluation_between_rounds_shifts_nothing(process, evaluation):
     data = [client(0), client(1)]
 
     def trained(*, evaluates: bool):

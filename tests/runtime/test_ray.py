@@ -11,11 +11,24 @@ import time
 import types
 
 import numpy as np
-import psutil
 import pytest
 import tensorflow as tf
 from click.testing import CliRunner
 from separate_process import in_process
+from two_machines import (
+    DROP,
+    add_machine,
+    assert_same_bits,
+    examples,
+    fed_avg,
+    floats,
+    machines_of,
+    process_ids,
+    rounds,
+    run,
+    sum_and_each,
+    two_machines,
+)
 
 import fedcore as fc
 from fedcore.cli import main
@@ -23,68 +36,35 @@ from fedcore.errors import ExecutionError, FedcoreError
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest, checked_plan, packed, unpacked
 from fedcore.runtime.cluster.worker import Missing, Worker
-from fedcore.runtime.local import LocalRuntime
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a cluster of several processes, each of which imports
-
-STORE_BYTES = 100 * 2**20
 
 
 @pytest.fixture(scope="module")
 def machines():
-    """A cluster of two raylets; the driver is connected to the first."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": 1, "node_ip_address": "127.0.0.2", "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={**head, "object_store_memory": STORE_BYTES})
-    cluster.add_node(num_cpus=1, node_ip_address="127.0.0.2", object_store_memory=STORE_BYTES)
-    ray.init(cluster.address, _node_ip_address="127.0.0.2", log_to_driver=False, configure_logging=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with two_machines(cpus=1) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
 def runtime(machines):
-    made = fc.runtime.ray(on_client_failure=fc.runtime.drop(), block_size=4, vectorize=2)
+    made = fc.runtime.ray(**DROP)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
 def local():
-    made = fc.runtime.local(workers_per_device=1, on_client_failure=fc.runtime.drop(), block_size=4, vectorize=2)
+    made = fc.runtime.local(workers_per_device=1, **DROP)
     yield made
     made.close()
-
-
-@fc.tf_computation("float32")
-def cube(x):
-    return x * x * x
-
-
-@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
-def sum_and_each(xs):
-    cubes = fc.federated_map(cube, xs)
-    return fc.federated_sum(cubes), cubes
-
-
-def run(runtime: LocalRuntime, computation, *arguments, seed=3):
-    with fc.use(runtime):
-        return computation.invoke(*arguments, seed=seed), fc.context.last_report()
-
-
-def floats(clients: int) -> list:
-    return list(np.random.default_rng(7).normal(size=clients).astype(np.float32))
 
 
 def test_sums_and_client_values_have_the_local_bits_on_two_machines(runtime, local):
     (have, report), (want, wanted) = (run(r, sum_and_each, floats(333)) for r in (runtime, local))
     assert have == want
     assert report.crossings == wanted.crossings
-    nodes = {name.split(" on ")[1] for name in report.placements["clients"]}
-    assert len(nodes) == 2
+    assert len(machines_of(report)) == 2
 
 
 @fc.tf_computation("int32")
@@ -106,56 +86,15 @@ def test_clients_that_fail_on_a_worker_are_dropped_as_locally(runtime, local):
     assert report.dropped == wanted.dropped
 
 
-def process_of(build, **options):
-    def model_fn():
-        import keras
-
-        net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
-        spec = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        return fc.learning.from_keras_model(net, input_spec=spec, loss=loss)
-
-    return build(model_fn, **options)
-
-
-def fed_avg(**options):
-    return process_of(
-        fc.learning.algorithms.build_weighted_fed_avg,
-        client_optimizer_fn=fc.learning.optimizers.build_sgdm(learning_rate=0.1),
-        **options,
-    )
-
-
-def rounds(process, cohorts) -> list:
-    state = process.initialize.invoke(seed=0)
-    for cohort in cohorts:
-        state, metrics = process.next(state, cohort)
-    return tf.nest.flatten((state, metrics))
-
-
-def examples(clients: int) -> list:
-    rng = np.random.default_rng(0)
-    sizes = [3 + i % 5 for i in range(clients)]
-    of_client = [(rng.normal(size=(n, 4)).astype(np.float32), rng.integers(3, size=n).astype(np.int32)) for n in sizes]
-    return [fc.data.ClientDataset.from_columns(columns).batch(2) for columns in of_client]
-
-
 def test_rounds_of_federated_averaging_have_the_local_bits(runtime, local):
     process, cohort, states = fed_avg(), examples(20), []
     for stack in (runtime, local):
         with fc.use(stack):
             states.append(rounds(process, [cohort] * 2))
-    for have, want in zip(*states, strict=True):
-        np.testing.assert_array_equal(have, want)
+    assert_same_bits(*states)
 
 
 # Faults.
-
-
-def process_ids(runtime) -> dict:
-    import ray
-
-    return {m: int(ray.get(m.actor.describe.remote())["process"]) for m in runtime._clients.members.ready}
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_clients_are_computed_elsewhere(runtime, local):
@@ -186,7 +125,7 @@ def test_a_machine_that_is_lost_shrinks_the_cluster_and_a_new_one_grows_it(machi
     assert have == want
     assert len(members.ready) == 1
 
-    machines.add_node(num_cpus=1, node_ip_address="127.0.0.2", object_store_memory=STORE_BYTES)
+    add_machine(machines, cpus=1)
     until = time.monotonic() + 200
     while len(members.ready) < 2 and time.monotonic() < until:
         have, _ = run(runtime, sum_and_each, numbers)
@@ -239,6 +178,13 @@ def test_arrays_travel_once_to_a_worker():
     assert len(pickle.dumps(later)) < array.nbytes / 10
     have = unpacked(later, arrays={array_digest(array): array})
     np.testing.assert_array_equal(have[0], array)
+
+
+def test_small_arrays_travel_inside_the_pickle():
+    arrays = [np.full(3, i, np.float32) for i in range(5)]
+    parcel = packed(arrays)
+    assert not parcel.buffers
+    np.testing.assert_array_equal(unpacked(parcel), arrays)
 
 
 def test_a_worker_whose_cache_lacks_an_array_asks_for_it():
@@ -326,8 +272,7 @@ def test_the_example_trains_as_here(runtime, local, monkeypatch):
     example = runpy.run_path(str(pathlib.Path(__file__).parents[2] / "examples" / "ray_cluster.py"))
     with fc.use(local):
         on_cluster, here, metrics, placements = example["main"](rounds=2, number=10)
-    for have, want in zip(tf.nest.flatten(on_cluster), tf.nest.flatten(here), strict=True):
-        np.testing.assert_array_equal(have, want)
+    assert_same_bits(tf.nest.flatten(on_cluster), tf.nest.flatten(here))
     assert len(metrics) == 2
     assert all(name.startswith("worker ") for name in placements["clients"])
     assert closed == [True]
@@ -342,6 +287,10 @@ def test_the_example_trains_as_here(runtime, local, monkeypatch):
         ({"num_workers": 0}, "num_workers is"),
         ({"cpus_per_worker": -1}, "cpus_per_worker is a number, 0 or more, not -1"),
         ({"cpus_per_worker": 0}, "cpus_per_worker and gpus_per_worker are both 0: a worker needs one of them"),
+        (
+            {"secure_aggregation": "plain"},
+            r"secure_aggregation is None, 'masked' or fc.runtime.masked\(...\), not 'plain'",
+        ),
         ({"on_client_failure": "ignore"}, r"on_client_failure is 'raise' or fc.runtime.drop\(\), not 'ignore'"),
     ],
 )
@@ -352,89 +301,3 @@ def test_settings_out_of_range_are_refused_before_a_cluster_starts(settings, mes
 
 def test_importing_the_runtimes_imports_no_ray():
     assert in_process("import sys, fedcore as fc; fc.runtime.ray; tell('ray' in sys.modules)") == [False]
-
-
-# Minutes long.
-
-
-def compressed():
-    return fed_avg(model_aggregator=fc.learning.compression_aggregator())
-
-
-def private():
-    return process_of(
-        fc.learning.algorithms.build_unweighted_fed_avg,
-        client_optimizer_fn=fc.learning.optimizers.build_sgdm(learning_rate=0.1),
-        model_aggregator=fc.learning.dp_aggregator(noise_multiplier=0.5, clients_per_round=20.0),
-    )
-
-
-def fed_prox():
-    return process_of(
-        fc.learning.algorithms.build_weighted_fed_prox,
-        proximal_strength=0.1,
-        client_optimizer_fn=fc.learning.optimizers.build_sgdm(learning_rate=0.1),
-    )
-
-
-def fed_eval():
-    return process_of(fc.learning.algorithms.build_fed_eval)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(900)
-def test_every_process_has_the_local_bits_with_1_2_and_4_workers(machines):
-    stacks = [fc.runtime.local(), *(fc.runtime.ray(num_workers=n, cpus_per_worker=0.25) for n in (1, 2, 4))]
-    for build in (fed_avg, fed_eval, fed_prox, compressed, private):
-        process, found = build(), []
-        for stack in stacks:
-            with fc.use(stack):
-                found.append(rounds(process, [examples(37), examples(20)]))
-        for other in found[1:]:
-            for have, want in zip(other, found[0], strict=True):
-                np.testing.assert_array_equal(have, want)
-    for stack in stacks:
-        stack.close()
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_200_rounds_with_a_worker_killed_in_every_tenth_have_the_local_bits(runtime, local):
-    process, found = fed_avg(), []
-    cohort = examples(40)
-
-    def killing(number: int):
-        def client(index: int):
-            if number % 10 == 9 and index == 30:
-                os.kill(next(iter(process_ids(runtime).values())), signal.SIGKILL)
-            return cohort[index]
-
-        return fc.Cohort(len(cohort), client)
-
-    for stack in (runtime, local):
-        with fc.use(stack):
-            found.append(rounds(process, [killing(i) if stack is runtime else cohort for i in range(200)]))
-    for have, want in zip(*found, strict=True):
-        np.testing.assert_array_equal(have, want)
-    workers = [p for p in psutil.process_iter() if "ray::RayWorke" in p.name()]
-    assert len(workers) <= 2
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(900)
-def test_threads_and_memory_stay_flat_over_45_cohorts(runtime):
-    import ray
-
-    process, cohort = fed_avg(), examples(200)
-    measured = []
-    with fc.use(runtime):
-        state = process.initialize.invoke(seed=0)
-        for i in range(45):
-            state, _ = process.next(state, cohort[: 1 + (i * 37) % 200])
-            workers = [ray.get(m.actor.measure.remote()) for m in runtime._clients.members.ready]
-            own = psutil.Process()
-            driver = {"threads": own.num_threads(), "resident_bytes": own.memory_info().rss}
-            measured.append([(m["threads"], m["resident_bytes"]) for m in [driver, *workers]])
-    for half, end in zip(measured[22], measured[-1], strict=True):
-        assert end[0] <= half[0]
-        assert end[1] <= half[1] * 1.05 + 2**22

@@ -232,3 +232,12 @@ def test_a_clients_executor_decides_secure_sums_itself():
     with pytest.raises(FedcoreError, match="secure_aggregation: clients_executor is given"):
         fc.runtime.local(clients_executor=executor, secure_aggregation="masked")
     executor.close()
+
+
+def test_the_protocol_of_a_clients_executor_masks_sums():
+    settings = fc.runtime.masked()
+    executor = fc.runtime.SlicedClientsExecutor([fc.runtime.DeviceSliceExecutor()], secure=settings)
+    with local_runtime(clients_executor=executor):
+        have = sums(readings(3))
+        assert fc.context.last_report().secure_sums
+    assert same_bits(have, by_meaning(readings(3)))

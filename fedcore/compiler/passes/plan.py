@@ -3,12 +3,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
 from fedcore.errors import FedcoreError, shortened
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.ir.limits import MAX_WHY
+from fedcore.ir.target import Target, parse_target
 from fedcore.types import TensorType, Type, leaves, member_of
 
 if TYPE_CHECKING:
@@ -24,12 +26,15 @@ def plan(
     xla: str = "auto",
     low_rank: str = "auto",
     secure: str = "plain",
+    target: str = "host",
 ) -> Module:
     """Writes the strategy of each client stage and the size of each crossing into the plan, by shape rules only.
 
     Strategy `vectorised`: a graph call computes `call` clients in groups of `width`, batched along the client axis;
     the fold runs in blocks of 8. It needs batching rules for all operations of the stage. Strategy `loop`: a graph
-    call computes one client; `why` holds the reason. The workers run such calls in parallel.
+    call computes one client; `why` holds the reason. The workers run such calls in parallel. A loop with `parallel`
+    computes a block in one graph call, which loops over its clients, `parallel` at once; its bits are those of a loop
+    with the same blocks.
 
     Args:
         vectorize: `auto`, `false`, or the width. Stages without batching rules loop for every width.
@@ -41,6 +46,8 @@ def plan(
             a client's factors are added up when their rank reaches it.
         secure: `masked` loops stages with secure sums in blocks of one client, since the protocol masks the partial of
             each client; `plain` treats secure sums as other sums.
+        target: the kind of machine whose shape rules hold, such as `avx2/small-l2/slow-memory/no-gpu`; `host` is that
+            of the variable FEDCORE_TARGET, else that of this machine. A plan with client stages holds it.
     """
     if secure not in ("plain", "masked"):
         raise FedcoreError(f"the option secure of plan is plain or masked, not {secure!r}")
@@ -48,6 +55,7 @@ def plan(
         raise FedcoreError(f"the option xla of plan is auto, true or false, not {xla!r}")
     if low_rank not in ("auto", "false"):
         raise FedcoreError(f"the option low_rank of plan is auto or false, not {low_rank!r}")
+    kind = default_target() if target == "host" else parse_target(target)
     width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
     if module.stage != "planned":
         return module
@@ -58,6 +66,7 @@ def plan(
             module,
             op,
             joins.get(op.name),
+            kind,
             width,
             block,
             xla=xla == "true",
@@ -75,12 +84,14 @@ def plan(
     by_name = {op.name: op for op in main.operations}
     types = module.fact("types of main", _types_of_main)
     operations = tuple(_with_bits(op, by_name, stages, types) for op in main.operations)
-    planned = attrs.evolve(module, functions=(*functions, attrs.evolve(main, operations=operations)))
+    of_plan = {"target": str(kind), **main.attributes} if attributes else main.attributes
+    main = attrs.evolve(main, operations=operations, attributes=of_plan)
+    planned = attrs.evolve(module, functions=(*functions, main))
     return module if planned == module else planned
 
 
 BLOCK = 8
-"""Clients of a block of a vectorised stage; it fixes the order of the sums, and so the bits."""
+"""Clients of a block of a vectorised stage or a parallel loop; it fixes the order of the sums, and so the bits."""
 
 
 def _number(option: str, given: str, least: int, *words: str) -> int | None:
@@ -102,6 +113,7 @@ def _strategy(
     module: Module,
     op: Operation,
     join: Operation | None,
+    target: Target,
     width: int | None,
     block: int | None,
     *,
@@ -112,10 +124,14 @@ def _strategy(
     compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
     if masked and join is not None and "secure" in join.attributes:
         return {"strategy": "loop", "block": 1, **compiled, "why": "secure sums mask the partial of each client"}
-    found = _batching(module, op, join, width, block)
+    found = _batching(module, op, join, target, width, block)
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **compiled, "why": _in_text(found)}
     kept = {"low_rank": found.low_rank} if found.low_rank and low_rank and not compiled else {}
+    if found.why_loop is not None and not compiled and not kept:
+        from fedcore.graphs.batched.cost_model import PARALLEL
+
+        return {"strategy": "loop", "block": block or BLOCK, "parallel": PARALLEL, "why": found.why_loop}
     return {
         "strategy": "vectorised",
         "width": found.width,
@@ -142,7 +158,7 @@ def _in_text(reason: str) -> str:
 
 
 def _batching(
-    module: Module, op: Operation, join: Operation | None, width: int | None, block: int | None
+    module: Module, op: Operation, join: Operation | None, target: Target, width: int | None, block: int | None
 ) -> "BatchingPolicy | str":
     """The batching policy of a fold or a collect, or the reason why its clients run one after another."""
     if width == 0:
@@ -159,7 +175,7 @@ def _batching(
     from fedcore.graphs.batched.batching_policy import BatchingPolicy, batching_policy
 
     zero, stage = (o.name for o in op.operands[:2])
-    found = batching_policy(module, zero, stage, join.operands[0].name, broadcasts, block or BLOCK, width)
+    found = batching_policy(module, zero, stage, join.operands[0].name, broadcasts, block or BLOCK, target, width)
     return found if isinstance(found, BatchingPolicy) else f"{found.op}: {found.why}"
 
 

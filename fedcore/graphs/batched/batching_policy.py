@@ -9,10 +9,12 @@ from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
+from fedcore.graphs.batched.cost_model import why_loop
 from fedcore.graphs.batched.low_rank_policy import low_rank_of
 from fedcore.graphs.graphdef.parsed_graph import body_of, operations_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
+from fedcore.ir.target import Target
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
@@ -32,15 +34,24 @@ class BatchingPolicy:
         width: clients of a group.
         call: clients of a call.
         low_rank: rank from which kernels of dense layers are kept low-rank in local training; 0 if none is kept.
+        why_loop: the reason why a loop over clients is cheaper than groups with dense kernels; None if it is not.
     """
 
     width: int
     call: int
     low_rank: int = 0
+    why_loop: str | None = None
 
 
 def batching_policy(
-    module: Module, zero: str, stage: str, join: str, broadcasts: int, block: int, requested_width: int | None = None
+    module: Module,
+    zero: str,
+    stage: str,
+    join: str,
+    broadcasts: int,
+    block: int,
+    target: Target,
+    requested_width: int | None = None,
 ) -> BatchingPolicy | NoBatchingRule:
     """The batching policy of a stage, or the reason why it cannot be batched.
 
@@ -48,6 +59,7 @@ def batching_policy(
         zero, join: names of the functions that make and merge partials.
         broadcasts: number of the stage's parameters that all clients share.
         block: clients of a block.
+        target: the kind of machine.
         requested_width: the width that the user asks for. Default: by the sizes of types.
     """
     function = module.function(stage)
@@ -68,7 +80,8 @@ def batching_policy(
     low_rank = _low_rank(module, function, client_operations, batched)
     width = requested_width or _width(module, function, broadcasts, keeps_low_rank=low_rank > 0)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
-    return BatchingPolicy(width, block << (blocks - 1).bit_length(), low_rank)
+    loop = why_loop(target, _state_bytes(function), width) if requested_width is None else None
+    return BatchingPolicy(width, block << (blocks - 1).bit_length(), low_rank, loop)
 
 
 def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> int:
@@ -235,7 +248,7 @@ def _trains_convolutions(module: Module, graph: Graph) -> bool:
 
 def _width(module: Module, function: Function, broadcasts: int, *, keeps_low_rank: bool) -> int:
     """The largest power of two whose clients' state and batches fit the working set."""
-    state = max((_size_bytes(op.type) for op in function.operations), default=0)
+    state = _state_bytes(function)
     if _any_graph_has(module, "While"):
         state *= 2  # each iteration of a loop within a step adds to the gradients of the weights that it reads
     if keeps_low_rank:
@@ -244,6 +257,11 @@ def _width(module: Module, function: Function, broadcasts: int, *, keeps_low_ran
     fitting = WORKING_SET_BYTES // max(1, state + batch)
     width = min(MAX_WIDTH, max(2, 1 << (max(1, fitting).bit_length() - 1)))
     return min(width, MAX_WIDTH_IMAGES) if _any_graph_has(module, "Conv2D") else width
+
+
+def _state_bytes(function: Function) -> int:
+    """Bytes of the largest value of a client, such as the weights that it trains."""
+    return max((_size_bytes(op.type) for op in function.operations), default=0)
 
 
 def _any_graph_has(module: Module, kind: str) -> bool:

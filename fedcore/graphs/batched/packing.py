@@ -332,3 +332,43 @@ def _tensor(array: np.ndarray) -> tf.Tensor:
     if usable and array.size and not array.ctypes.data % ALIGNMENT_BYTES:
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     return tf.convert_to_tensor(array)
+
+
+def pack_for_loop(
+    leaves: ClientLeaves, seeds: np.ndarray, numbers: SequenceOf[int], *, cache: PackingCache
+) -> tuple[tuple[Layout | None, ...], list]:
+    """The layouts and flat tensors of a loop over clients in the graph, leaf by leaf.
+
+    A tensor leaf becomes one tensor [clients, …]. A sequence leaf becomes its columns of all clients, one after the
+    other; the row numbers of all clients' elements or batches; the sizes of batches, if there are batches; and the row
+    splits of the two by client, int64 [clients + 1].
+
+    Args:
+        leaves: leaves of the clients, whose layouts are equal.
+        seeds: int64, seed of each client.
+        numbers: number of each leaf among the leaves of the call's arguments; see `realize.pack`.
+        cache: cache for the columns.
+    """
+    tensors: list = []
+    layouts: list[Layout | None] = []
+    for position, leaf in enumerate(leaves.each[0]):
+        if position not in leaves.sequences:
+            layouts.append(None)
+            tensors.append(np.stack([np.asarray(of_client[position]) for of_client in leaves.each]))
+            continue
+        columns = leaves.sequences[position]
+        layouts.append(leaf.layout)
+        make = functools.partial(_concatenated_columns, columns)
+        tensors.extend(cache.get("columns", columns, functools.partial(_as_tensors, make)))
+        orders = [c.read(int(s), numbers[position]) for c, s in zip(columns, seeds, strict=True)]
+        starts = np.cumsum([0, *(len(c.arrays[0]) for c in columns[:-1])])
+        if leaf.layout.batched:
+            width = max(order.rows.shape[1] for order in orders)
+            rows = [_pad_rows(order.rows, width) if len(order) else np.zeros((0, width), np.int64) for order in orders]
+        else:
+            rows = [order.rows for order in orders]
+        tensors.append(np.concatenate([r + start for r, start in zip(rows, starts, strict=True)]))
+        if leaf.layout.batched:
+            tensors.append(np.concatenate([order.sizes for order in orders if order.sizes is not None]))
+        tensors.append(np.cumsum([0, *map(len, orders)]))
+    return tuple(layouts), tensors

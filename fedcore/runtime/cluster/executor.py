@@ -25,6 +25,7 @@ from fedcore.runtime.cluster.worker import MAX_PLANS, MAX_SOURCES, ClientAt, Mis
 from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.faults import Drop
 from fedcore.runtime.report import Report
+from fedcore.runtime.secure.settings import Masked
 from fedcore.runtime.slice_reader import MAX_SLICES
 from fedcore.runtime.stopping import Stop, Stopped
 
@@ -45,6 +46,7 @@ class RayClientsExecutor:
       - Threads of this process: `SLICES_EACH` for each worker.
 
     Args:
+        secure: the protocol of secure sums; this process masks the partials that workers send.
         disconnect: called by `close`.
     """
 
@@ -52,9 +54,11 @@ class RayClientsExecutor:
         self,
         settings: Settings,
         on_client_failure: Drop | None,
+        secure: Masked | None,
         disconnect: Callable[[], object],
     ):
         self.members = Members(settings)
+        self.secure = secure
         self._policy = on_client_failure
         self._timeout_s = settings.timeout_s
         self._disconnect = disconnect
@@ -88,6 +92,9 @@ class RayClientsExecutor:
         if self._sliced is not None:
             self._sliced.close()
         self.members.close()
+        with self._lock:
+            self._plans.clear()
+            self._sources.clear()
         self._disconnect()
 
     def _over(self, members: list[Member]) -> SlicedClientsExecutor:
@@ -101,6 +108,7 @@ class RayClientsExecutor:
                     merging=self._merging,
                     on_client_failure=self._policy,
                     client_timeout_s=self._timeout_s,
+                    secure=self.secure,
                 )
                 if before is not None:
                     self._sliced.slices = before.slices

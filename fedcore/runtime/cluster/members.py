@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import ray
 
-from fedcore.errors import brief
+from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import intra_op_threads
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.cluster.environment import differences, environment
@@ -104,9 +104,12 @@ class Members:
         The first call waits until all have started, or none more does within `SETTLE_S`.
 
         Raises:
+            FedcoreError: the workers are closed.
             ClusterLost: none has started within `START_S`.
         """
         with self._lock:
+            if self._closed:
+                raise FedcoreError("the runtime is closed")
             first = self._looked == float("-inf")
             if time.monotonic() - self._looked >= LOOK_EVERY_S:
                 self._looked = time.monotonic()

@@ -7,6 +7,7 @@ from typing import Any
 from fedcore.errors import FedcoreError, brief
 from fedcore.runtime.faults import Drop
 from fedcore.runtime.local import LocalRuntime, client_settings, local
+from fedcore.runtime.secure.settings import Masked, settings_of
 from fedcore.scalars import python_scalar, whole_number
 
 CACHE_BYTES = 2**30
@@ -29,6 +30,8 @@ def ray(
     client_timeout_s: float | None = None,
     default_num_clients: int | None = None,
     cache_bytes: int = CACHE_BYTES,
+    target: str | None = None,
+    secure_aggregation: str | Masked | None = None,
 ) -> LocalRuntime:
     """The runtime over a Ray cluster: server stages run here, client stages on the cluster's workers.
 
@@ -48,8 +51,11 @@ def ray(
         gpus_per_worker: GPUs that Ray reserves for a worker; a worker with a GPU computes on it.
         on_client_failure, client_timeout_s: as for `fc.runtime.local`. The deadline holds on the workers.
         cache_bytes: bytes of clients' arrays that each worker keeps.
+        secure_aggregation: as for `fc.runtime.local`. Workers send the partial of each client to this process, which
+            masks it: this simulates the protocol, and hides nothing from the cluster.
         server_device, block_size, vectorize, xla, low_rank, intra_op_threads, deterministic, default_num_clients: as
             for `fc.runtime.local`. Workers have the driver's number of intra-op threads.
+        target: as for `fc.runtime.local`. Workers run the driver's plans, whatever machines they are on.
     Raises:
         FedcoreError: a setting is out of its range, the extra `ray` is not installed, or there is no cluster.
     Example:
@@ -63,6 +69,7 @@ def ray(
         raise FedcoreError("cpus_per_worker and gpus_per_worker are both 0: a worker needs one of them")
     cache_bytes = whole_number("cache_bytes", cache_bytes, at_least=0)
     policy, timeout_s = client_settings(on_client_failure, client_timeout_s)
+    secure = settings_of(secure_aggregation)
     try:
         from fedcore.runtime.cluster import connection
     except ImportError as error:
@@ -82,9 +89,10 @@ def ray(
         intra_op_threads=intra_op_threads,
         deterministic=deterministic,
         default_num_clients=default_num_clients,
+        target=target,
     )
     try:
-        return make(clients_executor=RayClientsExecutor(settings, policy, disconnect))
+        return make(clients_executor=RayClientsExecutor(settings, policy, secure, disconnect))
     except BaseException:
         disconnect()
         raise

@@ -23,7 +23,7 @@ class Parcel:
 
     Args:
         data: the pickle; plans and arrays are names in it.
-        buffers: memory that the pickle refers to, such as the weights.
+        buffers: memory that the pickle refers to, such as the weights; at least `SMALL_BYTES` each.
         names: digests of the arrays that are names in the pickle.
         arrays: digest -> array, for those that the receiver lacks.
     """
@@ -51,10 +51,14 @@ def packed(value: Any, *, names_arrays: bool = False) -> Parcel:
     arrays: dict[str, np.ndarray] = {}
     stream = io.BytesIO()
 
-    def keep(buffer: pickle.PickleBuffer) -> None:
-        buffers.append(np.frombuffer(buffer.raw(), np.uint8))
+    def travels_inside(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < SMALL_BYTES:
+            return True
+        buffers.append(np.frombuffer(raw, np.uint8))
+        return False
 
-    pickler = _Pickler(stream, protocol=5, buffer_callback=keep)
+    pickler = _Pickler(stream, protocol=5, buffer_callback=travels_inside)
     pickler.arrays = arrays if names_arrays else None
     pickler.dump(value)
     return Parcel(stream.getvalue(), buffers, list(arrays), arrays)

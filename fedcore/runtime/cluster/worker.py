@@ -47,6 +47,9 @@ class ClientAt:
     type: Type
     path: str
 
+    def __reduce__(self):
+        return ClientAt, (self.source, self.client_id, self.type, self.path)
+
 
 @attrs.frozen
 class Missing:

@@ -1,0 +1,74 @@
+"""The kind of machine that a plan is made for, in classes: machines of one kind get equal plans."""
+
+import attrs
+
+from fedcore.errors import FedcoreError, brief
+
+CLASSES = {
+    "isa": ("avx512", "avx2", "sse", "neon"),
+    "l2": ("large", "small"),
+    "memory": ("fast", "slow"),
+    "gpu": ("no", "nvidia"),
+}
+"""By field of a target its classes; docs/performance.md has their limits."""
+
+EXAMPLE = "avx2/small-l2/slow-memory/no-gpu"
+
+
+@attrs.frozen
+class Target:
+    """The kind of machine whose shape rules a plan follows.
+
+    The number of cores is no part of it: no rule reads it, and plans must be equal for any number of workers.
+
+    Args:
+        isa: instruction set of the CPU.
+        l2: class of a core's second-level cache.
+        memory: class of the bytes that a core moves per second where its own caches miss.
+        gpu: kind of the GPU.
+    Example:
+        >>> str(Target("avx2", "small", "slow"))
+        'avx2/small-l2/slow-memory/no-gpu'
+    """
+
+    isa: str
+    l2: str = "large"
+    memory: str = "fast"
+    gpu: str = "no"
+
+    def __str__(self) -> str:
+        return f"{self.isa}/{self.l2}-l2/{self.memory}-memory/{self.gpu}-gpu"
+
+
+_BY_NAME = {
+    str(target): target
+    for target in (
+        Target(i, c, m, g)
+        for i in CLASSES["isa"]
+        for c in CLASSES["l2"]
+        for m in CLASSES["memory"]
+        for g in CLASSES["gpu"]
+    )
+}
+
+
+def is_target(text: object) -> bool:
+    """Whether the text is the name of a target."""
+    return isinstance(text, str) and text in _BY_NAME
+
+
+def parse_target(text: object) -> Target:
+    """The target of a name, such as `avx2/small-l2/slow-memory/no-gpu`.
+
+    Raises:
+        FedcoreError: there is no such target; the message has the form of a name.
+    """
+    if isinstance(text, Target):
+        text = str(text)
+    if not is_target(text):
+        raise FedcoreError(f"a target is {FORM}, such as {EXAMPLE}, not {brief(text)}")
+    return _BY_NAME[str(text)]
+
+
+FORM = "/".join("|".join(names) + ("" if field == "isa" else f"-{field}") for field, names in CLASSES.items())
+"""The form of a target's name."""

@@ -1,0 +1,160 @@
+"""A loop over clients in the graph has the bits of the graph that holds the clients one after another."""
+
+import attrs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.compiler import compile_module
+from fedcore.graphs.stages import loop_in_graph
+
+BATCH = fc.StructType([("x", fc.TensorType("float32", (None, 6))), ("y", fc.TensorType("float32", (None,)))])
+WEIGHTS = fc.TensorType("float32", (6,))
+
+
+@fc.tf_computation(WEIGHTS, BATCH)
+def step(w, batch):
+    error = tf.linalg.matvec(batch["x"], w) - batch["y"]
+    return w - 0.1 * tf.linalg.matvec(batch["x"], error, transpose_a=True)
+
+
+@fc.tf_computation(WEIGHTS, "float32", WEIGHTS)
+def scaled_change(trained, share, start):
+    noise = tf.random.stateless_normal([6], seed=[1, 2]) * 1e-3
+    return (trained - start) * share + noise
+
+
+@fc.tf_computation
+def draw():
+    return tf.random.normal([6])
+
+
+@fc.federated_computation(
+    fc.FederatedType(fc.SequenceType(BATCH), fc.CLIENTS),
+    fc.FederatedType("float32", fc.CLIENTS),
+    fc.FederatedType(WEIGHTS, fc.SERVER),
+)
+def trained(batches, shares, weights):
+    """A sequence and a tensor of each client, and a broadcast; clients draw, too."""
+    start = fc.federated_broadcast(weights)
+    ends = fc.federated_map(lambda s, w: fc.sequence_reduce(s, w, step), (batches, start))
+    changes = fc.federated_map(scaled_change, (ends, shares, start))
+    drawn = fc.federated_eval(draw, fc.CLIENTS)
+    return fc.federated_mean(changes, shares), fc.federated_sum(drawn)
+
+
+def plan(**attributes):
+    module = compile_module(trained.to_module("traced"))
+    return attrs.evolve(
+        module,
+        functions=tuple(
+            attrs.evolve(f, attributes={"strategy": "loop", **attributes}) if "strategy" in f.attributes else f
+            for f in module.functions
+        ),
+    )
+
+
+def arguments(clients: int) -> list:
+    rng = np.random.default_rng(7)
+    sets = []
+    for i in range(clients):
+        rows = 0 if i == 2 else int(rng.integers(1, 12))
+        x, y = rng.normal(size=(rows, 6)).astype(np.float32), rng.normal(size=rows).astype(np.float32)
+        data = fc.data.ClientDataset.from_columns({"x": x, "y": y})
+        sets.append(data.shuffle(100).batch(4) if i < 8 else data.batch(5))  # clients differ in batches and orders
+    shares = rng.uniform(0.5, 2.0, clients).astype(np.float32)
+    return [sets, list(shares), rng.normal(size=6).astype(np.float32)]
+
+
+def run(module, given, **runtime) -> tuple[list[bytes], list[str]]:
+    report = fc.runtime.Report(seed=5)
+    local = fc.runtime.local(**runtime)
+    try:
+        result = local.run(module, given, report)
+    finally:
+        local.close()
+    return [np.asarray(leaf).tobytes() for leaf in result], report.notes
+
+
+@pytest.fixture
+def loops(monkeypatch) -> list:
+    """The numbers of clients at once of the loops that are realized."""
+    from fedcore.runtime import client_calls
+
+    realized = []
+
+    def realize(*args, parallel, **options):
+        realized.append(parallel)
+        return loop_in_graph.realize_loop(*args, parallel=parallel, **options)
+
+    monkeypatch.setattr(client_calls, "realize_loop", realize)
+    return realized
+
+
+@pytest.fixture(scope="module")
+def given() -> list:
+    return arguments(19)
+
+
+@pytest.fixture(scope="module")
+def expected(given) -> list[bytes]:
+    return run(plan(block=4), given)[0]
+
+
+@pytest.mark.parametrize(("parallel", "workers"), [(2, 1), (4, 2), (16, 3)])
+def test_bits_are_those_of_the_clients_one_after_another(given, expected, loops, parallel, workers):
+    bits, notes = run(plan(block=4, parallel=parallel), given, workers_per_device=workers)
+    assert bits == expected
+    assert set(loops) == {parallel}
+    assert not [n for n in notes if "@clients" in n]
+
+
+def test_a_block_of_one_client_needs_no_loop(given, loops):
+    run(plan(block=1, parallel=4), given)
+    assert not loops
+
+
+def test_blocks_of_several_sizes_share_a_graph(loops):
+    module, given = plan(block=4, parallel=4), arguments(7)
+    assert run(module, given)[0] == run(plan(block=4), given)[0]
+    assert len(loops) == 1  # for the block of 4 clients and that of 3
+
+
+def test_clients_without_data_and_no_clients_are_as_in_a_loop(loops):
+    none = [[], [], np.zeros(6, np.float32)]
+    assert run(plan(block=4, parallel=4), none)[0] == run(plan(block=4), none)[0]
+    assert not loops
+
+
+def test_a_client_that_fails_is_dropped_and_the_others_have_their_bits(loops):
+    def sum_of(module):
+        failing = [1.0, float("nan"), 2.0, 4.0, 8.0]
+        local = fc.runtime.local(on_client_failure=fc.runtime.drop())
+        try:
+            return local.run(module, [failing], fc.runtime.Report(seed=1))
+        finally:
+            local.close()
+
+    @fc.tf_computation("float32")
+    def checked(x):
+        with tf.control_dependencies([tf.debugging.assert_all_finite(x, "not finite")]):
+            return x * 0.1
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+    def total(xs):
+        return fc.federated_sum(fc.federated_map(checked, xs))
+
+    module = compile_module(total.to_module("traced"))
+
+    def of(**attributes):
+        functions = tuple(
+            attrs.evolve(f, attributes={"strategy": "loop", "block": 4, **attributes})
+            if "strategy" in f.attributes
+            else f
+            for f in module.functions
+        )
+        return attrs.evolve(module, functions=functions)
+
+    assert sum_of(of(parallel=4)) == sum_of(of())
+    assert loops
