@@ -86,7 +86,8 @@ def _install() -> None:
         if _quick.get():
             graph = ops.get_default_graph()
             definition = _definition(op_type_name)
-            if definition is not None and _is_plain(graph) and (name is None or isinstance(name, str)):
+            is_own = getattr(type(graph), "_create_op_internal", None) is create  # gradients of loops have another
+            if definition is not None and is_own and _is_plain(graph) and (name is None or isinstance(name, str)):
                 try:
                     return _applied(graph, definition, name or op_type_name, dict(keywords))
                 except _NotQuick:

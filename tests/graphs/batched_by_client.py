@@ -1,6 +1,7 @@
 """Runs a graph batched over clients and client by client, and compares the results: for tests of batching rules."""
 
 import functools
+import os
 
 import numpy as np
 import tensorflow as tf
@@ -12,8 +13,8 @@ from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.types import StructType, TensorType
 
-WIDTHS = (2, 3, 5)
-"""Each is compared with width 8."""
+WIDTHS = (2, 3, 4, 5, 6, 7) if os.environ.get("FEDCORE_SOAK") else (3, 5)
+"""Each is compared with width 8: 3 floats are less than a vector of the processor, 5 are a vector and a rest."""
 
 
 def traced(fn, *shapes) -> TracedGraph:

@@ -45,7 +45,10 @@ def test_a_branch_by_the_size_of_a_padded_batch_has_no_rule():
     assert why_not_batchable(graph, graph.data, {0}, {0: 0}) is not None
 
 
-@pytest.mark.parametrize("layer", [keras.layers.SimpleRNN, keras.layers.GRU, keras.layers.LSTM])
+# SimpleRNN is in the training steps of test_batching_models too, and its loop in the other two.
+@pytest.mark.parametrize(
+    "layer", [pytest.param(keras.layers.SimpleRNN, marks=pytest.mark.soak), keras.layers.GRU, keras.layers.LSTM]
+)
 def test_recurrent_layers(layer):
     model = keras.Sequential(
         [

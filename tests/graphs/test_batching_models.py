@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from batched_by_client import check, check_padded, close, run_batched, run_one_client, traced, why_not_batchable
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batching_elementwise import normal
 
@@ -38,6 +38,7 @@ def gradients(loss):
     return fn
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.booleans(), st.booleans(), st.integers(0, 2))
 def test_products_of_matrices(n, k, m, transpose_a, transpose_b, common):
     def fn(a, b):

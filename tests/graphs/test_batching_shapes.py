@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from batched_by_client import check, check_padded
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batching_elementwise import normal
 
@@ -106,6 +106,7 @@ def test_gradients_of_slices():
     check_padded(fn, normal(3, 5, 4), padded=[0], sizes=[5, 2, 1], tolerance=1e-5)
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_reshapes_and_transposes(shape, random):
     order = list(range(len(shape)))

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fedcore.graphs import private_api
+from fedcore.graphs.graphdef.canonical_form import canonical_graph
 
 
 def _loop(x):
@@ -19,6 +20,23 @@ def _gradient(x):
         tape.watch(w)
         loss = tf.reduce_mean(tf.nn.softmax(tf.matmul(x, w), -1) ** 2)
     return tape.gradient(loss, w)
+
+
+def _gradient_of_a_loop(x):
+    def body(i, v):
+        return i + 1, tf.tanh(v * tf.reduce_mean(v, 0)) + tf.cast(tf.shape(v)[0], tf.float32)
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.while_loop(lambda i, v: i < 3, body, [0, x])[1])
+    return tape.gradient(loss, x)
+
+
+def _gradient_of_branches(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.reduce_sum(tf.exp(x) * x), lambda: tf.reduce_sum(x))
+    return tape.gradient(loss, x)
 
 
 def _named(x):
@@ -45,6 +63,8 @@ FUNCTIONS = {
     "loop": _loop,
     "branches": lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: -x),
     "gradient": _gradient,
+    "gradient of a loop": _gradient_of_a_loop,
+    "gradient of branches": _gradient_of_branches,
     "names, devices and control": _named,
     "random": lambda x: x + tf.random.stateless_normal(tf.shape(x), [1, 2]),
     "eager tensor": lambda x: x[0, 0] + OUTSIDE,
@@ -52,9 +72,9 @@ FUNCTIONS = {
 }
 
 
-def _graph(fn, *, quickly: bool):
+def _graph(fn, *, quickly: bool, shape=(3, 4)):
     def build():
-        return tf.function(fn, autograph=False).get_concrete_function(tf.TensorSpec([3, 4], tf.float32)).graph
+        return tf.function(fn, autograph=False).get_concrete_function(tf.TensorSpec(shape, tf.float32)).graph
 
     if not quickly:
         return build()
@@ -63,14 +83,24 @@ def _graph(fn, *, quickly: bool):
 
 
 def _nodes(graph) -> list:
+    """The nodes with their names. TensorFlow numbers the functions of a process."""
     text = str(graph.as_graph_def(add_shapes=True).node)
-    return re.sub(r'"([a-z_]+)_\d+"', r'"\1"', text).splitlines()  # TensorFlow numbers the functions of a process
+    return re.sub(r'"(while|cond)_[a-z_0-9]+"', lambda name: re.sub(r"_\d+", "", name[0]), text).splitlines()
+
+
+def _canonical(graph) -> bytes:
+    """The graph with its functions, under names of their contents."""
+    results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
+    return canonical_graph(graph.as_graph_def(), [t.op.name for t in graph.inputs], results, [])
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_graph_is_tensorflows(name):
     fn = FUNCTIONS[name]
-    assert _nodes(_graph(fn, quickly=True)) == _nodes(_graph(fn, quickly=False))
+    for shape in ((3, 4), (None, 4)):
+        quick, slow = (_graph(fn, quickly=quickly, shape=shape) for quickly in (True, False))
+        assert _nodes(quick) == _nodes(slow)
+        assert _canonical(quick) == _canonical(slow)
 
 
 MISTAKES = {

@@ -33,8 +33,10 @@ def weights_type():
     return fc.learning.models.weights_type_from_model(model_fn)
 
 
-def composed(weights_type, **changed):
-    parts = {
+@pytest.fixture(scope="module")
+def parts(weights_type):
+    """The parts of federated averaging, built once."""
+    return {
         "initial_model_weights_fn": fc.learning.models.initial_weights_of(model_fn),
         "model_weights_distributor": templates.build_broadcast_process(weights_type),
         "client_work": templates.build_model_delta_client_work(
@@ -43,12 +45,15 @@ def composed(weights_type, **changed):
         "model_update_aggregator": fc.aggregators.MeanFactory().create(weights_type["trainable"], FLOAT),
         "model_finalizer": templates.build_apply_optimizer_finalizer(sgd(0.7), weights_type),
     }
+
+
+def composed(parts, **changed):
     return templates.compose_learning_process(**{**parts, **changed})
 
 
 @pytest.fixture(scope="module")
-def process(weights_type):
-    return composed(weights_type)
+def process(parts):
+    return composed(parts)
 
 
 def after_rounds(process, rounds=2):
@@ -138,7 +143,7 @@ def at(type_, where):
     return fc.FederatedType(type_, where)
 
 
-def test_parts_of_ones_own_compose(weights_type):
+def test_parts_of_ones_own_compose(parts, weights_type):
     """Client work that is written by hand: the mean of a client's inputs moves the first weights."""
     data = fc.SequenceType(fc.to_type((("float32", (None, 3)), ("float32", (None, 1)))))
 
@@ -156,7 +161,7 @@ def test_parts_of_ones_own_compose(weights_type):
         return fc.templates.MeasuredProcessOutput(state, result, fc.federated_value((), fc.SERVER))
 
     process = composed(
-        weights_type,
+        parts,
         client_work=templates.ClientWorkProcess(nothing, next_fn),
         model_finalizer=templates.build_apply_optimizer_finalizer(sgd(1.0), weights_type),
     )
@@ -223,7 +228,7 @@ def test_functions_of_hyperparameters_are_checked(process, weights_type):
         templates.LearningProcess(process.initialize, process.next, wrong)
 
 
-def test_parts_that_do_not_fit_each_other_are_refused(weights_type):
+def test_parts_that_do_not_fit_each_other_are_refused(parts, weights_type):
     number = fc.tf_computation(lambda: 1.0)
     for changed, says in (
         (
@@ -245,9 +250,9 @@ def test_parts_that_do_not_fit_each_other_are_refused(weights_type):
         ),
     ):
         with pytest.raises(TypeMismatch, match=says):
-            composed(weights_type, **changed)
+            composed(parts, **changed)
     with pytest.raises(FedcoreError, match="measure_timing: clients are run many at a time"):
-        composed(weights_type, measure_timing=True)
+        composed(parts, measure_timing=True)
     with pytest.raises(TypeMismatch, match=r"model_weights_type is the type of a ModelWeights"):
         templates.build_apply_optimizer_finalizer(sgd(1.0), weights_type["trainable"])
     with pytest.raises(TypeMismatch, match="value_type is not placed, but is float32@SERVER"):
