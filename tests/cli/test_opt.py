@@ -209,3 +209,16 @@ def test_after_prints_what_a_pass_of_ones_own_left(fedcore, mean_fed, tmp_path):
     unknown = fedcore("dump", "mean.fed", "-p", "default,mark")
     assert unknown.code == 2
     assert "no pass is called 'mark'; there are " in unknown.err
+
+
+@pytest.mark.usefixtures("mean_fed")
+def test_a_target_is_pinned_on_the_command_line(fedcore):
+    passes, target = "inline,lower-intrinsics,inline,dce,partition,plan", "avx2/small-l2/slow-memory/no-gpu"
+    planned = fedcore("opt", "mean.fed", "-p", passes, "--target", target)
+    assert planned.code == 0, planned.err
+    assert f'{{target="{target}"}}' in planned.out
+    dumped = fedcore("dump", "mean.fed", "--stage", "planned", "--target", target)
+    assert f'{{target="{target}"}}' in dumped.out
+    refused = fedcore("dump", "mean.fed", "--target", "fast")
+    assert refused.code == 2
+    assert "Invalid value for --target: a target is avx512|avx2" in refused.err

@@ -168,3 +168,12 @@ def test_tune_takes_a_pipeline_with_a_pass_of_ones_own(fedcore, tmp_path):
     refused = fedcore("tune", "sensors:mean", *few, "-p", "lowering")
     assert refused.code == 1
     assert "the pipeline lowering has no pass plan, which decides the strategies" in refused.err
+
+
+def test_tune_keeps_the_options_of_plan_that_it_does_not_vary():
+    from fedcore.cli.tuning import _around_plan
+
+    before, with_options = _around_plan("inline,plan{low_rank=false,vectorize=4,target=host},dce")
+    assert before == "inline"
+    assert with_options({}) == "plan{low_rank=false,vectorize=4,target=host},dce"
+    assert with_options({"vectorize": 2}) == "plan{vectorize=2,low_rank=false,target=host},dce"
