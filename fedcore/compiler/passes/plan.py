@@ -124,10 +124,10 @@ def _strategy(
     compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
     if masked and join is not None and "secure" in join.attributes:
         return {"strategy": "loop", "block": 1, **compiled, "why": "secure sums mask the partial of each client"}
-    found = _batching(module, op, join, target, width, block)
+    found = _batching(module, op, join, target, width, block, low_rank=low_rank and not compiled)
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **compiled, "why": _in_text(found)}
-    kept = {"low_rank": found.low_rank} if found.low_rank and low_rank and not compiled else {}
+    kept = {"low_rank": found.low_rank} if found.low_rank else {}
     if found.why_loop is not None and not compiled and not kept:
         from fedcore.graphs.batched.cost_model import PARALLEL
 
@@ -158,7 +158,14 @@ def _in_text(reason: str) -> str:
 
 
 def _batching(
-    module: Module, op: Operation, join: Operation | None, target: Target, width: int | None, block: int | None
+    module: Module,
+    op: Operation,
+    join: Operation | None,
+    target: Target,
+    width: int | None,
+    block: int | None,
+    *,
+    low_rank: bool,
 ) -> "BatchingPolicy | str":
     """The batching policy of a fold or a collect, or the reason why its clients run one after another."""
     if width == 0:
@@ -175,7 +182,8 @@ def _batching(
     from fedcore.graphs.batched.batching_policy import BatchingPolicy, batching_policy
 
     zero, stage = (o.name for o in op.operands[:2])
-    found = batching_policy(module, zero, stage, join.operands[0].name, broadcasts, block or BLOCK, target, width)
+    merge, block = join.operands[0].name, block or BLOCK
+    found = batching_policy(module, zero, stage, merge, broadcasts, block, target, width, low_rank=low_rank)
     return found if isinstance(found, BatchingPolicy) else f"{found.op}: {found.why}"
 
 

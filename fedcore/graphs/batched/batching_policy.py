@@ -52,6 +52,8 @@ def batching_policy(
     block: int,
     target: Target,
     requested_width: int | None = None,
+    *,
+    low_rank: bool = True,
 ) -> BatchingPolicy | NoBatchingRule:
     """The batching policy of a stage, or the reason why it cannot be batched.
 
@@ -61,6 +63,7 @@ def batching_policy(
         block: clients of a block.
         target: the kind of machine.
         requested_width: the width that the user asks for. Default: by the sizes of types.
+        low_rank: keep kernels low-rank where that is faster.
     """
     function = module.function(stage)
     try:
@@ -77,11 +80,11 @@ def batching_policy(
         _check_operations(module, module.function(zero), list(module.function(zero).operations), set())
     except NoBatchingRule as error:
         return error
-    low_rank = _low_rank(module, function, client_operations, batched)
-    width = requested_width or _width(module, function, broadcasts, keeps_low_rank=low_rank > 0)
+    rank = _low_rank(module, function, client_operations, batched) if low_rank else 0
+    width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > 0)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
     loop = why_loop(target, _state_bytes(function), width) if requested_width is None else None
-    return BatchingPolicy(width, block << (blocks - 1).bit_length(), low_rank, loop)
+    return BatchingPolicy(width, block << (blocks - 1).bit_length(), rank, loop)
 
 
 def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> int:
