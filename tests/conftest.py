@@ -57,8 +57,9 @@ def pytest_collection_finish():
     if "tensorflow" in sys.modules:
         from tensorflow.python.util import tf_stack
 
-        stack = tf_stack.extract_stack()
+        stack, extract = tf_stack.extract_stack(), tf_stack.extract_stack
         tf_stack.extract_stack = lambda stacklevel=1: stack
+        tf_stack.extract_stack.__wrapped__ = extract  # for tests of stacks
 
 
 _drawn = random.Random()
