@@ -53,6 +53,7 @@ _KINDS = {
     "bits": (_whole(0, limits.MAX_BITS), f"a number of bits, at most {limits.MAX_BITS}"),
     "block": (_whole(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"),
     "call": (_whole(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"),
+    "compute_dtype": (lambda x: isinstance(x, str) and x == "bfloat16", "bfloat16"),
     "effects": (lambda x: type(x) is bool, "true or false"),
     "index": (_whole(0, MAX_PARTS), "the position of an element"),
     "keeps": (lambda x: type(x) is bool, "true or false"),
@@ -73,7 +74,7 @@ _KINDS = {
     "xla": (lambda x: type(x) is bool, "true or false"),
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
-_OF_STAGES = frozenset({"strategy", "width", "block", "call", "low_rank", "parallel", "xla", "why"})
+_OF_STAGES = frozenset({"strategy", "width", "block", "call", "low_rank", "compute_dtype", "parallel", "xla", "why"})
 _OF_PLANS = frozenset({"program", "target"})
 _OF_CROSSINGS = frozenset({"bits"})
 _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "seed"})

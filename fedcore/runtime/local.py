@@ -102,6 +102,7 @@ def local(
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",
     low_rank: bool | str = "auto",
+    compute_dtype: str = "float32",
     intra_op_threads: int | None = None,
     deterministic: bool = False,
     on_client_failure: str | Drop = "raise",
@@ -128,6 +129,10 @@ def local(
         low_rank: False keeps a dense copy of every weight for each client. Default: kernels of large dense layers that
             gradient descent trains are kept as the shared kernel plus factors of low rank, decided by shapes; it is
             faster and gives other bits. A plan shows the rank as `low_rank`.
+        compute_dtype: `"bfloat16"` rounds the operands of float32 products (dense layers, convolutions, `einsum`) to
+            bfloat16 in the clients' training and evaluation, gradients included; sums and results stay float32, and so
+            does all else. It gives other bits, turns off XLA and low-rank kernels in such stages, and is slower: see
+            docs/performance.md. A plan shows it as `compute_dtype`. Default: nothing is rounded.
         intra_op_threads: threads of one operation, in the whole process; the number decides bits. Default:
             FEDCORE_INTRA_OP_THREADS, else 1. A number that was set before the import of fedcore, or that TensorFlow has
             started with, is not changed; the report then has a note.
@@ -172,6 +177,8 @@ def local(
     options = _plan_options(
         python_scalar(block_size), python_scalar(vectorize), python_scalar(xla), python_scalar(low_rank)
     )
+    if _compute_dtype(compute_dtype) != "float32":
+        options["compute_dtype"] = compute_dtype
     if target is not None:
         options["target"] = str(parse_target(target))
     secure = settings_of(secure_aggregation)
@@ -189,6 +196,8 @@ def local(
         devices = [DeviceExecutor(name, executables) for name in names]
         clients_executor = LocalClientsExecutor(devices, workers, policy, timeout_s, secure)
     notes = [note] if note else []
+    if "compute_dtype" in options:
+        notes.append(BFLOAT16_NOTE)
     return LocalRuntime(DeviceExecutor(server, executables), clients_executor, options, notes, default_num_clients)
 
 
@@ -227,6 +236,17 @@ def _plan_options(block_size: Any, vectorize: Any, xla: Any, low_rank: Any) -> d
         raise FedcoreError(f"low_rank is 'auto' or False, not {brief(low_rank)}")
     options = {"block_size": block_size, "vectorize": vectorize, "xla": xla, "low_rank": low_rank}
     return {name: value for name, value in options.items() if value != "auto"}
+
+
+BFLOAT16_NOTE = (
+    "compute_dtype='bfloat16' rounds operands; the products of rounded operands run in float32 kernels, so it is slower"
+)
+
+
+def _compute_dtype(given: Any) -> str:
+    if isinstance(given, str) and given in ("float32", "bfloat16"):
+        return given
+    raise FedcoreError(f"compute_dtype is 'float32' or 'bfloat16', not {brief(given)}")
 
 
 def _is_auto(value) -> bool:

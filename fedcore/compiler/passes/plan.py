@@ -3,6 +3,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from fedcore.compiler.bfloat16_stages import with_bfloat16_stages
 from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
@@ -25,6 +26,7 @@ def plan(
     block_size: str = "auto",
     xla: str = "auto",
     low_rank: str = "auto",
+    compute_dtype: str = "float32",
     secure: str = "plain",
     target: str = "host",
 ) -> Module:
@@ -44,6 +46,9 @@ def plan(
         low_rank: `auto` keeps the kernels of large dense layers as factors of low rank while a vectorised stage trains
             them by gradient descent; `false` keeps none. The attribute `low_rank` is the rank from which they are kept:
             a client's factors are added up when their rank reaches it.
+        compute_dtype: `bfloat16` rounds the operands of float32 products to bfloat16 where client stages compute on
+            clients' data sets; such stages have the attribute `compute_dtype` and are not compiled with XLA, which
+            may leave the rounding out. `float32` rounds nothing.
         secure: `masked` loops stages with secure sums in blocks of one client, since the protocol masks the partial of
             each client; `plain` treats secure sums as other sums.
         target: the kind of machine whose shape rules hold, such as `avx2/small-l2/slow-memory/no-gpu`; `host` is that
@@ -55,14 +60,20 @@ def plan(
         raise FedcoreError(f"the option xla of plan is auto, true or false, not {xla!r}")
     if low_rank not in ("auto", "false"):
         raise FedcoreError(f"the option low_rank of plan is auto or false, not {low_rank!r}")
+    if compute_dtype not in ("float32", "bfloat16"):
+        raise FedcoreError(f"the option compute_dtype of plan is float32 or bfloat16, not {compute_dtype!r}")
     kind = default_target() if target == "host" else parse_target(target)
     width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
     if module.stage != "planned":
         return module
+    rounded: set[str] = set()
+    if compute_dtype == "bfloat16":
+        unrounded, module = module, with_bfloat16_stages(module, _undecided_stages(module))
+        rounded = {f.name for f in module.functions if f.name in _undecided_stages(module) and f != unrounded[f.name]}
     main = module.main
     joins = _joins(module)
     attributes = {
-        op.operands[0 if op.kind == "collect" else 1].name: _strategy(
+        _stage_of(op): _strategy(
             module,
             op,
             joins.get(op.name),
@@ -72,6 +83,7 @@ def plan(
             xla=xla == "true",
             low_rank=low_rank == "auto",
             masked=secure == "masked",
+            rounded=_stage_of(op) in rounded,
         )
         for op in main.operations
         if op.kind in ("fold", "collect")
@@ -104,6 +116,17 @@ def _number(option: str, given: str, least: int, *words: str) -> int | None:
     return int(given)
 
 
+def _stage_of(op: Operation) -> str:
+    """The client stage of a fold or a collect."""
+    return op.operands[0 if op.kind == "collect" else 1].name
+
+
+def _undecided_stages(module: Module) -> set[str]:
+    """The client stages that have no strategy yet."""
+    stages = {_stage_of(op) for op in module.main.operations if op.kind in ("fold", "collect")}
+    return {s for s in stages if "strategy" not in module[s].attributes}
+
+
 def _joins(module: Module) -> dict[str, Operation]:
     """The merge of each fold, by the fold's name."""
     return {op.operands[1].name: op for op in module.main.operations if op.kind == "merge"}
@@ -120,24 +143,27 @@ def _strategy(
     xla: bool,
     low_rank: bool,
     masked: bool,
+    rounded: bool,
 ) -> dict[str, object]:
-    compiled = {"xla": True} if xla and _is_for_xla(module, op) else {}
+    compiled = {"xla": True} if xla and not rounded and _is_for_xla(module, op) else {}
+    dtype = {"compute_dtype": "bfloat16"} if rounded else {}
     if masked and join is not None and "secure" in join.attributes:
-        return {"strategy": "loop", "block": 1, **compiled, "why": "secure sums mask the partial of each client"}
-    found = _batching(module, op, join, target, width, block, low_rank=low_rank and not compiled)
+        return {"strategy": "loop", "block": 1, **dtype, **compiled, "why": "secure sums mask the partial of each client"}
+    found = _batching(module, op, join, target, width, block, low_rank=low_rank and not compiled and not rounded)
     if isinstance(found, str):
-        return {"strategy": "loop", "block": block or 1, **compiled, "why": _in_text(found)}
+        return {"strategy": "loop", "block": block or 1, **dtype, **compiled, "why": _in_text(found)}
     kept = {"low_rank": found.low_rank} if found.low_rank else {}
     if found.why_loop is not None and not compiled and not kept:
         from fedcore.graphs.batched.cost_model import PARALLEL
 
-        return {"strategy": "loop", "block": block or BLOCK, "parallel": PARALLEL, "why": found.why_loop}
+        return {"strategy": "loop", "block": block or BLOCK, "parallel": PARALLEL, **dtype, "why": found.why_loop}
     return {
         "strategy": "vectorised",
         "width": found.width,
         "block": block or BLOCK,
         "call": found.call,
         **kept,
+        **dtype,
         **compiled,
     }
 
@@ -146,7 +172,7 @@ def _is_for_xla(module: Module, op: Operation) -> bool:
     from fedcore.graphs.stages.xla import can_compile
 
     names = [f.name for f in module.functions]
-    stage = names.index(op.operands[0 if op.kind == "collect" else 1].name)
+    stage = names.index(_stage_of(op))
     graphs = reachable(module, module.functions[: stage + 1]).graphs
     return bool(graphs) and all(can_compile(g, module.blob(g.digest)) for g in graphs)
 

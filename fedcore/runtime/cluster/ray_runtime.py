@@ -24,6 +24,7 @@ def ray(
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",
     low_rank: bool | str = "auto",
+    compute_dtype: str = "float32",
     intra_op_threads: int | None = None,
     deterministic: bool = False,
     on_client_failure: str | Drop = "raise",
@@ -53,8 +54,8 @@ def ray(
         cache_bytes: bytes of clients' arrays that each worker keeps.
         secure_aggregation: as for `fc.runtime.local`. Workers send the partial of each client to this process, which
             masks it: this simulates the protocol, and hides nothing from the cluster.
-        server_device, block_size, vectorize, xla, low_rank, intra_op_threads, deterministic, default_num_clients: as
-            for `fc.runtime.local`. Workers have the driver's number of intra-op threads.
+        server_device, block_size, vectorize, xla, low_rank, compute_dtype, intra_op_threads, deterministic,
+            default_num_clients: as for `fc.runtime.local`. Workers have the driver's number of intra-op threads.
         target: as for `fc.runtime.local`. Workers run the driver's plans, whatever machines they are on.
     Raises:
         FedcoreError: a setting is out of its range, the extra `ray` is not installed, or there is no cluster.
@@ -86,6 +87,7 @@ def ray(
         vectorize=vectorize,
         xla=xla,
         low_rank=low_rank,
+        compute_dtype=compute_dtype,
         intra_op_threads=intra_op_threads,
         deterministic=deterministic,
         default_num_clients=default_num_clients,

@@ -1,0 +1,113 @@
+"""Rounds the operands of products to bfloat16 in the client stages of a plan, where they read clients' data sets."""
+
+from collections.abc import Iterable
+
+import attrs
+
+from fedcore.compiler.reachable import named_by, reachable
+from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.ir.module import digest_of
+from fedcore.types import SequenceType, contains
+
+SUFFIX = "_bfloat16"
+
+
+def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
+    """The module in which these stages, as far as they have products, call copies with rounded operands.
+
+    Only code that a data set is handed to is copied: local training and evaluation. Aggregators get updates, so their
+    products stay float32, although they run in the same stages. A stage without products is unchanged.
+    """
+    stages = set(stages)
+    order = dict.fromkeys(n for stage in sorted(stages) for n in named_by(module, stage))  # callees first
+    plain: dict[str, str] = {}  # by symbol: its replacement in code that gets no data set
+    on_data: dict[str, str] = {}  # by symbol: its replacement in code that gets one
+    added: dict[str, Function | Graph] = {}
+    blobs = dict(module.blobs)
+    for name in order:
+        node = module[name]
+        if isinstance(node, Graph):
+            data = _rounded(module, node)
+            if data is not None:
+                digest = digest_of(data)
+                blobs[digest] = data
+                on_data[name] = _fresh(module, added, name)
+                added[on_data[name]] = attrs.evolve(node, name=on_data[name], digest=digest)
+            continue
+        readers = _readers(module, node)
+        outside = _calling(node, {op.name: on_data if op.name in readers else plain for op in node.operations})
+        inside = _calling(node, {op.name: on_data for op in node.operations})
+        for after, replaced in ((outside, plain), (inside, on_data)):
+            if after is node or (name in stages and replaced is on_data):
+                continue
+            replaced[name] = name if name in stages else _fresh(module, added, name)
+            added[replaced[name]] = attrs.evolve(after, name=replaced[name])
+    if not added:
+        return module
+    copies = {name: [r[name] for r in (plain, on_data) if name in r] for name in order}
+    functions = [n for f in module.functions for n in _with_copies(f, copies, added)]
+    graphs = [n for g in module.graphs for n in _with_copies(g, copies, added)]
+    after = reachable(attrs.evolve(module, functions=tuple(functions), graphs=tuple(graphs), blobs=blobs))
+    named = {g.digest for g in after.graphs}
+    return attrs.evolve(after, blobs={d: b for d, b in blobs.items() if d in named})
+
+
+def _rounded(module: Module, graph: Graph) -> bytes | None:
+    """The bytes of a graph with rounded operands; None if it has no products, or if its bytes are missing."""
+    from fedcore.graphs.graphdef.bfloat16_products import with_bfloat16_products
+
+    data = module.blobs.get(graph.digest)
+    after = data if data is None else with_bfloat16_products(data)
+    return None if after is data else after
+
+
+def _readers(module: Module, function: Function) -> set[str]:
+    """The operations of a function that hand a data set to a symbol, with the bindings of their symbols.
+
+    A called function is no such symbol: its own operations say what gets the data set.
+    """
+    types, found = function.types(), set[str]()
+    bindings = {op.name for op in function.operations if op.kind == "bind"}
+    for op in function.operations:
+        given = [o.name for o in op.operands if isinstance(o, Ref)]
+        if any(contains(types[n], _is_sequence) for n in given) and not _calls_function(module, op):
+            found.update([op.name, *bindings.intersection(given)])
+    return found
+
+
+def _is_sequence(type_) -> bool:
+    return isinstance(type_, SequenceType)
+
+
+def _calls_function(module: Module, op: Operation) -> bool:
+    first = op.operands[0] if op.operands else None
+    return op.kind == "call" and isinstance(first, Symbol) and isinstance(module[first.name], Function)
+
+
+def _calling(function: Function, replacements: dict[str, dict[str, str]]) -> Function:
+    """The function with replaced symbols; the same object if none is replaced.
+
+    Args:
+        replacements: by operation, by symbol.
+    """
+    operations = []
+    for op in function.operations:
+        by_symbol = replacements[op.name]
+        operands = tuple(Symbol(by_symbol.get(o.name, o.name)) if isinstance(o, Symbol) else o for o in op.operands)
+        operations.append(op if operands == op.operands else attrs.evolve(op, operands=operands))
+    after = tuple(operations)
+    return function if after == function.operations else attrs.evolve(function, operations=after)
+
+
+def _fresh(module: Module, added: dict[str, Function | Graph], name: str) -> str:
+    """A symbol that nothing has."""
+    fresh = f"{name}{SUFFIX}"
+    while fresh in module.symbols() or fresh in added:
+        fresh += "_"
+    return fresh
+
+
+def _with_copies(node, copies: dict[str, list[str]], added: dict):
+    """The node, unless it is replaced under its own name, and its copies."""
+    names = dict.fromkeys(copies.get(node.name, ()))
+    return [*([] if node.name in names else [node]), *(added[n] for n in names)]
