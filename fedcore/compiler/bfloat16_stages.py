@@ -47,9 +47,9 @@ def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
     copies = {name: [r[name] for r in (plain, on_data) if name in r] for name in order}
     functions = [n for f in module.functions for n in _with_copies(f, copies, added)]
     graphs = [n for g in module.graphs for n in _with_copies(g, copies, added)]
-    after = reachable(attrs.evolve(module, functions=tuple(functions), graphs=tuple(graphs), blobs=blobs))
-    named = {g.digest for g in after.graphs}
-    return attrs.evolve(after, blobs={d: b for d, b in blobs.items() if d in named})
+    changed = reachable(attrs.evolve(module, functions=tuple(functions), graphs=tuple(graphs), blobs=blobs))
+    named = {g.digest for g in changed.graphs}
+    return attrs.evolve(changed, blobs={d: b for d, b in blobs.items() if d in named})
 
 
 def _rounded(module: Module, graph: Graph) -> bytes | None:

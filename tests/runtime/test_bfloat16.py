@@ -1,8 +1,5 @@
 """`compute_dtype="bfloat16"`: products of client stages read rounded operands."""
 
-import sys
-import types
-
 import attrs
 import keras
 import ml_dtypes
@@ -14,7 +11,7 @@ import fedcore as fc
 from fedcore.compiler import compile_module
 from fedcore.context import plan_of
 from fedcore.errors import FedcoreError
-from fedcore.ir import parse, verify
+from fedcore.ir import parse_module, verify
 from fedcore.testing.faults import out_of_memory
 
 
@@ -45,8 +42,8 @@ def data() -> list:
     return [fc.data.ClientDataset.from_columns(c).batch(5) for c in columns]
 
 
-def trained(process, data, rounds: int = 2, **settings):
-    with fc.use(fc.runtime.local(**settings), seed=3):
+def trained(process, data, rounds: int = 2, runtime=None, **settings):
+    with fc.use(runtime or fc.runtime.local(**settings), seed=3):
         state = process.initialize()
         for _ in range(rounds):
             state, metrics = process.next(state, data)
@@ -82,11 +79,11 @@ def test_products_read_rounded_operands_and_add_in_float32():
 def test_the_plan_says_it_and_only_on_request(process):
     plain, asked, other = plan(process), plan(process, compute_dtype="float32"), plan(process, compute_dtype="bfloat16")
     assert str(plain) == str(asked)
-    assert "bfloat16" not in str(plain)
+    assert "compute_dtype" not in str(plain)
     assert "compute_dtype=bfloat16" in str(other)
     assert "low_rank" not in str(other)
     assert other.digest() != plain.digest()
-    assert verify(attrs.evolve(parse(str(other)), blobs=other.blobs)) == other
+    assert verify(attrs.evolve(parse_module(str(other)), blobs=other.blobs)) == other
     assert compile_module(other, "plan{compute_dtype=bfloat16}") is other
     server = {g.name: g for g in plain.graphs if g.name.startswith(("join", "clients_fold", "server"))}
     assert server == {g.name: g for g in other.graphs if g.name in server}  # the aggregation is not rounded
@@ -94,8 +91,10 @@ def test_the_plan_says_it_and_only_on_request(process):
 
 def test_bits_depend_neither_on_workers_nor_on_widths_nor_on_memory(process, data):
     expected, _ = trained(process, data, compute_dtype="bfloat16", vectorize=8, workers_per_device=1)
-    with out_of_memory(above=4):
-        alone, _ = trained(process, data, compute_dtype="bfloat16", vectorize=8)
+    runtime = fc.runtime.local(compute_dtype="bfloat16", vectorize=8)
+    with out_of_memory(runtime, "CPU:0", calls=[0]) as failed:
+        alone, _ = trained(process, data, runtime=runtime)
+    assert failed == [0]
     others = [
         trained(process, data, compute_dtype="bfloat16", vectorize=8, workers_per_device=2)[0],
         trained(process, data, compute_dtype="bfloat16", vectorize=4)[0],
@@ -122,3 +121,17 @@ def test_other_dtypes_are_refused(given):
 def test_the_pass_refuses_other_dtypes(process):
     with pytest.raises(FedcoreError, match="the option compute_dtype of plan is float32 or bfloat16, not 'half'"):
         compile_module(process.next.module, "lowering,partition,plan{compute_dtype=half}")
+
+
+def test_the_ray_runtime_passes_its_dtype_and_its_target_on_to_the_plan(process, monkeypatch):
+    pytest.importorskip("ray")
+    from fedcore.runtime.cluster import connection, executor
+
+    clients = fc.runtime.local()._clients
+    monkeypatch.setattr(connection, "connect", lambda address, cpus: lambda: None)
+    monkeypatch.setattr(executor, "RayClientsExecutor", lambda *settings: clients)
+    target = "avx2/small-l2/slow-memory/no-gpu"
+    with fc.use(fc.runtime.ray(compute_dtype="bfloat16", target=target)):
+        found = plan_of(process.next.module)
+    assert "compute_dtype=bfloat16" in str(found)
+    assert found.main.attributes["target"] == target

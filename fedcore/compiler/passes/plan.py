@@ -148,7 +148,13 @@ def _strategy(
     compiled = {"xla": True} if xla and not rounded and _is_for_xla(module, op) else {}
     dtype = {"compute_dtype": "bfloat16"} if rounded else {}
     if masked and join is not None and "secure" in join.attributes:
-        return {"strategy": "loop", "block": 1, **dtype, **compiled, "why": "secure sums mask the partial of each client"}
+        return {
+            "strategy": "loop",
+            "block": 1,
+            **dtype,
+            **compiled,
+            "why": "secure sums mask the partial of each client",
+        }
     found = _batching(module, op, join, target, width, block, low_rank=low_rank and not compiled and not rounded)
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **dtype, **compiled, "why": _in_text(found)}
