@@ -54,7 +54,7 @@ def start_and_gradients():
 
 
 def run(optimizer, start, gradients):
-    step = tf.function(optimizer.next, autograph=False)
+    step = tf.function(optimizer.next)
     weights = tuple(map(tf.constant, start))
     state = optimizer.initialize(weights)
     for given in gradients:
