@@ -19,6 +19,9 @@ from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, b
 from fedcore.graphs.batched.counted_loop import counted_loop
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, low_rank_carry
 from fedcore.graphs.batched.packing import PackedLayout
+from fedcore.graphs.capture.graph_import import called
+from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
 from fedcore.graphs.tensors.values import flatten, unflatten
@@ -49,12 +52,16 @@ class BatchedInterpreter:
 
     def _graph(self, graph, data: bytes) -> Callable:
         compiles = self._xla and can_compile(graph, data)
+        has_convolutions = "Conv2D" in operations_of(graph.digest, data)
 
         def call(*arguments, seed=None):
             values = flatten(arguments)
             sizes = self._batch_sizes if any(value.padded_axis is not None for value in values) else None
             build = functools.partial(batched_call, graph, data, values, sizes, seed)
-            return unflatten(_compiled(build) if compiles else build(), graph.type.result)
+            if compiles:
+                return unflatten(_compiled(build), graph.type.result)
+            fuses = has_convolutions and not any(value.low_rank is not None for value in values)
+            return unflatten(_fused(build) if fuses else build(), graph.type.result)
 
         return call
 
@@ -127,11 +134,22 @@ class BatchedInterpreter:
 
 def _compiled(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:
     """Calls a function of the operations that `build` emits; XLA compiles it when it first runs."""
+    return _in_function(build, lambda body: tf.function(body, autograph=False, jit_compile=True)())
+
+
+def _fused(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:
+    """Calls a function of the operations that `build` emits; TensorFlow fuses them, which it cannot in a loop."""
+    with without_function_optimisation(fuses=True):
+        return _in_function(build, lambda body: called(body, []))
+
+
+def _in_function(build: Callable[[], list[BatchedValue]], call: Callable) -> list[BatchedValue]:
+    """The values that `build` returns, with the tensors that a call of its operations returns."""
     values: list[BatchedValue] = []
 
     def body() -> list[tf.Tensor]:
         values[:] = build()
         return [value.tensor for value in values]
 
-    tensors = tf.function(body, autograph=False, jit_compile=True)()
+    tensors = call(body)
     return [attrs.evolve(value, tensor=t) for value, t in zip(values, tensors, strict=True)]

@@ -13,7 +13,6 @@ Example: `x @ w + b` with x [4, 20, 7] (padded axis 0), w [7, 3] shared and b [4
 product [4, 20, 3] with padded axis 0. The rule of AddV2 reshapes b to [4, 1, 3] and adds.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -293,7 +292,7 @@ class BatchedEvaluation:
         rows = self.mask(1, 0, value.entries_per_row)
         if self.rank(value) == 1:
             return tf.raw_ops.Select(condition=rows, x=tensor, y=tf.fill(tensor.shape, fill))
-        rows, flat = tf.reshape(rows, [-1]), _reshaped(tensor, [math.prod(tensor.shape[:2]), *tensor.shape[2:]])
+        rows, flat = tf.reshape(rows, [-1]), without_client_axis(tensor)
         return tf.reshape(tf.raw_ops.Select(condition=rows, x=flat, y=tf.fill(flat.shape, fill)), tensor.shape)
 
     # --- equal bits for every number of clients ---
@@ -330,9 +329,11 @@ def _no_rule(node: Node) -> NoBatchingRule:
     return NoBatchingRule(node.op, "the operation has no rule")
 
 
-def _reshaped(tensor: tf.Tensor, shape: list[int]) -> tf.Tensor:
-    """tf.reshape; the operand of a Reshape that already has the shape is returned as it is."""
+def without_client_axis(tensor: tf.Tensor) -> tf.Tensor:
+    """[K, rows, …] -> [K * rows, …]; the operand of a Reshape that already has this shape is returned as it is."""
     before = tensor.op.inputs[0] if tensor.op.type == "Reshape" else tensor
+    clients, rows = tensor.shape[:2]
+    shape = [-1 if rows is None else clients * rows, *tensor.shape[2:]]
     return before if before.shape == shape else tf.reshape(tensor, shape)
 
 
