@@ -128,6 +128,8 @@ def _strategy(
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **compiled, "why": _in_text(found)}
     kept = {"low_rank": found.low_rank} if found.low_rank else {}
+    if found.width == 1:
+        return {"strategy": "loop", "block": block or 1, **kept, "why": _in_text(found.why_loop or "")}
     if found.why_loop is not None and not compiled and not kept:
         from fedcore.graphs.batched.cost_model import PARALLEL
 

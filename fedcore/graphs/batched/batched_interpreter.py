@@ -13,7 +13,7 @@ from collections.abc import Callable
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_call import batched_call
+from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.counted_loop import counted_loop
@@ -60,8 +60,7 @@ class BatchedInterpreter:
             build = functools.partial(batched_call, graph, data, values, sizes, seed)
             if compiles:
                 return unflatten(_compiled(build), graph.type.result)
-            fuses = has_convolutions and not any(value.low_rank is not None for value in values)
-            return unflatten(_fused(build) if fuses else build(), graph.type.result)
+            return unflatten(_fused(build) if has_convolutions else build(), graph.type.result)
 
         return call
 
@@ -134,22 +133,10 @@ class BatchedInterpreter:
 
 def _compiled(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:
     """Calls a function of the operations that `build` emits; XLA compiles it when it first runs."""
-    return _in_function(build, lambda body: tf.function(body, autograph=False, jit_compile=True)())
+    return called_whole(build, lambda body: tf.function(body, autograph=False, jit_compile=True)())
 
 
 def _fused(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:
     """Calls a function of the operations that `build` emits; TensorFlow fuses them, which it cannot in a loop."""
     with without_function_optimisation(fuses=True):
-        return _in_function(build, lambda body: called(body, []))
-
-
-def _in_function(build: Callable[[], list[BatchedValue]], call: Callable) -> list[BatchedValue]:
-    """The values that `build` returns, with the tensors that a call of its operations returns."""
-    values: list[BatchedValue] = []
-
-    def body() -> list[tf.Tensor]:
-        values[:] = build()
-        return [value.tensor for value in values]
-
-    tensors = call(body)
-    return [attrs.evolve(value, tensor=t) for value, t in zip(values, tensors, strict=True)]
+        return called_whole(build, lambda body: called(body, []))

@@ -39,6 +39,8 @@ _CONTROL_FLOW = frozenset(
     }
 )
 
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
 _PASSES_ON = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 
 # Their batching rules record the shape and the known value of the elements, so step 3 is not for them.
@@ -91,7 +93,7 @@ class BatchedEvaluation:
 
     def evaluate(self, node: Node, operands: list[BatchedValue], body: Body | None = None) -> list[BatchedValue]:
         """The results of one operation."""
-        if self.low_rank_shapes:
+        if self.low_rank_shapes and node.op not in _CALLS:
             if node.op in low_rank_rules:
                 kept = low_rank_rules[node.op](self, node, *operands)
                 if kept is not None:
@@ -163,7 +165,16 @@ class BatchedEvaluation:
         if key not in self._tensors:
             # The entry holds the factors too, so that the id stays in use.
             self._tensors[key] = (value.low_rank.dense(), value.low_rank)
-        return BatchedValue(self._tensors[key][0], True)
+        dense = self._tensors[key][0]
+        return BatchedValue(dense[0]) if self.clients == 1 else BatchedValue(dense, True)
+
+    def as_lane(self, value: BatchedValue) -> tf.Tensor:
+        """The tensor of a shared value as that of one client, [1, …]; the same tensor at each call."""
+        tensor = self.tensor(value)
+        key = ("lane", id(tensor))
+        if key not in self._tensors:
+            self._tensors[key] = (tensor[tf.newaxis], tensor)  # the entry holds the tensor, so that its id stays in use
+        return self._tensors[key][0]
 
     def _affine_of_sizes(self, known: KnownValue) -> tf.Tensor:
         """The tensor slope * sizes + start, [K, …], of an affine known value."""

@@ -69,14 +69,14 @@ class LowRank:
             if self._always_exists(matrix):
                 total = _plus(total, _product(scaled, matrix, adj_y=transposed))
             else:
-                before = tf.zeros([self.clients, x.shape[1], out]) if total is None else total
+                before = zero_rows(x, out) if total is None else total
                 total = self._if_it_exists(
                     lambda b, y, m: b + _product(y, m, adj_y=transposed), [before, scaled], matrix, before
                 )
         for left, right in self.factors:
             inner, outer = (right, left) if transposed else (left, right)
             total = _plus(total, _product(_product(x, inner, adj_y=True), outer))
-        total = tf.zeros([self.clients, x.shape[1], out]) if total is None else total
+        total = zero_rows(x, out) if total is None else total
         total.set_shape([self.clients, x.shape[1], out])
         return total
 
@@ -111,6 +111,12 @@ class LowRank:
 
         (result,) = computed_if(self.exists, taken, [*operands, matrix], [otherwise])
         return result
+
+
+def zero_rows(like: tf.Tensor, size: int) -> tf.Tensor:
+    """Zeros [K, rows, size], with as many rows as another tensor [K, rows, …]."""
+    clients, rows = like.shape[:2]
+    return tf.zeros([clients, tf.shape(like)[1] if rows is None else rows, size])
 
 
 def times(factor: tf.Tensor) -> Callable:

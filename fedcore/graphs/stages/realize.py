@@ -9,7 +9,7 @@ row numbers [steps, rows] and batch sizes [steps]. It folds the clients in order
 """
 
 from collections.abc import Sequence as SequenceOf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import tensorflow as tf
@@ -31,6 +31,9 @@ from fedcore.ir.interpret import Interpreter
 from fedcore.ir.module import Function, Module
 from fedcore.ir.purity import pure_symbols, seeded_symbols
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
+
+if TYPE_CHECKING:
+    from fedcore.graphs.batched.low_rank_loop import LowRankSteps
 
 Layouts = tuple[Layout | None, ...]
 """For each leaf of a value the layout of its sequence; None for a tensor."""
@@ -143,6 +146,7 @@ def realize_block(
     has_client_values: bool,
     from_partial: bool = False,
     measured: SequenceOf[str] = (),
+    low_rank: SequenceOf["LowRankSteps | None"] = (),
 ) -> Realized:
     """The function that folds a block of clients, one after the other.
 
@@ -155,6 +159,7 @@ def realize_block(
         has_client_values: the stage also returns a value for each client.
         from_partial: the fold starts from a partial, not from `zero`; the tensors of the partial are the last operands.
         measured: names of values in the stage whose sizes are measured.
+        low_rank: for each client how its training keeps kernels low-rank; None for dense kernels, as by default.
     Returns:
         A function whose result is <partial, client values, bits>, without the parts that the stage does not have.
         `bits` is int64 [clients, n]: the sizes of the n measured leaves whose types leave their sizes open.
@@ -186,7 +191,9 @@ def realize_block(
         client_values, bits = [], []
         for k, of_client in enumerate(of_clients):
             before = [] if zero is None else [partial]
-            result, bits_of_client = _run_client(run, function, [*before, *broadcast, *of_client], seeds[k], measured)
+            arguments = [*before, *broadcast, *of_client]
+            steps = low_rank[k] if low_rank else None
+            result, bits_of_client = _run_client(run, module, function, arguments, seeds[k], measured, steps)
             bits.append(bits_of_client)
             if zero is None:
                 client_values.append(result)
@@ -208,12 +215,24 @@ def realize_block(
 
 
 def _run_client(
-    run: Interpreter, function: Function, arguments: list, seed: tf.Tensor, measured: SequenceOf[str]
+    run: Interpreter,
+    module: Module,
+    function: Function,
+    arguments: list,
+    seed: tf.Tensor,
+    measured: SequenceOf[str],
+    low_rank: "LowRankSteps | None",
 ) -> tuple[Any, list]:
     """A client stage's result for one client, and the sizes of its measured leaves in bits."""
     values = dict(zip([p.name for p in function.parameters], arguments, strict=True))
     types = {p.name: p.type for p in function.parameters}
-    run.operations(function.operations, values, types, tensor_seed(seed))
+    if low_rank is None:
+        run.operations(function.operations, values, types, tensor_seed(seed))
+    else:
+        from fedcore.graphs.batched.low_rank_loop import LowRankLoop
+
+        wanted = [function.result.name, *measured]
+        LowRankLoop(module, low_rank).operations(function, values, types, tensor_seed(seed), wanted)
     bits = [size for name in measured for size in measured_bits(values[name], types[name])]
     return values[function.result.name], bits
 

@@ -18,6 +18,8 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
     """A batch times a LowRank is dense; the product of two batches over their rows, a gradient, is a LowRank."""
     transpose_x, transpose_y = node.get("transpose_a", False), node.get("transpose_b", False)
+    if x.low_rank is None and evaluation.clients == 1 and not x.batched:
+        return _of_one_client(evaluation, x, y, transpose_x=transpose_x, transpose_y=transpose_y)
     if x.low_rank is not None or not x.batched:
         return None
     if y.low_rank is not None:
@@ -32,6 +34,19 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
         return None
     factors = contraction_operands(evaluation, x, y)
     return _value(LowRank((n, m), evaluation.clients, factors=(factors,)))
+
+
+def _of_one_client(
+    evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue, *, transpose_x: bool, transpose_y: bool
+) -> BatchedValue | None:
+    """The product where no batch has a client axis."""
+    if y.low_rank is not None:
+        rows = evaluation.as_lane(x)
+        return None if transpose_x else BatchedValue(y.low_rank.multiplied(rows, transposed=transpose_y)[0])
+    if not transpose_x or transpose_y or (evaluation.shape(x)[1], evaluation.shape(y)[1]) not in evaluation.low_rank_shapes:
+        return None
+    n, m = evaluation.shape(x)[1], evaluation.shape(y)[1]
+    return _value(LowRank((n, m), 1, factors=((evaluation.as_lane(x), evaluation.as_lane(y)),)))
 
 
 @low_rank_rule("Mul", "RealDiv")
