@@ -97,6 +97,27 @@ class LowRank:
         total.set_shape(shape)
         return total
 
+    def total(self) -> tf.Tensor:
+        """The sum of the entries, of one client; not finite if an entry may not be."""
+        total = tf.zeros([])
+        for matrix, coefficient in self.terms:
+            total += tf.reduce_sum(_times(matrix, coefficient))
+        for left, right in self.factors:
+            of_rows = tf.reduce_sum(tf.reduce_sum(left, 2) * tf.reduce_sum(right, 2))
+            # Rows of opposite signs may add up to zero where their product overflows.
+            most = tf.reduce_sum(tf.reduce_max(tf.abs(left), 2) * tf.reduce_max(tf.abs(right), 2))
+            total += tf.where(tf.math.is_finite(most), of_rows, most)
+        return total
+
+    def or_zero(self, condition: tf.Tensor) -> "LowRank":
+        """The matrices if the condition (bool []) holds, else zeros."""
+
+        def chosen(t: tf.Tensor) -> tf.Tensor:
+            return tf.where(condition, t, tf.zeros_like(t))
+
+        factors = tuple((chosen(left), chosen(right)) for left, right in self.factors)
+        return attrs.evolve(self, terms=tuple((chosen(m), c) for m, c in self.terms), factors=factors)
+
     def _always_exists(self, matrix: tf.Tensor) -> bool:
         return self.exists is None or matrix.shape.rank == 2
 

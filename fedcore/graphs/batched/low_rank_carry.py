@@ -162,8 +162,10 @@ class OpenCarry:
         return attrs.evolve(before, lefts=lefts, rights=rights, own=before.own_after(), scales=scales).variables()
 
     def final(self, steps: tf.Tensor, variables: Tensors) -> dict[int, BatchedValue]:
-        """The kernels after the last step."""
+        """The kernels after the last step; those of one client keep their factors, so that the fold multiplies them."""
         last = CarriedKernels.of(self, variables, steps > self.carry.limit if self.carry.exceeds else None)
+        if self.clients == 1:
+            return last.values
         own = last.own_after()
         return {i: _value(last.low_rank(i, own=own[i])) for i in self.carry.kernels}
 

@@ -82,6 +82,28 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     return _value(total)
 
 
+@low_rank_rule("Sum")
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedValue) -> BatchedValue | None:
+    """The sum of all entries of one client's matrix; not finite where an entry may be infinite or NaN."""
+    known = evaluation.known_value(axes)
+    whole = known is not None and sorted(known.values[0].reshape(-1).tolist()) == [0, 1] and not node.get("keep_dims")
+    return BatchedValue(x.low_rank.total()) if x.low_rank is not None and evaluation.clients == 1 and whole else None
+
+
+@low_rank_rule("SelectV2")
+def _(
+    evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue
+) -> BatchedValue | None:
+    """The matrix or zeros, by one condition for one client."""
+    if x.low_rank is None or evaluation.clients > 1 or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
+        return None
+    return _value(x.low_rank.or_zero(evaluation.tensor(condition)))
+
+
+def _is_zero(tensor: tf.Tensor) -> bool:
+    return tensor.op.type == "Fill" and tf.get_static_value(tensor.op.inputs[1]) == 0
+
+
 def _term(evaluation: BatchedEvaluation, x: BatchedValue, shape: tuple[int, int]) -> LowRank | None:
     if x.low_rank is not None:
         return x.low_rank if x.low_rank.shape == shape else None
