@@ -78,9 +78,10 @@ def called_whole(build: Callable[[], list[BatchedValue]], call: Callable) -> lis
 
 
 def _tensors(value: BatchedValue) -> list[tf.Tensor]:
-    found: list[tf.Tensor] = []
-    _replaced(value, lambda t: found.append(t) or t)
-    return found
+    if value.low_rank is None:
+        return [value.tensor]
+    numbers = [c for _, c in value.low_rank.terms if not isinstance(c, float)]
+    return [*(m for m, _ in value.low_rank.terms), *numbers, *(t for pair in value.low_rank.factors for t in pair)]
 
 
 def _replaced(value: BatchedValue, fn: Callable[[tf.Tensor], tf.Tensor]) -> BatchedValue:

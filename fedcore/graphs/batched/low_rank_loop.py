@@ -13,7 +13,6 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import batched_call, called_whole
-from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_sequence import at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, shared
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, first_carry
@@ -108,7 +107,11 @@ def _reduced(
         results = [tensor_of(after[j]) for j in dense]
         for tensor, j in zip(results, dense, strict=True):
             tensor.set_shape(shapes[j])
-        return [i + 1, *results, *([] if of_step is None else of_step.after({j: after[j] for j in of_step.rights}, None))]
+        return [
+            i + 1,
+            *results,
+            *([] if of_step is None else of_step.after({j: after[j] for j in of_step.rights}, None)),
+        ]
 
     steps, *state = tf.while_loop(
         lambda i, *_: i < sequence.count,

@@ -43,7 +43,11 @@ def _of_one_client(
     if y.low_rank is not None:
         rows = evaluation.as_lane(x)
         return None if transpose_x else BatchedValue(y.low_rank.multiplied(rows, transposed=transpose_y)[0])
-    if not transpose_x or transpose_y or (evaluation.shape(x)[1], evaluation.shape(y)[1]) not in evaluation.low_rank_shapes:
+    if (
+        not transpose_x
+        or transpose_y
+        or (evaluation.shape(x)[1], evaluation.shape(y)[1]) not in evaluation.low_rank_shapes
+    ):
         return None
     n, m = evaluation.shape(x)[1], evaluation.shape(y)[1]
     return _value(LowRank((n, m), 1, factors=((evaluation.as_lane(x), evaluation.as_lane(y)),)))
