@@ -9,6 +9,7 @@ import fedcore as fc
 from fedcore import context
 from fedcore.context import plan_of
 from fedcore.graphs.batched.low_rank import LowRank
+from fedcore.runtime.client_source import UnreadSlice, longest_first
 from fedcore.testing.faults import out_of_memory
 
 BATCH = 5  # the kernel 36 x 512 breaks even at rank 33: 6 steps
@@ -101,3 +102,8 @@ def test_totals_and_choices_are_those_of_the_dense_matrix():
     np.testing.assert_allclose(matrix.total(), np.sum(matrix.dense()), rtol=1e-4)
     np.testing.assert_array_equal(matrix.or_zero(tf.constant(True)).dense(), matrix.dense())
     assert not np.any(LowRank((9, 7), 1, (), ((left * np.nan, right),)).or_zero(tf.constant(False)).dense())
+
+
+def test_the_longest_of_a_few_slices_come_first():
+    slices = [UnreadSlice(i, i, [(client,)]) for i, client in enumerate(clients((4, 12, 0, 12, 1, 1, 1, 1, 30)))]
+    assert [s.index for s in longest_first(iter(slices))] == [1, 3, 0, 4, 5, 6, 7, 2, 8]
