@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_stage import realize_batched, realize_next_client
-from fedcore.graphs.batched.low_rank_loop import LowRankSteps
+from fedcore.graphs.batched.low_rank_loop import LowRankLoop, LowRankSteps
 from fedcore.graphs.batched.packing import PackedLayout, pack_clients, pack_for_loop, steps_of_rank
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.stages.loop_in_graph import is_loopable, realize_loop
@@ -49,7 +49,7 @@ def loop_call(
             has_client_values=work.keeps,
             from_partial=from_partial,
             measured=work.measured,
-            low_rank=low_rank,
+            loops=[None if steps is None else LowRankLoop(work.module, steps) for steps in low_rank],
         ),
     )
     given, *tensors = device.put([seeds, *(t for client in packed for _, ts in client for t in ts)])

@@ -21,7 +21,7 @@ from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter
+from fedcore.ir.interpret import Interpreter, Seed
 from fedcore.ir.module import Function, Module, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import Type, tensor_leaves
@@ -56,8 +56,10 @@ class LowRankLoop:
         self._steps = steps
         self._interpreter = Interpreter(module, self._evaluate, _graph)
 
-    def operations(self, function: Function, values: dict, types: dict[str, Type], seed, wanted: list[str]) -> None:
-        """Runs the operations of a function; replaces the wanted values by their tensors."""
+    def operations(
+        self, function: Function, values: dict, types: dict[str, Type], seed: Seed, wanted: list[str]
+    ) -> None:
+        """Runs the operations of a function; adds the tensors of the wanted values to those of its parameters."""
         scope = {name: _map(_wrapped, value) for name, value in values.items()}
         self._interpreter.operations(function.operations, scope, types, seed)
         values.update((name, _map(tensor_of, scope[name])) for name in wanted)
