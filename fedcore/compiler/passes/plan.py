@@ -41,9 +41,9 @@ def plan(
         block_size: `auto`, or the clients of a block.
         xla: `true` compiles with XLA each stage whose graphs all allow it; `auto` and `false` compile none, since XLA
             was no faster on CPUs.
-        low_rank: `auto` keeps the kernels of large dense layers as factors of low rank while a vectorised stage trains
-            them by gradient descent; `false` keeps none. The attribute `low_rank` is the rank from which they are kept:
-            a client's factors are added up when their rank reaches it.
+        low_rank: `auto` keeps the kernels of large dense layers as factors of low rank while a vectorised stage, or
+            a loop that trains convolutions, trains them by gradient descent; `false` keeps none. The attribute
+            `low_rank` is the rank from which they are kept: a client's factors are added up when their rank reaches it.
         secure: `masked` loops stages with secure sums in blocks of one client, since the protocol masks the partial of
             each client; `plain` treats secure sums as other sums.
         target: the kind of machine whose shape rules hold, such as `avx2/small-l2/slow-memory/no-gpu`; `host` is that
@@ -128,6 +128,8 @@ def _strategy(
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **compiled, "why": _in_text(found)}
     kept = {"low_rank": found.low_rank} if found.low_rank else {}
+    if found.width == 1:
+        return {"strategy": "loop", "block": block or 1, **kept, "why": _in_text(found.why_loop or "")}
     if found.why_loop is not None and not compiled and not kept:
         from fedcore.graphs.batched.cost_model import PARALLEL
 

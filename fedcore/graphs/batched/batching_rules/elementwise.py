@@ -19,7 +19,7 @@ from fedcore.graphs.batched.batched_value import (
 )
 from fedcore.graphs.batched.batching_rules.matmul import scaled_product
 from fedcore.graphs.batched.client_select import select_by_client
-from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.evaluation import BatchedEvaluation, without_client_axis
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 _EXACT_UNARY = (
@@ -67,7 +67,11 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 @batching_rule(*_EXACT_UNARY.split())
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    return x.with_tensor(*emit(node.op, [evaluation.tensor(x)], node.attributes), padding=_padding(node, [x]))
+    tensor = evaluation.tensor(x)
+    if _of_images(x) and (images := without_client_axis(tensor)).op.type == "BiasAdd":
+        (out,) = emit(node.op, [images], node.attributes)
+        return x.with_tensor(tf.reshape(out, tensor.shape))
+    return x.with_tensor(*emit(node.op, [tensor], node.attributes), padding=_padding(node, [x]))
 
 
 @batching_rule(*_INEXACT_UNARY.split())
@@ -241,4 +245,15 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, bias: BatchedV
     if node.get("data_format", b"NHWC") != b"NHWC":
         raise NoBatchingRule("BiasAdd", "its data format is not NHWC")
     (tensor, b), axes = aligned(evaluation, node, (x, bias))
+    if _of_images(x) and not bias.batched and (images := without_client_axis(tensor)).op.type == "Conv2D":
+        (out,) = emit("BiasAdd", [images, b], node.attributes)
+        return axes.with_tensor(tf.reshape(out, tensor.shape))
     return axes.with_tensor(tensor + b)
+
+
+def _of_images(x: BatchedValue) -> bool:
+    """Whether a value may be a convolution of the images of all clients, into which TensorFlow fuses operations.
+
+    These are emitted without the client axis, since TensorFlow fuses nothing across a Reshape.
+    """
+    return x.batched and x.tensor is not None and x.tensor.shape.rank == 5
