@@ -129,9 +129,8 @@ def _(
         raise NoBatchingRule(node.op, "the batch is along another axis in the gradient")
     sizes = known.values[0]
     whole = tf.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))
-    return BatchedValue(
-        emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)[0], True, axis, entries_per_row
-    )
+    (tensor,) = emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)
+    return BatchedValue(tensor, True, axis, entries_per_row, padding=dy.padding)
 
 
 def _bounds_with_client_axis(evaluation: BatchedEvaluation, node: Node, *bounds: BatchedValue) -> tuple[list, dict]:
