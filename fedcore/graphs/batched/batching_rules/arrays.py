@@ -13,9 +13,17 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, order: Batched
     axes = [int(a) for a in evaluation.constant_operand(node, order)]
     padded_axis = None if x.padded_axis is None else axes.index(x.padded_axis)
     moved = [0, *(a + 1 for a in axes)] if x.batched else axes
-    return BatchedValue(
-        tf.transpose(evaluation.tensor(x), moved), x.batched, padded_axis, x.entries_per_row, padding=x.padding
-    )
+    tensor = transposed(evaluation.tensor(x), moved)
+    return BatchedValue(tensor, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
+
+
+def transposed(tensor: tf.Tensor, order: list[int]) -> tf.Tensor:
+    """tf.transpose; transposes in a row become one, or none."""
+    before = tensor.op.inputs if tensor.op.type == "Transpose" else None
+    known = None if before is None else tf.get_static_value(before[1])
+    if before is not None and known is not None:
+        tensor, order = before[0], [int(known[a]) for a in order]
+    return tensor if order == [*range(len(order))] else tf.transpose(tensor, order)
 
 
 def common_axes(

@@ -3,15 +3,13 @@
 All clients of a group take the same branch and the same number of iterations; otherwise there is no batching rule.
 """
 
-import functools
 from collections.abc import Sequence
 
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, batching_rule
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.client_select import select_by_client
-from fedcore.graphs.batched.counted_loop import counted_loop
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
@@ -114,7 +112,7 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
     stay the same.
     """
     step, test = body.called(node["body"].name), body.called(node["cond"].name)
-    changing = [i for i in range(len(step.results)) if not _is_unchanged(step, i)]
+    changing = [i for i, r in enumerate(step.results) if r != (step.arguments[i], 0)]
     state = [_loop_value(evaluation, values[i]) if i in changing else value for i, value in enumerate(values)]
     while True:
         after = _values_after_step(evaluation, node, step, test, state, changing)
@@ -141,74 +139,11 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
 
     start = [_initial_tensor(evaluation, values[i], state[i]) for i in changing]
     shapes = [state[i].tensor.shape for i in changing]
-    iterations = _iterations(evaluation, step, test, values) if node.op == "StatelessWhile" else None
-    same_shapes = all(
-        t.shape.as_list() == s.as_list() for t, s in zip(start, shapes, strict=True) if t.dtype != tf.variant
-    )
-    if iterations is not None and same_shapes:
-        end = counted_loop(lambda _, *tensors: (advance(*tensors), None), iterations, start, parallel_iterations=1)
-    else:
-        end = tf.while_loop(condition_holds, advance, start, shape_invariants=shapes, parallel_iterations=1)
+    end = tf.while_loop(condition_holds, advance, start, shape_invariants=shapes, parallel_iterations=1)
     return [
         attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant) if i in changing else value
         for i, value in enumerate(values_of(end))
     ]
-
-
-def _origin(body: Body, source: tuple[str, int]) -> Node | str | None:
-    """The operation, or the name of the argument, from which a tensor of a body comes, behind Identity operations."""
-    nodes = {n.name: n for n in body.nodes}
-    while source[0] in nodes and nodes[source[0]].op == "Identity":
-        source = nodes[source[0]].inputs[0]
-    return nodes.get(source[0], source[0])
-
-
-def _is_unchanged(step: Body, i: int) -> bool:
-    return _origin(step, step.results[i]) == step.arguments[i]
-
-
-def _iterations(
-    evaluation: BatchedEvaluation, step: Body, test: Body, values: Sequence[BatchedValue]
-) -> tf.Tensor | None:
-    """The number of iterations, int64, of a loop while each of some counters is below its limit; None of other loops.
-
-    A counter grows by 1 in each iteration; a limit is a constant, or a loop variable that does not change.
-    """
-    counts, terms = [], [test.results[0]]
-    while terms:
-        node = _origin(test, terms.pop())
-        if not isinstance(node, Node) or node.op not in ("LogicalAnd", "Less"):
-            return None
-        if node.op == "LogicalAnd":
-            terms.extend(node.inputs)
-            continue
-        counter, limit = (_origin(test, source) for source in node.inputs)
-        if isinstance(counter, Node) or not _counts(step, i := test.arguments.index(counter)):
-            return None
-        value = _constant_in(step, values, limit if isinstance(limit, Node) else test.arguments.index(limit))
-        if value is None:
-            return None
-        counts.append(tf.cast(evaluation.tensor(value) - evaluation.tensor(values[i]), tf.int64))
-    return functools.reduce(tf.minimum, counts)
-
-
-def _constant_in(step: Body, values: Sequence[BatchedValue], limit: Node | int) -> BatchedValue | None:
-    """A limit, an operation or a loop variable, where it is the same in each iteration."""
-    if isinstance(limit, int):
-        return values[limit] if _is_unchanged(step, limit) else None
-    if limit.op != "Const":
-        return None
-    return BatchedValue(None, known=KnownValue.of_constant(tf.make_ndarray(limit["value"])))
-
-
-def _counts(step: Body, i: int) -> bool:
-    """Whether a loop variable grows by 1 in each iteration."""
-    node = _origin(step, step.results[i])
-    if not isinstance(node, Node) or node.op not in ("Add", "AddV2"):
-        return False
-    sources = [_origin(step, source) for source in node.inputs]
-    constants = [s for s in sources if isinstance(s, Node) and s.op == "Const"]
-    return step.arguments[i] in sources and any(tf.make_ndarray(s["value"]) == 1 for s in constants)
 
 
 def _loop_value(evaluation: BatchedEvaluation, value: BatchedValue) -> BatchedValue:

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import ANY_PADDING, BatchedValue, KnownValue, NoBatchingRule, batching_rule
+from fedcore.graphs.batched.batching_rules.arrays import transposed
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
@@ -51,7 +52,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
         raise NoBatchingRule(node.op, "it makes a list of the rows of the batch")
     tensor = evaluation.with_client_axis(x)
     order = [1, 0, *range(2, tensor.shape.rank)]
-    handle = tf.raw_ops.TensorListFromTensor(tensor=tf.transpose(tensor, order), element_shape=ANY_SHAPE)
+    handle = tf.raw_ops.TensorListFromTensor(tensor=transposed(tensor, order), element_shape=ANY_SHAPE)
     whole = _known_element_shape(evaluation, x)
     element_shape = None if whole is None else KnownValue.from_probes([v[1:] for v in whole.values])
     return BatchedValue(
@@ -78,7 +79,7 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
         raise NoBatchingRule(node.op, "the shape of its elements is not known")
     padded_axis = None if handle.padded_axis is None else handle.padded_axis + 1
     if handle.batched:
-        tensor = tf.transpose(tensor, [1, 0, *range(2, tensor.shape.rank)])
+        tensor = transposed(tensor, [1, 0, *range(2, tensor.shape.rank)])
     return BatchedValue(tensor, handle.batched, padded_axis, handle.entries_per_row, padding=handle.padding)
 
 
