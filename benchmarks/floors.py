@@ -1,6 +1,9 @@
 """Hand-written TensorFlow for each workload: what a skilled person writes without a framework.
 
 A floor is `pack(clients) -> packed` and `round(weights, packed) -> (weights, loss, accuracy)`. Deltas are averaged.
+
+`floors` are what a skilled person writes; ratios are against the fastest. `floors_of_same_algebra` are what nobody
+writes: fedcore's low-rank kernels by hand, for comparison.
 """
 
 import concurrent.futures
@@ -34,6 +37,11 @@ def floors(workload: Workload) -> list[Floor]:
     if workload.model == "mlp":
         return [*(_stacked(workload, width) for width in (4, 10)), _looped(workload)]
     return [_stacked(workload, width) for width in (100, 250)]
+
+
+def floors_of_same_algebra(workload: Workload) -> list[Floor]:
+    """Floors with low-rank kernels, for workloads whose plans have them or could have them."""
+    return [_factored(workload, width) for width in {"mlp": (8, 16), "logistic": (100, 250)}.get(workload.model, ())]
 
 
 def forward(model: str, ws, x):
@@ -87,12 +95,17 @@ def _stacked_step(model: str, ws, x, y, m):
     )
 
 
+def _groups(workload: Workload, width: int) -> tuple[int, np.ndarray, int, list[int]]:
+    """(most steps of a client, clients in order of their steps, number of clients, steps of each group)."""
+    taken = np.array([-(-n // BATCH) for n in workload.sizes])
+    order = np.argsort(taken, kind="stable")
+    ends = [min(i + width, len(order)) for i in range(0, len(order), width)]
+    return int(taken.max()), order, len(order), [int(taken[order[end - 1]]) for end in ends]
+
+
 def _stacked(workload: Workload, width: int) -> Floor:
     """Clients of like size stacked in groups of `width`; groups in one graph, which runs them side by side."""
-    steps = -(-max(workload.sizes) // BATCH)
-    order = np.argsort([-(-n // BATCH) for n in workload.sizes], kind="stable")
-    count = len(workload.sizes)
-    group_steps = [-(-workload.sizes[order[min(i + width, count) - 1]] // BATCH) for i in range(0, count, width)]
+    steps, order, count, group_steps = _groups(workload, width)
 
     @tf.function
     def run(ws, x, y, m):
@@ -115,6 +128,56 @@ def _stacked(workload: Workload, width: int) -> Floor:
     return Floor(f"stacked in {width}s", pack, lambda ws, packed: run(ws, *packed))
 
 
+def _factored(workload: Workload, width: int) -> Floor:
+    """As `_stacked`, but the first kernel of a client is W + U^T V, with the inputs U and scaled gradients V of its
+    steps.
+
+    No kernel of a client is made. The sum of a group's changes is one product of all factors.
+    """
+    steps, order, count, group_steps = _groups(workload, width)
+
+    @tf.function
+    def run(ws, x, y, m):
+        kernel, *others = ws
+        change, loss, hits = tf.zeros_like(kernel), 0.0, 0.0
+        acc = [tf.zeros_like(w) for w in others]
+        for g, begin in enumerate(range(0, count, width)):
+            gx, gy, gm = x[begin : begin + width], y[begin : begin + width], m[begin : begin + width]
+            clients = gx.shape[0]
+            local = [tf.tile(w[None], [clients] + [1] * len(w.shape)) for w in others]
+            inputs, scaled = [], []
+            for s in range(group_steps[g]):
+                h = tf.reshape(gx[:, s], [clients, BATCH, 784])
+                out = tf.reshape(tf.matmul(tf.reshape(h, [-1, 784]), kernel), [clients, BATCH, -1])
+                if inputs:
+                    out += tf.matmul(tf.matmul(h, tf.concat(inputs, 1), transpose_b=True), tf.concat(scaled, 1))
+                with tf.GradientTape() as tape:
+                    tape.watch([out, *local])
+                    logits = out + local[0][:, None]
+                    if workload.model == "mlp":
+                        logits = tf.matmul(tf.nn.relu(logits), local[1]) + local[2][:, None]
+                    each, hit = _scores(logits, gy[:, s])
+                    each *= gm[:, s]
+                    mean = tf.reduce_sum(tf.math.divide_no_nan(tf.reduce_sum(each, 1), tf.reduce_sum(gm[:, s], 1)))
+                of_out, *gradients = tape.gradient(mean, [out, *local])
+                local = [w - CLIENT_RATE * v for w, v in zip(local, gradients, strict=True)]
+                inputs.append(h)
+                scaled.append(-CLIENT_RATE * of_out)
+                loss, hits = loss + tf.reduce_sum(each), hits + tf.reduce_sum(hit * gm[:, s])
+            n = tf.reduce_sum(gm, [1, 2])
+            left = tf.reshape(tf.concat(inputs, 1), [-1, 784])
+            right = tf.concat(scaled, 1) * n[:, None, None]
+            change += tf.matmul(left, tf.reshape(right, [-1, kernel.shape[1]]), transpose_a=True)
+            acc = [a + tf.tensordot(n, v - w[None], 1) for a, v, w in zip(acc, local, others, strict=True)]
+        n = tf.reduce_sum(m)
+        return [w + a / n for w, a in zip(ws, [change, *acc], strict=True)], loss / n, hits / n
+
+    def pack(clients):
+        return [tf.constant(part) for part in _padded([clients[i] for i in order], steps)]
+
+    return Floor(f"same algebra in {width}s", pack, lambda ws, packed: run(ws, *packed))
+
+
 def _lstm(ws, x):
     """Logits [clients, batch, LINE, LETTERS] of clients side by side; the steps through a line are unrolled."""
     table, kernel, recurrent, bias, out, last = ws
@@ -134,10 +197,7 @@ def _lstm(ws, x):
 
 def _stacked_text(workload: Workload, width: int) -> Floor:
     """Clients of like size stacked in groups; groups in one graph, which runs them side by side."""
-    steps = -(-max(workload.sizes) // BATCH)
-    order = np.argsort([-(-n // BATCH) for n in workload.sizes], kind="stable")
-    count = len(workload.sizes)
-    group_steps = [-(-workload.sizes[order[min(i + width, count) - 1]] // BATCH) for i in range(0, count, width)]
+    steps, order, count, group_steps = _groups(workload, width)
 
     def step(ws, x, y, m):
         with tf.GradientTape() as tape:

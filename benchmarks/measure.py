@@ -32,7 +32,7 @@ def measure(name: str, rounds: int) -> dict:
 
 def _workload(workload: Workload, rounds: int) -> dict:
     from benchmarks.fedcore_rounds import Rounds, datasets
-    from benchmarks.floors import floors
+    from benchmarks.floors import floors, floors_of_same_algebra
 
     clients = make_clients(workload)
     spec = datasets(clients[:1])[0].element_spec
@@ -41,7 +41,8 @@ def _workload(workload: Workload, rounds: int) -> dict:
     resident = datasets(clients)
     weights, loss, accuracy = ours.round(resident)
     first_s = time.perf_counter() - began
-    all_floors = floors(workload)
+    usual = floors(workload)
+    all_floors = [*usual, *floors_of_same_algebra(workload)]
     start = first_weights(workload)
     packed = [floor.pack(clients) for floor in all_floors]
     agreement = [
@@ -57,7 +58,7 @@ def _workload(workload: Workload, rounds: int) -> dict:
             [lambda i, f=f: f.round(start, f.pack(_shifted(clients, i))) for f in all_floors],
         ),
     }
-    found = {kind: _paired(ours_run, floor_runs, rounds) for kind, (ours_run, floor_runs) in runs.items()}
+    found = {kind: _paired(ours_run, floor_runs, rounds, len(usual)) for kind, (ours_run, floor_runs) in runs.items()}
     for kind in found:
         found[kind]["floor"] = all_floors[found[kind]["best"]].name
     process = psutil.Process()
@@ -95,18 +96,22 @@ def _timed(run, i: int) -> float:
     return time.perf_counter() - began
 
 
-def _paired(ours, floors, rounds: int) -> dict:
+def _paired(ours, floors, rounds: int, usual: int | None = None) -> dict:
+    """Times, and the ratio to the best of the first `usual` floors; `same_algebra_s` is the best of the others."""
     for i in range(WARM_UP):
         for run in (ours, *floors):
             _timed(run, i)
     times = np.array([[_timed(run, i) for run in (ours, *floors)] for i in range(rounds)])
-    best = int(np.median(times[:, 1:], axis=0).argmin())
+    medians = np.median(times[:, 1:], axis=0)
+    best = int(medians[:usual].argmin())
+    others = medians[usual:] if usual is not None else []
     ratios = times[:, 0] / times[:, 1 + best]
     low, high = _interval(ratios)
     return {
         "fedcore_s": float(np.median(times[:, 0])),
         "floor_s": float(np.median(times[:, 1 + best])),
         "best": best,
+        "same_algebra_s": float(min(others)) if len(others) else None,
         "ratio": float(np.median(ratios)),
         "low": low,
         "high": high,

@@ -34,11 +34,11 @@ def _sizes(clients: int, low: int, high: int) -> tuple[int, ...]:
 WORKLOADS = {
     w.name: w
     for w in (
-        Workload("mlp", "mlp", _sizes(100, 80, 120), True, 1.10),
-        Workload("cnn", "cnn", _sizes(10, 80, 120), True, 1.10),
-        Workload("logistic", "logistic", (20,) * 1000, True, 1.25),
-        Workload("text", "lstm", _sizes(20, 30, 50), True, 1.10),
-        Workload("evaluation", "cnn", (100,) * 100, False, 1.05),
+        Workload("mlp", "mlp", _sizes(100, 80, 120), True, 0.65),
+        Workload("cnn", "cnn", _sizes(10, 80, 120), True, 0.90),
+        Workload("logistic", "logistic", (20,) * 1000, True, 0.75),
+        Workload("text", "lstm", _sizes(20, 30, 50), True, 0.85),
+        Workload("evaluation", "cnn", (100,) * 100, False, 1.00),
     )
 }
 

@@ -155,6 +155,11 @@ def test_the_page_shows_each_line_of_the_user(page):
     assert re.search(r'data-file="(tests/cli/)?test_report.py" data-line="\d+"', page.read_text())
 
 
+def test_the_plans_picture_says_what_the_rules_chose(page):
+    (client_stage,) = re.findall(r'<g class="box clients"><title>(.*?)</title>', page.read_text())
+    assert {"strategy=vectorised", "width=32", "block=8", "call=512"} <= set(client_stage.split(", "))
+
+
 def dom(page: Path, fragment: str, tmp_path: Path) -> str:
     """The page as the browser has it after its script ran."""
     command = [

@@ -163,10 +163,12 @@ class _Picture:
         y, at = _WORK[op.kind], "server" if op.kind == "run" else "clients"
         how = " ".join(str(stage.attributes[k]) for k in ("strategy", "width") if k in stage.attributes)
         below = f"{how} · block {stage.attributes['block']}" if "block" in stage.attributes else _line_of(stage)
+        rules = ", ".join(f"{k}={v}" for k, v in stage.attributes.items())  # what they chose, and why
         size = {"width": _BOX, "height": _HEIGHT, "rx": 7}
         behind = () if op.kind == "run" else (8, 4)
         return element(
             "g",
+            element("title", rules) if rules else (),
             [element("rect", class_="behind", x=x + d, y=y - d, **size) for d in behind],
             element("rect", x=x, y=y, **size),
             element("text", f"{op.kind} @{stage.name}", x=middle, y=y + 25),
