@@ -238,6 +238,13 @@ class BatchedEvaluation:
         static = tf.get_static_value(value.tensor)
         return None if static is None else KnownValue.of_constant(static)
 
+    def has_zero_padding(self, value: BatchedValue) -> bool:
+        """Whether the padded rows are zeros; of a value without padded rows, whether all of it is known to be zero."""
+        if Padding.ZEROS in value.padding:
+            return True
+        known = None if value.padded_axis is not None else self.known_value(value)
+        return known is not None and known.is_constant and not known.values[0].any()
+
     def known_shape(self, value: BatchedValue) -> KnownValue | None:
         """The shape of one client's value at each probed batch size; None if it is not static."""
         if value.tensor is not None and value.tensor.shape.rank is None:
@@ -287,7 +294,7 @@ class BatchedEvaluation:
     def masked(self, value: BatchedValue, fill=0) -> tf.Tensor:
         """The tensor of a value with `fill` in all padded rows."""
         tensor = self.tensor(value)
-        if value.padded_axis is None or (not fill and value.padding is Padding.ZEROS):
+        if value.padded_axis is None or (not fill and Padding.ZEROS in value.padding):
             return tensor
         key = ("masked", id(tensor), value.padded_axis, fill)
         if key not in self._tensors:
