@@ -7,6 +7,7 @@ The text is made here, so nothing is loaded.
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import fedcore as fc
 
@@ -46,10 +47,10 @@ def make_model(length=LINE):
 
 def write(model, start, count=60):
     """Goes on with the most likely letter each time."""
-    text = start
+    text, predict = start, tf.function(model)
     for _ in range(count):
         codes = np.array([[LETTERS.index(letter) for letter in text[-LINE:].rjust(LINE)]], np.int32)
-        text += LETTERS[int(np.argmax(model(codes)[0, -1]))]
+        text += LETTERS[int(np.argmax(predict(codes)[0, -1]))]
     return text
 
 

@@ -209,8 +209,8 @@ def optimize_graph(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGrap
 
 
 @part(
-    "tensorflow.python.framework: op_def_library._apply_op_helper, ops.Operation._from_c_op, func_graph.FuncGraph; "
-    "tensorflow.python.client.pywrap_tf_session"
+    "tensorflow.python.framework: op_def_library._apply_op_helper, ops.Operation._from_c_op, func_graph.FuncGraph, "
+    "auto_control_deps._get_resource_inputs; tensorflow.python.client.pywrap_tf_session"
 )
 def quick_operations(*, with_stacks: bool = False) -> contextlib.AbstractContextManager[None]:
     """Inside, this thread adds operations to graphs in a quarter of TensorFlow's time.

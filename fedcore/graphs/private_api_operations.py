@@ -1,10 +1,11 @@
 """Creates operations of graphs with a fraction of TensorFlow's Python; a part of `private_api`.
 
 TensorFlow builds an operation in 0.2 to 0.5 ms: it infers attributes by general code, records the stack of Python
-frames, and locks the graph. This module replaces two private functions of TensorFlow: `_apply_op_helper`, through which
-every generated function (`tf.raw_ops`) adds its operation, and `FuncGraph._create_op_internal`. Inside of
-`quick_operations` they take what an operation needs from a record of its definition and a cache of encoded attributes,
-and call TensorFlow's C API; outside they are TensorFlow's own.
+frames, and locks the graph. This module replaces three private functions of TensorFlow: `_apply_op_helper`, through
+which every generated function (`tf.raw_ops`) adds its operation, `FuncGraph._create_op_internal`, and
+`_get_resource_inputs`, which a finished graph calls for each of its operations. Inside of `quick_operations` the first
+two take what an operation needs from a record of its definition and a cache of encoded attributes, and call
+TensorFlow's C API; the third answers at once for an operation without handles. Outside they are TensorFlow's own.
 
 Guarantees:
   - The graph is the one that TensorFlow's functions build, with the same names, inputs and attributes.
@@ -21,7 +22,14 @@ import attrs as attr
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, op_def_pb2
 from tensorflow.python.client import pywrap_tf_session as c_api
-from tensorflow.python.framework import func_graph, op_callbacks, op_def_library, op_def_registry, ops
+from tensorflow.python.framework import (
+    auto_control_deps,
+    func_graph,
+    op_callbacks,
+    op_def_library,
+    op_def_registry,
+    ops,
+)
 from tensorflow.python.util import tf_stack
 
 _quick: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_quick_operations", default=False)
@@ -80,6 +88,7 @@ def _definition(op: str) -> _Definition | None:
 @functools.cache
 def _install() -> None:
     original_apply, original_create = op_def_library._apply_op_helper, func_graph.FuncGraph._create_op_internal
+    original_resources = auto_control_deps._get_resource_inputs
 
     @functools.wraps(original_apply)
     def apply(op_type_name, name=None, **keywords):
@@ -103,8 +112,37 @@ def _install() -> None:
         name = self.unique_name(name or op_type) if not name or name[-1] != "/" else name[:-1]
         return _created(self, op_type, name, [_captured(self, t) for t in inputs], encoded)
 
+    @functools.wraps(original_resources)
+    def resources(operation):
+        return () if _quick.get() and not _takes_handles(operation) else original_resources(operation)
+
     op_def_library._apply_op_helper = apply
     func_graph.FuncGraph._create_op_internal = create
+    auto_control_deps._get_resource_inputs = resources
+
+
+_HANDLES = (tf.resource, tf.variant)
+
+
+def _takes_handles(operation: tf.Operation) -> bool:
+    """Whether an operand is a resource, or a variant, which may hold one."""
+    return _may_take_handles(operation.type) and any(t.dtype in _HANDLES for t in operation.inputs)
+
+
+@functools.cache
+def _may_take_handles(op: str) -> bool:
+    """Whether an operation's definition lets an operand be a handle."""
+    found = op_def_registry.get(op)
+    if found is None:
+        return True
+    handles = {dtype.as_datatype_enum for dtype in _HANDLES}
+    fixed = {
+        a.name for a in found.attr if a.HasField("allowed_values") and handles.isdisjoint(a.allowed_values.list.type)
+    }
+    return any(
+        argument.type_list_attr or argument.type in handles or (argument.type_attr and argument.type_attr not in fixed)
+        for argument in found.input_arg
+    )
 
 
 def _is_plain(graph) -> bool:

@@ -1,12 +1,16 @@
 """The operands of a client stage's graph calls: the executable for a slice, and the slice's tensors on a device."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_stage import realize_batched, realize_next_client
-from fedcore.graphs.batched.packing import PackedLayout, pack_clients, pack_for_loop
+from fedcore.graphs.batched.low_rank_loop import LowRankLoop, LowRankSteps
+from fedcore.graphs.batched.packing import PackedLayout, pack_clients, pack_for_loop, steps_of_rank
+from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.stages.loop_in_graph import is_loopable, realize_loop
-from fedcore.graphs.stages.realize import Realized, pack, realize_block
+from fedcore.graphs.stages.realize import Layouts, Realized, pack, realize_block
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 
@@ -30,8 +34,12 @@ def loop_call(
         for client, seed in zip(clients.values, seeds, strict=True)
     ]
     layouts = tuple(tuple(given for given, _ in client) for client in packed)
+    low_rank: tuple[LowRankSteps | None, ...] = ()
+    if work.low_rank:
+        pairs = zip(clients.leaves.each, packed, strict=True)
+        low_rank = tuple(_low_rank_steps(work.low_rank, leaves, client) for leaves, client in pairs)
     function = device.functions.get(
-        ("loop from partial" if from_partial else "loop", *work.key, layouts),
+        ("loop from partial" if from_partial else "loop", *work.key, layouts, low_rank),
         lambda: realize_block(
             work.module,
             work.zero,
@@ -41,10 +49,22 @@ def loop_call(
             has_client_values=work.keeps,
             from_partial=from_partial,
             measured=work.measured,
+            loops=[None if steps is None else LowRankLoop(work.module, steps) for steps in low_rank],
         ),
     )
     given, *tensors = device.put([seeds, *(t for client in packed for _, ts in client for t in ts)])
     return function, given, tensors
+
+
+def _low_rank_steps(rank: int, leaves: Sequence, packed: Sequence[tuple[Layouts, list]]) -> LowRankSteps | None:
+    """How a client's training keeps kernels low-rank; None if its data is not one sequence of batches."""
+    columns = [leaf for leaf in leaves if isinstance(leaf, Columns)]
+    limit = steps_of_rank(columns, rank) if len(columns) == 1 else 0
+    if not limit:
+        return None
+    tensors = next(tensors[i:] for layouts, tensors in packed for i, given in enumerate(layouts) if given is not None)
+    rows = tensors[len(columns[0].arrays)]
+    return LowRankSteps(rank, limit, exceeds=len(rows) > limit)
 
 
 def _fits_in_graph_loop(work: ClientWork, clients: ClientSlice) -> bool:

@@ -125,6 +125,21 @@ class ClientSource:
         return self._drops and isinstance(values.given, Cohort)
 
 
+LONGEST_FIRST_OF = 8
+"""Slices of which the longest is taken first. More would keep more partials waiting for their neighbours."""
+
+
+def longest_first(slices: Iterator[UnreadSlice]) -> Iterator[UnreadSlice]:
+    """The slices; of each few, those with the most examples first, so that the workers end at about the same time."""
+    while several := list(itertools.islice(slices, LONGEST_FIRST_OF)):
+        yield from sorted(several, key=_examples, reverse=True)
+
+
+def _examples(unread: UnreadSlice) -> int:
+    datasets = [v for client in unread.clients for v in client if isinstance(v, ClientDataset)]
+    return sum(len(d.columns.arrays[0]) for d in datasets if d.columns.arrays)
+
+
 def _is_in_memory(values: ClientValues) -> bool:
     return isinstance(values.given, Sequence | np.ndarray)
 

@@ -96,7 +96,7 @@ class ClientWork:
 
     @functools.cached_property
     def low_rank(self) -> int:
-        """Rank from which a vectorised stage keeps kernels low-rank; 0 if it keeps none."""
+        """Rank from which local training keeps kernels low-rank; 0 if it keeps none."""
         return int(self.plan.get("low_rank", 0))
 
     @functools.cached_property

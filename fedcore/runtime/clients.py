@@ -32,7 +32,7 @@ import attrs
 
 from fedcore.errors import FedcoreError, SecureSumError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
-from fedcore.runtime.client_source import ClientSource, UnreadSlice
+from fedcore.runtime.client_source import ClientSource, UnreadSlice, longest_first
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.device_stage import DeviceSliceExecutor
@@ -179,6 +179,8 @@ class _Run:
         # Several executors compete for the next slice, so a slice is not assigned to an executor ahead of time.
         ahead = int(self.source.is_in_memory and len(self.executors) == 1)
         with self.source as slices:
+            if ahead and self.work.low_rank and not self.work.is_vectorised:
+                slices = longest_first(slices)
             dispatch(slices, self._run_slice, self.workers, self.stop, ahead=ahead)
         clients = self.source.clients
         self.report.clients = max(self.report.clients, clients)

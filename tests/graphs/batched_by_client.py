@@ -6,6 +6,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_call import batched_call, why_not_batchable
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding
 from fedcore.graphs.capture.graph_capture import TracedGraph
@@ -44,7 +45,8 @@ def run_batched(
         return [x.tensor for x in results]
 
     lengths = np.zeros(1, np.int64) if sizes is None else np.asarray(sizes, np.int64)
-    tensors = tf.function(body, autograph=False)(tf.constant(lengths), *(tf.constant(v) for v in values))
+    with private_api.quick_operations():  # as the runtime traces it
+        tensors = tf.function(body, autograph=False)(tf.constant(lengths), *(tf.constant(v) for v in values))
     return [(t.numpy(), value) for t, value in zip(tensors, results, strict=True)]
 
 
@@ -54,7 +56,9 @@ def _one_client(graph: TracedGraph):
 
 
 def run_one_client(graph: TracedGraph, values, seed: int = 0) -> list[np.ndarray]:
-    return [r.numpy() for r in _one_client(graph)(tf.constant(seed, tf.int64), *(tf.constant(v) for v in values))]
+    with private_api.quick_operations():
+        results = _one_client(graph)(tf.constant(seed, tf.int64), *(tf.constant(v) for v in values))
+    return [r.numpy() for r in results]
 
 
 def close(have, want, tolerance=1e-6):

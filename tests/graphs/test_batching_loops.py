@@ -8,6 +8,9 @@ from batched_by_client import check, check_padded, traced, why_not_batchable
 from test_batching_elementwise import normal
 from test_batching_models import gradients, integers
 
+from fedcore.graphs.batched.batched_call import batched_call
+from fedcore.graphs.batched.batched_value import batched
+
 
 def test_loops_with_the_same_number_of_steps_for_all_clients():
     def fn(x, steps):
@@ -68,3 +71,52 @@ def test_recurrent_layers(layer):
     values = [integers(11, 8, 4, 6), integers(11, 8, 4, 6, seed=1), *weights]
     check(gradients(loss), *values, widths=(3,), tolerance=2e-5)
     check_padded(gradients(loss), *values, padded=[0, 1], sizes=[4, 1, 2, 3, 4, 1, 2, 3], tolerance=2e-5)
+
+
+@pytest.mark.parametrize("layer", [keras.layers.SimpleRNN, keras.layers.GRU, keras.layers.LSTM])
+def test_no_step_of_a_recurrent_layers_gradient_masks_rows(layer):
+    """The gradient of the results is zero in padded rows, and so are its products with what the steps stored."""
+    cell = layer(5, return_sequences=True)
+    cell.build((None, 6, 4))
+    state = [tf.constant(np.asarray(v)) for v in cell.non_trainable_variables]
+    weights = [np.asarray(v) for v in cell.trainable_variables]
+
+    def loss(x, y, *weights):
+        out, _ = cell.stateless_call(list(weights), state, x)
+        logits = tf.reshape(out, [-1, 5])
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.reshape(y, [-1]), logits))
+
+    values = [normal(3, 4, 6, 4), integers(5, 3, 4, 6), *(np.stack([w] * 3) for w in weights)]
+    graph = traced(
+        gradients(loss), *((a.dtype.type, (None, *a.shape[2:]) if i < 2 else a.shape[1:]) for i, a in enumerate(values))
+    )
+
+    @tf.function(autograph=False)
+    def batched_gradients(*tensors):
+        arguments = [batched(t, 0 if i < 2 else None) for i, t in enumerate(tensors)]
+        return [x.tensor for x in batched_call(graph, graph.data, arguments, tf.constant([4, 1, 2], tf.int64))]
+
+    library = batched_gradients.get_concrete_function(*map(tf.constant, values)).graph.as_graph_def().library
+    operations = [n.op for f in library.function for n in f.node_def]
+    assert "BatchMatMulV2" in operations
+    assert "Select" not in operations
+
+
+def test_rows_that_a_loop_changes_are_masked_behind_it():
+    def fn(x):
+        def step(total, seen, i):
+            return total + x, seen.write(i, total), i + 1
+
+        start = tf.zeros_like(x), tf.TensorArray(tf.float32, 3), 0
+        total, seen, _ = tf.while_loop(lambda _t, _s, i: i < 3, step, start)
+        return tf.reduce_sum(total, 0), tf.reduce_sum(seen.stack(), [0, 1])
+
+    check_padded(fn, normal(3, 4, 5), padded=[0], sizes=[4, 1, 2])
+
+
+def test_a_gradient_through_padded_zeros_is_not_taken_for_zero():
+    def fn(x, w):
+        zeros = tf.zeros_like(x)
+        return tf.reduce_sum(tf.raw_ops.TanhGrad(y=zeros @ w, dy=x @ w), 0), tf.reduce_sum(tf.where(x > 0, zeros, x), 0)
+
+    check_padded(fn, normal(3, 4, 5), normal(3, 5, 2), padded=[0], sizes=[4, 1, 2])

@@ -14,7 +14,7 @@ from test_batching_elementwise import normal
 
 import fedcore as fc
 from fedcore.graphs.batched.batched_call import batched_call
-from fedcore.graphs.batched.batched_value import BatchedValue, Padding, batched
+from fedcore.graphs.batched.batched_value import BatchedValue, Padding, batched, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.graphdef.parsed_graph import Node
@@ -140,6 +140,26 @@ def test_convolution_gradients():
 def test_convolution_gradients_over_a_padded_batch():
     values = normal(4, 5, 8, 8, 2), normal(4, 3, 3, 2, 4), normal(4, 4), normal(4, 3, 3, 4, 1)
     check_padded(gradients(convolution), *values, padded=[0], sizes=[5, 1, 3, 2], tolerance=2e-5)
+
+
+def test_clients_that_share_a_kernel_take_one_convolution_with_its_bias_and_activation():
+    def fn(x, w, b):
+        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), b))
+
+    values = normal(8, 3, 8, 8, 2), normal(3, 3, 2, 4), normal(4)
+    check(fn, *values, shared=[1, 2], tolerance=1e-6)
+    graph = traced(fn, (None, 8, 8, 2), (3, 3, 2, 4), (4,))
+
+    @tf.function(autograph=False)
+    def of_clients(x, *weights):
+        arguments = [batched(x, 0), *map(shared, weights)]
+        return [v.tensor for v in batched_call(graph, graph.data, arguments, tf.constant([3] * 8, tf.int64))]
+
+    built = of_clients.get_concrete_function(*map(tf.constant, values)).graph
+    (relu,) = [op for op in built.get_operations() if op.type == "Relu"]
+    bias = relu.inputs[0].op
+    assert (bias.type, bias.inputs[0].op.type) == ("BiasAdd", "Conv2D")
+    assert bias.inputs[0].shape == [24, 8, 8, 4]
 
 
 def embedding(table, w, ids):

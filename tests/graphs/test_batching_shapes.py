@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batching_elementwise import normal
 
+from fedcore.graphs.batched.batching_rules.arrays import transposed
+
 REDUCTIONS = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_variance"]
 
 
@@ -117,6 +119,16 @@ def test_reshapes_and_transposes(shape, random):
         return moved, tf.reshape(moved, [-1]), tf.reshape(x, [shape[0], -1]), tf.squeeze(tf.expand_dims(x, 1), 1)
 
     check(fn, normal(8, *shape), widths=(3,))
+
+
+def test_transposes_in_a_row_are_one_or_none():
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3, 4])
+        moved = transposed(x, [1, 2, 0])
+        assert transposed(moved, [2, 0, 1]) is x
+        twice = transposed(moved, [0, 2, 1])
+        assert twice.op.inputs[0] is x
+        assert twice.shape == [3, 2, 4]
 
 
 def test_one_hot_and_gathers():

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.util import tf_stack
 
 from fedcore.graphs import private_api
@@ -48,7 +49,24 @@ def _named(x):
         return tf.reshape(y, [-1], name="sum")
 
 
+def _variables(x):
+    before = COUNT.read_value()
+    COUNT.assign_add(1.0)
+    return x + before + COUNT * tf.cond(before > 0.0, lambda: COUNT.assign(3.0), lambda: COUNT.read_value())
+
+
+def _dataset(x):
+    rows = iter(tf.data.Dataset.from_tensor_slices(x).map(lambda row: row + COUNT.assign_add(1.0)))
+    return next(rows) + next(rows) * COUNT
+
+
+def _list_of_tensors(x):
+    rows = tf.TensorArray(tf.float32, 2).write(0, x).write(1, x * 2)
+    return rows.stack()
+
+
 OUTSIDE = tf.range(1000.0)
+COUNT = tf.Variable(0.0)
 
 FUNCTIONS = {
     "arithmetic": lambda x: x * 2 - 1 / (x + tf.constant(3.0)),
@@ -70,6 +88,9 @@ FUNCTIONS = {
     "names, devices and control": _named,
     "random": lambda x: x + tf.random.stateless_normal(tf.shape(x), [1, 2]),
     "eager tensor": lambda x: x[0, 0] + OUTSIDE,
+    "variables": _variables,
+    "dataset": _dataset,
+    "list of tensors": _list_of_tensors,
     "side effects": lambda x: (tf.print(x), tf.debugging.assert_all_finite(x, "not finite"))[1],
 }
 
@@ -87,7 +108,9 @@ def _graph(fn, *, quickly: bool, shape=(3, 4)):
 def _nodes(graph) -> list:
     """The nodes with their names. TensorFlow numbers the functions of a process."""
     text = str(graph.as_graph_def(add_shapes=True).node)
-    return re.sub(r'"(while|cond)_[a-z_0-9]+"', lambda name: re.sub(r"_\d+", "", name[0]), text).splitlines()
+    return re.sub(
+        r'"(while|cond|__inference)_[A-Za-z_0-9]+"', lambda name: re.sub(r"_\d+", "", name[0]), text
+    ).splitlines()
 
 
 def _canonical(graph) -> bytes:
@@ -146,3 +169,13 @@ def test_only_this_context_is_quick_and_stacks_are_kept_on_request(monkeypatch):
     with private_api.quick_operations(with_stacks=True):
         _graph(stack, quickly=False)
     assert ["in stack" in frames for frames in found] == [True, False, True]
+
+
+def test_only_operations_with_handles_are_searched_for_them(monkeypatch):
+    search = auto_control_deps_utils.get_read_write_resource_inputs
+    searched = []
+    monkeypatch.setattr(
+        auto_control_deps_utils, "get_read_write_resource_inputs", lambda op: searched.append(op.type) or search(op)
+    )
+    _graph(lambda x: tf.tanh(x) * x + tf.stack([x, x]) + COUNT.assign_add(1.0), quickly=True)
+    assert set(searched) == {"AssignAddVariableOp", "ReadVariableOp"}

@@ -1,5 +1,6 @@
 """Clients side by side in one call: what could differ from running them one after the other."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -159,3 +160,25 @@ def test_leaves_of_every_place_and_size_are_merged_by_their_dtype():
 
     for i, found in enumerate(total([np.float32(k) for k in range(40)])):
         np.testing.assert_array_equal(found, np.full(shapes[i // 2 % 3], 780, found.dtype))
+
+
+def test_shared_convolutions_give_the_same_bits_in_every_width():
+    stack = [keras.layers.Conv2D(8, 5, padding="same", activation="relu"), keras.layers.MaxPool2D()]
+
+    def model_fn():
+        model = keras.Sequential([keras.Input((12, 12, 1)), *stack, keras.layers.Flatten(), keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        spec = (tf.TensorSpec([None, 12, 12, 1]), tf.TensorSpec([None], tf.int32))
+        return fc.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
+
+    rng = np.random.default_rng(0)
+    columns = [(rng.normal(size=(n, 12, 12, 1)).astype("f"), rng.integers(0, 3, n).astype("i")) for n in (9, 4, 7, 12)]
+    data = [fc.data.ClientDataset.from_columns(c).batch(4) for c in columns]
+    process = fc.learning.algorithms.build_fed_eval(model_fn)
+    state, losses = process.initialize(), []
+    for width in (2, 4):
+        with fc.use(fc.runtime.local(vectorize=width)):
+            losses.append(
+                np.asarray(process.next(state, data).metrics["client_work"]["eval"]["current_round_metrics"]["loss"])
+            )
+    assert losses[0].tobytes() == losses[1].tobytes()

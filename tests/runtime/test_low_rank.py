@@ -1,5 +1,7 @@
 """Kernels that a vectorised client stage keeps as a shared kernel plus factors of low rank."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -43,9 +45,15 @@ def clients(sizes) -> list:
     return [fc.data.ClientDataset.from_columns(c).batch(BATCH) for c in columns]
 
 
+@functools.cache
+def built(algorithm: str):
+    """The process of an algorithm, built once."""
+    return ALGORITHMS[algorithm](model_fn)
+
+
 def trained(algorithm: str, data: list, *, rounds: int = 2, **settings) -> list[np.ndarray]:
     with fc.use(fc.runtime.local(**settings), seed=3):
-        process = ALGORITHMS[algorithm](model_fn)
+        process = built(algorithm)
         state = process.initialize()
         for _ in range(rounds):
             state = process.next(state, data).state
@@ -54,7 +62,7 @@ def trained(algorithm: str, data: list, *, rounds: int = 2, **settings) -> list[
 
 def client_stage(algorithm: str, **settings) -> str:
     with fc.use(fc.runtime.local(**settings)):
-        text = str(plan_of(ALGORITHMS[algorithm](model_fn).next.module))
+        text = str(plan_of(built(algorithm).next.module))
     return next(line for line in text.splitlines() if "strategy=" in line)
 
 
@@ -88,7 +96,7 @@ def test_the_bits_do_not_depend_on_memory():
     expected = trained("sgd", data, rounds=1)
     runtime = fc.runtime.local(workers_per_device=1)
     with fc.use(runtime, seed=3):
-        process = ALGORITHMS["sgd"](model_fn)
+        process = built("sgd")
         state = process.initialize()
         plan = plan_of(process.next.module).function("clients").attributes
         sizes = (plan["call"] // plan["block"]).bit_length()  # from a whole call down to one block

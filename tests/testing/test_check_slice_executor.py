@@ -6,6 +6,9 @@ import pytest
 import fedcore as fc
 from fedcore.errors import TypeMismatch
 
+DEVICE = fc.runtime.DeviceSliceExecutor("CPU:0")
+"""All executors of these tests share its compiled stages."""
+
 
 class Mine:
     """A slice executor whose function is `answer(stage, work, clients)`."""
@@ -13,12 +16,11 @@ class Mine:
     name = "mine"
 
     def __init__(self, answer):
-        self.device = fc.runtime.DeviceSliceExecutor("CPU:0")
         self.answer = answer
         self.closed = False
 
     def prepare(self, work, report, stop):
-        stage = self.device.prepare(work, report, stop)
+        stage = DEVICE.prepare(work, report, stop)
         return lambda clients: self.answer(stage, work, clients)
 
     def close(self):

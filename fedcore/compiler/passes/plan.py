@@ -43,9 +43,9 @@ def plan(
         block_size: `auto`, or the clients of a block.
         xla: `true` compiles with XLA each stage whose graphs all allow it; `auto` and `false` compile none, since XLA
             was no faster on CPUs.
-        low_rank: `auto` keeps the kernels of large dense layers as factors of low rank while a vectorised stage trains
-            them by gradient descent; `false` keeps none. The attribute `low_rank` is the rank from which they are kept:
-            a client's factors are added up when their rank reaches it.
+        low_rank: `auto` keeps the kernels of large dense layers as factors of low rank while a vectorised stage, or
+            a loop that trains convolutions, trains them by gradient descent; `false` keeps none. The attribute
+            `low_rank` is the rank from which they are kept: a client's factors are added up when their rank reaches it.
         compute_dtype: `bfloat16` rounds the operands of float32 products to bfloat16 where client stages compute on
             clients' data sets; such stages have the attribute `compute_dtype` and are not compiled with XLA, which
             may leave the rounding out. `float32` rounds nothing.
@@ -159,6 +159,8 @@ def _strategy(
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **dtype, **compiled, "why": _in_text(found)}
     kept = {"low_rank": found.low_rank} if found.low_rank else {}
+    if found.width == 1:
+        return {"strategy": "loop", "block": block or 1, **kept, "why": _in_text(found.why_loop or "")}
     if found.why_loop is not None and not compiled and not kept:
         from fedcore.graphs.batched.cost_model import PARALLEL
 

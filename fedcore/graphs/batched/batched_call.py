@@ -1,10 +1,13 @@
 """Calls a graph for K clients at once, and tests whether a graph can be called so."""
 
+from collections.abc import Callable
+
+import attrs
 import tensorflow as tf
 
 import fedcore.graphs.batched.batching_rules  # noqa: F401  registers the rules
 from fedcore.graphs import private_api
-from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batched
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batched, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.graphdef.parsed_graph import body_of
@@ -26,8 +29,8 @@ def batched_call(
         arguments: leaves of the graph's parameter. Padded rows of an argument with a padded axis are copies of the
             client's own rows, or zeros if the client has none.
         sizes: int64 [K], number of rows in each client's batch; None if no argument has a padded axis.
-        seeds: int64 [K], the seed of each client's random numbers, equal to its seed when it runs alone. Required for a
-            seeded graph.
+        seeds: int64 [K], the seed of each client's random numbers, equal to its seed when it runs alone; or int64 [],
+            where no argument has a client axis. Required for a seeded graph.
     Returns:
         Leaves of the result. A result that depends on no batched argument is shared.
     Raises:
@@ -38,7 +41,7 @@ def batched_call(
     if body.seeded:
         if seeds is None:
             raise ValueError("a seeded graph needs the seeds of the clients")
-        arguments = [*arguments, batched(seeds)]
+        arguments = [*arguments, batched(seeds) if seeds.shape.rank else shared(seeds)]
     clients = {x.tensor.shape[0] if x.low_rank is None else x.low_rank.clients for x in arguments if x.batched}
     rows = {x.tensor.shape[1 + x.padded_axis] for x in arguments if x.padded_axis is not None}
     if len(clients) > 1 or None in clients:
@@ -53,6 +56,41 @@ def batched_call(
         BatchedValue(evaluation.tensor(x), x.batched, x.padded_axis, x.entries_per_row) if x.low_rank is None else x
         for x in results
     ]
+
+
+def called_whole(build: Callable[[], list[BatchedValue]], call: Callable) -> list[BatchedValue]:
+    """The values that `build` returns; a call of one function computes them.
+
+    Args:
+        call: calls a function without parameters, which returns tensors.
+    """
+    values: list[BatchedValue] = []
+    inner: list[tf.Tensor] = []
+
+    def body() -> list[tf.Tensor]:
+        values[:] = build()
+        here = tf.compat.v1.get_default_graph()
+        inner[:] = {id(t): t for value in values for t in _tensors(value) if t.graph is here}.values()
+        return inner
+
+    results = {id(t): result for t, result in zip(inner, call(body), strict=True)}
+    return [_replaced(value, lambda t: results.get(id(t), t)) for value in values]
+
+
+def _tensors(value: BatchedValue) -> list[tf.Tensor]:
+    if value.low_rank is None:
+        return [value.tensor]
+    numbers = [c for _, c in value.low_rank.terms if not isinstance(c, float)]
+    return [*(m for m, _ in value.low_rank.terms), *numbers, *(t for pair in value.low_rank.factors for t in pair)]
+
+
+def _replaced(value: BatchedValue, fn: Callable[[tf.Tensor], tf.Tensor]) -> BatchedValue:
+    """The value with `fn` applied to its tensors."""
+    if value.low_rank is None:
+        return attrs.evolve(value, tensor=fn(value.tensor))
+    terms = tuple((fn(m), c if isinstance(c, float) else fn(c)) for m, c in value.low_rank.terms)
+    factors = tuple((fn(left), fn(right)) for left, right in value.low_rank.factors)
+    return attrs.evolve(value, low_rank=attrs.evolve(value.low_rank, terms=terms, factors=factors))
 
 
 def why_not_batchable(

@@ -13,12 +13,15 @@ from collections.abc import Callable
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_call import batched_call
+from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.counted_loop import counted_loop
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, low_rank_carry
 from fedcore.graphs.batched.packing import PackedLayout
+from fedcore.graphs.capture.graph_import import called
+from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
 from fedcore.graphs.tensors.values import flatten, unflatten
@@ -49,12 +52,15 @@ class BatchedInterpreter:
 
     def _graph(self, graph, data: bytes) -> Callable:
         compiles = self._xla and can_compile(graph, data)
+        has_convolutions = "Conv2D" in operations_of(graph.digest, data)
 
         def call(*arguments, seed=None):
             values = flatten(arguments)
             sizes = self._batch_sizes if any(value.padded_axis is not None for value in values) else None
             build = functools.partial(batched_call, graph, data, values, sizes, seed)
-            return unflatten(_compiled(build) if compiles else build(), graph.type.result)
+            if compiles:
+                return unflatten(_compiled(build), graph.type.result)
+            return unflatten(_fused(build) if has_convolutions else build(), graph.type.result)
 
         return call
 
@@ -127,11 +133,10 @@ class BatchedInterpreter:
 
 def _compiled(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:
     """Calls a function of the operations that `build` emits; XLA compiles it when it first runs."""
-    values: list[BatchedValue] = []
+    return called_whole(build, lambda body: tf.function(body, autograph=False, jit_compile=True)())
 
-    def body() -> list[tf.Tensor]:
-        values[:] = build()
-        return [value.tensor for value in values]
 
-    tensors = tf.function(body, autograph=False, jit_compile=True)()
-    return [attrs.evolve(value, tensor=t) for value, t in zip(values, tensors, strict=True)]
+def _fused(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:
+    """Calls a function of the operations that `build` emits; TensorFlow fuses them, which it cannot in a loop."""
+    with without_function_optimisation(fuses=True):
+        return called_whole(build, lambda body: called(body, []))

@@ -16,7 +16,9 @@ it is the client's own size. A `KnownValue` represents such a size at build time
 """
 
 import enum
+import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -95,15 +97,19 @@ class KnownValue:
         return (slope, start) if fits else None
 
 
-class Padding(enum.Enum):
-    """Content of the padded rows of a batch."""
+class Padding(enum.Flag):
+    """Content of the padded rows of a batch: the claims that hold for it. Both hold if all rows are zeros."""
 
-    UNKNOWN = enum.auto()
+    UNKNOWN = 0
     COPIES = enum.auto()
     """Copies of the client's own rows, or results computed row by row from such copies. They are finite wherever the
     client's own results are finite.
     """
     ZEROS = enum.auto()
+
+
+ANY_PADDING = Padding.COPIES | Padding.ZEROS
+"""Padding of rows of zeros, and of a tensor list without elements."""
 
 
 @attrs.frozen(eq=False)
@@ -117,8 +123,8 @@ class BatchedValue:
         entries_per_row: number of entries along the padded axis for each row of the batch.
         known: the value at build time, if it is small and computed from constants and shapes.
         padding: content of the padded rows.
-        element_shape: of a tensor list: the shape of one client's element. `batched` and `padded_axis` then describe
-            the elements.
+        element_shape: of a tensor list: the shape of one client's element. `batched`, `padded_axis` and `padding` then
+            describe the elements.
         has_elements: of a tensor list: it may already hold elements.
         element_value: of a tensor list: the known value that every element has. Loops pass shapes to their gradients
             through such lists.
@@ -184,15 +190,21 @@ def broadcast_to_clients(value: BatchedValue, clients: int) -> tf.Tensor:
 
 def rowwise_padding(values: Iterable[BatchedValue]) -> Padding:
     """Padding of a result whose rows are computed from the corresponding rows of the operands."""
-    copies = all(x.padding is Padding.COPIES for x in values if x.padded_axis is not None)
-    return Padding.COPIES if copies else Padding.UNKNOWN
+    return common_padding(values) & Padding.COPIES
+
+
+def common_padding(values: Iterable[BatchedValue]) -> Padding:
+    """Padding of a result that holds rows of the operands; nothing is claimed of values without a padded axis."""
+    paddings = [x.padding for x in values if x.padded_axis is not None]
+    return functools.reduce(operator.and_, paddings) if paddings else Padding.UNKNOWN
 
 
 def product_padding(values: Iterable[BatchedValue]) -> Padding:
     """Padding of a row-by-row product: zero times a finite number is zero."""
     batches = [x for x in values if x.padded_axis is not None]
-    paddings = {x.padding for x in batches}
-    return Padding.ZEROS if Padding.ZEROS in paddings and Padding.UNKNOWN not in paddings else rowwise_padding(batches)
+    paddings = [x.padding for x in batches]
+    zeros = any(Padding.ZEROS in p for p in paddings) and Padding.UNKNOWN not in paddings
+    return rowwise_padding(batches) | (Padding.ZEROS if zeros else Padding.UNKNOWN)
 
 
 batching_rules: dict[str, Callable] = {}

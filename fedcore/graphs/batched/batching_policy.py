@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import attrs
 
@@ -10,6 +11,7 @@ from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.cost_model import why_loop
+from fedcore.graphs.batched.low_rank_loop import is_straight
 from fedcore.graphs.batched.low_rank_policy import low_rank_of
 from fedcore.graphs.graphdef.parsed_graph import body_of, operations_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Ref, Symbol
@@ -26,12 +28,16 @@ GROUPS_PER_CALL_SMALL = 16  # for small clients, where the overhead of a call sh
 MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its batch
 
 
+class TrainsConvolutions(NoBatchingRule):
+    """A stage has rules, but is as fast one client after the other."""
+
+
 @attrs.frozen
 class BatchingPolicy:
     """Sizes for a batched stage.
 
     Args:
-        width: clients of a group.
+        width: clients of a group; 1 for a loop over clients.
         call: clients of a call.
         low_rank: rank from which kernels of dense layers are kept low-rank in local training; 0 if none is kept.
         why_loop: the reason why a loop over clients is cheaper than groups with dense kernels; None if it is not.
@@ -78,6 +84,9 @@ def batching_policy(
         _check_operations(module, function, fold_operations, of_clients)
         _check_operations(module, joined, list(joined.operations), {p.name for p in joined.parameters})
         _check_operations(module, module.function(zero), list(module.function(zero).operations), set())
+    except TrainsConvolutions as error:
+        rank = _low_rank_of_loop(module, function, broadcasts) if low_rank else 0
+        return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
         return error
     rank = _low_rank(module, function, client_operations, batched) if low_rank else 0
@@ -85,6 +94,35 @@ def batching_policy(
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
     loop = why_loop(target, _state_bytes(function), width) if requested_width is None else None
     return BatchingPolicy(width, block << (blocks - 1).bit_length(), rank, loop)
+
+
+def _low_rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:
+    """The rank of `_low_rank`; 0 if the stage for one client cannot be interpreted by `LowRankLoop`."""
+    if any(op.kind not in BATCHABLE for op in stage.operations):
+        return 0
+    if not all(is_straight(operations_of(g.digest, module.blob(g.digest))) for g in _graphs_of(module, stage)):
+        return 0
+    client_operations, _, _ = split_stage(stage)
+    batched = {p.name for p in stage.parameters[1 + broadcasts :]}
+    shared = {p.name for p in stage.parameters[1 : 1 + broadcasts]}
+    for op in client_operations:
+        if not {o.name for o in op.operands if isinstance(o, Ref)} <= shared:
+            batched.add(op.name)
+        else:
+            shared.add(op.name)
+    return _low_rank(module, stage, client_operations, batched)
+
+
+def _graphs_of(module: Module, function: Function) -> Iterator[Graph]:
+    """The graphs that a function calls, by other functions too."""
+    for op in function.operations:
+        for operand in op.operands:
+            if isinstance(operand, Symbol):
+                callee = module[operand.name]
+                if isinstance(callee, Function):
+                    yield from _graphs_of(module, callee)
+                else:
+                    yield callee
 
 
 def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> int:
@@ -241,7 +279,7 @@ def _check_graph(module: Module, graph: Graph, batched_arguments: set[int], padd
     if found is not None:
         raise NoBatchingRule(*found)
     if padded_axes and _trains_convolutions(module, graph):
-        raise NoBatchingRule("Conv2D", "a kernel per client is as fast one client after the other")
+        raise TrainsConvolutions("Conv2D", "a kernel per client is as fast one client after the other")
 
 
 def _trains_convolutions(module: Module, graph: Graph) -> bool:

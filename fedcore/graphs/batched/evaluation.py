@@ -13,7 +13,6 @@ Example: `x @ w + b` with x [4, 20, 7] (padded axis 0), w [7, 3] shared and b [4
 product [4, 20, 3] with padded axis 0. The rule of AddV2 reshapes b to [4, 1, 3] and adds.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -39,6 +38,8 @@ _CONTROL_FLOW = frozenset(
         "Assert",
     }
 )
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 _PASSES_ON = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 
@@ -92,7 +93,7 @@ class BatchedEvaluation:
 
     def evaluate(self, node: Node, operands: list[BatchedValue], body: Body | None = None) -> list[BatchedValue]:
         """The results of one operation."""
-        if self.low_rank_shapes:
+        if self.low_rank_shapes and node.op not in _CALLS:
             if node.op in low_rank_rules:
                 kept = low_rank_rules[node.op](self, node, *operands)
                 if kept is not None:
@@ -164,7 +165,16 @@ class BatchedEvaluation:
         if key not in self._tensors:
             # The entry holds the factors too, so that the id stays in use.
             self._tensors[key] = (value.low_rank.dense(), value.low_rank)
-        return BatchedValue(self._tensors[key][0], True)
+        dense = self._tensors[key][0]
+        return BatchedValue(dense[0]) if self.clients == 1 else BatchedValue(dense, True)
+
+    def as_lane(self, value: BatchedValue) -> tf.Tensor:
+        """The tensor of a shared value as that of one client, [1, …]; the same tensor at each call."""
+        tensor = self.tensor(value)
+        key = ("lane", id(tensor))
+        if key not in self._tensors:
+            self._tensors[key] = (tensor[tf.newaxis], tensor)  # the entry holds the tensor, so that its id stays in use
+        return self._tensors[key][0]
 
     def _affine_of_sizes(self, known: KnownValue) -> tf.Tensor:
         """The tensor slope * sizes + start, [K, …], of an affine known value."""
@@ -228,6 +238,13 @@ class BatchedEvaluation:
         static = tf.get_static_value(value.tensor)
         return None if static is None else KnownValue.of_constant(static)
 
+    def has_zero_padding(self, value: BatchedValue) -> bool:
+        """Whether the padded rows are zeros; of a value without padded rows, whether all of it is known to be zero."""
+        if Padding.ZEROS in value.padding:
+            return True
+        known = None if value.padded_axis is not None else self.known_value(value)
+        return known is not None and known.is_constant and not known.values[0].any()
+
     def known_shape(self, value: BatchedValue) -> KnownValue | None:
         """The shape of one client's value at each probed batch size; None if it is not static."""
         if value.tensor is not None and value.tensor.shape.rank is None:
@@ -277,7 +294,7 @@ class BatchedEvaluation:
     def masked(self, value: BatchedValue, fill=0) -> tf.Tensor:
         """The tensor of a value with `fill` in all padded rows."""
         tensor = self.tensor(value)
-        if value.padded_axis is None or (not fill and value.padding is Padding.ZEROS):
+        if value.padded_axis is None or (not fill and Padding.ZEROS in value.padding):
             return tensor
         key = ("masked", id(tensor), value.padded_axis, fill)
         if key not in self._tensors:
@@ -293,7 +310,7 @@ class BatchedEvaluation:
         rows = self.mask(1, 0, value.entries_per_row)
         if self.rank(value) == 1:
             return tf.raw_ops.Select(condition=rows, x=tensor, y=tf.fill(tensor.shape, fill))
-        rows, flat = tf.reshape(rows, [-1]), _reshaped(tensor, [math.prod(tensor.shape[:2]), *tensor.shape[2:]])
+        rows, flat = tf.reshape(rows, [-1]), without_client_axis(tensor)
         return tf.reshape(tf.raw_ops.Select(condition=rows, x=flat, y=tf.fill(flat.shape, fill)), tensor.shape)
 
     # --- equal bits for every number of clients ---
@@ -330,9 +347,11 @@ def _no_rule(node: Node) -> NoBatchingRule:
     return NoBatchingRule(node.op, "the operation has no rule")
 
 
-def _reshaped(tensor: tf.Tensor, shape: list[int]) -> tf.Tensor:
-    """tf.reshape; the operand of a Reshape that already has the shape is returned as it is."""
+def without_client_axis(tensor: tf.Tensor) -> tf.Tensor:
+    """[K, rows, …] -> [K * rows, …]; the operand of a Reshape that already has this shape is returned as it is."""
     before = tensor.op.inputs[0] if tensor.op.type == "Reshape" else tensor
+    clients, rows = tensor.shape[:2]
+    shape = [-1 if rows is None else clients * rows, *tensor.shape[2:]]
     return before if before.shape == shape else tf.reshape(tensor, shape)
 
 

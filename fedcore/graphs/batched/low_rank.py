@@ -69,14 +69,14 @@ class LowRank:
             if self._always_exists(matrix):
                 total = _plus(total, _product(scaled, matrix, adj_y=transposed))
             else:
-                before = tf.zeros([self.clients, x.shape[1], out]) if total is None else total
+                before = zero_rows(x, out) if total is None else total
                 total = self._if_it_exists(
                     lambda b, y, m: b + _product(y, m, adj_y=transposed), [before, scaled], matrix, before
                 )
         for left, right in self.factors:
             inner, outer = (right, left) if transposed else (left, right)
             total = _plus(total, _product(_product(x, inner, adj_y=True), outer))
-        total = tf.zeros([self.clients, x.shape[1], out]) if total is None else total
+        total = zero_rows(x, out) if total is None else total
         total.set_shape([self.clients, x.shape[1], out])
         return total
 
@@ -97,6 +97,27 @@ class LowRank:
         total.set_shape(shape)
         return total
 
+    def total(self) -> tf.Tensor:
+        """The sum of the entries, of one client; not finite if an entry may not be."""
+        total = tf.zeros([])
+        for matrix, coefficient in self.terms:
+            total += tf.reduce_sum(_times(matrix, coefficient))
+        for left, right in self.factors:
+            of_rows = tf.reduce_sum(tf.reduce_sum(left, 2) * tf.reduce_sum(right, 2))
+            # Rows of opposite signs may add up to zero where their product overflows.
+            most = tf.reduce_sum(tf.reduce_max(tf.abs(left), 2) * tf.reduce_max(tf.abs(right), 2))
+            total += tf.where(tf.math.is_finite(most), of_rows, most)
+        return total
+
+    def or_zero(self, condition: tf.Tensor) -> "LowRank":
+        """The matrices if the condition (bool []) holds, else zeros."""
+
+        def chosen(t: tf.Tensor) -> tf.Tensor:
+            return tf.where(condition, t, tf.zeros_like(t))
+
+        factors = tuple((chosen(left), chosen(right)) for left, right in self.factors)
+        return attrs.evolve(self, terms=tuple((chosen(m), c) for m, c in self.terms), factors=factors)
+
     def _always_exists(self, matrix: tf.Tensor) -> bool:
         return self.exists is None or matrix.shape.rank == 2
 
@@ -111,6 +132,12 @@ class LowRank:
 
         (result,) = computed_if(self.exists, taken, [*operands, matrix], [otherwise])
         return result
+
+
+def zero_rows(like: tf.Tensor, size: int) -> tf.Tensor:
+    """Zeros [K, rows, size], with as many rows as another tensor [K, rows, …]."""
+    clients, rows = like.shape[:2]
+    return tf.zeros([clients, tf.shape(like)[1] if rows is None else rows, size])
 
 
 def times(factor: tf.Tensor) -> Callable:

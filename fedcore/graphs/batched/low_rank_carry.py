@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue
 from fedcore.graphs.batched.client_select import computed_if, select_rows
-from fedcore.graphs.batched.low_rank import Coefficient, LowRank
+from fedcore.graphs.batched.low_rank import Coefficient, LowRank, zero_rows
 from fedcore.graphs.batched.low_rank_policy import break_even_rank
 from fedcore.graphs.batched.packing import PackedLayout
 
@@ -43,8 +43,19 @@ class OtherCarry(Exception):
 
 
 def low_rank_carry(initial: Sequence[BatchedValue], layout: PackedLayout) -> "LowRankCarry | None":
-    """The first carry to try: all kernels that are large enough, each with a left factor of its own."""
-    if not layout.low_rank_steps:
+    """The first carry to try for the clients of a call."""
+    return first_carry(initial, layout.low_rank, layout.low_rank_steps, exceeds=layout.exceeds_low_rank)
+
+
+def first_carry(initial: Sequence[BatchedValue], rank: int, limit: int, *, exceeds: bool) -> "LowRankCarry | None":
+    """The first carry to try: all kernels that are large enough, each with a left factor of its own.
+
+    Args:
+        rank: the least break-even rank of a kernel.
+        limit: steps after which factors are added up; 0 keeps no kernel.
+        exceeds: whether a client takes more steps.
+    """
+    if not limit:
         return None
     kernels = [
         i
@@ -52,10 +63,10 @@ def low_rank_carry(initial: Sequence[BatchedValue], layout: PackedLayout) -> "Lo
         if x.tensor is not None
         and not x.batched
         and x.tensor.dtype == tf.float32
-        and break_even_rank(x.tensor.shape) >= layout.low_rank
+        and break_even_rank(x.tensor.shape) >= rank
     ]
     shared = tuple((i,) for i in kernels)
-    return LowRankCarry(shared, layout.low_rank_steps, layout.exceeds_low_rank) if kernels else None
+    return LowRankCarry(shared, limit, exceeds) if kernels else None
 
 
 @attrs.frozen
@@ -151,8 +162,10 @@ class OpenCarry:
         return attrs.evolve(before, lefts=lefts, rights=rights, own=before.own_after(), scales=scales).variables()
 
     def final(self, steps: tf.Tensor, variables: Tensors) -> dict[int, BatchedValue]:
-        """The kernels after the last step."""
+        """The kernels after the last step; those of one client keep their factors, so that the fold multiplies them."""
         last = CarriedKernels.of(self, variables, steps > self.carry.limit if self.carry.exceeds else None)
+        if self.clients == 1:
+            return last.values
         own = last.own_after()
         return {i: _value(last.low_rank(i, own=own[i])) for i in self.carry.kernels}
 
@@ -241,8 +254,8 @@ class CarriedKernels:
                 if rows is None:
                     rights[i] = kept
                     continue
-                none = tf.zeros([*rows.shape[:2], self.of_carry.shapes[i][1]])
-                rights[i] = _appended(kept, of.get(id(rows), none), active)
+                new = of[id(rows)] if id(rows) in of else zero_rows(rows, self.of_carry.shapes[i][1])
+                rights[i] = _appended(kept, new, active)
         scales = {key: _selected(active, c, self.scales[key]) for key, c in self._scales_after(kernels).items()}
         rights = {i: rights[i] for i in self.rights}
         after = CarriedKernels(self.of_carry, lefts, rights, self.own, scales).variables()

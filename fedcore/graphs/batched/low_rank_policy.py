@@ -51,6 +51,7 @@ def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> i
     }
     if not ranks:
         return 0
+    body = body.inlined()
     scalars = {body.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
     kernels = {body.arguments[first + i]: i for i in ranks}
     kept = [ranks[i] for i in _kept(body, kernels, scalars, {body.arguments[i] for i in shared})]

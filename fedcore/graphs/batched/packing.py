@@ -191,6 +191,11 @@ def _low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
     if not low_rank or len(leaves.sequences) != 1:
         return 0
     (columns,) = leaves.sequences.values()
+    return steps_of_rank(columns, low_rank)
+
+
+def steps_of_rank(columns: list[Columns], low_rank: int) -> int:
+    """As `_low_rank_steps`, for clients with one sequence each."""
     sizes = [next((s.number or 0 for s in c.steps if s.kind == "batch"), 0) for c in columns]
     if not columns[0].layout.batched or not all(sizes):
         return 0

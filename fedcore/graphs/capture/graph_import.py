@@ -49,7 +49,7 @@ class _Importable:
 _importable: LruCache[tuple[str, bool], _Importable] = LruCache(256)
 """Parsed graphs by digest, and by whether their operands are checked."""
 
-_NOT_INLINED = "MaxPoolGrad"
+NOT_INLINED = "MaxPoolGrad"
 """Prefix of operations that get their fast kernel only after their MaxPool in a graph without cycles."""
 
 
@@ -57,7 +57,7 @@ def _parsed(data: bytes) -> _Importable:
     given = graph_pb2.GraphDef.FromString(data)
     graph_def = with_content_names(guarded(given) if checks_operands() else given)
     used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
-    inlined = not any(op.startswith(_NOT_INLINED) for op in operations_in(graph_def))
+    inlined = not any(op.startswith(NOT_INLINED) for op in operations_in(graph_def))
     rest = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
     del graph_def.node[:]
     graph_def.node.extend(rest)

@@ -52,14 +52,17 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
 
 
 @contextlib.contextmanager
-def without_function_optimisation() -> Iterator[None]:
+def without_function_optimisation(*, fuses: bool = False) -> Iterator[None]:
     """Inside, functions that are traced call other functions with Grappler limited to pruning and control dependencies.
 
     The functions are built of optimised graphs. Constant folding would also move loop-invariant constants back into
     the loop's body.
+
+    Args:
+        fuses: Grappler also fuses operations, such as a convolution, its bias and its activation.
     """
     config = config_pb2.ConfigProto.FromString(private_api.call_config())
-    config.graph_options.rewrite_options.optimizers[:] = ["pruning", "dependency"]
+    config.graph_options.rewrite_options.optimizers[:] = ["pruning", "dependency", *(["remap"] if fuses else [])]
     with private_api.call_config_set_to(config):
         yield
 

@@ -70,6 +70,28 @@ class Body:
             graph_def.node, tuple(a.name for a in function.signature.input_arg), tuple(results), self.functions
         )
 
+    def inlined(self) -> "Body":
+        """The body with the nodes of functions in the place of the calls."""
+        if not any(node.op == "PartitionedCall" for node in self.nodes):
+            return self
+        nodes: list[Node] = []
+        sources: dict[tuple[str, int], tuple[str, int]] = {}  # result of a call -> the tensor that it is
+        for node in self.nodes:
+            inputs = tuple(sources.get(i, i) for i in node.inputs)
+            if node.op != "PartitionedCall":
+                nodes.append(attrs.evolve(node, inputs=inputs))
+                continue
+            callee = self.called(node["f"].name).inlined()
+            inside = {(name, 0): i for name, i in zip(callee.arguments, inputs, strict=True)}
+
+            def outer(tensor: tuple[str, int], call: str = node.name, inside: dict = inside) -> tuple[str, int]:
+                return inside.get(tensor, (f"{call}/{tensor[0]}", tensor[1]))
+
+            for n in callee.nodes:
+                nodes.append(attrs.evolve(n, name=f"{node.name}/{n.name}", inputs=tuple(map(outer, n.inputs))))
+            sources.update(((node.name, k), outer(result)) for k, result in enumerate(callee.results))
+        return attrs.evolve(self, nodes=tuple(nodes), results=tuple(sources.get(r, r) for r in self.results))
+
     def with_checks(self, attributes: Mapping) -> dict:
         """The attributes of an operation that calls its functions whole: these check the operands in their bodies."""
         return {key: self._checked(value) for key, value in attributes.items()}

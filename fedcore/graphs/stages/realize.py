@@ -9,7 +9,7 @@ row numbers [steps, rows] and batch sizes [steps]. It folds the clients in order
 """
 
 from collections.abc import Sequence as SequenceOf
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import tensorflow as tf
@@ -27,7 +27,7 @@ from fedcore.graphs.tensors.sizes import measured_bits, unsized
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter
+from fedcore.ir.interpret import Interpreter, Seed
 from fedcore.ir.module import Function, Module
 from fedcore.ir.purity import pure_symbols, seeded_symbols
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
@@ -67,6 +67,15 @@ class Realized:
             self(tensors, cancelled)
         except tf.errors.CancelledError:
             pass
+
+
+class ClientLoop(Protocol):
+    """An interpreter of a client stage for one client."""
+
+    def operations(
+        self, function: Function, values: dict, types: dict[str, Type], seed: Seed, wanted: list[str]
+    ) -> None:
+        """Runs the operations of a function; adds the wanted values to the values of its parameters."""
 
 
 def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
@@ -143,6 +152,7 @@ def realize_block(
     has_client_values: bool,
     from_partial: bool = False,
     measured: SequenceOf[str] = (),
+    loops: SequenceOf["ClientLoop | None"] = (),
 ) -> Realized:
     """The function that folds a block of clients, one after the other.
 
@@ -155,6 +165,7 @@ def realize_block(
         has_client_values: the stage also returns a value for each client.
         from_partial: the fold starts from a partial, not from `zero`; the tensors of the partial are the last operands.
         measured: names of values in the stage whose sizes are measured.
+        loops: for each client the interpreter of its operations. Default: that of all stages.
     Returns:
         A function whose result is <partial, client values, bits>, without the parts that the stage does not have.
         `bits` is int64 [clients, n]: the sizes of the n measured leaves whose types leave their sizes open.
@@ -186,7 +197,9 @@ def realize_block(
         client_values, bits = [], []
         for k, of_client in enumerate(of_clients):
             before = [] if zero is None else [partial]
-            result, bits_of_client = _run_client(run, function, [*before, *broadcast, *of_client], seeds[k], measured)
+            arguments = [*before, *broadcast, *of_client]
+            loop = loops[k] if loops else None
+            result, bits_of_client = _run_client(run, function, arguments, seeds[k], measured, loop)
             bits.append(bits_of_client)
             if zero is None:
                 client_values.append(result)
@@ -208,12 +221,20 @@ def realize_block(
 
 
 def _run_client(
-    run: Interpreter, function: Function, arguments: list, seed: tf.Tensor, measured: SequenceOf[str]
+    run: Interpreter,
+    function: Function,
+    arguments: list,
+    seed: tf.Tensor,
+    measured: SequenceOf[str],
+    loop: "ClientLoop | None",
 ) -> tuple[Any, list]:
     """A client stage's result for one client, and the sizes of its measured leaves in bits."""
     values = dict(zip([p.name for p in function.parameters], arguments, strict=True))
     types = {p.name: p.type for p in function.parameters}
-    run.operations(function.operations, values, types, tensor_seed(seed))
+    if loop is None:
+        run.operations(function.operations, values, types, tensor_seed(seed))
+    else:
+        loop.operations(function, values, types, tensor_seed(seed), [function.result.name, *measured])
     bits = [size for name in measured for size in measured_bits(values[name], types[name])]
     return values[function.result.name], bits
 

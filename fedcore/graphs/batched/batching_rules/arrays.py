@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, rowwise_padding
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, common_padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
@@ -13,9 +13,17 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, order: Batched
     axes = [int(a) for a in evaluation.constant_operand(node, order)]
     padded_axis = None if x.padded_axis is None else axes.index(x.padded_axis)
     moved = [0, *(a + 1 for a in axes)] if x.batched else axes
-    return BatchedValue(
-        tf.transpose(evaluation.tensor(x), moved), x.batched, padded_axis, x.entries_per_row, padding=x.padding
-    )
+    tensor = transposed(evaluation.tensor(x), moved)
+    return BatchedValue(tensor, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
+
+
+def transposed(tensor: tf.Tensor, order: list[int]) -> tf.Tensor:
+    """tf.transpose; transposes in a row become one, or none."""
+    before = tensor.op.inputs if tensor.op.type == "Transpose" else None
+    known = None if before is None else tf.get_static_value(before[1])
+    if before is not None and known is not None:
+        tensor, order = before[0], [int(known[a]) for a in order]
+    return tensor if order == [*range(len(order))] else tf.transpose(tensor, order)
 
 
 def common_axes(
@@ -29,7 +37,7 @@ def common_axes(
     if padded_axis is not None and any(x.padded_axis is None for x in values):
         raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
     batched = any(x.batched for x in values)
-    joined = BatchedValue(None, batched, padded_axis, entries_per_row, padding=rowwise_padding(values))
+    joined = BatchedValue(None, batched, padded_axis, entries_per_row, padding=common_padding(values))
     return [evaluation.with_client_axis(x) if batched else evaluation.tensor(x) for x in values], joined
 
 
@@ -39,7 +47,8 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     at = node.get("axis", 0)
     at = at + evaluation.rank(values[0]) + 1 if at < 0 else at
     padded_axis = None if axes.padded_axis is None else axes.padded_axis + int(at <= axes.padded_axis)
-    return BatchedValue(tf.stack(tensors, at + int(axes.batched)), axes.batched, padded_axis, axes.entries_per_row)
+    stacked = tf.stack(tensors, at + int(axes.batched))
+    return BatchedValue(stacked, axes.batched, padded_axis, axes.entries_per_row, padding=axes.padding)
 
 
 @batching_rule("ConcatV2")
@@ -49,7 +58,7 @@ def _(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> Bat
     at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(values[0])
     if at == axes.padded_axis:
         raise NoBatchingRule("ConcatV2", "it concatenates along the batch")
-    return axes.with_tensor(tf.concat(tensors, at + int(axes.batched)))
+    return axes.with_tensor(tf.concat(tensors, at + int(axes.batched)), padding=axes.padding)
 
 
 @batching_rule("Unpack")
@@ -59,7 +68,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> list[Batche
         raise NoBatchingRule("Unpack", "it splits the batch")
     padded_axis = None if x.padded_axis is None else x.padded_axis - int(at < x.padded_axis)
     parts = tf.unstack(evaluation.tensor(x), node["num"], at + int(x.batched))
-    return [BatchedValue(t, x.batched, padded_axis, x.entries_per_row) for t in parts]
+    return [BatchedValue(t, x.batched, padded_axis, x.entries_per_row, padding=x.padding) for t in parts]
 
 
 @batching_rule("Split")
@@ -78,7 +87,7 @@ def _split(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: Bat
     at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
     if at == x.padded_axis:
         raise NoBatchingRule(node.op, "it splits the batch")
-    return [x.with_tensor(t) for t in tf.split(evaluation.tensor(x), parts, at + int(x.batched))]
+    return [x.with_tensor(t, padding=x.padding) for t in tf.split(evaluation.tensor(x), parts, at + int(x.batched))]
 
 
 @batching_rule("StridedSlice")
@@ -94,13 +103,11 @@ def _(
     if not x.batched:
         bounds = [(v, evaluation.known_value(v)) for v in (begin, end, strides)]
         tensors = [evaluation.tensor(v) if k is None else tf.constant(k.values[0]) for v, k in bounds]
-        return BatchedValue(
-            emit(node.op, [evaluation.tensor(x), *tensors], node.attributes)[0], False, padded_axis, x.entries_per_row
-        )
-    operands, attributes = _bounds_with_client_axis(evaluation, node, begin, end, strides)
-    return BatchedValue(
-        emit(node.op, [evaluation.tensor(x), *operands], attributes)[0], True, padded_axis, x.entries_per_row
-    )
+        (part,) = emit(node.op, [evaluation.tensor(x), *tensors], node.attributes)
+    else:
+        operands, attributes = _bounds_with_client_axis(evaluation, node, begin, end, strides)
+        (part,) = emit(node.op, [evaluation.tensor(x), *operands], attributes)
+    return BatchedValue(part, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
 
 
 @batching_rule("StridedSliceGrad")
@@ -130,9 +137,8 @@ def _(
         raise NoBatchingRule(node.op, "the batch is along another axis in the gradient")
     sizes = known.values[0]
     whole = tf.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))
-    return BatchedValue(
-        emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)[0], True, axis, entries_per_row
-    )
+    (tensor,) = emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)
+    return BatchedValue(tensor, True, axis, entries_per_row, padding=dy.padding)
 
 
 def _bounds_with_client_axis(evaluation: BatchedEvaluation, node: Node, *bounds: BatchedValue) -> tuple[list, dict]:
@@ -226,7 +232,7 @@ def _(
     first = sizes.values[0]
     if x.batched:
         starts, first = np.concatenate([[0], starts]), np.concatenate([[-1], first])
-    return x.with_tensor(tf.slice(evaluation.tensor(x), starts, first))
+    return x.with_tensor(tf.slice(evaluation.tensor(x), starts, first), padding=x.padding)
 
 
 @batching_rule("Pad", "PadV2", "MirrorPad")
@@ -248,7 +254,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
     axes = [int(a) % evaluation.rank(x) for a in evaluation.constant_operand(node, axis)]
     if x.padded_axis in axes:
         raise NoBatchingRule("ReverseV2", "it reverses the batch")
-    return x.with_tensor(tf.reverse(evaluation.tensor(x), [a + int(x.batched) for a in axes]))
+    return x.with_tensor(tf.reverse(evaluation.tensor(x), [a + int(x.batched) for a in axes]), padding=x.padding)
 
 
 @batching_rule("OneHot")

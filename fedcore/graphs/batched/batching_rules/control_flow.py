@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batching_rule
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
@@ -108,7 +108,8 @@ def _axes(value: BatchedValue) -> tuple[bool, int | None, int]:
 def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
     """The condition is client-invariant. Loop variables that the body returns unchanged are not carried.
 
-    The axes of the loop variables are a fixed point: the body is built on scratch graphs until they stay the same.
+    The axes and the padding of the loop variables are a fixed point: the body is built on scratch graphs until they
+    stay the same.
     """
     step, test = body.called(node["body"].name), body.called(node["cond"].name)
     changing = [i for i, r in enumerate(step.results) if r != (step.arguments[i], 0)]
@@ -146,10 +147,10 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
 
 
 def _loop_value(evaluation: BatchedEvaluation, value: BatchedValue) -> BatchedValue:
-    """A loop variable before the first iteration, with nothing known but its axes."""
+    """A loop variable before the first iteration, with nothing known but its axes and its padding."""
     if value.tensor is None:
         return BatchedValue(evaluation.tensor(value), value.batched)
-    return attrs.evolve(value, known=None, padding=Padding.UNKNOWN)
+    return attrs.evolve(value, known=None)
 
 
 def _initial_tensor(evaluation: BatchedEvaluation, value: BatchedValue, state: BatchedValue) -> tf.Tensor:
@@ -200,6 +201,7 @@ def _join(node: Node, before: BatchedValue, after: BatchedValue) -> BatchedValue
         batched,
         after.padded_axis,
         after.entries_per_row,
+        padding=before.padding & after.padding,
         element_shape=after.element_shape,
         has_elements=before.has_elements,
         element_value=element_value,
@@ -226,4 +228,4 @@ def _same_carry(a: BatchedValue, b: BatchedValue) -> bool:
         return True
     if (a.element_value is None) != (b.element_value is None):
         return False
-    return _axes(a) == _axes(b) and a.tensor.shape.as_list() == b.tensor.shape.as_list()
+    return _axes(a) == _axes(b) and a.padding is b.padding and a.tensor.shape.as_list() == b.tensor.shape.as_list()

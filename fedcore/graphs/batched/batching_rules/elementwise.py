@@ -4,22 +4,24 @@ Exact operations round the same way in vector and scalar instructions. Inexact o
 packets (`BatchedEvaluation.apply_in_packets`): their bits then do not depend on the number of clients.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import (
+    ANY_PADDING,
     BatchedValue,
     NoBatchingRule,
     Padding,
     batching_rule,
+    common_padding,
     product_padding,
     rowwise_padding,
 )
 from fedcore.graphs.batched.batching_rules.matmul import scaled_product
 from fedcore.graphs.batched.client_select import select_by_client
-from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.evaluation import BatchedEvaluation, without_client_axis
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 _EXACT_UNARY = (
@@ -39,10 +41,10 @@ _INEXACT_BINARY = "Pow FloorMod Mod Atan2 Xdivy Xlogy Xlog1py Zeta Igamma Igamma
 _ZERO_AT_ZERO = (
     "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu Real Imag Conj Softsign Add AddV2 Sub AddN Complex"
 )
-_GRADIENTS = (
-    "ReluGrad Relu6Grad LeakyReluGrad TanhGrad SigmoidGrad EluGrad SeluGrad SoftsignGrad SqrtGrad RsqrtGrad InvGrad "
-    "ReciprocalGrad SoftplusGrad"
-)
+_EXACT_GRADIENTS = "ReluGrad Relu6Grad LeakyReluGrad"
+_GRADIENTS_OF_OPERANDS = f"{_EXACT_GRADIENTS} EluGrad SeluGrad SoftsignGrad SoftplusGrad"
+"""Their first operand is the gradient of the result; it is the second of the others."""
+_GRADIENTS_OF_RESULTS = "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad"
 
 
 @batching_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics")
@@ -55,9 +57,9 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[
     return list(values)
 
 
-def _padding(node: Node, values: Iterable[BatchedValue]) -> Padding | None:
-    zeros = node.op in _ZERO_AT_ZERO.split() and all(x.padding is Padding.ZEROS for x in values)
-    return Padding.ZEROS if zeros else None
+def _padding(node: Node, values: Sequence[BatchedValue]) -> Padding:
+    zeros = node.op in _ZERO_AT_ZERO.split() and all(Padding.ZEROS in x.padding for x in values)
+    return rowwise_padding(values) | (Padding.ZEROS if zeros else Padding.UNKNOWN)
 
 
 @batching_rule("Cast")
@@ -67,7 +69,11 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 @batching_rule(*_EXACT_UNARY.split())
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    return x.with_tensor(*emit(node.op, [evaluation.tensor(x)], node.attributes), padding=_padding(node, [x]))
+    tensor = evaluation.tensor(x)
+    if _of_images(x) and (images := without_client_axis(tensor)).op.type == "BiasAdd":
+        (out,) = emit(node.op, [images], node.attributes)
+        return x.with_tensor(tf.reshape(out, tensor.shape))
+    return x.with_tensor(*emit(node.op, [tensor], node.attributes), padding=_padding(node, [x]))
 
 
 @batching_rule(*_INEXACT_UNARY.split())
@@ -81,12 +87,13 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 @batching_rule("ZerosLike", "OnesLike")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    padding = ANY_PADDING if node.op == "ZerosLike" else Padding.COPIES
     shape = None if node["T"] == tf.variant else evaluation.known_shape(x)
     if shape is None:
-        return x.with_tensor(*emit(node.op, [evaluation.tensor(x)], node.attributes), element_shape=x.element_shape)
-    value = 0 if node.op == "ZerosLike" else 1
-    dtype = node["T"]
-    return BatchedValue(tf.fill(shape.values[0], tf.constant(value, dtype)), False, x.padded_axis, x.entries_per_row)
+        (tensor,) = emit(node.op, [evaluation.tensor(x)], node.attributes)
+        return x.with_tensor(tensor, element_shape=x.element_shape, padding=padding)
+    tensor = tf.fill(shape.values[0], tf.constant(int(node.op == "OnesLike"), node["T"]))
+    return BatchedValue(tensor, False, x.padded_axis, x.entries_per_row, padding=padding)
 
 
 @batching_rule("Bitcast")
@@ -171,18 +178,23 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
     return axes.with_tensor(evaluation.apply_in_packets(apply, *wide))
 
 
-@batching_rule(*_GRADIENTS.split())
+@batching_rule(*_GRADIENTS_OF_OPERANDS.split(), *_GRADIENTS_OF_RESULTS.split())
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
-    """Gradients do not broadcast. Most are inexact: only vector instructions fuse multiplication and addition."""
+    """Gradients do not broadcast. Most are inexact: only vector instructions fuse multiplication and addition.
+
+    A gradient of zero stays zero: its factor is finite where the client's own results are finite.
+    """
     _, axes = aligned(evaluation, node, (x, y))
     tensors = [evaluation.with_client_axis(v) if axes.batched else evaluation.tensor(v) for v in (x, y)]
 
     def apply(*parts):
         return emit(node.op, parts, node.attributes)[0]
 
-    is_exact = node.op in ("ReluGrad", "Relu6Grad", "LeakyReluGrad")  # the gradient is their first operand
+    is_exact = node.op in _EXACT_GRADIENTS.split()
     out = apply(*tensors) if is_exact or not axes.batched else evaluation.apply_in_packets(apply, *tensors)
-    return axes.with_tensor(out, padding=Padding.ZEROS if is_exact and x.padding is Padding.ZEROS else None)
+    gradient, other = (x, y) if node.op in _GRADIENTS_OF_OPERANDS.split() else (y, x)
+    zeros = Padding.ZEROS in gradient.padding and (is_exact or other.padding is not Padding.UNKNOWN)
+    return axes.with_tensor(out, padding=axes.padding | (Padding.ZEROS if zeros else Padding.UNKNOWN))
 
 
 @batching_rule("SelectV2", "ClipByValue")
@@ -191,19 +203,28 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     if node.op == "ClipByValue":
         return axes.with_tensor(tf.minimum(tf.maximum(tensors[0], tensors[1]), tensors[2]))
     condition, yes, no = values
+    padding = _padding_of_selection(evaluation, *values)
     if (
         condition.batched
         and not evaluation.rank(condition)
         and yes.batched
         and evaluation.rank(yes) >= evaluation.rank(no)
     ):
-        return axes.with_tensor(*select_by_client(evaluation.tensor(condition), [tensors[1]], [tensors[2]]))
+        selected = select_by_client(evaluation.tensor(condition), [tensors[1]], [tensors[2]])
+        return axes.with_tensor(*selected, padding=padding)
     shape = tensors[0].shape
     if shape.is_fully_defined() and all(t.shape in (shape, tf.TensorShape([])) for t in tensors[1:]):
         # Scalars are broadcast here, as loop-invariant operations, and not by SelectV2 in each iteration.
         x, y = (t if t.shape == shape else tf.fill(shape, t) for t in tensors[1:])
-        return axes.with_tensor(tf.raw_ops.Select(condition=tensors[0], x=x, y=y))
-    return axes.with_tensor(*emit("SelectV2", tensors, node.attributes))
+        return axes.with_tensor(tf.raw_ops.Select(condition=tensors[0], x=x, y=y), padding=padding)
+    return axes.with_tensor(*emit("SelectV2", tensors, node.attributes), padding=padding)
+
+
+def _padding_of_selection(
+    evaluation: BatchedEvaluation, condition: BatchedValue, x: BatchedValue, y: BatchedValue
+) -> Padding:
+    zeros = evaluation.has_zero_padding(x) and evaluation.has_zero_padding(y)
+    return rowwise_padding((condition, x, y)) | (Padding.ZEROS if zeros else Padding.UNKNOWN)
 
 
 @batching_rule("Select")
@@ -218,15 +239,14 @@ def _(
             tensor = tf.expand_dims(tensor, -1)
         condition = condition.with_tensor(tensor)
     tensors, axes = aligned(evaluation, node, (condition, x, y))
-    return axes.with_tensor(tf.where(*tensors))
+    return axes.with_tensor(tf.where(*tensors), padding=_padding_of_selection(evaluation, condition, x, y))
 
 
 @batching_rule("AddN")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     if node["T"] == tf.variant:
-        return values[0].with_tensor(
-            tf.add_n([evaluation.tensor(x) for x in values]), element_shape=values[0].element_shape
-        )
+        total = tf.add_n([evaluation.tensor(x) for x in values])
+        return values[0].with_tensor(total, element_shape=values[0].element_shape, padding=common_padding(values))
     tensors, axes = aligned(evaluation, node, values)
     if len({x.batched for x in values}) > 1:
         total = tensors[0]
@@ -241,4 +261,15 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, bias: BatchedV
     if node.get("data_format", b"NHWC") != b"NHWC":
         raise NoBatchingRule("BiasAdd", "its data format is not NHWC")
     (tensor, b), axes = aligned(evaluation, node, (x, bias))
+    if _of_images(x) and not bias.batched and (images := without_client_axis(tensor)).op.type == "Conv2D":
+        (out,) = emit("BiasAdd", [images, b], node.attributes)
+        return axes.with_tensor(tf.reshape(out, tensor.shape))
     return axes.with_tensor(tensor + b)
+
+
+def _of_images(x: BatchedValue) -> bool:
+    """Whether a value may be a convolution of the images of all clients, into which TensorFlow fuses operations.
+
+    These are emitted without the client axis, since TensorFlow fuses nothing across a Reshape.
+    """
+    return x.batched and x.tensor is not None and x.tensor.shape.rank == 5

@@ -18,6 +18,8 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
     """A batch times a LowRank is dense; the product of two batches over their rows, a gradient, is a LowRank."""
     transpose_x, transpose_y = node.get("transpose_a", False), node.get("transpose_b", False)
+    if x.low_rank is None and evaluation.clients == 1 and not x.batched:
+        return _of_one_client(evaluation, x, y, transpose_x=transpose_x, transpose_y=transpose_y)
     if x.low_rank is not None or not x.batched:
         return None
     if y.low_rank is not None:
@@ -32,6 +34,23 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
         return None
     factors = contraction_operands(evaluation, x, y)
     return _value(LowRank((n, m), evaluation.clients, factors=(factors,)))
+
+
+def _of_one_client(
+    evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue, *, transpose_x: bool, transpose_y: bool
+) -> BatchedValue | None:
+    """The product where no batch has a client axis."""
+    if y.low_rank is not None:
+        rows = evaluation.as_lane(x)
+        return None if transpose_x else BatchedValue(y.low_rank.multiplied(rows, transposed=transpose_y)[0])
+    if (
+        not transpose_x
+        or transpose_y
+        or (evaluation.shape(x)[1], evaluation.shape(y)[1]) not in evaluation.low_rank_shapes
+    ):
+        return None
+    n, m = evaluation.shape(x)[1], evaluation.shape(y)[1]
+    return _value(LowRank((n, m), 1, factors=((evaluation.as_lane(x), evaluation.as_lane(y)),)))
 
 
 @low_rank_rule("Mul", "RealDiv")
@@ -65,6 +84,28 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
         total = term if total is None else total.plus(term)
     assert total is not None
     return _value(total)
+
+
+@low_rank_rule("Sum")
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedValue) -> BatchedValue | None:
+    """The sum of all entries of one client's matrix; not finite where an entry may be infinite or NaN."""
+    known = evaluation.known_value(axes)
+    whole = known is not None and sorted(known.values[0].reshape(-1).tolist()) == [0, 1] and not node.get("keep_dims")
+    return BatchedValue(x.low_rank.total()) if x.low_rank is not None and evaluation.clients == 1 and whole else None
+
+
+@low_rank_rule("SelectV2")
+def _(
+    evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue
+) -> BatchedValue | None:
+    """The matrix or zeros, by one condition for one client."""
+    if x.low_rank is None or evaluation.clients > 1 or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
+        return None
+    return _value(x.low_rank.or_zero(evaluation.tensor(condition)))
+
+
+def _is_zero(tensor: tf.Tensor) -> bool:
+    return tensor.op.type == "Fill" and tf.get_static_value(tensor.op.inputs[1]) == 0
 
 
 def _term(evaluation: BatchedEvaluation, x: BatchedValue, shape: tuple[int, int]) -> LowRank | None:

@@ -62,7 +62,7 @@ def contraction_operands(
 
     A copy of a real row is finite if the client's results are finite, so its product with zero is zero.
     """
-    zeros = Padding.ZEROS in (x.padding, y.padding)
+    zeros = Padding.ZEROS in x.padding | y.padding
     a = evaluation.masked(x) if x.padding is Padding.UNKNOWN else evaluation.tensor(x)
     masks_y = y.padding is Padding.UNKNOWN or (x.padding is not Padding.UNKNOWN and not zeros)
     return a, evaluation.masked(y) if masks_y else evaluation.tensor(y)

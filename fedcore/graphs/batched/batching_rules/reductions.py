@@ -52,7 +52,8 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
         reduce = functools.partial(_reduce_aligned, reduce)
     if not batch:
         out = reduce(evaluation.tensor(x), batched_axes, keepdims=keep)
-        return BatchedValue(out, x.batched, padded_axis, x.entries_per_row, padding=rowwise_padding([x]))
+        padding = x.padding if node.op == "Sum" else rowwise_padding([x])
+        return BatchedValue(out, x.batched, padded_axis, x.entries_per_row, padding=padding)
     if identity is not None:
         dtype = evaluation.tensor(x).dtype
         return BatchedValue(reduce(evaluation.masked(x, identity(dtype)), batched_axes, keepdims=keep), True)

@@ -3,7 +3,14 @@
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, Padding, batching_rule
+from fedcore.graphs.batched.batched_value import (
+    ANY_PADDING,
+    BatchedValue,
+    KnownValue,
+    NoBatchingRule,
+    Padding,
+    batching_rule,
+)
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node
 
@@ -122,7 +129,9 @@ def broadcast(
     """One client's value broadcast to a shape; a shared value stays shared."""
     tensor = evaluation.tensor(x)
     if not x.batched:
-        return BatchedValue(tf.broadcast_to(tensor, shape), False, axis, entries_per_row, padding=_broadcast_padding(x))
+        return BatchedValue(
+            tf.broadcast_to(tensor, shape), False, axis, entries_per_row, padding=_broadcast_padding(evaluation, x)
+        )
     rank = len(shape) if isinstance(shape, np.ndarray) else shape.shape[0]
     if rank is None:
         raise NoBatchingRule("BroadcastTo", "its number of axes is unknown")
@@ -130,12 +139,16 @@ def broadcast(
     whole = (
         [evaluation.clients, *shape] if isinstance(shape, np.ndarray) else tf.concat([[evaluation.clients], shape], 0)
     )
-    return BatchedValue(tf.broadcast_to(tensor, whole), True, axis, entries_per_row, padding=_broadcast_padding(x))
+    return BatchedValue(
+        tf.broadcast_to(tensor, whole), True, axis, entries_per_row, padding=_broadcast_padding(evaluation, x)
+    )
 
 
-def _broadcast_padding(x: BatchedValue) -> Padding:
+def _broadcast_padding(evaluation: BatchedEvaluation, x: BatchedValue) -> Padding:
     """Padding after a broadcast: rows that repeat one row are copies."""
-    return Padding.COPIES if x.padded_axis is None else x.padding
+    if x.padded_axis is not None:
+        return x.padding
+    return ANY_PADDING if evaluation.has_zero_padding(x) else Padding.COPIES
 
 
 def _sizes(evaluation: BatchedEvaluation, x: BatchedValue) -> list:
@@ -164,7 +177,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, multiples: Bat
         if have is None or x.padded_axis is not None or have.values[0][axis] != 1:
             raise NoBatchingRule("Tile", "it repeats an axis of another size than 1 along the batch")
     tensor = tf.tile(evaluation.tensor(x), [1, *counts] if x.batched else counts)
-    return BatchedValue(tensor, x.batched, axis, entries_per_row, padding=_broadcast_padding(x))
+    return BatchedValue(tensor, x.batched, axis, entries_per_row, padding=_broadcast_padding(evaluation, x))
 
 
 @batching_rule("ExpandDims")

@@ -7,7 +7,8 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, batching_rule
+from fedcore.graphs.batched.batched_value import ANY_PADDING, BatchedValue, KnownValue, NoBatchingRule, batching_rule
+from fedcore.graphs.batched.batching_rules.arrays import transposed
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
@@ -42,7 +43,7 @@ def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, count: Bat
     element_shape = _element_shape(evaluation, node, shape)
     (tensor,) = emit(node.op, [tf.constant(ANY_SHAPE), evaluation.tensor(count)], node.attributes)
     padded_axis, entries_per_row = (None, 1) if element_shape is None else evaluation.batch_axis(node, element_shape)
-    return BatchedValue(tensor, False, padded_axis, entries_per_row, element_shape=element_shape)
+    return BatchedValue(tensor, False, padded_axis, entries_per_row, padding=ANY_PADDING, element_shape=element_shape)
 
 
 @batching_rule("TensorListFromTensor")
@@ -51,7 +52,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
         raise NoBatchingRule(node.op, "it makes a list of the rows of the batch")
     tensor = evaluation.with_client_axis(x)
     order = [1, 0, *range(2, tensor.shape.rank)]
-    handle = tf.raw_ops.TensorListFromTensor(tensor=tf.transpose(tensor, order), element_shape=ANY_SHAPE)
+    handle = tf.raw_ops.TensorListFromTensor(tensor=transposed(tensor, order), element_shape=ANY_SHAPE)
     whole = _known_element_shape(evaluation, x)
     element_shape = None if whole is None else KnownValue.from_probes([v[1:] for v in whole.values])
     return BatchedValue(
@@ -59,6 +60,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
         True,
         None if x.padded_axis is None else x.padded_axis - 1,
         x.entries_per_row,
+        padding=x.padding,
         element_shape=element_shape,
         has_elements=True,
     )
@@ -76,11 +78,9 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
     if tensor.shape.rank is None:
         raise NoBatchingRule(node.op, "the shape of its elements is not known")
     padded_axis = None if handle.padded_axis is None else handle.padded_axis + 1
-    if not handle.batched:
-        return BatchedValue(tensor, False, padded_axis, handle.entries_per_row)
-    return BatchedValue(
-        tf.transpose(tensor, [1, 0, *range(2, tensor.shape.rank)]), True, padded_axis, handle.entries_per_row
-    )
+    if handle.batched:
+        tensor = transposed(tensor, [1, 0, *range(2, tensor.shape.rank)])
+    return BatchedValue(tensor, handle.batched, padded_axis, handle.entries_per_row, padding=handle.padding)
 
 
 @batching_rule("TensorListGetItem")
@@ -99,6 +99,7 @@ def _(
         handle.batched,
         handle.padded_axis,
         handle.entries_per_row,
+        padding=handle.padding,
     )
 
 
@@ -125,7 +126,8 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
     if handle.element_value is not None:
         return [rest_of_list, _popped_known_value(evaluation, handle.element_value)]
     item = _with_static_shape(evaluation, handle, element_shape, item)
-    return [rest_of_list, BatchedValue(item, handle.batched, handle.padded_axis, handle.entries_per_row)]
+    popped = BatchedValue(item, handle.batched, handle.padded_axis, handle.entries_per_row, padding=handle.padding)
+    return [rest_of_list, popped]
 
 
 @batching_rule("TensorListLength")
@@ -183,6 +185,7 @@ def _list_with_element(
         batched,
         item.padded_axis,
         item.entries_per_row,
+        padding=handle.padding & item.padding,
         element_shape=element_shape,
         has_elements=True,
         element_value=element_value,

@@ -1,0 +1,109 @@
+"""Kernels that a loop over clients keeps as a shared kernel plus factors, where a stage trains convolutions."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore import context
+from fedcore.context import plan_of
+from fedcore.graphs.batched.low_rank import LowRank
+from fedcore.runtime.client_source import UnreadSlice, longest_first
+from fedcore.testing.faults import out_of_memory
+
+BATCH = 5  # the kernel 36 x 512 breaks even at rank 33: 6 steps
+SIZES = (33, 4, 0, 61, 12)  # up to 13 steps: factors are added up twice
+OPTIMIZERS = {
+    "sgd": keras.optimizers.SGD(0.1),
+    "nesterov and decay": keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+}
+
+
+def model_fn():
+    stack = [
+        keras.layers.Conv2D(4, 3, padding="same", activation="relu"),
+        keras.layers.MaxPool2D(),
+        keras.layers.Flatten(),
+        keras.layers.Dense(512, activation="relu"),
+        keras.layers.Dropout(0.3, seed=1),
+        keras.layers.Dense(3),
+    ]
+    model = keras.Sequential([keras.Input((6, 6, 1)), *stack])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    spec = (tf.TensorSpec([None, 6, 6, 1]), tf.TensorSpec([None], tf.int32))
+    return fc.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    return {
+        name: fc.learning.algorithms.build_weighted_fed_avg(model_fn, client_optimizer_fn=optimizer)
+        for name, optimizer in OPTIMIZERS.items()
+    }
+
+
+def clients(sizes=SIZES, scale: float = 1.0) -> list:
+    rng = np.random.default_rng(0)
+    columns = [(rng.normal(size=(n, 6, 6, 1)).astype("f") * scale, rng.integers(0, 3, n).astype("i")) for n in sizes]
+    return [fc.data.ClientDataset.from_columns(c).batch(BATCH) for c in columns]
+
+
+def one_round(process, data, runtime) -> list[np.ndarray]:
+    with fc.use(runtime, seed=3):
+        state = process.next(process.initialize(), data).state
+    return [np.asarray(w) for w in state.global_model_weights.trainable]
+
+
+def same_bits(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+    return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_low_rank_training_agrees_with_dense_training(processes, optimizer):
+    process, data = processes[optimizer], clients()
+    with fc.use(fc.runtime.local()):
+        plan = plan_of(process.next.module).function("clients").attributes
+    assert (plan["strategy"], plan["low_rank"]) == ("loop", 33)
+    low = one_round(process, data, fc.runtime.local())
+    dense = one_round(process, data, fc.runtime.local(low_rank=False))
+    assert not same_bits(low, dense)  # it is another strategy
+    for x, y in zip(low, dense, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
+def test_the_bits_depend_neither_on_workers_nor_on_memory(processes):
+    process, data = processes["sgd"], clients((33, 12))
+    expected = one_round(process, data, fc.runtime.local(workers_per_device=2, block_size=2))
+    runtime = fc.runtime.local(workers_per_device=1, block_size=2)
+    with out_of_memory(runtime, "CPU:0", calls=range(1)) as failed:
+        found = one_round(process, data, runtime)
+    assert "in calls of 1 client" in context.last_report().notes[-1]
+    runtime.close()
+    assert failed
+    assert same_bits(expected, found)
+
+
+def test_a_client_that_is_not_finite_is_left_out(processes):
+    poisoned = [*clients((12,)), *clients((7,), scale=np.inf)]
+    expected = one_round(processes["sgd"], clients((12,)), fc.runtime.local())
+    assert same_bits(one_round(processes["sgd"], poisoned, fc.runtime.local()), expected)
+
+
+def test_a_total_is_not_finite_where_an_entry_overflows():
+    left, right = tf.constant([[[1e30, -1e30]]]), tf.constant([[[1e30, 1e30]]])
+    assert not np.isfinite(LowRank((2, 2), 1, factors=((left, right),)).total())
+
+
+def test_totals_and_choices_are_those_of_the_dense_matrix():
+    rng = np.random.default_rng(1)
+    left, right, own = (tf.constant(rng.normal(size=s).astype("f")) for s in ((1, 6, 9), (1, 6, 7), (1, 9, 7)))
+    matrix = LowRank((9, 7), 1, ((own, 2.0),), ((left, right),))
+    np.testing.assert_allclose(matrix.total(), np.sum(matrix.dense()), rtol=1e-4)
+    np.testing.assert_array_equal(matrix.or_zero(tf.constant(True)).dense(), matrix.dense())
+    assert not np.any(LowRank((9, 7), 1, (), ((left * np.nan, right),)).or_zero(tf.constant(False)).dense())
+
+
+def test_the_longest_of_a_few_slices_come_first():
+    slices = [UnreadSlice(i, i, [(client,)]) for i, client in enumerate(clients((4, 12, 0, 12, 1, 1, 1, 1, 30)))]
+    assert [s.index for s in longest_first(iter(slices))] == [1, 3, 0, 4, 5, 6, 7, 2, 8]
