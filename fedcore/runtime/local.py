@@ -130,9 +130,9 @@ def local(
             gradient descent trains are kept as the shared kernel plus factors of low rank, decided by shapes; it is
             faster and gives other bits. A plan shows the rank as `low_rank`.
         compute_dtype: `"bfloat16"` rounds the operands of float32 products (dense layers, convolutions, `einsum`) to
-            bfloat16 in the clients' training and evaluation, gradients included; sums and results stay float32, and so
-            does all else. It gives other bits, turns off XLA and low-rank kernels in such stages, and is slower: see
-            docs/performance.md. A plan shows it as `compute_dtype`. Default: nothing is rounded.
+            bfloat16 in the clients' training and evaluation, gradients and metrics included; sums and results stay
+            float32, and so does all else. It gives other bits, turns off XLA and low-rank kernels in such stages, and
+            is slower by itself: see docs/performance.md. A plan shows it as `compute_dtype`. Default: no rounding.
         intra_op_threads: threads of one operation, in the whole process; the number decides bits. Default:
             FEDCORE_INTRA_OP_THREADS, else 1. A number that was set before the import of fedcore, or that TensorFlow has
             started with, is not changed; the report then has a note.

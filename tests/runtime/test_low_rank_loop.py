@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore import context
-from fedcore.context import plan_of
+from fedcore.context import last_report, plan_of
 from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.runtime.client_source import UnreadSlice, longest_first
 from fedcore.testing.faults import out_of_memory
@@ -59,6 +58,18 @@ def same_bits(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
     return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
+def plan(process, **settings) -> str:
+    with fc.use(fc.runtime.local(**settings)):
+        return str(plan_of(process.next.module))
+
+
+def test_the_plan_of_a_loop_says_what_its_options_chose(processes):
+    process = processes["sgd"]
+    assert "{strategy=loop, block=1, low_rank=" in plan(process)
+    assert "{strategy=loop, block=1, why=" in plan(process, low_rank=False)
+    assert "{strategy=loop, block=1, compute_dtype=bfloat16, why=" in plan(process, compute_dtype="bfloat16")
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_low_rank_training_agrees_with_dense_training(processes, optimizer):
     process, data = processes[optimizer], clients()
@@ -78,7 +89,7 @@ def test_the_bits_depend_neither_on_workers_nor_on_memory(processes):
     runtime = fc.runtime.local(workers_per_device=1, block_size=2)
     with out_of_memory(runtime, "CPU:0", calls=range(1)) as failed:
         found = one_round(process, data, runtime)
-    assert "in calls of 1 client" in context.last_report().notes[-1]
+    assert "in calls of 1 client" in last_report().notes[-1]
     runtime.close()
     assert failed
     assert same_bits(expected, found)

@@ -148,19 +148,15 @@ def _strategy(
     compiled = {"xla": True} if xla and not rounded and _is_for_xla(module, op) else {}
     dtype = {"compute_dtype": "bfloat16"} if rounded else {}
     if masked and join is not None and "secure" in join.attributes:
-        return {
-            "strategy": "loop",
-            "block": 1,
-            **dtype,
-            **compiled,
-            "why": "secure sums mask the partial of each client",
-        }
+        why = "secure sums mask the partial of each client"
+        return {"strategy": "loop", "block": 1, **dtype, **compiled, "why": why}
     found = _batching(module, op, join, target, width, block, low_rank=low_rank and not compiled and not rounded)
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **dtype, **compiled, "why": _in_text(found)}
     kept = {"low_rank": found.low_rank} if found.low_rank else {}
     if found.width == 1:
-        return {"strategy": "loop", "block": block or 1, **kept, "why": _in_text(found.why_loop or "")}
+        loop = {"strategy": "loop", "block": block or 1, **kept, **dtype, **compiled}
+        return {**loop, "why": _in_text(found.why_loop or "")}
     if found.why_loop is not None and not compiled and not kept:
         from fedcore.graphs.batched.cost_model import PARALLEL
 
