@@ -13,6 +13,7 @@ from fedcore.context import plan_of
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.batching_rules.reductions import _reduce_aligned
+from fedcore.graphs.batched.known_inputs import KnownInputs
 from fedcore.graphs.batched.low_rank import LowRank, negative, times
 from fedcore.testing.faults import out_of_memory
 
@@ -73,9 +74,13 @@ def same_bits(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 MANY_STEPS = (61, 4, 0, 33, 118, 50, 51, 9, 12, 70, 5)  # up to 24 steps: factors are added up twice
 
 
+FEW_STEPS = (41, 4, 0, 33, 50, 9, 12)  # factors are never added up: the inputs of the first layer are known
+
+
+@pytest.mark.parametrize("sizes", [MANY_STEPS, FEW_STEPS], ids=["many steps", "few steps"])
 @pytest.mark.parametrize("algorithm", ["sgd", "nesterov and decay", "proximal"])
-def test_low_rank_training_agrees_with_dense_training(algorithm):
-    data = clients(MANY_STEPS)
+def test_low_rank_training_agrees_with_dense_training(algorithm, sizes):
+    data = clients(sizes)
     low, dense = trained(algorithm, data), trained(algorithm, data, low_rank=False)
     assert "low_rank=51" in client_stage(algorithm)
     assert not same_bits(low, dense)  # it is another strategy
@@ -113,6 +118,53 @@ def test_a_client_that_is_not_finite_does_not_reach_the_others():
     x, y = np.full((7, INPUTS), np.inf, "f"), np.zeros(7, "i")
     poisoned = [data[0], data[1], fc.data.ClientDataset.from_columns((x, y)).batch(BATCH)]
     assert same_bits(trained("sgd", poisoned, rounds=1), trained("sgd", [*data[:2]], rounds=1))
+
+
+def test_the_first_layers_inputs_are_known_behind_rescaling_too(monkeypatch):
+    found = []
+    gram = KnownInputs.gram
+    monkeypatch.setattr(KnownInputs, "gram", lambda self, of: found.append(of) or gram(self, of))
+    layers = [keras.layers.Input((16, 16), dtype="uint8"), keras.layers.Rescaling(1 / 255, offset=-0.5)]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(HIDDEN, "relu"), keras.layers.Dense(3)]
+
+    def images():
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        spec = (tf.TensorSpec([None, 16, 16], tf.uint8), tf.TensorSpec([None], tf.int32))
+        return fc.learning.models.from_keras_model(keras.Sequential(layers), loss=loss, input_spec=spec)
+
+    rng = np.random.default_rng(0)
+    columns = [(rng.integers(0, 256, (n, 16, 16), "u1"), rng.integers(0, 3, n).astype("i")) for n in FEW_STEPS]
+    data = [fc.data.ClientDataset.from_columns(c).batch(BATCH) for c in columns]
+    process = fc.learning.algorithms.build_weighted_fed_avg(images, client_optimizer_fn=SGD(0.1))
+    results = []
+    for low_rank in ("auto", False):
+        with fc.use(fc.runtime.local(low_rank=low_rank)):
+            state = process.next(process.initialize(), data).state
+        results.append([np.asarray(w) for w in state.global_model_weights.trainable])
+    assert [step.op for step in found[0].steps] == ["Cast", "Mul", "AddV2", "Reshape"]
+    for x, y in zip(*results, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_of_another_client_that_are_not_finite_do_not_reach_one_without_examples(shuffled):
+    x, y = np.full((40, INPUTS), np.nan, "f"), np.zeros(40, "i")
+    nan = fc.data.ClientDataset.from_columns((x, y)).batch(BATCH)
+    others = clients((0, 12, 23))
+    data = [nan, *others, nan]
+    if shuffled:
+        data = [d.shuffle(50, seed=1) for d in data]
+    expected = trained("sgd", data[1:4], rounds=1)
+    assert np.isfinite(expected[0]).all()
+    assert same_bits(trained("sgd", data, rounds=1), expected)
+
+
+def test_the_bits_of_a_client_do_not_depend_on_whether_another_one_takes_more_steps():
+    data = clients((20, 33, 7))
+    x, y = np.zeros((61, INPUTS), "f"), np.zeros(61, "i")
+    x[-1] = np.inf  # found in its last step, behind those whose factors are added up
+    longer = fc.data.ClientDataset.from_columns((x, y)).batch(BATCH)
+    assert same_bits(trained("sgd", [*data, longer], rounds=1), trained("sgd", data, rounds=1))
 
 
 def test_an_optimizer_that_needs_whole_kernels_keeps_them_dense():

@@ -53,7 +53,9 @@ def batched_call(
     evaluation = BatchedEvaluation(max(clients, default=1), max(rows, default=None), sizes if rows else None)
     results = evaluation.run(body, arguments)
     return [
-        BatchedValue(evaluation.tensor(x), x.batched, x.padded_axis, x.entries_per_row) if x.low_rank is None else x
+        x
+        if x.low_rank is not None
+        else BatchedValue(evaluation.tensor(x), x.batched, x.padded_axis, x.entries_per_row, padding=x.padding)
         for x in results
     ]
 

@@ -14,9 +14,10 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import batched_call, called_whole
-from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
+from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element, steps_of
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.counted_loop import counted_loop
+from fedcore.graphs.batched.known_inputs import MIN_ROWS, KnownInputs
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, low_rank_carry
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.capture.graph_import import called
@@ -101,16 +102,17 @@ class BatchedInterpreter:
         carry: LowRankCarry | None,
     ) -> list[BatchedValue]:
         clients = int(sequence.sizes.shape[0])
-        kernels = None if carry is None else carry.opened(initial, clients)
+        kernels = None if carry is None else carry.opened(initial, clients, _known_inputs(sequence))
         dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
 
         def step(s, *variables):
             sizes = sequence.batch_sizes(s)
             active = None if self._layout.equal_steps else sizes > 0
             self._batch_sizes = sizes if sequence.layout.batched else None
-            element = sequence.element(s, sizes)
+            columns = sequence.columns_of(s)
+            element = sequence.element(s, sizes, columns)
             before = dict(zip(dense, map(batched, variables), strict=False))
-            of_step = None if kernels is None else kernels.values(s, list(variables[len(dense) :]))
+            of_step = None if kernels is None else kernels.values(s, list(variables[len(dense) :]), columns)
             before.update({} if of_step is None else of_step.values)
             values = [before[i] for i in range(len(initial))]
             after = flatten(at_element(function, s)(unflatten(values, type_), element))
@@ -124,11 +126,18 @@ class BatchedInterpreter:
             steps = tf.constant(1, tf.int64)
             state, _ = step(tf.constant(0, tf.int64), *variables, *kept)
         else:
-            steps = tf.reduce_sum(tf.cast(tf.reduce_any(sequence.sizes > 0, axis=0), tf.int64))
+            steps = steps_of(sequence.sizes)
             state = counted_loop(step, steps, [*variables, *kept], kept_by_step=len(kept))
         results = dict(zip(dense, map(batched, state), strict=False))
         results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
         return [results[i] for i in range(len(initial))]
+
+
+def _known_inputs(sequence: BatchedSequence) -> KnownInputs | None:
+    """The inputs of layers that are known before the loop over a sequence."""
+    if not sequence.layout.batched or sequence.batch_rows < MIN_ROWS:
+        return None
+    return KnownInputs(sequence.all_columns(), tf.compat.v1.get_default_graph())
 
 
 def _compiled(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:

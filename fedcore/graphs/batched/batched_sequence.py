@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients
+from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.values import unflatten
@@ -21,29 +22,23 @@ from fedcore.ir.interpret import Callee
 
 
 class Window:
-    """A window of static width along the leading axis of tensors, whose position is a tensor.
+    """A window along the leading axis of tensors, whose position is a tensor.
 
     Args:
-        begin: int64 [1], position of the first entry.
-        end: int64 [1], the position behind the last entry.
+        begin: int64, position of the first entry.
+        size: number of entries.
     """
 
-    def __init__(self, begin: tf.Tensor, end: tf.Tensor, width: int):
-        self._begin = begin
-        self._end = end
+    def __init__(self, begin: tf.Tensor, size: int | tf.Tensor):
+        self._begin = tf.reshape(begin, [1])
+        self._end = self._begin + size
         self._stride = tf.constant([1], begin.dtype)
-        self._width = width
-
-    @classmethod
-    def at(cls, begin: tf.Tensor, width: int) -> "Window":
-        """Window from a scalar position."""
-        begin = tf.reshape(begin, [1])
-        return cls(begin, begin + width, width)
+        self._size = tf.get_static_value(size)
 
     def of(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The window of a tensor, [width, …]; TensorFlow returns a view."""
+        """The window of a tensor, [size, …]; TensorFlow returns a view."""
         view = tf.raw_ops.StridedSlice(input=tensor, begin=self._begin, end=self._end, strides=self._stride)
-        view.set_shape([self._width, *tensor.shape[1:]])
+        view.set_shape([self._size, *tensor.shape[1:]])
         return view
 
 
@@ -53,11 +48,12 @@ class BatchedSequence:
 
     Args:
         columns: of all clients of the call; rows, or whole batches.
-        rows: int64 [clients, steps(, rows)] row numbers; for whole batches int64 [steps], the number of the first batch
-            of each step.
+        rows: int64 [clients, steps(, rows)] row numbers; for whole batches int64 [groups], the number of the first
+            batch of each group.
         sizes: int64 [clients, steps]: rows of each batch; 1 for an element that is not a batch, 0 behind a client's
             end.
-        first_lane: of the group.
+        whole_batches: the columns hold whole batches. Those of a group are [clients, steps, rows, …].
+        single_step: every client takes one step.
         maps: functions of batched elements that are applied in order.
     """
 
@@ -65,22 +61,29 @@ class BatchedSequence:
     columns: tuple
     rows: tf.Tensor
     sizes: tf.Tensor
-    first_lane: tf.Tensor | None = None
+    whole_batches: bool = False
+    single_step: bool = False
     maps: tuple[Callable, ...] = ()
 
     def group(self, lanes: Window, first_lane: tf.Tensor) -> "BatchedSequence":
         """The sequences of the clients in a window of lanes."""
-        rows = self.rows if self.rows.shape.rank == 1 else lanes.of(self.rows)
-        return attrs.evolve(self, rows=rows, sizes=lanes.of(self.sizes), first_lane=first_lane)
+        sizes = lanes.of(self.sizes)
+        if not self.whole_batches:
+            return attrs.evolve(self, rows=lanes.of(self.rows), sizes=sizes)
+        width = int(sizes.shape[0])
+        steps = tf.constant(1, tf.int64) if self.single_step else steps_of(sizes)
+        batches = Window(tf.gather(self.rows, first_lane // width), steps * width)
+        shape = [width, 1 if self.single_step else -1]
+        columns = tuple(tf.reshape(batches.of(c), [*shape, *c.shape[1:]]) for c in self.columns)
+        return attrs.evolve(self, columns=columns, sizes=sizes)
 
     def batch_sizes(self, step: tf.Tensor) -> tf.Tensor:
         """int64 [clients]: rows of each client's batch; 1 for an element that is not a batch, 0 behind the end."""
         return tf.gather(self.sizes, step, axis=1)
 
-    def element(self, step: tf.Tensor, batch_sizes: tf.Tensor):
-        """The batched element of one step."""
+    def element(self, step: tf.Tensor, batch_sizes: tf.Tensor, tensors: list[tf.Tensor]):
+        """The batched element of one step, from the columns of this step."""
         layout = self.layout
-        tensors = self._columns_of(step)
         if layout.before:
             tensors = _map_examples(layout, tensors) if layout.batched else _map_graphs(layout.before, tensors)
         values = [batched(t, 0 if layout.batched else None) for t in tensors]
@@ -93,15 +96,36 @@ class BatchedSequence:
             element = at_element(fn, step)(element)
         return element
 
-    def _columns_of(self, step: tf.Tensor) -> list[tf.Tensor]:
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a padded batch of a group."""
+        return int(self.columns[0].shape[2] if self.whole_batches else self.rows.shape[2])
+
+    def columns_of(self, step: tf.Tensor) -> list[tf.Tensor]:
         """The columns of one step's elements, [clients, (rows,) …]."""
-        if self.first_lane is not None and self.rows.shape.rank == 1:
-            begins = tf.reshape(self.rows + self.first_lane, [-1, 1])
-            width = int(self.sizes.shape[0])
-            batches = Window(tf.gather(begins, step), tf.gather(begins + width, step), width)
-            return [batches.of(c) for c in self.columns]
-        rows = tf.gather(self.rows, step, axis=1)
-        return [tf.gather(c, rows) for c in self.columns]
+        if not self.whole_batches:
+            rows = tf.gather(self.rows, step, axis=1)
+            return [tf.gather(c, rows) for c in self.columns]
+        if self.single_step:
+            return [tf.reshape(c, [c.shape[0], *c.shape[2:]]) for c in self.columns]
+        return [c[:, step] for c in self.columns]
+
+    def all_columns(self) -> list[tf.Tensor]:
+        """The columns of all steps of a group, [clients, steps, (rows,) …].
+
+        Behind a client's end there are finite rows, as long as the client's own rows are finite.
+        """
+        if self.whole_batches:
+            return list(self.columns)
+        has_rows = self.batch_sizes(tf.constant(0, tf.int64)) > 0
+        found = [tf.gather(c, self.rows[:, : steps_of(self.sizes)]) for c in self.columns]
+        # The rows of a client without rows are those of another one.
+        return [select_by_client(has_rows, [t], [tf.zeros_like(t)])[0] for t in found]
+
+
+def steps_of(sizes: tf.Tensor) -> tf.Tensor:
+    """int64: the number of steps that clients take whose batches have the given sizes, int64 [clients, steps]."""
+    return tf.reduce_sum(tf.cast(tf.reduce_any(sizes > 0, axis=0), tf.int64))
 
 
 def at_element(fn: Callable, index: tf.Tensor) -> Callable:

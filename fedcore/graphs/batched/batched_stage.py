@@ -185,7 +185,7 @@ class _BatchedFold:
         arguments = _client_arguments(self._client_parameters, self._layout, tensors)
 
         def group(first_lane: tf.Tensor) -> Tensors:
-            lanes = Window.at(first_lane, self._width)
+            lanes = Window(first_lane, self._width)
             of_group = [_group_of(v, lanes, first_lane) for v in arguments]
             names = [p.name for p in self._client_parameters]
             scope = {**self._invariant, **dict(zip(names, of_group, strict=True))}
@@ -330,7 +330,8 @@ def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
                 continue
             columns = tuple(tensors.pop(0) for _ in of_sequence.column_specs())
             rows, sizes = tensors.pop(0), tensors.pop(0)
-            values.append(BatchedSequence(of_sequence, columns, rows, sizes))
+            whole, single = layout.whole_batches, layout.single_step
+            values.append(BatchedSequence(of_sequence, columns, rows, sizes, whole_batches=whole, single_step=single))
         arguments.append(unflatten(values, parameter.type))
     return arguments
 

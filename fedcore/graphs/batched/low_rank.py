@@ -24,6 +24,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.client_select import computed_if
+from fedcore.graphs.batched.known_inputs import StepInputs
 
 Coefficient: TypeAlias = float | tf.Tensor
 """A number: the same for all clients, or one for each, [K]."""
@@ -39,6 +40,7 @@ class LowRank:
         terms: matrices, [n, m] of all clients or [K, n, m], each with its coefficient. No matrix stands twice.
         factors: (left [K, r, n], right [K, r, m]). No left factor stands twice.
         exists: bool; where it is false, matrices [K, n, m] are empty and count as zeros. None: no matrix is empty.
+        inputs: of layers, whose products are known before the loop over steps. None: no products are.
     """
 
     shape: tuple[int, int]
@@ -46,6 +48,7 @@ class LowRank:
     terms: tuple[tuple[tf.Tensor, Coefficient], ...] = ()
     factors: tuple[tuple[tf.Tensor, tf.Tensor], ...] = ()
     exists: tf.Tensor | None = None
+    inputs: StepInputs | None = None
 
     def mapped(self, fn: Callable[[tf.Tensor | float], tf.Tensor | float]) -> "LowRank":
         """The image under a linear function, which is applied to coefficients and to right factors."""
@@ -63,8 +66,13 @@ class LowRank:
     def multiplied(self, x: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
         """x @ matrix, or x @ matrix^T; x is [K, rows, n], or [K, rows, m]."""
         out = self.shape[0] if transposed else self.shape[1]
+        inputs = None if transposed else self.inputs
         total = None
         for matrix, coefficient in self.terms:
+            known = None if inputs is None else inputs.product(x, matrix)
+            if known is not None:
+                total = _plus(total, _times(known, coefficient))
+                continue
             scaled = x if _is_number(coefficient, 1) else x * _each(coefficient)
             if self._always_exists(matrix):
                 total = _plus(total, _product(scaled, matrix, adj_y=transposed))
@@ -75,7 +83,8 @@ class LowRank:
                 )
         for left, right in self.factors:
             inner, outer = (right, left) if transposed else (left, right)
-            total = _plus(total, _product(_product(x, inner, adj_y=True), outer))
+            gram = None if inputs is None else inputs.gram(x, left)
+            total = _plus(total, _product(_product(x, inner, adj_y=True) if gram is None else gram, outer))
         total = zero_rows(x, out) if total is None else total
         total.set_shape([self.clients, x.shape[1], out])
         return total

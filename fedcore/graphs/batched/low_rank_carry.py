@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue
 from fedcore.graphs.batched.client_select import computed_if, select_rows
+from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, StepInputs
 from fedcore.graphs.batched.low_rank import Coefficient, LowRank, zero_rows
 from fedcore.graphs.batched.low_rank_policy import break_even_rank
 from fedcore.graphs.batched.packing import PackedLayout
@@ -79,12 +80,15 @@ class LowRankCarry:
             value of kernel i, or ("own", i), the sum of its earlier factors.
         limit: steps after which the factors are added up.
         exceeds: whether a client takes more steps than that.
+        inputs: (kernel, known input) pairs: the kernel's left factor holds that input of all earlier steps, and is no
+            loop variable. None: its rows are known in their step only. Kernels of no pair are undecided.
     """
 
     shared: tuple[tuple[int, ...], ...]
     limit: int
     exceeds: bool
     scaled: frozenset[tuple[int, tuple[str, int]]] = frozenset()
+    inputs: tuple[tuple[int, KnownInput | None], ...] = ()
 
     @property
     def kernels(self) -> list[int]:
@@ -94,14 +98,28 @@ class LowRankCarry:
     def _scaled(self) -> list[tuple[int, tuple[str, int]]]:
         return sorted(self.scaled)
 
-    def opened(self, initial: Sequence[BatchedValue], clients: int) -> "OpenCarry":
+    def input_of(self, group: tuple[int, ...]) -> KnownInput | None:
+        """The known input that the left factor of a group of kernels holds."""
+        return next((known for i, known in self.inputs if i in group and known is not None), None)
+
+    def is_decided(self, group: tuple[int, ...]) -> bool:
+        return any(i in group for i, _ in self.inputs)
+
+    def with_input(self, group: tuple[int, ...], known: KnownInput | None) -> "LowRankCarry":
+        """The carry in which the left factor of a group holds a known input, or appended rows."""
+        others = tuple((i, k) for i, k in self.inputs if i not in group)
+        return attrs.evolve(self, inputs=(*others, (group[0], known)))
+
+    def opened(
+        self, initial: Sequence[BatchedValue], clients: int, known_inputs: KnownInputs | None = None
+    ) -> "OpenCarry":
         """The carry for given initial values of all loop variables; those of the kernels are shared tensors."""
         shapes = {i: tuple(initial[i].tensor.shape) for i in self.kernels}
         bases = {}
         for i in self.kernels:
             known = tf.get_static_value(initial[i].tensor)
             bases[i] = None if known is not None and not known.any() else initial[i].tensor
-        return OpenCarry(self, shapes, bases, clients)
+        return OpenCarry(self, shapes, bases, clients, None if self.exceeds else known_inputs)
 
     def without(self, kernel: int) -> "LowRankCarry | None":
         """The carry that does not keep a kernel; None if none is left."""
@@ -122,36 +140,74 @@ class OpenCarry:
     Args:
         bases: kernel -> its initial value; None if that is zero.
         clients: K.
+        known_inputs: None: no input is known before the loop.
     """
 
     carry: LowRankCarry
     shapes: dict[int, tuple[int, int]]
     bases: dict[int, tf.Tensor | None]
     clients: int
+    known_inputs: KnownInputs | None = None
 
     def initial(self) -> Tensors:
         """The loop variables before the first step."""
-        variables = [self._empty(self.shapes[group[0]][0]) for group in self.carry.shared]
+        variables = [self._empty(self.shapes[group[0]][0]) for group in self.appended]
         variables += [self._empty(self.shapes[i][1]) for i in self.carry.kernels]
         if self.carry.exceeds:
             none = [tf.zeros([0, *self.shapes[i]]) for i in self.carry.kernels]
             variables += [tf.compat.v1.placeholder_with_default(t, [None, *t.shape[1:]]) for t in none]
         return variables + [tf.fill([self.clients], float(i == m[1])) for i, m in self.carry._scaled]
 
+    def known_left(self, group: tuple[int, ...]) -> tf.Tensor:
+        """The left factor of a group after the last step, if it is a known input."""
+        known = self.carry.input_of(group)
+        assert known is not None
+        assert self.known_inputs is not None
+        return self.known_inputs.input(known)
+
+    @property
+    def appended(self) -> list[tuple[int, ...]]:
+        """The groups whose left factors are loop variables."""
+        return [group for group in self.carry.shared if self.carry.input_of(group) is None]
+
     def _empty(self, size: int) -> tf.Tensor:
         """A factor without rows; the number of its rows is not static."""
         return tf.compat.v1.placeholder_with_default(tf.zeros([self.clients, 0, size]), [self.clients, None, size])
 
-    def values(self, step: tf.Tensor, variables: Tensors) -> "CarriedKernels":
-        """The kernels in a step; factors of full rank are added up first."""
+    def values(self, step: tf.Tensor, variables: Tensors, elements: Sequence[tf.Tensor] = ()) -> "CarriedKernels":
+        """The kernels in a step; factors of full rank are added up first.
+
+        Args:
+            elements: the columns of the step's elements; see `known_inputs`.
+        """
         if not self.carry.exceeds:
-            return CarriedKernels.of(self, variables, None)
+            return self._with_inputs(CarriedKernels.of(self, variables, None), step, elements)
         limit = self.carry.limit
         full = (step > 0) & (step % limit == 0)
         after = computed_if(full, lambda *given: self._added_up(step > limit, list(given)), variables, variables)
         for tensor, variable in zip(after, variables, strict=True):
             tensor.set_shape(variable.shape)
         return CarriedKernels.of(self, after, step >= limit)
+
+    def _with_inputs(
+        self, kernels: "CarriedKernels", step: tf.Tensor, elements: Sequence[tf.Tensor]
+    ) -> "CarriedKernels":
+        """The kernels of a step, with the known inputs of the earlier steps in their left factors."""
+        if self.known_inputs is None:
+            return kernels
+
+        def on_known(left: tf.Tensor, known: KnownInput) -> None:
+            for group, of_group in zip(self.carry.shared, kernels.lefts, strict=True):
+                if of_group is left and not self.carry.is_decided(group):
+                    raise OtherCarry(self.carry.with_input(group, known))
+
+        inputs = StepInputs(self.known_inputs, step, elements, {}, on_known)
+        for n, group in enumerate(self.carry.shared):
+            known = self.carry.input_of(group)
+            if known is not None:
+                kernels.lefts[n] = inputs.earlier(known)
+                inputs.lefts[id(kernels.lefts[n])] = known
+        return attrs.evolve(kernels, inputs=inputs)
 
     def _added_up(self, exists: tf.Tensor, variables: Tensors) -> Tensors:
         """The loop variables with the factors added to the clients' own matrices."""
@@ -180,6 +236,7 @@ class CarriedKernels:
         own: kernel -> the sum of its earlier factors, [K, n, m], or empty; no entry if no client exceeds the limit.
         scales: the coefficients that are loop variables, [K].
         exists: whether `own` holds sums.
+        inputs: of layers, known before the loop; None where no input is.
     """
 
     of_carry: OpenCarry
@@ -188,18 +245,22 @@ class CarriedKernels:
     own: dict[int, tf.Tensor]
     scales: dict[tuple[int, tuple[str, int]], tf.Tensor]
     exists: tf.Tensor | None = None
+    inputs: StepInputs | None = None
 
     @classmethod
     def of(cls, carry: OpenCarry, variables: Tensors, exists: tf.Tensor | None) -> "CarriedKernels":
         rest = list(variables)
         kernels = carry.carry.kernels
-        lefts = [rest.pop(0) for _ in carry.carry.shared]
+        lefts = [rest.pop(0) if group in carry.appended else carry.known_left(group) for group in carry.carry.shared]
         rights = {i: rest.pop(0) for i in kernels}
         own = {i: rest.pop(0) for i in kernels} if carry.carry.exceeds else {}
         return cls(carry, lefts, rights, own, dict(zip(carry.carry._scaled, rest, strict=True)), exists)
 
     def variables(self) -> Tensors:
-        return [*self.lefts, *self.rights.values(), *self.own.values(), *self.scales.values()]
+        appended = [
+            t for t, g in zip(self.lefts, self.of_carry.carry.shared, strict=True) if g in self.of_carry.appended
+        ]
+        return [*appended, *self.rights.values(), *self.own.values(), *self.scales.values()]
 
     @property
     def values(self) -> dict[int, BatchedValue]:
@@ -219,7 +280,8 @@ class CarriedKernels:
         ]
         if own is not None:
             return LowRank(shape, clients, (*terms, (own, 1.0)))
-        return LowRank(shape, clients, tuple(terms), ((self._left(kernel), self.rights[kernel]),), self.exists)
+        factors = ((self._left(kernel), self.rights[kernel]),)
+        return LowRank(shape, clients, tuple(terms), factors, self.exists, self.inputs)
 
     def own_after(self) -> dict[int, tf.Tensor]:
         """Kernel -> the sum of its factors and of all matrices of clients."""
@@ -246,7 +308,10 @@ class CarriedKernels:
         lefts, rights = [], {}
         for left, group in zip(self.lefts, self.of_carry.carry.shared, strict=True):
             rows = self._new_rows(left, {i: kernels[i] for i in group})
-            lefts.append(left if rows is None else _appended(left, rows, active))
+            known = self.of_carry.carry.input_of(group)
+            if known is not None and (self.inputs is None or rows is None or self.inputs.known(rows) != known):
+                raise OtherCarry(self.of_carry.carry.with_input(group, None))
+            lefts.append(left if rows is None or known is not None else _appended(left, rows, active))
             for i in group:
                 of = {id(factor): right for factor, right in kernels[i].factors}
                 before = self.rights[i]

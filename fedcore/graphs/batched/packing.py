@@ -14,9 +14,9 @@ rows in batches of 2. They take 1, 3 and 2 steps; the padded size of a batch is 
     sizes    int64 [4, 3]     [[2, 2, 1], [2, 1, 0], [2, 0, 0], [0, 0, 0]]: rows of each batch; 0 after the client's end
 
 Whole batches: if there is one sequence and its batches are its examples in order, the columns hold padded batches in
-the order in which the groups read them, so that no row is gathered. In the example, 2 groups take step 0, and 1 group
-takes steps 1 and 2. The columns are [8, 2, …]: 4 batches of step 0, 2 of step 1 and 2 of step 2. `rows` is [0, 4, 6],
-the number of the first batch of each step.
+the order in which the groups read them, group after group, and in a group lane after lane, so that no row is gathered.
+In the example, group 0 takes 3 steps and group 1 takes 1. The columns are [8, 2, …]: 3 batches of lane 0, 3 of lane 1,
+and 1 batch of lanes 2 and 3. `rows` is [0, 6], the number of the first batch of each group.
 """
 
 import functools
@@ -273,33 +273,34 @@ def _padded_size(rows: list[Rows], columns: list[Columns]) -> int:
     return min(limit, 1 << (max(longest, 1) - 1).bit_length())
 
 
-def _groups_by_step(sizes: np.ndarray, width: int) -> np.ndarray:
-    """[steps]: the number n of groups that take each step: groups 0 … n - 1, since lanes are sorted by steps."""
-    return sizes.reshape(-1, width, sizes.shape[1]).any(axis=1).sum(axis=0)
+def _steps_by_group(sizes: np.ndarray, width: int) -> np.ndarray:
+    """[groups]: the number of steps that each group takes."""
+    return sizes.reshape(-1, width, sizes.shape[1]).any(axis=1).sum(axis=1)
 
 
 def _first_batches(sizes: np.ndarray, width: int) -> np.ndarray:
-    """int64 [steps]: the number of the first batch of each step."""
-    batches = _groups_by_step(sizes, width) * width
+    """int64 [groups]: the number of the first batch of each group."""
+    batches = _steps_by_group(sizes, width) * width
     return np.cumsum(batches) - batches
 
 
 def _batches(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, width: int) -> tuple:
-    """The columns as whole batches [batches, padded, …]: step after step, and within a step lane after lane.
+    """The columns as whole batches [batches, padded, …]: group after group, lane after lane, step after step.
 
     A short batch is filled with its last row. A batch of a lane whose client has ended is filled with a row of any
-    client. The graph computes with padded rows too, so they must be valid inputs of the model.
+    client, with zeros if that row is not finite. The graph computes with padded rows too, so they must be valid inputs
+    of the model; products with zeros may read them, so they must be finite.
     """
     batch_sizes = [next(s.number for s in c.steps if s.kind == "batch") for c in columns]
     sizes = np.asarray(sizes)
+    steps = np.repeat(_steps_by_group(sizes, width), width).tolist()
     batches: list[tuple[int, int, int]] = []  # client, first row and number of rows; 0 rows where the lane has ended
-    for step, lanes in enumerate((_groups_by_step(sizes, width) * width).tolist()):
-        of_step = zip(client_of[:lanes].tolist(), sizes[:lanes, step].tolist(), strict=True)
-        batches.extend((client, step * batch_sizes[client], size) for client, size in of_step)
+    for client, of_lane, count in zip(client_of.tolist(), sizes.tolist(), steps, strict=True):
+        batches.extend((client, step * batch_sizes[client], of_lane[step]) for step in range(count))
     results = []
     for position in range(len(columns[0].arrays)):
         arrays = [np.asarray(c.arrays[position]) for c in columns]
-        row = next((a[:1] for a in arrays if len(a)), np.zeros((1, *arrays[0].shape[1:]), arrays[0].dtype))
+        row = _filling_row(arrays)
         pieces = [row[:0]]
         for client, begin, size in batches:
             if size:
@@ -309,6 +310,13 @@ def _batches(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, 
                 pieces.append(np.broadcast_to(last, (padded - size, *last.shape[1:])))
         results.append(_concatenated(pieces).reshape(len(batches), padded, *row.shape[1:]))
     return tuple(results)
+
+
+def _filling_row(arrays: list[np.ndarray]) -> np.ndarray:
+    """[1, …]: the first row of a client; zeros if there is none, or if it is not finite."""
+    zeros = np.zeros((1, *arrays[0].shape[1:]), arrays[0].dtype)
+    row = next((a[:1] for a in arrays if len(a)), zeros)
+    return zeros if row.dtype.kind in "fc" and not np.isfinite(row).all() else row
 
 
 def _concatenated_columns(columns: list[Columns]) -> tuple:

@@ -1,0 +1,203 @@
+"""Inputs of layers that are known before a loop over training steps, since they depend on the clients' data only.
+
+In:  a tensor of a step, [K, B, n], and the group's batches, [K, T, B, …].
+Out: the tensor of all T steps, [K, T * B, n].
+
+The input of a model's first layer is the batch itself, reshaped or scaled. Its products with what all clients share,
+and with the inputs of earlier steps, are then computed once before the loop, and no step reads or copies the inputs:
+
+    x W          [K, T * B, m]      step s takes the rows s * B … (s + 1) * B - 1
+    x x^T        [K, T * B, T * B]  of these rows step s takes the columns 0 … s * B - 1
+
+The bits of such a product are those of one product for each step, as long as a batch has more than one row.
+"""
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import tensorflow as tf
+
+_EXACT = {"Mul": tf.multiply, "AddV2": tf.add, "Sub": tf.subtract, "RealDiv": tf.divide}
+"""Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
+
+MIN_ROWS = 2
+"""Rows of the smallest batch whose products are computed before the loop; products with vectors have other kernels."""
+
+
+@attrs.frozen
+class _Step:
+    """An operation on the way from the batch to the input of a layer.
+
+    Args:
+        op: its type.
+        shape: of one row of the result.
+        dtype: of the result.
+        number: the other operand of a sum or a product.
+        number_first: whether that is the first operand.
+    """
+
+    op: str
+    shape: tuple[int, ...]
+    dtype: tf.DType
+    number: float | None = None
+    number_first: bool = False
+
+    def applied(self, x: tf.Tensor) -> tf.Tensor:
+        """The result for rows [K, rows, …]."""
+        if self.op == "Cast":
+            return tf.cast(x, self.dtype)
+        if self.op == "Reshape":
+            return tf.reshape(x, [x.shape[0], -1 if x.shape[1] is None else x.shape[1], *self.shape])
+        number = tf.constant(self.number, self.dtype)
+        return _EXACT[self.op](number, x) if self.number_first else _EXACT[self.op](x, number)
+
+
+@attrs.frozen
+class KnownInput:
+    """How the input of a layer is computed from a column of the data.
+
+    Args:
+        column: the number of the column.
+        steps: operations, in order.
+    """
+
+    column: int
+    steps: tuple[_Step, ...] = ()
+
+    def of(self, columns: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The input in all steps, [K, T * B, n]; the columns are [K, T, B, …]."""
+        column = columns[self.column]
+        clients, steps, *shape = column.shape
+        x = tf.reshape(column, [clients, -1 if steps is None else steps * shape[0], *shape[1:]])
+        for step in self.steps:
+            x = step.applied(x)
+        return x
+
+
+def known_input(x: tf.Tensor, elements: Sequence[tf.Tensor]) -> KnownInput | None:
+    """How a tensor [K, B, n] is computed from the columns of one step's elements; None if other values decide it."""
+    steps: list[_Step] = []
+    while True:
+        column = next((i for i, t in enumerate(elements) if t is x), None)
+        if column is not None:
+            return KnownInput(column, tuple(reversed(steps)))
+        found = _step(x)
+        if found is None:
+            return None
+        x, step = found
+        steps.extend([] if step is None else [step])
+
+
+@attrs.frozen(eq=False)
+class KnownInputs:
+    """Products with the known inputs of a loop, computed before it, in the graph around it.
+
+    Args:
+        columns: of the clients of a group, [K, T, B, …].
+        graph: the graph that holds the columns.
+    """
+
+    columns: Sequence[tf.Tensor]
+    graph: tf.Graph
+    _built: dict = attrs.field(factory=dict, init=False)
+
+    def input(self, of: KnownInput) -> tf.Tensor:
+        """[K, T * B, n]."""
+        return self._once((of,), lambda: of.of(self.columns))
+
+    def product(self, of: KnownInput, matrix: tf.Tensor) -> tf.Tensor:
+        """[K, T * B, m]: the product with a matrix that all clients share, [n, m]."""
+        x = self.input(of)
+        return self._once((of, id(matrix)), lambda: tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis]))
+
+    def gram(self, of: KnownInput) -> tf.Tensor:
+        """[K, T * B, T * B]: the products of any two rows."""
+        x = self.input(of)
+        return self._once((of, "gram"), lambda: tf.raw_ops.BatchMatMulV2(x=x, y=x, adj_y=True))
+
+    def _once(self, key: tuple, build: Callable[[], tf.Tensor]) -> tf.Tensor:
+        if key not in self._built:
+            with self.graph.as_default():
+                self._built[key] = build()
+        return self._built[key]
+
+
+@attrs.frozen(eq=False)
+class StepInputs:
+    """The known inputs in one step.
+
+    Args:
+        of: those of all steps.
+        step: int64, the number of the step.
+        elements: the columns of the step's elements, [K, B, …].
+        lefts: id of a left factor -> the known input of earlier steps that it holds.
+        on_known: called with any other left factor and the known input that it is multiplied with.
+    """
+
+    of: KnownInputs
+    step: tf.Tensor
+    elements: Sequence[tf.Tensor]
+    lefts: dict[int, KnownInput]
+    on_known: Callable[[tf.Tensor, KnownInput], None]
+    _found: dict = attrs.field(factory=dict, init=False)
+
+    @property
+    def _rows(self) -> int:
+        return int(self.elements[0].shape[1])
+
+    def known(self, x: tf.Tensor) -> KnownInput | None:
+        if id(x) not in self._found:
+            self._found[id(x)] = (known_input(x, self.elements), x)  # holds the tensor, so that its id stays in use
+        return self._found[id(x)][0]
+
+    def earlier(self, of: KnownInput) -> tf.Tensor:
+        """[K, step * B, n]: the inputs of the earlier steps."""
+        return self.of.input(of)[:, : self.step * self._rows]
+
+    def product(self, x: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor | None:
+        """x @ matrix, if x is known and the matrix is one that all clients share and that no step changes."""
+        known = self.known(x)
+        if known is None or matrix.shape.rank != 2 or matrix.graph is x.graph:
+            return None
+        return self._of_step(self.of.product(known, matrix))
+
+    def gram(self, x: tf.Tensor, left: tf.Tensor) -> tf.Tensor | None:
+        """x @ left^T, if x is known and the left factor holds the same input of earlier steps."""
+        known = self.known(x)
+        if known is None:
+            return None
+        if id(left) not in self.lefts:
+            self.on_known(left, known)
+        if self.lefts.get(id(left)) != known:
+            return None
+        return self._of_step(self.of.gram(known))[:, :, : self.step * self._rows]
+
+    def _of_step(self, t: tf.Tensor) -> tf.Tensor:
+        """The rows of this step, [K, B, …]."""
+        begin = self.step * self._rows
+        rows = t[:, begin : begin + self._rows]
+        rows.set_shape([t.shape[0], self._rows, t.shape[2]])
+        return rows
+
+
+def _step(x: tf.Tensor) -> tuple[tf.Tensor, _Step | None] | None:
+    """(operand, step) of the operation that computes a tensor; None if it is not one of a row by itself."""
+    op, shape = x.op, x.shape
+    if op.type == "Identity":
+        return op.inputs[0], None
+    if shape.rank is None or shape.rank < 2 or None in shape[2:].as_list():
+        return None
+    of_row = tuple(shape[2:])
+    if op.type == "Cast":
+        return op.inputs[0], _Step("Cast", of_row, x.dtype)
+    if op.type == "Reshape":
+        before = op.inputs[0].shape
+        same_rows = before.rank is not None and before.rank >= 2 and before[:2].as_list() == shape[:2].as_list()
+        return (op.inputs[0], _Step("Reshape", of_row, x.dtype)) if same_rows and None not in shape[:2] else None
+    if op.type not in _EXACT or not x.dtype.is_floating:
+        return None
+    for i, operand in enumerate(op.inputs):
+        number = tf.get_static_value(operand)
+        if number is not None and not operand.shape.rank:
+            return op.inputs[1 - i], _Step(op.type, of_row, x.dtype, float(number), number_first=i == 0)
+    return None
