@@ -4,6 +4,7 @@ import collections
 import functools
 import inspect
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import attrs
 import tensorflow as tf
@@ -15,6 +16,9 @@ from fedcore.graphs.graphdef.operand_checks import CHECKED
 from fedcore.graphs.graphdef.operand_guards import checked_function, guarded_operands
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.lru_cache import LruCache
+
+Ref: TypeAlias = tuple[str, int]
+"""A tensor of a body: the name of its node or argument, and the number of the output."""
 
 
 @attrs.frozen(eq=False)

@@ -11,6 +11,8 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.joined_products import with_joined_products
+from fedcore.graphs.batched.loop_products import SummedBehindLoop, product_sums
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
 
@@ -106,25 +108,23 @@ def _axes(value: BatchedValue) -> tuple[bool, int | None, int]:
 
 @batching_rule("StatelessWhile", "While")
 def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
-    """The condition is client-invariant. Loop variables that the body returns unchanged are not carried.
-
-    The axes and the padding of the loop variables are a fixed point: the body is built on scratch graphs until they
-    stay the same.
+    """The condition is client-invariant. Loop variables that the body returns unchanged are not carried; those that
+    are sums of products are summed behind the loop.
     """
     step, test = body.called(node["body"].name), body.called(node["cond"].name)
-    changing = [i for i, r in enumerate(step.results) if r != (step.arguments[i], 0)]
-    state = [_loop_value(evaluation, values[i]) if i in changing else value for i, value in enumerate(values)]
+    step, test, all_values = with_joined_products(evaluation, step, test, values)
+    summed = SummedBehindLoop(tuple(product_sums(step)))
     while True:
-        after = _values_after_step(evaluation, node, step, test, state, changing)
-        joined = [_join(node, value, after[i]) if i in after else value for i, value in enumerate(state)]
-        converged = all(_same_carry(a, b) for a, b in zip(state, joined, strict=True))
-        state = joined
-        if converged:
+        reduced = summed.reduced(step)
+        changing, state, operands = _loop_variables(evaluation, node, reduced, test, all_values)
+        fitting = summed.that_fit(evaluation, operands)
+        if fitting == summed:
             break
+        summed = fitting
 
     def values_of(tensors: Sequence[tf.Tensor]) -> list[BatchedValue]:
         whole = list(state)
-        for i, tensor in zip(changing, tensors, strict=True):
+        for i, tensor in zip(changing, tensors, strict=False):
             whole[i] = attrs.evolve(state[i], tensor=tensor)
         return whole
 
@@ -134,16 +134,47 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
 
     def advance(*tensors):
         inner = evaluation.for_nested_graph()
-        out = inner.run(step, values_of(tensors))
-        return [inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i]) for i in changing]
+        out = inner.run(reduced, values_of(tensors))
+        after = [inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i]) for i in changing]
+        kept = zip(tensors[len(changing) :], summed.rows(inner, out[len(state) :]), strict=True)
+        return [*after, *(tf.raw_ops.TensorListPushBack(input_handle=list_, tensor=t) for list_, t in kept)]
 
-    start = [_initial_tensor(evaluation, values[i], state[i]) for i in changing]
-    shapes = [state[i].tensor.shape for i in changing]
-    end = tf.while_loop(condition_holds, advance, start, shape_invariants=shapes, parallel_iterations=1)
-    return [
-        attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant) if i in changing else value
-        for i, value in enumerate(values_of(end))
+    specs = [tf.TensorSpec([evaluation.clients, *evaluation.shape(v)], v.tensor.dtype) for v in operands]
+    start = [_initial_tensor(evaluation, all_values[i], state[i]) for i in changing]
+    start += [
+        tf.raw_ops.EmptyTensorList(element_shape=s.shape, max_num_elements=-1, element_dtype=s.dtype) for s in specs
     ]
+    shapes = [*(state[i].tensor.shape for i in changing), *(tf.TensorShape([]) for _ in specs)]
+    end = tf.while_loop(condition_holds, advance, start, shape_invariants=shapes, parallel_iterations=1)
+    totals = summed.totals(end[len(changing) :], specs)
+    return [
+        BatchedValue(evaluation.with_client_axis(value) + totals[i], True)
+        if i in totals
+        else attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant)
+        if i in changing
+        else value
+        for i, value in enumerate(values_of(end)[: len(values)])
+    ]
+
+
+def _loop_variables(
+    evaluation: BatchedEvaluation, node: Node, step: Body, test: Body, values: Sequence[BatchedValue]
+) -> tuple[list[int], list[BatchedValue], list[BatchedValue]]:
+    """(the positions of the loop variables that change, all loop variables in an iteration, what the body returns
+    behind them).
+
+    The axes and the padding of the loop variables are a fixed point: the body is built on scratch graphs until they
+    stay the same.
+    """
+    changing = [i for i, a in enumerate(step.arguments) if step.results[i] != (a, 0)]
+    state = [_loop_value(evaluation, values[i]) if i in changing else value for i, value in enumerate(values)]
+    while True:
+        after, others = _values_after_step(evaluation, node, step, test, state, changing)
+        joined = [_join(node, value, after[i]) if i in after else value for i, value in enumerate(state)]
+        converged = all(_same_carry(a, b) for a, b in zip(state, joined, strict=True))
+        state = joined
+        if converged:
+            return changing, state, others
 
 
 def _loop_value(evaluation: BatchedEvaluation, value: BatchedValue) -> BatchedValue:
@@ -161,9 +192,10 @@ def _initial_tensor(evaluation: BatchedEvaluation, value: BatchedValue, state: B
 
 def _values_after_step(
     evaluation: BatchedEvaluation, node: Node, step: Body, test: Body, state: list[BatchedValue], changing: list[int]
-) -> dict:
-    """The loop variables after one iteration, built in a scratch graph."""
+) -> tuple[dict[int, BatchedValue], list[BatchedValue]]:
+    """(the loop variables after one iteration, what the body returns behind them), built in a scratch graph."""
     after: dict[int, BatchedValue] = {}
+    others: list[BatchedValue] = []
 
     def scratch():
         inner = evaluation.for_nested_graph()
@@ -177,9 +209,10 @@ def _values_after_step(
         for i in changing:
             tensor = inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i])
             after[i] = attrs.evolve(out[i], tensor=tensor, batched=out[i].batched or state[i].batched)
+        others.extend(attrs.evolve(x, tensor=inner.tensor(x)) for x in out[len(state) :])
 
     tf.function(scratch, autograph=False).get_concrete_function()
-    return after
+    return after, others
 
 
 def _join(node: Node, before: BatchedValue, after: BatchedValue) -> BatchedValue:
