@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from batched_by_client import check, check_padded, traced, why_not_batchable
+from batched_by_client import check, check_padded, run_batched, traced, why_not_batchable
 from test_batching_elementwise import normal
 from test_batching_models import gradients, integers
 
@@ -100,6 +100,54 @@ def test_no_step_of_a_recurrent_layers_gradient_masks_rows(layer):
     operations = [n.op for f in library.function for n in f.node_def]
     assert "BatchMatMulV2" in operations
     assert "Select" not in operations
+
+
+def recurrent(rows: int, clients: int = 3):
+    """The gradients of a layer that reads the elements 0 and 1 of a list in turn, and values for clients."""
+
+    def loss(x, y, scale, kernel, recurrent_kernel):
+        elements = tf.TensorArray(tf.float32, 2, element_shape=[None, 3]).unstack(tf.transpose(x * scale, [1, 0, 2]))
+
+        def step(i, h):
+            return i + 1, tf.tanh(elements.read(i % 2) @ kernel + h @ recurrent_kernel)
+
+        start = (0, tf.zeros([tf.shape(x)[0], 40]))
+        _, h = tf.while_loop(lambda i, _: i < 5, step, start)
+        return tf.reduce_mean((h - y) ** 2)
+
+    values = [normal(clients, rows, 2, 3), normal(clients, rows, 40, seed=1), 1 + normal(clients, 3, seed=2)]
+    return gradients(loss), [*values, normal(clients, 3, 40, seed=3), 0.1 * normal(clients, 40, 40, seed=4)]
+
+
+def test_products_of_a_loops_gradient_are_computed_behind_it():
+    fn, values = recurrent(rows=3, clients=8)
+    check(fn, *values, widths=(3,), tolerance=2e-6)
+    check_padded(fn, *values, padded=[0, 1], sizes=[3, 1, 2, 3, 0, 1, 2, 3], tolerance=2e-6)
+    graph = traced(fn, *((None, *v.shape[2:]) if i < 2 else v.shape[1:] for i, v in enumerate(values)))
+
+    @tf.function(autograph=False)
+    def batched_gradients(*tensors):
+        arguments = [batched(t, 0 if i < 2 else None) for i, t in enumerate(tensors)]
+        sizes = tf.constant([3, 1, 2, 3, 3, 1, 2, 3], tf.int64)
+        return [x.tensor for x in batched_call(graph, graph.data, arguments, sizes)]
+
+    graph_def = batched_gradients.get_concrete_function(*map(tf.constant, values)).graph.as_graph_def()
+    inside = [n for f in graph_def.library.function for n in f.node_def if n.op == "BatchMatMulV2"]
+    behind = [n for n in graph_def.node if n.op == "BatchMatMulV2"]
+    assert not any(n.attr["adj_x"].b for n in inside)
+    assert sum(n.attr["adj_x"].b for n in behind) == 2  # the gradients of both kernels
+    assert sum(n.attr["adj_y"].b for n in behind) == 1  # the gradient of the elements
+
+
+def test_the_bits_of_a_loops_products_do_not_depend_on_the_size_of_padded_batches():
+    fn, values = recurrent(rows=3)
+    graph = traced(fn, *((None, *v.shape[2:]) if i < 2 else v.shape[1:] for i, v in enumerate(values)))
+    results = []
+    for rows in (3, 8, 20):
+        padded = [np.concatenate([v, v[:, -1:].repeat(rows - 3, 1)], 1) for v in values[:2]]
+        found = run_batched(graph, [*padded, *values[2:]], range(5), padded={0: 0, 1: 0}, sizes=[3, 1, 2])
+        results.append([kernel_gradient.tobytes() for kernel_gradient, _ in found[-2:]])
+    assert results[0] == results[1] == results[2]
 
 
 def test_rows_that_a_loop_changes_are_masked_behind_it():

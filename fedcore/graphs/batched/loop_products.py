@@ -1,12 +1,12 @@
-"""Sums of products over the iterations of a loop, as one product behind the loop.
+"""Products of a loop's iterations that nothing in the loop reads, computed at once behind the loop.
 
-In:  the body of a loop that adds x^T y to a matrix in each iteration, as gradients of recurrent layers do.
-Out: a body that keeps x and y instead, and the sum of all their products.
+In:  the body of a loop, such as the gradient of a recurrent layer, with dz [rows, m] in each iteration.
+Out: a body that keeps the operands instead, and the products of all iterations.
 
-    before     kernel_gradient += h^T dz                   each iteration reads and writes [K, n, m]
-    after      keep h [K, B, n] and dz [K, B, m]           each iteration
-               kernel_gradient + H^T dZ                    once, with H [K, B * T, n] and dZ [K, B * T, m]
+    sums       kernel_gradient += h^T dz         one product H^T dZ, with H [K, B * T, n] and dZ [K, B * T, m]
+    elements   dx[t] += dz W^T                   one product dZ W^T, whose rows are the elements of the list dx
 
+A sum reads and writes [K, n, m] in each iteration; an element with few columns runs far below the processor's speed.
 The rows of H and dZ are ordered by example, then by iteration: padded examples stand behind all others, so that the
 bits of a client depend neither on their number nor on the other clients.
 """
@@ -19,6 +19,12 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
+
+MIN_RANK = 16
+"""Least rank at which the factors of a matrix have as many entries as the matrix, for sums behind the loop.
+
+The rows of a batch do not decide: its padded size depends on other clients, and the decision changes bits.
+"""
 
 
 @attrs.frozen
@@ -36,102 +42,217 @@ class ProductSum:
     y: Ref
     nodes: tuple[str, ...]
 
+    @property
+    def operands(self) -> tuple[Ref, ...]:
+        return self.x, self.y
 
-def product_sums(step: Body) -> list[ProductSum]:
-    """The loop variables of a body that are sums of products, and are used for nothing else in it."""
+
+@attrs.frozen
+class ProductElements:
+    """A loop variable, a list, to one element of which each iteration adds x @ matrix.
+
+    Args:
+        variable: its position.
+        x: the left operand.
+        matrix: position of the loop variable that is the right operand, which no iteration changes.
+        transposed: whether the matrix is transposed.
+        index: the number of the element.
+        nodes: names of the operations that compute the new list.
+    """
+
+    variable: int
+    x: Ref
+    matrix: int
+    transposed: bool
+    index: Ref
+    nodes: tuple[str, ...]
+
+    @property
+    def operands(self) -> tuple[Ref, ...]:
+        return (self.x,)
+
+
+def products_behind(step: Body) -> "ProductsBehindLoop":
+    """The loop variables of a body that only collect products, and are used for nothing else in it."""
     nodes = {node.name: node for node in step.nodes}
-    users: dict[Ref, list[Node]] = {}
+    users: dict[Ref, list[str]] = {}
     for node in step.nodes:
         for ref in node.inputs:
-            users.setdefault(ref, []).append(node)
-    found = (_product_sum(step, i, nodes, users) for i in range(len(step.results)))
-    return [s for s in found if s is not None]
+            users.setdefault(ref, []).append(node.name)
+    found = [_collected(step, i, nodes, users) for i in range(len(step.arguments))]
+    sums = tuple(f for f in found if isinstance(f, ProductSum))
+    return ProductsBehindLoop(sums, tuple(f for f in found if isinstance(f, ProductElements)))
 
 
-def _product_sum(step: Body, variable: int, nodes: dict[str, Node], users: dict[Ref, list[Node]]) -> ProductSum | None:
+def _collected(
+    step: Body, variable: int, nodes: dict[str, Node], users: dict[Ref, list[str]]
+) -> ProductSum | ProductElements | None:
     chain: list[str] = []
 
     def source(ref: Ref) -> Ref:
-        """What a chain of Identity operations passes on; they have no other users."""
-        while (node := nodes.get(ref[0])) is not None and node.op == "Identity" and len(users.get(ref, ())) <= 1:
+        """What Identity operations pass on."""
+        while (node := nodes.get(ref[0])) is not None and node.op == "Identity":
             chain.append(node.name)
             ref = node.inputs[0]
         return ref
 
-    before, after = (step.arguments[variable], 0), source(step.results[variable])
-    total = nodes.get(after[0])
-    if total is None or total.op not in ("AddN", "AddV2") or len(total.inputs) != 2:
+    def made_by(ref: Ref, *ops: str) -> Node | None:
+        node = nodes.get(source(ref)[0])
+        if node is None or node.op not in ops:
+            return None
+        chain.append(node.name)
+        return node
+
+    before, after = (step.arguments[variable], 0), step.results[variable]
+    total = made_by(after, "AddN", "AddV2")
+    if total is None or len(total.inputs) != 2:
         return None
-    addends = [source(i) for i in total.inputs]
-    others = [ref for ref in addends if ref != before]
-    product = nodes.get(others[0][0]) if len(others) == 1 else None
-    if product is None or product.op != "MatMul" or not product.get("transpose_a") or product.get("transpose_b"):
+    added = [ref for ref in total.inputs if source(ref) != before]
+    made = made_by(added[0], "MatMul", "TensorListSetItem") if len(added) == 1 else None
+    if made is None:
         return None
-    chain.extend([total.name, product.name])
-    inside = {before, after, (product.name, 0), *((name, 0) for name in chain)} - {step.results[variable]}
-    used_elsewhere = any(node.name not in chain for ref in inside for node in users.get(ref, ()))
+    found: ProductSum | ProductElements | None = None
+    if made.op == "MatMul" and made.get("transpose_a") and not made.get("transpose_b"):
+        found = ProductSum(variable, made.inputs[0], made.inputs[1], ())
+    elif made.op == "TensorListSetItem":
+        reserved, product = made_by(made.inputs[0], "TensorListReserve"), made_by(made.inputs[2], "MatMul")
+        unchanged = {(a, 0): i for i, a in enumerate(step.arguments) if step.results[i] == (a, 0)}
+        if reserved and product and not product.get("transpose_a") and product.inputs[1] in unchanged:
+            matrix, transposed = unchanged[product.inputs[1]], bool(product.get("transpose_b"))
+            found = ProductElements(variable, product.inputs[0], matrix, transposed, made.inputs[1], ())
+    inside = {before, *((name, 0) for name in chain)}
+    elsewhere = any(user not in chain for ref in inside for user in users.get(ref, ()))
     returned = any(r in inside for i, r in enumerate(step.results) if i != variable)
-    if used_elsewhere or returned or step.results.count(step.results[variable]) > 1:
-        return None
-    return ProductSum(variable, product.inputs[0], product.inputs[1], tuple(chain))
+    return None if found is None or elsewhere or returned else attrs.evolve(found, nodes=tuple(chain))
 
 
 @attrs.frozen
-class SummedBehindLoop:
-    """The products of a loop that are summed behind it.
-
-    Args:
-        sums: of the loop.
-    """
+class ProductsBehindLoop:
+    """The products of a loop that are computed behind it."""
 
     sums: tuple[ProductSum, ...]
+    elements: tuple[ProductElements, ...] = ()
+
+    @property
+    def products(self) -> list[ProductSum | ProductElements]:
+        return [*self.sums, *self.elements]
 
     @property
     def operands(self) -> list[Ref]:
-        """The tensors of an iteration that are kept."""
-        return list(dict.fromkeys(ref for s in self.sums for ref in (s.x, s.y)))
+        """The tensors of an iteration that are kept: operands of products, then the numbers of elements."""
+        return list(dict.fromkeys([r for p in self.products for r in p.operands]))
+
+    @property
+    def indices(self) -> list[Ref]:
+        return list(dict.fromkeys(p.index for p in self.elements))
 
     def reduced(self, step: Body) -> Body:
-        """The body without the sums; behind its results it returns the operands."""
-        removed = {name for s in self.sums for name in s.nodes}
-        unchanged = {s.variable: (step.arguments[s.variable], 0) for s in self.sums}
-        results = [unchanged.get(i, r) for i, r in enumerate(step.results)]
+        """The body without these products; behind its results it returns the operands and the indices."""
+        removed = {name for p in self.products for name in p.nodes}
+        collected = {p.variable for p in self.products}
+        results = [(a, 0) if i in collected else step.results[i] for i, a in enumerate(step.arguments)]
         nodes = tuple(node for node in step.nodes if node.name not in removed)
-        return attrs.evolve(step, nodes=nodes, results=(*results, *self.operands))
+        return attrs.evolve(step, nodes=nodes, results=(*results, *self.operands, *self.indices))
 
-    def that_fit(self, evaluation: BatchedEvaluation, values: Sequence[BatchedValue]) -> "SummedBehindLoop":
-        """Those that can be summed behind the loop and gain by it, by the operands of one iteration.
+    def that_fit(
+        self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue], state: Sequence[BatchedValue]
+    ) -> "ProductsBehindLoop":
+        """Those that can be computed behind the loop and gain by it.
 
-        A sum gains if its factors have fewer entries than the matrix, or if those of another sum with the same operand
-        are kept anyway.
-        """
-        of = dict(zip(self.operands, values, strict=True))
-        fitting = {ref for ref, value in of.items() if _fits(value)}
-        sums = [s for s in self.sums if {s.x, s.y} <= fitting and of[s.x].padded_axis == of[s.y].padded_axis]
-        small = [s for s in sums if _rank(evaluation, of[s.x], of[s.y]) >= int(evaluation.shape(of[s.x])[0])]
-        kept = {ref for s in small for ref in (s.x, s.y)}
-        return SummedBehindLoop(tuple(s for s in sums if s in small or kept & {s.x, s.y}))
-
-    def rows(self, evaluation: BatchedEvaluation, values: Sequence[BatchedValue]) -> list[tf.Tensor]:
-        """The operands of an iteration, [K, B, …]; padded rows of a product's second operand are zeros.
-
-        Those of its first operand are finite wherever the client's results are finite.
-        """
-        second = {s.y for s in self.sums}
-        return [
-            evaluation.masked(v) if ref in second or v.padding is Padding.UNKNOWN else evaluation.tensor(v)
-            for ref, v in zip(self.operands, values, strict=True)
-        ]
-
-    def totals(self, lists: Iterable[tf.Tensor], specs: Sequence[tf.TensorSpec]) -> dict[int, tf.Tensor]:
-        """Loop variable -> the sum of its products, [K, n, m].
+        A sum gains if its matrix is large (`MIN_RANK`), every other product if its operand is kept anyway.
 
         Args:
-            lists: TensorLists with the operands of all iterations.
-            specs: of an operand.
+            others: what the reduced body returns behind its loop variables, in one iteration.
+            state: the loop variables.
         """
-        stacked = dict(zip(self.operands, map(_stacked, lists, specs), strict=True))
-        return {s.variable: tf.raw_ops.BatchMatMulV2(x=stacked[s.x], y=stacked[s.y], adj_x=True) for s in self.sums}
+        of = dict(zip([*self.operands, *self.indices], others, strict=True))
+        same: dict[int, Ref] = {}
+        first = {ref: same.setdefault(id(of[ref].tensor), ref) for ref in self.operands}
+        fitting = {ref for ref in self.operands if _fits(of[ref])}
+        sums = [
+            attrs.evolve(s, x=first[s.x], y=first[s.y])
+            for s in self.sums
+            if {s.x, s.y} <= fitting and of[s.x].padded_axis == of[s.y].padded_axis
+        ]
+        gaining = [s for s in sums if _rank(evaluation, of[s.x], of[s.y]) >= MIN_RANK]
+        kept = {ref for s in gaining for ref in s.operands}
+        elements = [
+            attrs.evolve(p, x=first[p.x])
+            for p in self.elements
+            if first[p.x] in kept and of[p.index].client_invariant and state[p.matrix].low_rank is None
+        ]
+        return ProductsBehindLoop(tuple(s for s in sums if s in gaining or kept & {s.x, s.y}), tuple(elements))
+
+    def kept(self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue]) -> list[tf.Tensor]:
+        """The operands of an iteration, [K, B, …], and the indices.
+
+        Padded rows are zeros, but those of operands that are first in sums only: they are finite wherever the client's
+        results are finite.
+        """
+        zeros = {*(s.y for s in self.sums), *(p.x for p in self.elements)}
+        rows = [
+            evaluation.masked(v) if ref in zeros or v.padding is Padding.UNKNOWN else evaluation.tensor(v)
+            for ref, v in zip(self.operands, others, strict=False)
+        ]
+        return [*rows, *(evaluation.tensor(v) for v in others[len(rows) :])]
+
+    def results(
+        self,
+        evaluation: BatchedEvaluation,
+        lists: Iterable[tf.Tensor],
+        others: Sequence[BatchedValue],
+        state: Sequence[BatchedValue],
+    ) -> dict[int, BatchedValue]:
+        """Loop variable -> its value behind the loop.
+
+        Args:
+            lists: TensorLists of the tensors of `kept` of all iterations.
+            others: as for `that_fit`.
+            state: the loop variables.
+        """
+        refs = [*self.operands, *self.indices]
+        stacks = {
+            ref: _stack(handle, [evaluation.clients, *evaluation.shape(v)] if v.batched else [], v.tensor.dtype)
+            for ref, handle, v in zip(refs, lists, others, strict=True)
+        }
+        rows = {ref: _by_example(stacks[ref]) for ref in self.operands}
+        found = {}
+        for s in self.sums:
+            total = tf.raw_ops.BatchMatMulV2(x=rows[s.x], y=rows[s.y], adj_x=True)
+            found[s.variable] = BatchedValue(evaluation.with_client_axis(state[s.variable]) + total, True)
+        for p in self.elements:
+            element = others[self.operands.index(p.x)]
+            added = self._list_of_products(evaluation, p, rows[p.x], stacks[p.index], element, state)
+            sum_of_lists = Node("", "AddN", (), {"N": 2, "T": tf.variant})
+            (found[p.variable],) = evaluation.evaluate(sum_of_lists, [state[p.variable], added])
+        return found
+
+    def _list_of_products(
+        self,
+        evaluation: BatchedEvaluation,
+        product: ProductElements,
+        rows: tf.Tensor,
+        indices: tf.Tensor,
+        operand: BatchedValue,
+        state: Sequence[BatchedValue],
+    ) -> BatchedValue:
+        """The list whose elements are sums of the products of the iterations that have their index.
+
+        Args:
+            rows: the left operands of all iterations, [K, B * T, n].
+            indices: [T].
+            operand: the left operand of one iteration.
+        """
+        matrix = evaluation.with_client_axis(state[product.matrix])
+        of_rows = tf.raw_ops.BatchMatMulV2(x=rows, y=matrix, adj_y=product.transposed)
+        shape = [evaluation.clients, int(evaluation.shape(operand)[0]), int(of_rows.shape[2])]
+        by_iteration = tf.transpose(tf.reshape(of_rows, [*shape[:2], -1, shape[2]]), [2, 0, 1, 3])
+        count = tf.raw_ops.TensorListLength(input_handle=evaluation.tensor(state[product.variable]))
+        elements = tf.math.unsorted_segment_sum(by_iteration, indices, count)
+        handle = tf.raw_ops.TensorListFromTensor(tensor=elements, element_shape=shape)
+        element = attrs.evolve(operand, tensor=tf.ensure_shape(elements[0], shape), padding=Padding.ZEROS)
+        known = evaluation.known_shape(element)
+        return attrs.evolve(element, tensor=handle, element_shape=known, has_elements=True)
 
 
 def _fits(value: BatchedValue) -> bool:
@@ -146,11 +267,14 @@ def _rank(evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue) -> in
     return n * m // (n + m)
 
 
-def _stacked(handle: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-    """[K, B * T, n] of a list of tensors [K, B, n]."""
-    clients, rows, size = spec.shape
-    stack = tf.raw_ops.TensorListStack(
-        input_handle=handle, element_shape=[clients, rows, size], element_dtype=spec.dtype
-    )
-    stack.set_shape([None, clients, rows, size])
+def _stack(handle: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
+    """[T, …]."""
+    stack = tf.raw_ops.TensorListStack(input_handle=handle, element_shape=shape, element_dtype=dtype)
+    stack.set_shape([None, *shape])
+    return stack
+
+
+def _by_example(stack: tf.Tensor) -> tf.Tensor:
+    """[T, K, B, n] -> [K, B * T, n]."""
+    _, clients, _, size = stack.shape
     return tf.reshape(tf.transpose(stack, [1, 2, 0, 3]), [clients, -1, size])

@@ -9,10 +9,11 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule
+from fedcore.graphs.batched.batching_rules.tensor_lists import ANY_SHAPE
 from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.joined_products import with_joined_products
-from fedcore.graphs.batched.loop_products import SummedBehindLoop, product_sums
+from fedcore.graphs.batched.loop_products import products_behind
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
 
@@ -109,18 +110,18 @@ def _axes(value: BatchedValue) -> tuple[bool, int | None, int]:
 @batching_rule("StatelessWhile", "While")
 def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
     """The condition is client-invariant. Loop variables that the body returns unchanged are not carried; those that
-    are sums of products are summed behind the loop.
+    only collect products are computed behind the loop.
     """
     step, test = body.called(node["body"].name), body.called(node["cond"].name)
     step, test, all_values = with_joined_products(evaluation, step, test, values)
-    summed = SummedBehindLoop(tuple(product_sums(step)))
+    behind = products_behind(step)
     while True:
-        reduced = summed.reduced(step)
-        changing, state, operands = _loop_variables(evaluation, node, reduced, test, all_values)
-        fitting = summed.that_fit(evaluation, operands)
-        if fitting == summed:
+        reduced = behind.reduced(step)
+        changing, state, others = _loop_variables(evaluation, node, reduced, test, all_values)
+        fitting = behind.that_fit(evaluation, others, all_values)
+        if fitting == behind:
             break
-        summed = fitting
+        behind = fitting
 
     def values_of(tensors: Sequence[tf.Tensor]) -> list[BatchedValue]:
         whole = list(state)
@@ -136,25 +137,22 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
         inner = evaluation.for_nested_graph()
         out = inner.run(reduced, values_of(tensors))
         after = [inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i]) for i in changing]
-        kept = zip(tensors[len(changing) :], summed.rows(inner, out[len(state) :]), strict=True)
+        kept = zip(tensors[len(changing) :], behind.kept(inner, out[len(state) :]), strict=True)
         return [*after, *(tf.raw_ops.TensorListPushBack(input_handle=list_, tensor=t) for list_, t in kept)]
 
-    specs = [tf.TensorSpec([evaluation.clients, *evaluation.shape(v)], v.tensor.dtype) for v in operands]
     start = [_initial_tensor(evaluation, all_values[i], state[i]) for i in changing]
     start += [
-        tf.raw_ops.EmptyTensorList(element_shape=s.shape, max_num_elements=-1, element_dtype=s.dtype) for s in specs
+        tf.raw_ops.EmptyTensorList(element_shape=ANY_SHAPE, max_num_elements=-1, element_dtype=v.tensor.dtype)
+        for v in others
     ]
-    shapes = [*(state[i].tensor.shape for i in changing), *(tf.TensorShape([]) for _ in specs)]
+    shapes = [state[i].tensor.shape for i in changing] + [tf.TensorShape([])] * (len(start) - len(changing))
     end = tf.while_loop(condition_holds, advance, start, shape_invariants=shapes, parallel_iterations=1)
-    totals = summed.totals(end[len(changing) :], specs)
-    return [
-        BatchedValue(evaluation.with_client_axis(value) + totals[i], True)
-        if i in totals
-        else attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant)
-        if i in changing
-        else value
-        for i, value in enumerate(values_of(end)[: len(values)])
-    ]
+    products = behind.results(evaluation, end[len(changing) :], others, all_values)
+    results = {
+        i: attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant) if i in changing else value
+        for i, value in enumerate(values_of(end))
+    }
+    return [products.get(i, results[i]) for i in range(len(values))]
 
 
 def _loop_variables(

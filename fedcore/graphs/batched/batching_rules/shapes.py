@@ -85,8 +85,10 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
         before = np.prod(evaluation.shape(x).as_list()[: x.padded_axis])
         if before != np.prod(sizes[:axis]):
             raise NoBatchingRule("Reshape", "it merges the batch with a preceding axis")
-    tensor = tf.reshape(evaluation.tensor(x), [evaluation.clients, *sizes] if x.batched else sizes)
-    return BatchedValue(tensor, x.batched, axis, entries_per_row, padding=x.padding)
+    tensor, target = evaluation.tensor(x), [evaluation.clients, *sizes] if x.batched else [*sizes]
+    if tensor.shape.is_fully_defined() and tensor.shape.as_list() == target:
+        return x
+    return BatchedValue(tf.reshape(tensor, target), x.batched, axis, entries_per_row, padding=x.padding)
 
 
 def _reshaped(evaluation: BatchedEvaluation, x: BatchedValue, wanted) -> tf.Tensor:
