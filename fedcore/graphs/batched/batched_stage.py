@@ -225,10 +225,9 @@ class _BatchedFold:
         """The function of a body that returns the partial and the sizes that `clients` clients send."""
         sizes = TensorType("int64", (clients, self.sizes))
         result = StructType([(None, self.partial_type), (None, sizes)]) if self.sizes else self.partial_type
-        body.__name__ = profiler_name(self._module, self._stage.name)
-        traced = tf.function(body, autograph=False, input_signature=specs)
+        name = profiler_name(self._module, self._stage.name)
         with without_function_optimisation(), private_api.quick_operations():
-            return Realized(traced.get_concrete_function(), result, optimised=True)
+            return Realized(private_api.unordered_function(body, specs, name=name), result, optimised=True)
 
 
 def realize_batched(

@@ -14,7 +14,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.counted_loop import counted_loop
-from fedcore.graphs.capture.graph_import import called
+from fedcore.graphs.capture.graph_import import called_unordered
 
 Tensors = list[tf.Tensor]
 
@@ -205,7 +205,7 @@ def run_groups(group: Callable, groups: tf.Tensor, width: int, lists: Tensors) -
 
     def step(number, *before):
         # The group is one function call. Built in place, its operations would be handled in the loop's frames.
-        results = called(group, [number * width])
+        results = called_unordered(group, [number * width])
         index = tf.cast(number, tf.int32)
         pairs = zip(before, results, strict=True)
         return [tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=t) for list_, t in pairs], None
