@@ -1,9 +1,11 @@
 """One device: copies tensors to it, and runs executables on it."""
 
 import functools
+import queue
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 import tensorflow as tf
@@ -61,12 +63,16 @@ class DeviceExecutor:
             return
         with compiling.lock:
             if not compiling.is_done:
-                with tf.device(self.device):
-                    function.get_ready(tensors)
+                _in_compiler(lambda: self._compile(function, tensors))
                 compiling.is_done = True
+
+    def _compile(self, function: Realized, tensors: Sequence) -> None:
+        with tf.device(self.device):
+            function.get_ready(tensors)
 
     def call(self, function: Realized, tensors: Sequence, stop: Stop) -> tuple:
         """The function's result. Cancelling `stop` cancels the graph call."""
+        self.get_ready(function, tensors)
         with tf.device(self.device), stop.running() as cancellation:
             return function(tensors, cancellation)
 
@@ -79,6 +85,36 @@ class _Compiling:
     def __init__(self) -> None:
         self.is_done = False
         self.lock = threading.RLock()  # a signal handler may call the function in the thread that compiles it
+
+
+_jobs: queue.SimpleQueue[tuple[Callable[[], None], Future]] = queue.SimpleQueue()
+
+
+def _in_compiler(job: Callable[[], None]) -> None:
+    """Runs a job in the process' thread that compiles.
+
+    For each operation and dtype, TensorFlow's layout pass searches the list of all kernels, which takes a millisecond,
+    and remembers the answer for its thread only.
+    """
+    _start_compiler()
+    done: Future = Future()
+    _jobs.put((job, done))
+    done.result()
+
+
+@functools.cache
+def _start_compiler() -> None:
+    threading.Thread(target=_compile_jobs, name="fedcore-compiler", daemon=True).start()
+
+
+def _compile_jobs() -> None:
+    while True:
+        job, done = _jobs.get()
+        try:
+            done.set_result(job())
+        except BaseException as error:
+            done.set_exception(error)
+        del job, done  # they hold tensors
 
 
 def _number(dtype: np.dtype, data: bytes) -> tf.Tensor:
