@@ -62,10 +62,12 @@ def without_function_optimisation(*, fuses: bool = False) -> Iterator[None]:
         fuses: Grappler fuses operations, such as a convolution, its bias and its activation, and does nothing else.
     """
     config = config_pb2.ConfigProto.FromString(private_api.call_config())
+    rewrites = config.graph_options.rewrite_options
     if fuses:
-        config.graph_options.rewrite_options.optimizers[:] = ["pruning", "dependency", "remap"]
+        rewrites.optimizers[:] = ["pruning", "dependency", "remap"]
+        rewrites.disable_tfg_optimizer = True
     else:
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        rewrites.disable_meta_optimizer = True
     with private_api.call_config_set_to(config):
         yield
 
