@@ -63,7 +63,9 @@ class DeviceExecutor:
             return
         with compiling.lock:
             if not compiling.is_done:
-                _in_compiler(lambda: self._compile(function, tensors))
+                done: Future = Future()
+                _compiler(self.device).put((lambda: self._compile(function, tensors), done))
+                done.result()
                 compiling.is_done = True
 
     def _compile(self, function: Realized, tensors: Sequence) -> None:
@@ -87,29 +89,24 @@ class _Compiling:
         self.lock = threading.RLock()  # a signal handler may call the function in the thread that compiles it
 
 
-_jobs: queue.SimpleQueue[tuple[Callable[[], None], Future]] = queue.SimpleQueue()
+_Jobs = queue.SimpleQueue[tuple[Callable[[], None], Future]]
 
 
-def _in_compiler(job: Callable[[], None]) -> None:
-    """Runs a job in the process' thread that compiles.
+@functools.cache
+def _compiler(device: str) -> _Jobs:
+    """The jobs of the thread that compiles for a device.
 
     For each operation and dtype, TensorFlow's layout pass searches the list of all kernels, which takes a millisecond,
     and remembers the answer for its thread only.
     """
-    _start_compiler()
-    done: Future = Future()
-    _jobs.put((job, done))
-    done.result()
+    jobs: _Jobs = queue.SimpleQueue()
+    threading.Thread(target=_do, args=(jobs,), name=f"fedcore-compiler {device}", daemon=True).start()
+    return jobs
 
 
-@functools.cache
-def _start_compiler() -> None:
-    threading.Thread(target=_compile_jobs, name="fedcore-compiler", daemon=True).start()
-
-
-def _compile_jobs() -> None:
+def _do(jobs: _Jobs) -> None:
     while True:
-        job, done = _jobs.get()
+        job, done = jobs.get()
         try:
             done.set_result(job())
         except BaseException as error:
