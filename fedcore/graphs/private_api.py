@@ -197,6 +197,72 @@ def call_config_set_to(config: config_pb2.ConfigProto) -> contextlib.AbstractCon
     return _call_options(config)
 
 
+@part(
+    "tensorflow.python.eager.wrap_function: VariableHolder, WrappedFunction(graph, variables, attrs); "
+    "tensorflow.python.framework.func_graph: FuncGraph, func_graph_from_py_func(func_graph, add_control_dependencies)"
+)
+def unordered_function(
+    body: Callable, specs: Sequence[tf.TensorSpec], *, name: str = "unordered"
+) -> tf.types.experimental.ConcreteFunction:
+    """A function without automatic control dependencies, so that it may hold loops of TensorFlow 1.
+
+    As `tf.compat.v1.wrap_function`, but TensorFlow does not inline it into its caller, which such loops forbid.
+    """
+    from tensorflow.python.eager import wrap_function
+    from tensorflow.python.framework import func_graph
+
+    graph = func_graph.func_graph_from_py_func(
+        name,
+        body,
+        args=None,
+        kwargs=None,
+        signature=specs,
+        func_graph=_unordered_graph()(name, collections={}),
+        add_control_dependencies=False,
+    )
+    variables = wrap_function.VariableHolder(body)
+    return wrap_function.WrappedFunction(graph, variables, attrs={"_noinline": True}, signature=specs)
+
+
+@functools.cache
+def _unordered_graph() -> type:
+    from tensorflow.python.framework import func_graph
+
+    class Unordered(func_graph.FuncGraph):
+        """The graph of an `unordered_function`, which gets the operations that `get_operations` returns."""
+
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.forgotten: set[tf.Operation] = set()
+
+        def get_operations(self) -> list[tf.Operation]:
+            return [op for op in super().get_operations() if op not in self.forgotten]
+
+    return Unordered
+
+
+@part("tensorflow.python.framework.func_graph: FuncGraph")
+def is_unordered(graph: tf.Graph) -> bool:
+    """Whether the graph is that of an `unordered_function`."""
+    return isinstance(graph, _unordered_graph())
+
+
+@contextlib.contextmanager
+def _forgetting(graph) -> Iterator[None]:
+    before = len(graph.get_operations())
+    try:
+        yield
+    except BaseException:
+        graph.forgotten.update(graph.get_operations()[before:])
+        raise
+
+
+@part("tensorflow.python.framework.func_graph: FuncGraph.get_operations")
+def forgotten_unless_built(graph: tf.Graph) -> contextlib.AbstractContextManager[None]:
+    """The graph of an `unordered_function` stays without the operations of a context that an exception leaves."""
+    return _forgetting(graph)
+
+
 @part("tensorflow.python.grappler.tf_optimizer: OptimizeGraph")
 def optimize_graph(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
     """The graph after Grappler's passes."""

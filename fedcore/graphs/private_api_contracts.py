@@ -139,6 +139,48 @@ def call_config_set_to() -> None:
 
 
 @contract
+def unordered_function() -> None:
+    def body(x: tf.Tensor) -> tf.Tensor:
+        tf.raw_ops.Merge(inputs=[x, x])
+        return x * 2
+
+    function = private_api.unordered_function(body, [tf.TensorSpec([], tf.float32)], name="contract")
+    controlled = [op.name for op in function.graph.get_operations() if op.control_inputs]
+    _require(not controlled, "a function's operations have automatic control dependencies")
+    _require(function.function_def.attr["_noinline"].b, "a function may be inlined")
+    _require("contract" in str(function.name), "a function has another name than it was given")
+    _require(float(function(tf.constant(3.0))) == 6.0, "a function gives another result")
+
+
+@contract
+def is_unordered() -> None:
+    seen: list[bool] = []
+
+    def body() -> tf.Tensor:
+        seen.append(private_api.is_unordered(tf.compat.v1.get_default_graph()))
+        return tf.constant(0)
+
+    tf.function(body, autograph=False).get_concrete_function()
+    private_api.unordered_function(body, [])
+    _require(seen == [False, True], "the graph of an unordered function is not known")
+
+
+@contract
+def forgotten_unless_built() -> None:
+    def body(x: tf.Tensor) -> tf.Tensor:
+        try:
+            with private_api.forgotten_unless_built(x.graph):
+                tf.add(x, 1)
+                raise KeyError
+        except KeyError:
+            return x * 2
+
+    function = private_api.unordered_function(body, [tf.TensorSpec([], tf.float32)])
+    kinds = {n.op for n in function.function_def.node_def}
+    _require("Mul" in kinds and "AddV2" not in kinds, "operations that were left are in a function")
+
+
+@contract
 def optimize_graph() -> None:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [], "x")

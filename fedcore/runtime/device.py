@@ -1,9 +1,11 @@
 """One device: copies tensors to it, and runs executables on it."""
 
 import functools
+import queue
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 import tensorflow as tf
@@ -61,12 +63,18 @@ class DeviceExecutor:
             return
         with compiling.lock:
             if not compiling.is_done:
-                with tf.device(self.device):
-                    function.get_ready(tensors)
+                done: Future = Future()
+                _compiler(self.device).put((lambda: self._compile(function, tensors), done))
+                done.result()
                 compiling.is_done = True
+
+    def _compile(self, function: Realized, tensors: Sequence) -> None:
+        with tf.device(self.device):
+            function.get_ready(tensors)
 
     def call(self, function: Realized, tensors: Sequence, stop: Stop) -> tuple:
         """The function's result. Cancelling `stop` cancels the graph call."""
+        self.get_ready(function, tensors)
         with tf.device(self.device), stop.running() as cancellation:
             return function(tensors, cancellation)
 
@@ -79,6 +87,31 @@ class _Compiling:
     def __init__(self) -> None:
         self.is_done = False
         self.lock = threading.RLock()  # a signal handler may call the function in the thread that compiles it
+
+
+_Jobs = queue.SimpleQueue[tuple[Callable[[], None], Future]]
+
+
+@functools.cache
+def _compiler(device: str) -> _Jobs:
+    """The jobs of the thread that compiles for a device.
+
+    For each operation and dtype, TensorFlow's layout pass searches the list of all kernels, which takes a millisecond,
+    and remembers the answer for its thread only.
+    """
+    jobs: _Jobs = queue.SimpleQueue()
+    threading.Thread(target=_do, args=(jobs,), name=f"fedcore-compiler {device}", daemon=True).start()
+    return jobs
+
+
+def _do(jobs: _Jobs) -> None:
+    while True:
+        job, done = jobs.get()
+        try:
+            done.set_result(job())
+        except BaseException as error:
+            done.set_exception(error)
+        del job, done  # they hold tensors
 
 
 def _number(dtype: np.dtype, data: bytes) -> tf.Tensor:

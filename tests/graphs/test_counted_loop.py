@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fedcore.graphs import private_api
 from fedcore.graphs.batched.counted_loop import counted_loop
 
 
@@ -92,6 +93,43 @@ def test_a_step_may_hold_two_counted_loops():
     for number in range(3):
         x = (x + number * number) * 4
     assert found == [x]
+
+
+def test_a_loop_is_built_in_place_where_no_control_dependencies_are_added():
+    def double(x):
+        return counted_loop(lambda number, x: ((x * 2 + y,), None), tf.constant(3, tf.int64), [x])
+
+    def run(x):
+        nonlocal y
+        y = x + 1
+        return private_api.unordered_function(lambda: double(x), [])()  # the loop's initial value is captured
+
+    y = tf.constant(0)
+    outer = private_api.unordered_function(run, [tf.TensorSpec([], tf.int32)])
+    (call,) = [op for op in outer.graph.get_operations() if op.type == "PartitionedCall"]
+    inner = outer.graph._get_function(call.get_attr("f").name).graph
+    assert "LoopCond" in {op.type for op in inner.get_operations()}
+    assert int(outer(tf.constant(5))[0]) == 5 * 8 + 6 * 7
+
+
+def test_a_step_that_is_refused_leaves_no_loop():
+    class Refused(Exception):
+        pass
+
+    def refused(number, x):
+        tf.sin(x)
+        raise Refused
+
+    def run(x):
+        with pytest.raises(Refused):
+            counted_loop(refused, tf.constant(3, tf.int64), [x])
+        return counted_loop(lambda number, x: ((x * 2,), None), tf.constant(3, tf.int64), [x])
+
+    function = private_api.unordered_function(run, [tf.TensorSpec([], tf.float32)])
+    kinds = [n.op for n in function.function_def.node_def]
+    assert "Sin" not in kinds
+    assert kinds.count("LoopCond") == 1
+    assert float(function(tf.constant(5.0))[0]) == 40
 
 
 def test_concurrent_calls_are_independent():

@@ -7,6 +7,7 @@ words of 256 symbols each, so that decoding is a loop over 256 rows of symbols, 
     n = 1,605,632 numbers: 802,816 symbols in 3,136 lanes.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -31,8 +32,13 @@ _SYMBOLS = _TOKENS**2
 _MOST_BITS = 16
 """Of the word of a symbol."""
 _SLOTS = 1 << _MOST_BITS
-_REVERSED = np.array([int(f"{i:016b}"[::-1], 2) for i in range(_SLOTS)], np.int32)
-"""The lowest bit of a code is its first, but words are made in the order of their numbers, first bit highest."""
+_REVERSED = functools.reduce(
+    lambda order, _: np.concatenate([2 * order, 2 * order + 1]), range(_MOST_BITS), np.zeros(1, np.int32)
+)
+"""0 … 65535 in bit-reversed order.
+
+The lowest bit of a code is its first, but words are made in the order of their numbers, first bit highest.
+"""
 _ROWS = 256
 """A lane costs 16 bits, a row the time to start its operations."""
 _SHORTENINGS = 4

@@ -159,7 +159,7 @@ class _BatchedFold:
         return sum(len(unsized(self._types[name])) for name in self._measured)
 
     def contributions(self, group: Callable, lanes: tf.Tensor) -> tuple[list[ClientContribution], tf.Tensor | None]:
-        """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + width, sizes]."""
+        """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + 1, sizes]."""
         sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
         found = contributions_by_group(group, lanes, self._width, [*self.contribution_specs, *sizes])
         return (found[:-1], found[-1].concatenated()) if sizes else (found, None)
@@ -205,10 +205,10 @@ class _BatchedFold:
                 sizes.append(bits_of(broadcast_to_clients(values[i], self._width), types[i][1]))
         return [tf.stack(sizes, 1)] if sizes else []
 
-    def zeros(self, blocks: int) -> Tensors:
-        """The initial partials, leaves [blocks, …]."""
+    def zeros(self) -> Tensors:
+        """The initial partial, leaves [1, …]."""
         broadcast = [self._invariant[p.name] for p in self._broadcasts]
-        return [broadcast_to_clients(value, blocks) for value in flatten(self.interpreter.run(self._zero, *broadcast))]
+        return [broadcast_to_clients(value, 1) for value in flatten(self.interpreter.run(self._zero, *broadcast))]
 
     def fold(self, contributions: Tensors, before: Tensors) -> Tensors:
         """The partials after one client of each block; leaves [blocks, …]."""
@@ -225,10 +225,9 @@ class _BatchedFold:
         """The function of a body that returns the partial and the sizes that `clients` clients send."""
         sizes = TensorType("int64", (clients, self.sizes))
         result = StructType([(None, self.partial_type), (None, sizes)]) if self.sizes else self.partial_type
-        body.__name__ = profiler_name(self._module, self._stage.name)
-        traced = tf.function(body, autograph=False, input_signature=specs)
+        name = profiler_name(self._module, self._stage.name)
         with without_function_optimisation(), private_api.quick_operations():
-            return Realized(traced.get_concrete_function(), result, optimised=True)
+            return Realized(private_api.unordered_function(body, specs, name=name), result, optimised=True)
 
 
 def realize_batched(
@@ -266,7 +265,7 @@ def realize_batched(
 
     def body(*tensors):
         group, lanes, lane_of = stage_fold.open(list(tensors))
-        lane_of, zeros = tf.reshape(lane_of, [blocks, block]), stage_fold.zeros(blocks)
+        lane_of, zeros = tf.reshape(lane_of, [blocks, block]), stage_fold.zeros()
         specs = stage_fold.contribution_specs
         addends = sum_only_leaves(stage_fold.fold, zeros, specs) if groups_hold_blocks else {}
         if len(addends) == len(zeros):
@@ -306,7 +305,7 @@ def realize_next_client(
         group, lanes, _ = stage_fold.open(list(tensors[:count]))
         specs = stage_fold.contribution_specs
         contributions, sizes = stage_fold.contributions(group, lanes)
-        zeros = stage_fold.zeros(1)
+        zeros = stage_fold.zeros()
         after = fold_next_client(stage_fold.fold, zeros, specs, contributions, before, is_first, is_last)
         return [*(tf.identity(t[0]) for t in after), *([] if sizes is None else [sizes[:1]])]
 

@@ -43,7 +43,7 @@ def fold_blocks(
     Args:
         fold: (contributions of one client of each block, partials) -> partials; leaves [blocks, …].
         merge: (left partials, right partials) -> partials.
-        zeros: initial partials, leaves [blocks, …].
+        zeros: initial partial, leaves [1, …].
         specs: of the leaves of one client's contribution.
         lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
     """
@@ -159,7 +159,7 @@ def fold_next_client(
     Sum-only leaves are accumulated without the initial partial, which is added with the block's last client.
 
     Args:
-        zeros: initial partial.
+        zeros: initial partial, leaves [1, …].
         contributions: contributions of a call whose lane 0 holds the client.
         before: partial after the block's previous clients.
         is_first, is_last: bool, whether the client is the first or the last of its block.
@@ -186,7 +186,7 @@ def _fold_clients(
     sums = _unpacked(summed, lambda c: _block_sums(c, lane_of))
     results = {i: zeros[i] + sums[j] for i, j in addends.items()}
     if len(results) < len(zeros):
-        partial = zeros
+        partial = [tf.broadcast_to(z, [int(lane_of.shape[0]), *z.shape[1:]]) for z in zeros]
         leaves = _unpacked(contributions, ClientContribution.concatenated)
         for b in range(int(lane_of.shape[1])):
             client = [tf.gather(leaves[i], tf.maximum(lane_of[:, b], 0)) for i in range(len(specs))]

@@ -2,10 +2,10 @@
 
 With 10 clients in groups of 4 (3 groups, 12 lanes) and the contribution <float32[5], float32, float32>:
 
-    leaf 0, float32[5]       TensorList of 4 tensors [4, 5]: one for each group, then one of zeros
-    leaves 1 and 2, scalars  TensorList of 4 tensors [4, 2]: scalars of the same dtype are stored side by side
+    leaf 0, float32[5]       TensorList of 3 tensors [4, 5], one for each group, and zeros [1, 5]
+    leaves 1 and 2, scalars  TensorList of 3 tensors [4, 2] and zeros [1, 2]: scalars of a dtype are stored side by side
 
-The tensor of zeros stands in for absent clients: lanes 12 to 15 read zeros.
+The zeros stand in for absent clients, which read lane 12.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.counted_loop import counted_loop
-from fedcore.graphs.capture.graph_import import called
+from fedcore.graphs.capture.graph_import import called_unordered
 
 Tensors = list[tf.Tensor]
 
@@ -66,7 +66,7 @@ class ClientContribution:
 
     Args:
         leaves: the leaves that it holds.
-        groups: TensorList of tensors [width, …], one for each group, then one of zeros.
+        groups: TensorList of tensors [width, …], one for each group, then zeros [1, …].
         width: lanes of a group.
         lanes: int64, number of lanes of all groups; the lane with this number holds zeros.
     """
@@ -86,7 +86,7 @@ class ClientContribution:
         return self.shape.num_elements() >= LARGE_LEAF_ENTRIES
 
     def concatenated(self) -> tf.Tensor:
-        """[lanes + width, …]: the values of all lanes, then zeros."""
+        """[lanes + 1, …]: the values of all lanes, then zeros."""
         no_leading_dims = tf.zeros([0], tf.int64)
         tensor, _ = tf.raw_ops.TensorListConcatV2(
             input_handle=self.groups,
@@ -110,12 +110,12 @@ class ClientContribution:
         return views
 
     def _group(self, number: tf.Tensor) -> tf.Tensor:
-        shape = [self.width, *self.shape]
-        group = tf.raw_ops.TensorListGetItem(
-            input_handle=self.groups, index=number, element_shape=shape, element_dtype=self.leaves.spec.dtype
+        return tf.raw_ops.TensorListGetItem(
+            input_handle=self.groups,
+            index=number,
+            element_shape=[-1, *self.shape],
+            element_dtype=self.leaves.spec.dtype,
         )
-        group.set_shape(shape)
-        return group
 
     def keep_alive_until(self, total: tf.Tensor) -> tf.Tensor:
         """The total; the groups stay alive until it is computed.
@@ -146,10 +146,10 @@ def contributions_by_group(
         return [p.pack(leaves) for p in packed]
 
     count = tf.cast(lanes // width, tf.int32)
-    lists = [reserve_list(count + 1, [width, *p.spec.shape], p.spec.dtype) for p in packed]
+    lists = [reserve_list(count + 1, [-1, *p.spec.shape], p.spec.dtype) for p in packed]
     contributions = []
     for p, list_ in zip(packed, run_groups(contribution, count, width, lists), strict=True):
-        zeros = tf.zeros([width, *p.spec.shape], p.spec.dtype)
+        zeros = tf.zeros([1, *p.spec.shape], p.spec.dtype)
         list_ = tf.raw_ops.TensorListSetItem(input_handle=list_, index=count, item=zeros)
         contributions.append(ClientContribution(p, list_, width, lanes))
     return contributions
@@ -205,7 +205,7 @@ def run_groups(group: Callable, groups: tf.Tensor, width: int, lists: Tensors) -
 
     def step(number, *before):
         # The group is one function call. Built in place, its operations would be handled in the loop's frames.
-        results = called(group, [number * width])
+        results = called_unordered(group, [number * width])
         index = tf.cast(number, tf.int32)
         pairs = zip(before, results, strict=True)
         return [tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=t) for list_, t in pairs], None

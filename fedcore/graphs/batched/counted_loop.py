@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from fedcore.graphs import private_api
 from fedcore.graphs.batched.client_select import select_by_client
-from fedcore.graphs.capture.graph_import import called
+from fedcore.graphs.capture.graph_import import called_unordered
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 
 PARALLEL_ITERATIONS = 10
@@ -50,17 +50,19 @@ def counted_loop(
         kept_by_step: number of loop variables, the last ones, whose inactive rows the step itself leaves unchanged.
             Their shapes may change, in axes that are not static.
     """
-    operands = [iterations, *initial]
-    # tf.function would add control dependencies from operations in the loop to operations after it.
-    wrapped = tf.compat.v1.wrap_function(
-        lambda iterations, *initial: _Loop(iterations, initial, parallel_iterations).build(step, kept_by_step),
-        [tf.TensorSpec(t.shape, t.dtype) for t in operands],
-    )
-    # TensorFlow cannot inline a function that holds these operations into another function. Its arithmetic optimiser
-    # rewrites `x + x` to `2 * x` with a control dependency that also fires on the untaken Switch branch of the last
-    # iteration.
+
+    def build(iterations: tf.Tensor, *initial: tf.Tensor) -> list[tf.Tensor]:
+        return _Loop(iterations, initial, parallel_iterations).build(step, kept_by_step)
+
+    here = tf.compat.v1.get_default_graph()
+    if private_api.is_unordered(here):
+        with private_api.forgotten_unless_built(here):
+            return build(*(here.capture(t) for t in (iterations, *initial)))
+    # tf.function would add control dependencies from operations in the loop to operations after it. TensorFlow's
+    # arithmetic optimiser rewrites `x + x` to `2 * x` with a control dependency that also fires on the untaken Switch
+    # branch of the last iteration.
     with without_function_optimisation():
-        return called(wrapped, operands)
+        return called_unordered(build, [iterations, *initial])
 
 
 class _Loop:
@@ -160,6 +162,7 @@ class _Loop:
         pairs = enumerate(zip(self._variables, self._initial, strict=True))
         unchanged = {variable.ref(): initial for i, (variable, initial) in pairs if i not in next_iterations}
         variant = {self._variables[i].op for i in next_iterations} | {t.op for t in next_iterations.values()}
+        variant |= {op for op in built if op.type in ("Enter", "NextIteration")}  # of a loop in the step
         entered: dict = {}
         for op in built:
             inputs = [unchanged.get(t.ref(), t) for t in op.inputs]

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.operand_guards import checks_operands, guarded
 from fedcore.graphs.graphdef.parsed_graph import operations_in
@@ -131,6 +132,12 @@ def called(body: Callable, operands: list[tf.Tensor], *, xla: bool = False) -> l
     options: dict = {"jit_compile": True} if xla else {"experimental_attributes": {"_noinline": True}}
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in operands]
     return tf.function(body, autograph=False, input_signature=specs, **options)(*operands)
+
+
+def called_unordered(body: Callable, operands: list[tf.Tensor]) -> list[tf.Tensor]:
+    """As `called`; the function's operations have no automatic control dependencies."""
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in operands]
+    return private_api.unordered_function(body, specs)(*operands)
 
 
 def graph_callable(graph: Graph, data: bytes, *, xla: bool = False) -> Callable:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError, brief
 from fedcore.learning.models.keras_checks import check_elementwise, open_shape, words_of
+from fedcore.learning.models.keras_purity import traced_once
 from fedcore.learning.models.model_weights import has_value, value_now
 
 
@@ -73,7 +74,10 @@ def _starts(name: str, metric: keras.metrics.Metric, labels, predictions) -> lis
     check_elementwise(f"the metric {name}", metric, labels, predictions)
     before = [_start(v) for v in metric.variables]
     try:
-        metric.update_state(labels, predictions)
+        if isinstance(metric, keras.metrics.Mean):  # has its variables; others may make some now
+            traced_once(lambda: metric.update_state(labels, predictions))
+        else:
+            metric.update_state(labels, predictions)
     except Exception as error:
         raise TracingError(
             f"the metric {name} ({type(metric).__name__}) does not take labels of shape {open_shape(labels)} and "

@@ -20,7 +20,7 @@ from fedcore.learning.models.keras_checks import (
 )
 from fedcore.learning.models.keras_metrics import KerasMetrics
 from fedcore.learning.models.keras_outputs import by_output, labels_type, output_names, structure_of
-from fedcore.learning.models.keras_purity import check_pure
+from fedcore.learning.models.keras_purity import check_pure, traced_once
 from fedcore.learning.models.model_weights import (
     ModelWeights,
     averaged_weights,
@@ -156,7 +156,7 @@ class _KerasModel(HoldsVariables):
             if loss is not None:
                 check_elementwise(who, loss, *parts)
         try:
-            self._loss_of(predictions, y, sample_weight)
+            traced_once(lambda: self._loss_of(predictions, y, sample_weight))
         except Exception as error:
             shapes = " and ".join(open_shape(p) for p in self._by_output(predictions))
             raise TracingError(

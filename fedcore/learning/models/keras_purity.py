@@ -44,6 +44,16 @@ def check_pure(model: keras.Model, call: Callable, x) -> None:
         )
 
 
+def traced_once(call: Callable[[], object]) -> None:
+    """Traces a call. TensorFlow compiles each operation that runs eagerly for the first time, which takes 2 ms."""
+
+    def run() -> None:
+        call()
+
+    with private_api.quick_operations():
+        tf.function(run, autograph=False).get_concrete_function()
+
+
 def _spec(tensor: tf.Tensor) -> tf.TensorSpec:
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
