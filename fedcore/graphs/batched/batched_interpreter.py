@@ -134,8 +134,8 @@ class BatchedInterpreter:
 
 
 def _known_inputs(sequence: BatchedSequence) -> KnownInputs | None:
-    """The inputs of layers that are known before the loop over a sequence."""
-    if not sequence.layout.batched or sequence.batch_rows < MIN_ROWS:
+    """The inputs of layers that are known before the loop over a sequence; None where they are not, or without loop."""
+    if sequence.single_step or not sequence.layout.batched or sequence.batch_rows < MIN_ROWS:
         return None
     return KnownInputs(sequence.all_columns(), tf.compat.v1.get_default_graph())
 

@@ -130,6 +130,7 @@ class StepInputs:
         of: those of all steps.
         step: int64, the number of the step.
         elements: the columns of the step's elements, [K, B, …].
+        shared: matrices that all clients share and that no step changes.
         lefts: id of a left factor -> the known input of earlier steps that it holds.
         on_known: called with any other left factor and the known input that it is multiplied with.
     """
@@ -137,6 +138,7 @@ class StepInputs:
     of: KnownInputs
     step: tf.Tensor
     elements: Sequence[tf.Tensor]
+    shared: Sequence[tf.Tensor]
     lefts: dict[int, KnownInput]
     on_known: Callable[[tf.Tensor, KnownInput], None]
     _found: dict = attrs.field(factory=dict, init=False)
@@ -155,9 +157,9 @@ class StepInputs:
         return self.of.input(of)[:, : self.step * self._rows]
 
     def product(self, x: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor | None:
-        """x @ matrix, if x is known and the matrix is one that all clients share and that no step changes."""
+        """x @ matrix, if x is known and the matrix is among the shared ones."""
         known = self.known(x)
-        if known is None or matrix.shape.rank != 2 or matrix.graph is x.graph:
+        if known is None or not any(matrix is m for m in self.shared):
             return None
         return self._of_step(self.of.product(known, matrix))
 

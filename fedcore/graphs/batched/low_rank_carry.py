@@ -201,7 +201,8 @@ class OpenCarry:
                 if of_group is left and not self.carry.is_decided(group):
                     raise OtherCarry(self.carry.with_input(group, known))
 
-        inputs = StepInputs(self.known_inputs, step, elements, {}, on_known)
+        shared = [t for t in self.bases.values() if t is not None]
+        inputs = StepInputs(self.known_inputs, step, elements, shared, {}, on_known)
         for n, group in enumerate(self.carry.shared):
             known = self.carry.input_of(group)
             if known is not None:
