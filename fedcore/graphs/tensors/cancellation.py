@@ -17,13 +17,15 @@ def _as_traced() -> tuple:
 
 
 @functools.cache
-def _as_process(options: bytes, *, in_order: bool) -> tuple:
+def _in_order(options: bytes) -> tuple:
     config = config_pb2.ConfigProto.FromString(options)
-    rewrites = config.graph_options.rewrite_options
-    rewrites.disable_tfg_optimizer = True  # it takes a quarter of Grappler's time to move operations into branches
-    if in_order:
-        rewrites.arithmetic_optimization = rewriter_config_pb2.RewriterConfig.OFF
+    config.graph_options.rewrite_options.arithmetic_optimization = rewriter_config_pb2.RewriterConfig.OFF
     return private_api.call_attributes(config.SerializeToString())
+
+
+@functools.cache
+def _as_process(options: bytes) -> tuple:
+    return private_api.call_attributes(options)
 
 
 class Cancellation:
@@ -68,7 +70,8 @@ class Cancellation:
         if optimised:
             attributes = _as_traced()
         else:
-            attributes = _as_process(private_api.call_config(), in_order=in_order)
+            config = private_api.call_config()
+            attributes = _in_order(config) if in_order else _as_process(config)
         name = function.name.decode() if isinstance(function.name, bytes) else function.name
         inputs = [*tensors, *function.captured_inputs]
         return private_api.execute(name, len(function.outputs), inputs, attributes, self._manager)
