@@ -14,6 +14,9 @@ LARGE_L2_BYTES = 1 << 20
 
 VARIABLE = "FEDCORE_TARGET"
 
+MAX_ISA = "ONEDNN_MAX_CPU_ISA"
+"""The variable by which oneDNN is told to leave newer instructions alone."""
+
 
 def default_target() -> Target:
     """The target of plans that name none: that of the variable FEDCORE_TARGET, else that of this machine.
@@ -48,12 +51,15 @@ def host_target(root: str = "/") -> Target:
 
 
 def _isa(cpuinfo: str) -> str:
-    """The instruction set. Without `cpuinfo`, x86 counts as AVX2, since TensorFlow's wheels need AVX."""
+    """The instruction set that products use. Without `cpuinfo`, x86 counts as AVX2: TensorFlow's wheels need AVX."""
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     if flags is None:
         return "neon" if platform.machine().lower() in ("aarch64", "arm64") else "avx2"
-    names = set(flags[1].split())
-    return "avx512" if "avx512f" in names else "avx2" if "avx2" in names else "sse"
+    names, most = set(flags[1].split()), os.environ.get(MAX_ISA, "").upper()
+    has_avx2 = "avx2" in names and most != "AVX" and not most.startswith("SSE")
+    if "avx512f" in names and has_avx2 and not most.startswith("AVX2"):
+        return "avx512"
+    return "avx2" if has_avx2 else "sse"
 
 
 def _l2_bytes(folder: Path) -> int | None:

@@ -61,6 +61,7 @@ _KINDS = {
     "parallel": (_whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"),
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),
+    "products": (lambda x: isinstance(x, str) and x == "each", "each"),
     "program": (lambda x: isinstance(x, str) and _DIGEST.fullmatch(x) is not None, "the digest of a program"),
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),
@@ -74,7 +75,9 @@ _KINDS = {
     "xla": (lambda x: type(x) is bool, "true or false"),
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
-_OF_STAGES = frozenset({"strategy", "width", "block", "call", "low_rank", "compute_dtype", "parallel", "xla", "why"})
+_OF_STAGES = frozenset(
+    {"strategy", "width", "block", "call", "products", "low_rank", "compute_dtype", "parallel", "xla", "why"}
+)
 _OF_PLANS = frozenset({"program", "target"})
 _OF_CROSSINGS = frozenset({"bits"})
 _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "seed"})
@@ -305,6 +308,8 @@ def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
     block, call = attributes.get("block", 1), attributes.get("call")
     if attributes.get("strategy") == "vectorised" and "width" not in attributes:
         yield f"{where}: a vectorised stage has a width"
+    if "products" in attributes and attributes.get("strategy") != "vectorised":
+        yield f"{where}: products belongs to the strategy vectorised"
     if "parallel" in attributes and attributes.get("strategy") != "loop":
         yield f"{where}: parallel belongs to the strategy loop"
     if type(block) is not int or type(call) is not int:

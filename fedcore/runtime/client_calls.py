@@ -148,5 +148,6 @@ def _packed(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, widt
             capacity=clients.places,
             cache=device.packed,
             low_rank=work.low_rank,
+            products_of_each=work.products_of_each,
         )
     return shape, device.put(tensors)

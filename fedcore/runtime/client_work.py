@@ -100,6 +100,11 @@ class ClientWork:
         return int(self.plan.get("low_rank", 0))
 
     @functools.cached_property
+    def products_of_each(self) -> bool:
+        """Whether the number of rows in a client's products depends on its data set alone."""
+        return self.plan.get("products") == "each"
+
+    @functools.cached_property
     def parallel(self) -> int:
         """Number of clients that the loop in the graph of a block computes at once; 1 if the block has no such loop."""
         return int(self.plan.get("parallel", 1))

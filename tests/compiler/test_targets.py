@@ -75,6 +75,22 @@ def test_the_target_comes_from_the_instruction_set_the_cache_and_the_gpu(machine
     assert machine("fpu avx", "256K", nvidia=True) == "sse/small-l2/slow-memory/nvidia-gpu"
 
 
+@pytest.mark.parametrize(
+    ("most", "isa"),
+    [
+        ("AVX512_CORE", "avx512"),
+        ("avx2", "avx2"),
+        ("AVX2_VNNI", "avx2"),
+        ("AVX", "sse"),
+        ("SSE41", "sse"),
+        ("ALL", "avx512"),
+    ],
+)
+def test_instructions_that_onednn_must_leave_alone_do_not_count(machine, monkeypatch, most, isa):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
+    assert machine("fpu avx avx2 avx512f", "2048K") == f"{isa}/large-l2/fast-memory/no-gpu"
+
+
 def test_a_cache_whose_size_the_system_does_not_say_counts_as_large(machine, tmp_path):
     assert machine("fpu avx2", None) == "avx2/large-l2/fast-memory/no-gpu"
     assert host_target(str(tmp_path / "nothing")).l2 == "large"

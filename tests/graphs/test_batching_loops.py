@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from batched_by_client import check, check_padded, run_batched, traced, why_not_batchable
+from equal_rows import needs_equal_rows
 from test_batching_elementwise import normal
 from test_batching_models import gradients, integers
 
@@ -139,6 +140,7 @@ def test_products_of_a_loops_gradient_are_computed_behind_it():
     assert sum(n.attr["adj_y"].b for n in behind) == 1  # the gradient of the elements
 
 
+@needs_equal_rows
 def test_the_bits_of_a_loops_products_do_not_depend_on_the_size_of_padded_batches():
     fn, values = recurrent(rows=3)
     graph = traced(fn, *((None, *v.shape[2:]) if i < 2 else v.shape[1:] for i, v in enumerate(values)))

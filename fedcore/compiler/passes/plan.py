@@ -166,6 +166,7 @@ def _strategy(
         "width": found.width,
         "block": block or BLOCK,
         "call": found.call,
+        **({"products": "each"} if found.products_of_each else {}),
         **kept,
         **dtype,
         **compiled,

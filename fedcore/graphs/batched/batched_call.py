@@ -22,6 +22,8 @@ def batched_call(
     arguments: list[BatchedValue],
     sizes: tf.Tensor | None = None,
     seeds: tf.Tensor | None = None,
+    *,
+    products_of_each: bool = False,
 ) -> list[BatchedValue]:
     """Emits the operations of a graph for K clients into the graph being built.
 
@@ -31,6 +33,7 @@ def batched_call(
         sizes: int64 [K], number of rows in each client's batch; None if no argument has a padded axis.
         seeds: int64 [K], the seed of each client's random numbers, equal to its seed when it runs alone; or int64 [],
             where no argument has a client axis. Required for a seeded graph.
+        products_of_each: multiply a shared matrix client by client.
     Returns:
         Leaves of the result. A result that depends on no batched argument is shared.
     Raises:
@@ -50,7 +53,9 @@ def batched_call(
         raise ValueError("a padded axis needs the sizes of the clients' batches")
     if len(rows) > 1 or None in rows:
         raise ValueError(f"the padded axes have the sizes {rows}; all must have the same static size")
-    evaluation = BatchedEvaluation(max(clients, default=1), max(rows, default=None), sizes if rows else None)
+    evaluation = BatchedEvaluation(
+        max(clients, default=1), max(rows, default=None), sizes if rows else None, products_of_each=products_of_each
+    )
     results = evaluation.run(body, arguments)
     return [
         x

@@ -58,7 +58,9 @@ class BatchedInterpreter:
         def call(*arguments, seed=None):
             values = flatten(arguments)
             sizes = self._batch_sizes if any(value.padded_axis is not None for value in values) else None
-            build = functools.partial(batched_call, graph, data, values, sizes, seed)
+            build = functools.partial(
+                batched_call, graph, data, values, sizes, seed, products_of_each=self._layout.products_of_each
+            )
             if compiles:
                 return unflatten(_compiled(build), graph.type.result)
             return unflatten(_fused(build) if has_convolutions else build(), graph.type.result)

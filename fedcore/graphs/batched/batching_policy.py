@@ -25,6 +25,9 @@ ASSUMED_ROWS = 32  # of a batch, whose size is not known before the data is
 MAX_WIDTH = 32
 GROUPS_PER_CALL = 8  # enough to put clients with similar numbers of steps together
 GROUPS_PER_CALL_SMALL = 16  # for small clients, where the overhead of a call shows
+ISAS_OF_EQUAL_ROWS = ("avx512",)
+"""Instruction sets on which a row of a product has the same bits beside any number of other rows, zeros included."""
+
 MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its batch
 
 
@@ -41,12 +44,14 @@ class BatchingPolicy:
         call: clients of a call.
         low_rank: rank from which kernels of dense layers are kept low-rank in local training; 0 if none is kept.
         why_loop: the reason why a loop over clients is cheaper than groups with dense kernels; None if it is not.
+        products_of_each: the number of rows in a client's products depends on its data set alone.
     """
 
     width: int
     call: int
     low_rank: int = 0
     why_loop: str | None = None
+    products_of_each: bool = False
 
 
 def batching_policy(
@@ -89,11 +94,20 @@ def batching_policy(
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
         return error
-    rank = _low_rank(module, function, client_operations, batched) if low_rank else 0
+    keeps_rows = target.isa in ISAS_OF_EQUAL_ROWS
+    rank = _low_rank(module, function, client_operations, batched) if low_rank and keeps_rows else 0
     width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > 0)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
     loop = why_loop(target, _state_bytes(function), width) if requested_width is None else None
-    return BatchingPolicy(width, block << (blocks - 1).bit_length(), rank, loop)
+    batches = any(_has_batches(p.type) for p in function.parameters[1 + broadcasts :])
+    of_each = not keeps_rows and (batches or _any_graph_has(module, "MatMul"))
+    return BatchingPolicy(width, block << (blocks - 1).bit_length(), rank, loop, of_each)
+
+
+def _has_batches(type_: Type) -> bool:
+    """Whether a value has sequences whose elements are batches, of any number of rows."""
+    sequences = [leaf for _, leaf in leaves(type_) if isinstance(leaf, SequenceType)]
+    return any(t.shape and t.sizes[0] is None for s in sequences for t in tensor_leaves(s.element))
 
 
 def _low_rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:

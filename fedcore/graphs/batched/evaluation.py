@@ -26,6 +26,9 @@ from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 PACKET_BYTES = 64
 """Largest vector register that an elementwise kernel uses. The remainder of a buffer takes scalar instructions."""
 
+ROWS_OF_SUM = 32
+"""Rows of a batch are padded to a multiple of this number before they are reduced."""
+
 _CONTROL_FLOW = frozenset(
     {
         "PartitionedCall",
@@ -63,10 +66,14 @@ class BatchedEvaluation:
         clients: K, the size of the client axis.
         rows: the padded size of the batch; None if nothing is padded.
         sizes: int64 [K], number of rows in each client's batch; None if nothing is padded.
+        products_of_each: multiply a shared matrix client by client.
     """
 
-    def __init__(self, clients: int, rows: int | None = None, sizes: tf.Tensor | None = None):
+    def __init__(
+        self, clients: int, rows: int | None = None, sizes: tf.Tensor | None = None, *, products_of_each: bool = False
+    ):
         self.clients = clients
+        self.products_of_each = products_of_each
         self.rows = rows
         self.sizes = sizes
         self.probes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
@@ -75,7 +82,7 @@ class BatchedEvaluation:
 
     def for_nested_graph(self) -> "BatchedEvaluation":
         """An evaluation for a nested function, which cannot use the cached constants and masks of this graph."""
-        return BatchedEvaluation(self.clients, self.rows, self.sizes)
+        return BatchedEvaluation(self.clients, self.rows, self.sizes, products_of_each=self.products_of_each)
 
     # --- evaluation ---
 
@@ -353,6 +360,30 @@ def without_client_axis(tensor: tf.Tensor) -> tf.Tensor:
     clients, rows = tensor.shape[:2]
     shape = [-1 if rows is None else clients * rows, *tensor.shape[2:]]
     return before if before.shape == shape else tf.reshape(tensor, shape)
+
+
+def reduce_aligned(
+    reduce: Callable, tensor: tf.Tensor, axes: list[int], *, keepdims: bool = False, rows: int | None = None, fill=0
+) -> tf.Tensor:
+    """A reduction of a batched tensor whose bits depend neither on a client's place nor on the size of padded batches.
+
+    A kernel reduces entries that lie side by side in whole packets, and the remainder one by one, in another order. So
+    the last axis, if it stays, is padded to whole packets: no packet then holds entries of two clients. Rows, too, are
+    added in strides as long as enough are left, so padded rows fill the last stride.
+
+    Args:
+        rows: the axis of the batch, which is reduced and padded with `fill`; None if it is not reduced.
+    """
+    last, paddings = tensor.shape.rank - 1, [[0, 0] for _ in tensor.shape]
+    rounds = tensor.dtype.is_floating or tensor.dtype.is_complex
+    if rounds and last not in axes and tensor.shape[last] is not None:
+        paddings[last][1] = packet_padding(tensor.shape[last], tensor.dtype)
+    if rounds and rows is not None and tensor.shape[rows] is not None:
+        paddings[rows][1] = -tensor.shape[rows] % ROWS_OF_SUM
+    if not any(after for _, after in paddings):
+        return reduce(tensor, axes, keepdims=keepdims)
+    result = reduce(tf.pad(tensor, paddings, constant_values=fill), axes, keepdims=keepdims)
+    return result[..., : tensor.shape[last]] if paddings[last][1] and last not in axes else result
 
 
 def packet_padding(entries: int | None, dtype: tf.DType) -> int:

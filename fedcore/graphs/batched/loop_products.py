@@ -5,6 +5,7 @@ Out: a body that keeps the operands instead, and the products of all iterations.
 
     sums       kernel_gradient += h^T dz         one product H^T dZ, with H [K, B * T, n] and dZ [K, B * T, m]
     elements   dx[t] += dz W^T                   one product dZ W^T, whose rows are the elements of the list dx
+    row sums   bias_gradient += sum of dz's rows  one sum of all rows
 
 A sum reads and writes [K, n, m] in each iteration; an element with few columns runs far below the processor's speed.
 The rows of H and dZ are ordered by example, then by iteration: padded examples stand behind all others, so that the
@@ -17,7 +18,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding
-from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.evaluation import BatchedEvaluation, reduce_aligned
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
 
 MIN_RANK = 16
@@ -72,6 +73,25 @@ class ProductElements:
         return (self.x,)
 
 
+@attrs.frozen
+class RowSum:
+    """A loop variable to which each iteration adds the sum of the rows of x.
+
+    Args:
+        variable: its position.
+        x: the operand, which a product behind the loop reads too.
+        nodes: names of the operations that compute the new value.
+    """
+
+    variable: int
+    x: Ref
+    nodes: tuple[str, ...]
+
+    @property
+    def operands(self) -> tuple[Ref, ...]:
+        return (self.x,)
+
+
 def products_behind(step: Body) -> "ProductsBehindLoop":
     """The loop variables of a body that only collect products, and are used for nothing else in it."""
     nodes = {node.name: node for node in step.nodes}
@@ -80,13 +100,16 @@ def products_behind(step: Body) -> "ProductsBehindLoop":
         for ref in node.inputs:
             users.setdefault(ref, []).append(node.name)
     found = [_collected(step, i, nodes, users) for i in range(len(step.arguments))]
-    sums = tuple(f for f in found if isinstance(f, ProductSum))
-    return ProductsBehindLoop(sums, tuple(f for f in found if isinstance(f, ProductElements)))
+    return ProductsBehindLoop(
+        tuple(f for f in found if isinstance(f, ProductSum)),
+        tuple(f for f in found if isinstance(f, ProductElements)),
+        tuple(f for f in found if isinstance(f, RowSum)),
+    )
 
 
 def _collected(
     step: Body, variable: int, nodes: dict[str, Node], users: dict[Ref, list[str]]
-) -> ProductSum | ProductElements | None:
+) -> ProductSum | ProductElements | RowSum | None:
     chain: list[str] = []
 
     def source(ref: Ref) -> Ref:
@@ -108,10 +131,10 @@ def _collected(
     if total is None or len(total.inputs) != 2:
         return None
     added = [ref for ref in total.inputs if source(ref) != before]
-    made = made_by(added[0], "MatMul", "TensorListSetItem") if len(added) == 1 else None
+    made = made_by(added[0], "MatMul", "TensorListSetItem", "BiasAddGrad") if len(added) == 1 else None
     if made is None:
         return None
-    found: ProductSum | ProductElements | None = None
+    found: ProductSum | ProductElements | RowSum | None = None
     if made.op == "MatMul" and made.get("transpose_a") and not made.get("transpose_b"):
         found = ProductSum(variable, made.inputs[0], made.inputs[1], ())
     elif made.op == "TensorListSetItem":
@@ -120,6 +143,8 @@ def _collected(
         if reserved and product and not product.get("transpose_a") and product.inputs[1] in unchanged:
             matrix, transposed = unchanged[product.inputs[1]], bool(product.get("transpose_b"))
             found = ProductElements(variable, product.inputs[0], matrix, transposed, made.inputs[1], ())
+    elif made.op == "BiasAddGrad" and made.get("data_format", b"NHWC") == b"NHWC":
+        found = RowSum(variable, made.inputs[0], ())
     inside = {before, *((name, 0) for name in chain)}
     elsewhere = any(user not in chain for ref in inside for user in users.get(ref, ()))
     returned = any(r in inside for i, r in enumerate(step.results) if i != variable)
@@ -132,10 +157,11 @@ class ProductsBehindLoop:
 
     sums: tuple[ProductSum, ...]
     elements: tuple[ProductElements, ...] = ()
+    row_sums: tuple[RowSum, ...] = ()
 
     @property
-    def products(self) -> list[ProductSum | ProductElements]:
-        return [*self.sums, *self.elements]
+    def products(self) -> list[ProductSum | ProductElements | RowSum]:
+        return [*self.sums, *self.elements, *self.row_sums]
 
     @property
     def operands(self) -> list[Ref]:
@@ -181,7 +207,10 @@ class ProductsBehindLoop:
             for p in self.elements
             if first[p.x] in kept and of[p.index].client_invariant and state[p.matrix].low_rank is None
         ]
-        return ProductsBehindLoop(tuple(s for s in sums if s in gaining or kept & {s.x, s.y}), tuple(elements))
+        row_sums = [attrs.evolve(r, x=first[r.x]) for r in self.row_sums if first[r.x] in kept]
+        return ProductsBehindLoop(
+            tuple(s for s in sums if s in gaining or kept & {s.x, s.y}), tuple(elements), tuple(row_sums)
+        )
 
     def kept(self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue]) -> list[tf.Tensor]:
         """The operands of an iteration, [K, B, …], and the indices.
@@ -189,7 +218,7 @@ class ProductsBehindLoop:
         Padded rows are zeros, but those of operands that are first in sums only: they are finite wherever the client's
         results are finite.
         """
-        zeros = {*(s.y for s in self.sums), *(p.x for p in self.elements)}
+        zeros = {*(s.y for s in self.sums), *(p.x for p in self.elements), *(r.x for r in self.row_sums)}
         rows = [
             evaluation.masked(v) if ref in zeros or v.padding is Padding.UNKNOWN else evaluation.tensor(v)
             for ref, v in zip(self.operands, others, strict=False)
@@ -220,6 +249,13 @@ class ProductsBehindLoop:
         for s in self.sums:
             total = tf.raw_ops.BatchMatMulV2(x=rows[s.x], y=rows[s.y], adj_x=True)
             found[s.variable] = BatchedValue(evaluation.with_client_axis(state[s.variable]) + total, True)
+        for r in self.row_sums:
+            like = others[self.operands.index(r.x)]
+            of_examples = reduce_aligned(tf.reduce_sum, stacks[r.x], [0])
+            by_row = BatchedValue(of_examples, True, like.padded_axis, padding=Padding.ZEROS)
+            (total,) = evaluation.evaluate(Node("", "BiasAddGrad", (), {"T": of_examples.dtype}), [by_row])
+            before = evaluation.with_client_axis(state[r.variable])
+            found[r.variable] = BatchedValue(before + evaluation.tensor(total), True)
         for p in self.elements:
             element = others[self.operands.index(p.x)]
             added = self._list_of_products(evaluation, p, rows[p.x], stacks[p.index], element, state)

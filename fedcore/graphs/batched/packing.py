@@ -53,6 +53,7 @@ class PackedLayout:
         low_rank: the plan's rank, from which kernels are kept low-rank; see `low_rank_carry`.
         low_rank_steps: number of steps whose batches have that many rows; 0 keeps no kernel low-rank.
         exceeds_low_rank: a client takes more steps.
+        products_of_each: a matrix that clients share is multiplied client by client.
     """
 
     layouts: tuple[Layout | None, ...]
@@ -63,6 +64,7 @@ class PackedLayout:
     low_rank: int = 0
     low_rank_steps: int = 0
     exceeds_low_rank: bool = False
+    products_of_each: bool = False
 
 
 MIN_LOW_RANK_STEPS = 2
@@ -126,6 +128,7 @@ def pack_clients(
     capacity: int,
     cache: PackingCache,
     low_rank: int = 0,
+    products_of_each: bool = False,
 ) -> tuple[PackedLayout, list]:
     """The flat tensors of a call: seeds of the lanes, lane of each client, then the tensors of each leaf.
 
@@ -141,12 +144,16 @@ def pack_clients(
         capacity: number of clients of a full call, present and absent.
         cache: cache for the tensors that do not depend on the seeds.
         low_rank: the plan's rank, from which kernels are kept low-rank; 0 keeps none.
+        products_of_each: the number of rows in a client's products depends on its data set alone: batches are padded to
+            its batch size.
     """
     sequences = leaves.sequences
-    assign = functools.partial(_assign_lanes, leaves, numbers, seeds, width)
+    assign = functools.partial(_assign_lanes, leaves, numbers, seeds, width, pads_fully=products_of_each)
     if leaves.is_seed_independent:
         (columns,) = sequences.values()
-        client_of, *rest = cache.get(f"rows by {width}", columns, functools.partial(_as_tensors, assign))
+        client_of, *rest = cache.get(
+            f"rows by {width}, {products_of_each}", columns, functools.partial(_as_tensors, assign)
+        )
     else:
         client_of, *rest = assign()
     client_of = np.asarray(client_of)
@@ -170,11 +177,21 @@ def pack_clients(
         layouts.append(leaf.layout)
         batch_rows.append(padded)
         if leaves.whole_batches:
-            kind, make = f"batches by {width}", functools.partial(_batches, columns, client_of, sizes, padded, width)
+            kind, make = (
+                f"batches of {padded} by {width}",
+                functools.partial(_batches, columns, client_of, sizes, padded, width),
+            )
         else:
             kind, make = "columns", functools.partial(_concatenated_columns, columns)
         tensors.extend([*cache.get(kind, columns, functools.partial(_as_tensors, make)), rows, sizes])
-    layout = PackedLayout(tuple(layouts), tuple(batch_rows), leaves.whole_batches, equal_steps, single_step)
+    layout = PackedLayout(
+        tuple(layouts),
+        tuple(batch_rows),
+        leaves.whole_batches,
+        equal_steps,
+        single_step,
+        products_of_each=products_of_each,
+    )
     low_rank_steps = _low_rank_steps(leaves, low_rank)
     if low_rank_steps:
         exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
@@ -208,7 +225,9 @@ def _as_tensors(make: Callable[[], tuple]) -> tuple:
     return tuple(_tensor(item) if isinstance(item, np.ndarray) else item for item in make())
 
 
-def _assign_lanes(leaves: ClientLeaves, numbers: SequenceOf[int], seeds: np.ndarray, width: int) -> tuple:
+def _assign_lanes(
+    leaves: ClientLeaves, numbers: SequenceOf[int], seeds: np.ndarray, width: int, *, pads_fully: bool
+) -> tuple:
     """The client of each lane, then `rows`, `sizes` and the padded size of a batch for each sequence."""
     count = len(leaves.each)
     all_rows = {
@@ -223,7 +242,7 @@ def _assign_lanes(leaves: ClientLeaves, numbers: SequenceOf[int], seeds: np.ndar
     results: list = [client_of]
     for i, of_clients in all_rows.items():
         columns = leaves.sequences[i]
-        padded = _padded_size(of_clients, columns) if columns[0].layout.batched else 0
+        padded = _padded_size(of_clients, columns, fully=pads_fully) if columns[0].layout.batched else 0
         sizes = _sizes_by_lane(of_clients, client_of)
         if leaves.whole_batches:
             rows = _first_batches(sizes, width)
@@ -264,13 +283,16 @@ def _pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
     return rows[:, :width] if missing <= 0 else np.concatenate([rows, np.repeat(rows[:, -1:], missing, axis=1)], axis=1)
 
 
-def _padded_size(rows: list[Rows], columns: list[Columns]) -> int:
+def _padded_size(rows: list[Rows], columns: list[Columns], *, fully: bool) -> int:
     """The padded size of a batch: the size of the longest batch, rounded up to a power of two, so that few graphs are
-    built; at most the batch size of the dataset.
+    built; at least 2, since products of one row have other bits, and at most the batch size of the dataset.
+
+    Args:
+        fully: the batch size of the dataset.
     """
     longest = max((int(r.sizes.max()) for r in rows if r.sizes is not None and len(r.sizes)), default=1)
     limit = max(next((s.number for s in c.steps if s.kind == "batch"), longest) for c in columns)
-    return min(limit, 1 << (max(longest, 1) - 1).bit_length())
+    return limit if fully else min(limit, 1 << (max(longest, 2) - 1).bit_length())
 
 
 def _steps_by_group(sizes: np.ndarray, width: int) -> np.ndarray:

@@ -146,7 +146,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
         if known is not None and known.is_constant and not known.values[0].ndim and known.values[0] == 1:
             return value
         if sole and value.batched and value.tensor is not None and not evaluation.rank(factor):
-            scaled = scaled_product(value.tensor, evaluation.tensor(factor))
+            scaled = scaled_product(value, evaluation.tensor(factor))
             if scaled is not None:
                 return attrs.evolve(value, tensor=scaled)
     tensors, axes = aligned(evaluation, node, (x, y))

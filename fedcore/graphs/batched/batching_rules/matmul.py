@@ -13,8 +13,11 @@ from fedcore.graphs.batched.batched_value import (
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
-MIN_SIZE_RATIO = 4
-"""`scaled_product` scales an operand that is at least this many times smaller than the product."""
+MIN_SCALED_COLUMNS = 128
+"""`scaled_product` scales an operand if the other one has at least this many columns: four times the rows of a batch.
+
+The rule does not read the number of rows, since the padded size of a batch depends on the other clients of a call.
+"""
 
 
 def product(
@@ -22,8 +25,8 @@ def product(
 ) -> BatchedValue:
     """x @ y over the last two axes; both operands have the same rank.
 
-    A shared operand is multiplied with the matrix of each client. In a product with the rows of all clients, the bits
-    of a row would depend on the number of rows.
+    A shared operand is multiplied with the matrix of each client. Kernels join the rows of all clients; where the bits
+    of a row would then depend on their number (`products_of_each`), there is a product for each client.
     """
     rank = evaluation.rank(x)
     if rank != evaluation.rank(y):
@@ -50,7 +53,13 @@ def product(
         b = tf.expand_dims(b, 0)
     if y.batched and not x.batched and rank > 2:
         a = tf.expand_dims(a, 0)
-    tensor = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_x, adj_y=transpose_y)
+    if evaluation.products_of_each and x.batched != y.batched:
+        clients = range(evaluation.clients)
+        pairs = [(a[k : k + 1] if x.batched else a, b[k : k + 1] if y.batched else b) for k in clients]
+        products = [tf.raw_ops.BatchMatMulV2(x=p, y=q, adj_x=transpose_x, adj_y=transpose_y) for p, q in pairs]
+        tensor = tf.concat(products, 0)
+    else:
+        tensor = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_x, adj_y=transpose_y)
     padding = Padding.UNKNOWN if padded_axis is None else product_padding((x, y))
     return BatchedValue(tensor, batched, padded_axis, entries_per_row, padding=padding)
 
@@ -68,22 +77,23 @@ def contraction_operands(
     return a, evaluation.masked(y) if masks_y else evaluation.tensor(y)
 
 
-def scaled_product(tensor: tf.Tensor, factor: tf.Tensor) -> tf.Tensor | None:
+def scaled_product(value: BatchedValue, factor: tf.Tensor) -> tf.Tensor | None:
     """factor * (a @ b) as (factor * a) @ b or a @ (factor * b); None if no operand is much smaller than the product.
 
     Args:
-        tensor: a batched matrix product a @ b, [K, n, m].
+        value: a matrix product a @ b, [K, n, m], of two operands with a client axis.
         factor: a scalar, or one for each client, [K]. In a step of gradient descent it is the learning rate, and the
             gradient is then read once only.
     """
-    if tensor.op.type != "BatchMatMulV2" or tensor.shape.rank != 3 or not tensor.shape.is_fully_defined():
+    tensor = value.tensor
+    if tensor.op.type != "BatchMatMulV2" or tensor.shape.rank != 3 or value.padded_axis is not None:
         return None
     a, b = tensor.op.inputs
-    sizes = [t.shape.num_elements() for t in (a, b)]
-    if None in sizes or min(sizes) * MIN_SIZE_RATIO > tensor.shape.num_elements() or a.shape[0] != b.shape[0]:
+    n, m = tensor.shape[1:]
+    if not tensor.shape.is_fully_defined() or max(n, m) < MIN_SCALED_COLUMNS or a.shape[0] != b.shape[0]:
         return None
     each = tf.reshape(factor, [-1, 1, 1])
-    a, b = (a * each, b) if sizes[0] < sizes[1] else (a, b * each)
+    a, b = (a * each, b) if n < m else (a, b * each)
     adjoint = {f"adj_{i}": tensor.op.get_attr(f"adj_{i}") for i in "xy"}
     return tf.raw_ops.BatchMatMulV2(x=a, y=b, **adjoint)
 

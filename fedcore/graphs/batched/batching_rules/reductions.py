@@ -1,13 +1,12 @@
 """Reductions; over the batch they read the client's own rows only."""
 
 import functools
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, rowwise_padding
-from fedcore.graphs.batched.evaluation import BatchedEvaluation, packet_padding
+from fedcore.graphs.batched.evaluation import BatchedEvaluation, reduce_aligned
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 
@@ -40,7 +39,8 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
     if not axes:
         return x
     reduce, identity = _REDUCTIONS[node.op]
-    batch = x.padded_axis in axes
+    rows = x.padded_axis if x.padded_axis in axes else None
+    batch = rows is not None
     shift = int(x.batched or batch)
     batched_axes = [a + shift for a in axes]
     padded_axis = (
@@ -48,33 +48,18 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
         if x.padded_axis is None or batch
         else x.padded_axis - (0 if keep else sum(a < x.padded_axis for a in axes))
     )
-    if x.batched:
-        reduce = functools.partial(_reduce_aligned, reduce)
-    if not batch:
-        out = reduce(evaluation.tensor(x), batched_axes, keepdims=keep)
+    if rows is None:
+        of_lanes = functools.partial(reduce_aligned, reduce) if x.batched else reduce
+        out = of_lanes(evaluation.tensor(x), batched_axes, keepdims=keep)
         padding = x.padding if node.op == "Sum" else rowwise_padding([x])
         return BatchedValue(out, x.batched, padded_axis, x.entries_per_row, padding=padding)
+    rows += 1
     if identity is not None:
-        dtype = evaluation.tensor(x).dtype
-        return BatchedValue(reduce(evaluation.masked(x, identity(dtype)), batched_axes, keepdims=keep), True)
-    total = _reduce_aligned(tf.reduce_sum, evaluation.masked(x), batched_axes, keepdims=keep)
+        fill = identity(evaluation.tensor(x).dtype)
+        filled = evaluation.masked(x, fill)
+        return BatchedValue(reduce_aligned(reduce, filled, batched_axes, keepdims=keep, rows=rows, fill=fill), True)
+    total = reduce_aligned(tf.reduce_sum, evaluation.masked(x), batched_axes, keepdims=keep, rows=rows)
     return BatchedValue(_mean_of_sum(evaluation, node, x, axes, total), True)
-
-
-def _reduce_aligned(reduce: Callable, tensor: tf.Tensor, axes: list[int], *, keepdims: bool = False) -> tf.Tensor:
-    """A reduction of a batched tensor whose bits do not depend on a client's place among the clients.
-
-    A kernel reduces entries that lie side by side in whole packets, and the remainder one by one, in another order. So
-    the last axis, if it stays, is padded to whole packets: no packet then holds entries of two clients.
-    """
-    last = tensor.shape.rank - 1
-    extra = (
-        packet_padding(tensor.shape[last], tensor.dtype) if tensor.dtype.is_floating or tensor.dtype.is_complex else 0
-    )
-    if not extra or last in axes or tensor.shape[last] is None:
-        return reduce(tensor, axes, keepdims=keepdims)
-    padded = tf.pad(tensor, [*[[0, 0]] * last, [0, extra]])
-    return reduce(padded, axes, keepdims=keepdims)[..., : tensor.shape[last]]
 
 
 def _reduce_dynamic_axes(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: tf.Tensor) -> BatchedValue:
@@ -106,7 +91,8 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     tensor = evaluation.masked(x)
     if not batched:
         return BatchedValue(tf.reduce_sum(tensor, list(range(rank - 1))))
-    return BatchedValue(_reduce_aligned(tf.reduce_sum, tensor, list(range(1, rank))), True)
+    rows = None if x.padded_axis is None else x.padded_axis + 1
+    return BatchedValue(reduce_aligned(tf.reduce_sum, tensor, list(range(1, rank)), rows=rows), True)
 
 
 @batching_rule("ArgMax", "ArgMin")
@@ -131,7 +117,10 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     if not x.batched and x.padded_axis is None:
         return BatchedValue(tf.nn.l2_loss(evaluation.tensor(x)))
     tensor = evaluation.masked(x)
-    return BatchedValue(tf.reduce_sum(tensor * tensor, list(range(1, tensor.shape.rank))) / 2, True)
+    rows = None if x.padded_axis is None else x.padded_axis + 1
+    return BatchedValue(
+        reduce_aligned(tf.reduce_sum, tensor * tensor, list(range(1, tensor.shape.rank)), rows=rows) / 2, True
+    )
 
 
 @batching_rule("DenseBincount")

@@ -1,0 +1,129 @@
+"""The bits of a client's work do not depend on the size to which batches are padded, which its neighbours decide."""
+
+import functools
+import platform
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from separate_process import in_process
+
+import fedcore as fc
+
+BATCH = 20
+SIZES = (1, 2, 5, 8, 9, 17)
+FEATURES, WORDS, LINE = 40, 30, 6
+layers = keras.layers
+
+
+def mlp(units: int):
+    return [layers.Input((FEATURES,)), layers.Dense(units, "relu"), layers.Dense(3)]
+
+
+MODELS = {
+    "logistic": lambda: [layers.Input((FEATURES,)), layers.Dense(3)],
+    "mlp": lambda: mlp(64),
+    "wide mlp": lambda: mlp(500),  # a kernel that is kept low-rank
+    "normalised": lambda: [*mlp(16)[:2], layers.BatchNormalization(), layers.LayerNormalization(), layers.Dense(3)],
+    "dropout": lambda: [*mlp(16)[:2], layers.Dropout(0.3), layers.Dense(3)],
+    "text": lambda: [
+        *(layers.Input((LINE,), dtype="int32"), layers.Embedding(WORDS, 4), layers.LSTM(8)),
+        layers.Dense(3),
+    ],
+    "lines": lambda: [
+        *(layers.Input((LINE,), dtype="int32"), layers.Embedding(WORDS, 4), layers.GRU(5, return_sequences=True)),
+        *(layers.Dense(7, "tanh"), layers.GlobalAveragePooling1D(), layers.Dense(3)),
+    ],
+    "convolution": lambda: [
+        *(layers.Input((FEATURES,)), layers.Reshape((8, 5, 1)), layers.Conv2D(3, 3), layers.MaxPooling2D(2)),
+        *(layers.Flatten(), layers.Dense(3)),
+    ],
+}
+OPTIMIZERS = {
+    "sgd": fc.learning.optimizers.build_sgdm(0.1),
+    "momentum": fc.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+    "adam": fc.learning.optimizers.build_adam(0.01),
+}
+
+
+def has_words(model: str) -> bool:
+    return model in ("text", "lines")
+
+
+@functools.cache
+def process(model: str, optimizer: str):
+    def model_fn():
+        keras.utils.set_random_seed(1)
+        feature = tf.TensorSpec([None, LINE], tf.int32) if has_words(model) else tf.TensorSpec([None, FEATURES])
+        return fc.learning.models.from_keras_model(
+            keras.Sequential(MODELS[model]()),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=(feature, tf.TensorSpec([None], tf.int32)),
+            metrics=[keras.metrics.SparseCategoricalAccuracy(), keras.metrics.SparseCategoricalCrossentropy()],
+        )
+
+    return fc.learning.algorithms.build_weighted_fed_avg(model_fn, client_optimizer_fn=OPTIMIZERS[optimizer])
+
+
+def clients(model: str, sizes) -> list:
+    rng = np.random.default_rng(7)
+    found = []
+    for n in sizes:
+        x = rng.integers(0, WORDS, (n, LINE)).astype("i") if has_words(model) else rng.normal(size=(n, FEATURES))
+        columns = x if has_words(model) else x.astype("f"), rng.integers(0, 3, n).astype("i")
+        found.append(fc.data.ClientDataset.from_columns(columns).batch(BATCH))
+    return found
+
+
+def after_a_round(model: str, optimizer: str, data: list, **settings) -> bytes:
+    with fc.use(fc.runtime.local(**settings), seed=3):
+        of_model = process(model, optimizer)
+        result = of_model.next(of_model.initialize(), data)
+    weights = result.state.global_model_weights
+    leaves = [*weights.trainable, *weights.non_trainable, *tf.nest.flatten(result.metrics["client_work"]["train"])]
+    return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
+
+
+@pytest.mark.parametrize(("model", "optimizer"), [*((m, "sgd") for m in MODELS), ("mlp", "momentum"), ("text", "adam")])
+def test_devices_do_not_decide_the_bits_where_they_decide_the_padding(model, optimizer):
+    """In calls of one block, the batches of the first clients are padded to few rows."""
+    data = clients(model, [*SIZES, 3, 4, 20, 33, 7, 20])
+    whole = after_a_round(model, optimizer, data, workers_per_device=1, block_size=2)
+    blocks = after_a_round(model, optimizer, data, client_devices=["CPU:0"] * 8, workers_per_device=1, block_size=2)
+    assert whole == blocks
+
+
+OTHER_PROCESSORS = """
+import hashlib, keras, numpy as np, tensorflow as tf
+import fedcore as fc
+
+def model():
+    layers = [keras.layers.Input((256,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(3)]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    spec = (tf.TensorSpec([None, 256]), tf.TensorSpec([None], tf.int32))
+    return fc.learning.models.from_keras_model(keras.Sequential(layers), loss=loss, input_spec=spec)
+
+rng = np.random.default_rng(0)
+sizes = [3, 7, 5, 1] * 4 + [20, 33, 45, 60] * 4
+columns = [(rng.normal(size=(n, 256)).astype("f"), rng.integers(0, 3, n).astype("i")) for n in sizes]
+data = [fc.data.ClientDataset.from_columns(c).batch(20) for c in columns]
+sgd = fc.learning.optimizers.build_sgdm(0.1)
+average = fc.learning.algorithms.build_weighted_fed_avg(model, client_optimizer_fn=sgd)
+for process in (average, fc.learning.algorithms.build_fed_sgd(model)):
+    digests = set()
+    for settings in ({"workers_per_device": 1}, {"client_devices": ["CPU:0"] * 4}, {"vectorize": 2}):
+        with fc.use(fc.runtime.local(**settings), seed=1):
+            result = process.next(process.initialize(), data)
+            text = str(fc.context.plan_of(process.next.module))
+        leaves = [*result.state.global_model_weights.trainable, *tf.nest.flatten(dict(result.metrics))]
+        digests.add(hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())
+    tell([len(digests), "low_rank" in text, "products=each" in text])
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN can be held to older instructions of x86 only")
+@pytest.mark.parametrize("isa", ["AVX2", "SSE41"])
+def test_bits_stay_equal_on_processors_where_rows_decide_the_bits_of_products(isa):
+    environment = {"ONEDNN_MAX_CPU_ISA": isa, "FEDCORE_TARGET": ""}
+    assert in_process(OTHER_PROCESSORS, env=environment, cold=True) == [[1, False, True]] * 2
