@@ -1,29 +1,34 @@
-"""Fallback of a vectorised stage: slices whose operations have no batching rules run client by client."""
+"""Fallback of a vectorised stage: blocks that have no batched graph run client by client."""
 
 from collections.abc import Callable
 
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-
-Run = Callable[[ClientSlice], SliceResult]
+from fedcore.runtime.memory import Merge, Run, in_halves
 
 
 class BatchingFallback:
     """Runs slices vectorised where possible, else client by client.
 
     Guarantees:
-      - A slice runs client by client if its clients' layouts differ, or if the vectorised run raises NoBatchingRule.
+      - A block runs client by client if its clients' layouts differ, or if the vectorised run raises NoBatchingRule.
+      - Bits do not depend on the other blocks of a slice: one whose clients differ runs in halves, down to its blocks.
       - A stage tries layouts without batching rules once; a note in the report has the reason.
     """
 
-    def __init__(self, work: ClientWork, vectorised: Run, client_by_client: Run, note: Callable[[str], None]):
+    def __init__(
+        self, work: ClientWork, vectorised: Run, client_by_client: Run, merge: Merge, note: Callable[[str], None]
+    ):
         self._work = work
         self._vectorised = vectorised
         self._client_by_client = client_by_client
+        self._merge = merge
         self._note = note
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         layouts = clients.common_layouts
+        if layouts is None and clients.places > self._work.block:
+            return in_halves(clients, self._work.block, self, self._merge)
         if layouts is None or layouts in self._work.without_rules:
             return self._client_by_client(clients)
         try:

@@ -165,14 +165,15 @@ class ClientSlice:
     def common_layouts(self) -> tuple[Layout, ...] | None:
         """The layouts of the present clients' sequences; None if clients differ, or if a batch has no rows.
 
-        A vectorised stage cannot run a batch without rows: it would take the batch for the end of its client.
+        A vectorised stage cannot run a batch without rows: it would take the batch for the end of its client. Clients
+        with other batch sizes differ too, since the batch size decides when factors of kernels are added up.
         """
         sequences = [[leaf for leaf in leaves if isinstance(leaf, Columns)] for leaves in self.leaves.each]
-        first = tuple([s.layout for s in sequences[0]]) if sequences else ()
+        first = [(s.layout, s.batch_size) for s in sequences[0]] if sequences else []
         for of_client in sequences:
-            if any(s.has_empty_batch for s in of_client) or tuple([s.layout for s in of_client]) != first:
+            if any(s.has_empty_batch for s in of_client) or [(s.layout, s.batch_size) for s in of_client] != first:
                 return None
-        return first
+        return tuple([layout for layout, _ in first])
 
     def with_only(self, indices: Iterable[int]) -> "ClientSlice":
         """This slice with only the clients of these indices; all other clients are left out."""

@@ -60,7 +60,7 @@ class DeviceStage:
         self._putting = threading.Lock()
         if work.is_vectorised:
             fitting = self._fitting(self._vectorised, self._vectorised_one_by_one)
-            self._run: Run = BatchingFallback(work, fitting, self._client_by_client, report.note)
+            self._run: Run = BatchingFallback(work, fitting, self._client_by_client, self.merge, report.note)
         else:
             self._run = self._fitting(self._loop, self._loop_one_by_one)
 

@@ -213,7 +213,7 @@ def _low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
 
 def steps_of_rank(columns: list[Columns], low_rank: int) -> int:
     """As `_low_rank_steps`, for clients with one sequence each."""
-    sizes = [next((s.number or 0 for s in c.steps if s.kind == "batch"), 0) for c in columns]
+    sizes = [c.batch_size for c in columns]
     if not columns[0].layout.batched or not all(sizes):
         return 0
     steps = low_rank // max(sizes)
@@ -291,7 +291,7 @@ def _padded_size(rows: list[Rows], columns: list[Columns], *, fully: bool) -> in
         fully: the batch size of the dataset.
     """
     longest = max((int(r.sizes.max()) for r in rows if r.sizes is not None and len(r.sizes)), default=1)
-    limit = max(next((s.number for s in c.steps if s.kind == "batch"), longest) for c in columns)
+    limit = max(c.batch_size or longest for c in columns)
     return limit if fully else min(limit, 1 << (max(longest, 2) - 1).bit_length())
 
 
@@ -313,7 +313,7 @@ def _batches(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, 
     client, with zeros if that row is not finite. The graph computes with padded rows too, so they must be valid inputs
     of the model; products with zeros may read them, so they must be finite.
     """
-    batch_sizes = [next(s.number for s in c.steps if s.kind == "batch") for c in columns]
+    batch_sizes = [c.batch_size for c in columns]
     sizes = np.asarray(sizes)
     steps = np.repeat(_steps_by_group(sizes, width), width).tolist()
     batches: list[tuple[int, int, int]] = []  # client, first row and number of rows; 0 rows where the lane has ended

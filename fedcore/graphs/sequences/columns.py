@@ -112,6 +112,11 @@ class Columns:
         return self.groups is not None and bool((np.diff(self.groups) == 0).any())
 
     @property
+    def batch_size(self) -> int:
+        """Rows of a full batch; 0 if elements are no batches, or if the data decides the sizes of batches."""
+        return next((step.number for step in self.steps if step.kind == "batch"), 0)
+
+    @property
     def is_endless(self) -> bool:
         """Whether a `repeat()` without a count has no `take` after it."""
         endless = False

@@ -1,4 +1,7 @@
-"""The bits of a client's work do not depend on the size to which batches are padded, which its neighbours decide."""
+"""The bits of a client's work do not depend on the other clients of its call, which the number of devices decides.
+
+They decide the size to which batches are padded, and whether the clients of a call can run side by side at all.
+"""
 
 import functools
 import platform
@@ -91,6 +94,19 @@ def test_devices_do_not_decide_the_bits_where_they_decide_the_padding(model, opt
     data = clients(model, [*SIZES, 3, 4, 20, 33, 7, 20])
     whole = after_a_round(model, optimizer, data, workers_per_device=1, block_size=2)
     blocks = after_a_round(model, optimizer, data, client_devices=["CPU:0"] * 8, workers_per_device=1, block_size=2)
+    assert whole == blocks
+
+
+@pytest.mark.parametrize("other", ["layout", "batch size"])
+def test_clients_of_another_kind_decide_the_strategy_of_their_block_only(other):
+    """On one device they are in one call with clients that can run vectorised."""
+    data = clients("wide mlp", [7, 20, 33, 45, 7, 20, 33])
+    if other == "layout":
+        data[3:] = [d.map(lambda x, y: (x * 1.0, y)) for d in data[3:]]
+    else:
+        data[3:] = [d.unbatch().batch(5) for d in data[3:]]
+    whole = after_a_round("wide mlp", "sgd", data, workers_per_device=1, block_size=2)
+    blocks = after_a_round("wide mlp", "sgd", data, client_devices=["CPU:0"] * 4, workers_per_device=1, block_size=2)
     assert whole == blocks
 
 
