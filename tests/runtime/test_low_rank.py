@@ -178,6 +178,23 @@ def test_an_optimizer_that_needs_whole_kernels_keeps_them_dense():
     assert "low_rank" not in client_stage("sgd", xla=True)
 
 
+@pytest.mark.parametrize(("columns", "kept"), [(1, False), (2, False), (3, True)])
+def test_a_kernel_of_few_columns_is_dense(columns, kept):
+    """The factors of a kernel with two columns have as many entries as the kernel from rank 1 on."""
+
+    def wide():
+        model = keras.Sequential([keras.layers.Input((10_000,)), keras.layers.Dense(columns)])
+        spec = (tf.TensorSpec([None, 10_000]), tf.TensorSpec([None, columns]))
+        return fc.learning.models.from_keras_model(model, loss=keras.losses.MeanSquaredError(), input_spec=spec)
+
+    x, y = np.ones((4, 10_000), "f"), np.ones((4, columns), "f")
+    process = fc.learning.algorithms.build_weighted_fed_avg(wide, client_optimizer_fn=SGD(1e-5))
+    with fc.use(fc.runtime.local()):
+        state = process.next(process.initialize(), [fc.data.ClientDataset.from_columns((x, y)).batch(2)]).state
+        assert ("low_rank=" in str(plan_of(process.next.module))) is kept
+    assert np.isfinite(state.global_model_weights.trainable[0]).all()
+
+
 def test_low_rank_is_auto_or_false():
     with pytest.raises(FedcoreError, match="low_rank is 'auto' or False, not 7"):
         fc.runtime.local(low_rank=7)

@@ -29,11 +29,15 @@ _SAME = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 
 
 def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None) -> int:
-    """Rank at which the factors of a kernel [n, m] have as many entries as the kernel; 0 if it is not kept."""
+    """Rank at which the factors of a kernel [n, m] have as many entries as the kernel; 0 if it is not kept.
+
+    A kernel of rank 1, such as that of two classes, would be added up in every step.
+    """
     if shape is None or len(shape) != 2 or None in (sizes := list(shape)):
         return 0
     n, m = (int(s) for s in sizes if s is not None)
-    return n * m // (n + m) if n * m >= MIN_ENTRIES else 0
+    rank = n * m // (n + m) if n * m >= MIN_ENTRIES else 0
+    return rank if rank > 1 else 0
 
 
 def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> int:
