@@ -122,28 +122,36 @@ def test_clients_without_a_batching_rule_run_one_by_one_and_are_tried_once(work)
         tried.append(clients.first)
         raise NoBatchingRule("Foo", "there is no rule")
 
-    fallback = BatchingFallback(work, vectorised, add, notes.append)
+    fallback = BatchingFallback(work, vectorised, add, operator.add, notes.append)
     assert fallback(numbers(0, 8, [1, 2])).partial == [1, 2]
     assert fallback(numbers(8, 8, [3])).partial == [3]
     assert tried == [0]
     assert notes == ["@clients runs client by client: Foo is not vectorised over clients: there is no rule"]
 
 
-def test_clients_whose_layouts_differ_run_one_by_one_and_others_still_vectorised(work):
+def test_clients_whose_layouts_differ_run_one_by_one_and_other_blocks_still_vectorised(work):
     from fedcore.data import columns_of
 
     def column(*shape):
         return columns_of(np.ones(shape, np.float32), fc.SequenceType(fc.TensorType("float32", shape[1:])))
 
-    def vectorised(clients):
-        return SliceResult("vectorised")
+    def ran_as(name):
+        return lambda clients: SliceResult([(name, clients.first, clients.places)])
 
-    def one_by_one(clients):
-        return SliceResult("one by one")
-
-    fallback = BatchingFallback(attrs.evolve(work), vectorised, one_by_one, lambda text: None)
-    assert fallback(numbers(0, 8, [column(2, 3), column(5, 4)])).partial == "one by one"
-    assert fallback(numbers(0, 8, [column(2, 3), column(5, 3)])).partial == "vectorised"
+    notes = []
+    fallback = BatchingFallback(
+        attrs.evolve(work), ran_as("vectorised"), ran_as("one by one"), operator.add, notes.append
+    )
+    alike, mixed = [column(2, 3), column(5, 3)], [column(2, 3), column(5, 4)]
+    assert fallback(numbers(0, 8, mixed)).partial == [("one by one", 0, 8)]
+    assert fallback(numbers(0, 8, alike)).partial == [("vectorised", 0, 8)]
+    slice_of_blocks = [*alike, *[None] * 6, *mixed, *[None] * 6, *alike]
+    assert fallback(numbers(0, 32, [*slice_of_blocks, *[None] * 14])).partial == [
+        ("vectorised", 0, 8),
+        ("one by one", 8, 8),
+        ("vectorised", 16, 16),
+    ]
+    assert not notes
 
 
 def test_the_bits_without_batching_rules_do_not_depend_on_the_size_of_slices():
