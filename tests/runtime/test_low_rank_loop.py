@@ -101,18 +101,38 @@ def test_a_client_that_is_not_finite_is_left_out(processes):
     assert same_bits(one_round(processes["sgd"], poisoned, fc.runtime.local()), expected)
 
 
-def test_a_total_is_not_finite_where_an_entry_overflows():
-    left, right = tf.constant([[[1e30, -1e30]]]), tf.constant([[[1e30, 1e30]]])
-    assert not np.isfinite(LowRank((2, 2), 1, factors=((left, right),)).total())
+@tf.function(autograph=False)
+def are_finite(matrix):
+    return tf.math.is_finite(matrix.finite_if_sum_is())
 
 
-def test_totals_and_choices_are_those_of_the_dense_matrix():
+@pytest.mark.parametrize(
+    ("left", "right", "finite"),
+    [
+        ([1.0, -1.0], [1.0, 1.0], True),
+        ([1e30, -1e30], [1e30, 1e30], False),  # the entries overflow
+        ([1e25, -1e25], [1.0, 1.0], True),  # the norms overflow, no entry does
+        ([np.inf, 0.0], [0.0, 0.0], False),
+        ([1.0, 0.0], [0.0, np.nan], False),
+    ],
+)
+def test_finite_matrices_are_told_from_others_by_their_factors(left, right, finite):
+    factors = tuple(tf.constant([[[0.5, 2.0]], [row]], tf.float32) for row in (left, right))
+    dense = LowRank((2, 2), 2, factors=(factors,)).dense()
+    assert are_finite(LowRank((2, 2), 2, factors=(factors,))).numpy().tolist() == [True, finite]
+    assert np.isfinite(dense[1]).all() == finite
+    own = tf.constant([[[1.0, 2.0], [3.0, np.inf if k else 0.0]] for k in range(2)])
+    assert are_finite(LowRank((2, 2), 2, ((own, 2.0),), (factors,))).numpy().tolist() == [True, False]
+
+
+def test_choices_are_those_of_the_dense_matrix():
     rng = np.random.default_rng(1)
-    left, right, own = (tf.constant(rng.normal(size=s).astype("f")) for s in ((1, 6, 9), (1, 6, 7), (1, 9, 7)))
-    matrix = LowRank((9, 7), 1, ((own, 2.0),), ((left, right),))
-    np.testing.assert_allclose(matrix.total(), np.sum(matrix.dense()), rtol=1e-4)
-    np.testing.assert_array_equal(matrix.or_zero(tf.constant(True)).dense(), matrix.dense())
-    assert not np.any(LowRank((9, 7), 1, (), ((left * np.nan, right),)).or_zero(tf.constant(False)).dense())
+    left, right, own = (tf.constant(rng.normal(size=s).astype("f")) for s in ((2, 6, 9), (2, 6, 7), (2, 9, 7)))
+    shared, scale = tf.ones([9, 7]), tf.constant([0.5, np.nan])
+    matrix = LowRank((9, 7), 2, ((own, 2.0), (shared, scale)), ((left * scale[:, None, None], right),))
+    found = tf.function(lambda: matrix.or_zero(tf.constant([True, False])).dense(), autograph=False)()
+    np.testing.assert_array_equal(found[0], matrix.dense()[0])
+    assert not np.any(found[1])
 
 
 def test_the_longest_of_a_few_slices_come_first():

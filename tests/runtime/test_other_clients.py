@@ -16,7 +16,7 @@ import fedcore as fc
 
 BATCH = 20
 SIZES = (1, 2, 5, 8, 9, 17)
-FEATURES, WORDS, LINE = 40, 30, 6
+FEATURES, WORDS, LINE = 60, 30, 6
 layers = keras.layers
 
 
@@ -39,7 +39,7 @@ MODELS = {
         *(layers.Dense(7, "tanh"), layers.GlobalAveragePooling1D(), layers.Dense(3)),
     ],
     "convolution": lambda: [
-        *(layers.Input((FEATURES,)), layers.Reshape((8, 5, 1)), layers.Conv2D(3, 3), layers.MaxPooling2D(2)),
+        *(layers.Input((FEATURES,)), layers.Reshape((10, 6, 1)), layers.Conv2D(3, 3), layers.MaxPooling2D(2)),
         *(layers.Flatten(), layers.Dense(3)),
     ],
 }
@@ -47,6 +47,7 @@ OPTIMIZERS = {
     "sgd": fc.learning.optimizers.build_sgdm(0.1),
     "momentum": fc.learning.optimizers.build_sgdm(0.1, momentum=0.9),
     "adam": fc.learning.optimizers.build_adam(0.01),
+    "decay": keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.05),
 }
 
 
@@ -88,10 +89,13 @@ def after_a_round(model: str, optimizer: str, data: list, **settings) -> bytes:
     return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [*((m, "sgd") for m in MODELS), ("mlp", "momentum"), ("text", "adam")])
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [*((m, "sgd") for m in MODELS), ("mlp", "momentum"), ("text", "adam"), ("wide mlp", "decay")],
+)
 def test_devices_do_not_decide_the_bits_where_they_decide_the_padding(model, optimizer):
-    """In calls of one block, the batches of the first clients are padded to few rows."""
-    data = clients(model, [*SIZES, 3, 4, 20, 33, 7, 20])
+    """In calls of one block, batches of the first clients are padded to few rows, and only the last takes many steps."""
+    data = clients(model, [*SIZES, 3, 4, 20, 33, 7, 90])
     whole = after_a_round(model, optimizer, data, workers_per_device=1, block_size=2)
     blocks = after_a_round(model, optimizer, data, client_devices=["CPU:0"] * 8, workers_per_device=1, block_size=2)
     assert whole == blocks
@@ -108,6 +112,39 @@ def test_clients_of_another_kind_decide_the_strategy_of_their_block_only(other):
     whole = after_a_round("wide mlp", "sgd", data, workers_per_device=1, block_size=2)
     blocks = after_a_round("wide mlp", "sgd", data, client_devices=["CPU:0"] * 4, workers_per_device=1, block_size=2)
     assert whole == blocks
+
+
+LABELS = np.eye(1003, dtype="f")[[7]]
+LONG_ROWS = {
+    "norm": lambda x: tf.norm(x),
+    "sum": lambda x: tf.reduce_sum(x),
+    "mean": lambda x: tf.reduce_mean(tf.cast(x, tf.float16)),
+    "product": lambda x: tf.reduce_prod(1 + 0.01 * x),
+    "axes": lambda x: tf.reduce_sum(tf.reshape(x[:25994], [2, 41, 317]), [0, 2]),
+    "many classes": lambda x: tf.nn.softmax_cross_entropy_with_logits(LABELS, x[tf.newaxis, :1003]),
+    "words": lambda x: tf.nn.sparse_softmax_cross_entropy_with_logits([7], x[tf.newaxis, :10003]),
+}
+
+
+@pytest.mark.parametrize("name", LONG_ROWS)
+def test_the_place_in_a_group_does_not_decide_the_bits_of_long_sums(name):
+    """Kernels add up long rows in an order that depends on where they begin in memory."""
+    values = np.random.default_rng(0).normal(size=(12, 26003)).astype("f")
+
+    @fc.tf_computation(fc.TensorType("float32", values.shape[1:]))
+    def bits(x):
+        result = tf.reshape(LONG_ROWS[name](x), [-1])
+        return tf.cast(tf.bitcast(result, tf.int16 if result.dtype.size == 2 else tf.int32), tf.int64)
+
+    @fc.federated_computation(fc.FederatedType(fc.TensorType("float32", values.shape[1:]), fc.CLIENTS))
+    def sums(xs):
+        return fc.federated_sum(fc.federated_map(bits, xs))
+
+    found = set()
+    for width in (2, 3, 4, 5):
+        with fc.use(fc.runtime.local(vectorize=width, workers_per_device=1)):
+            found.add(np.asarray(sums(list(values))).tobytes())
+    assert len(found) == 1
 
 
 OTHER_PROCESSORS = """

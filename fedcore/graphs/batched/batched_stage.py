@@ -15,7 +15,8 @@ clients in 16 groups. A group trains weights [32, 7, 3] and contributes <weighte
 block sums are [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and [].
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Container
 from collections.abc import Sequence as SequenceOf
 
 import tensorflow as tf
@@ -28,11 +29,14 @@ from fedcore.graphs.batched.block_reduction import (
     MAX_SEQUENTIAL_TERMS,
     fold_blocks,
     fold_next_client,
+    leaves_only_summed,
     merge_sums,
     sum_only_leaves,
 )
 from fedcore.graphs.batched.client_contribution import (
     ClientContribution,
+    Contribution,
+    Factors,
     Tensors,
     contributions_by_group,
     sums_by_group,
@@ -158,11 +162,26 @@ class _BatchedFold:
         """Number of measured leaves; their sizes are one more leaf of the contribution, int64 [sizes], if there are."""
         return sum(len(unsized(self._types[name])) for name in self._measured)
 
-    def contributions(self, group: Callable, lanes: tf.Tensor) -> tuple[list[ClientContribution], tf.Tensor | None]:
-        """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + 1, sizes]."""
+    def contributions(
+        self, group: Callable, lanes: tf.Tensor, zeros: Tensors
+    ) -> tuple[list[Contribution], tf.Tensor | None]:
+        """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + 1, sizes].
+
+        Matrices that the fold only adds stay factors, unless a client of the call exceeds `low_rank_steps`: its matrix
+        is more than a product of factors.
+        """
+        specs = self.contribution_specs
+        has_factors = self._layout.low_rank_steps and not self._layout.exceeds_low_rank
+        in_factors = leaves_only_summed(self.fold, zeros, specs) if has_factors else ()
         sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
-        found = contributions_by_group(group, lanes, self._width, [*self.contribution_specs, *sizes])
-        return (found[:-1], found[-1].concatenated()) if sizes else (found, None)
+        found = contributions_by_group(
+            functools.partial(group, in_factors=in_factors), lanes, self._width, [*specs, *sizes]
+        )
+        if not sizes:
+            return found, None
+        *found, of_sizes = found
+        assert isinstance(of_sizes, ClientContribution)
+        return found, of_sizes.concatenated()
 
     @property
     def partial_type(self) -> Type:
@@ -174,7 +193,8 @@ class _BatchedFold:
         Args:
             tensors: broadcasts, then packed clients; they are removed from the list.
         Returns:
-            group: first lane of a group -> leaves [width, …] of the contributions of its clients.
+            group: (first lane of a group, numbers of leaves that may stay factors) -> leaves [width, …], or factors, of
+                the contributions of its clients.
             lanes: int64, number of lanes.
             lane_of: int64 [clients], the lane of each client of the call.
         """
@@ -184,7 +204,7 @@ class _BatchedFold:
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         arguments = _client_arguments(self._client_parameters, self._layout, tensors)
 
-        def group(first_lane: tf.Tensor) -> Tensors:
+        def group(first_lane: tf.Tensor, in_factors: Container[int] = ()) -> list[tf.Tensor | Factors]:
             lanes = Window(first_lane, self._width)
             of_group = [_group_of(v, lanes, first_lane) for v in arguments]
             names = [p.name for p in self._client_parameters]
@@ -192,7 +212,12 @@ class _BatchedFold:
             seed = tensor_seed(lanes.of(seeds))
             self.interpreter.operations(self._client_operations, scope, dict(self._types), seed)
             contribution = [value for name in self._contribution for value in flatten(scope[name])]
-            return [*(broadcast_to_clients(value, self._width) for value in contribution), *self._sizes_of(scope)]
+            leaves = [
+                (i in in_factors and value.low_rank is not None and value.low_rank.only_factors)
+                or broadcast_to_clients(value, self._width)
+                for i, value in enumerate(contribution)
+            ]
+            return [*leaves, *self._sizes_of(scope)]
 
         return group, tf.size(seeds, tf.int64), lane_of
 
@@ -256,7 +281,13 @@ def realize_batched(
         measured: names of values in the stage whose sizes are measured.
     """
     stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width, measured)
-    groups_hold_blocks = layout.equal_steps and not width % block and block <= MAX_SEQUENTIAL_TERMS and not measured
+    groups_hold_blocks = (
+        layout.equal_steps
+        and not layout.low_rank_steps
+        and not width % block
+        and block <= MAX_SEQUENTIAL_TERMS
+        and not measured
+    )
 
     def merge(left: Tensors, right: Tensors) -> Tensors:
         pair = [unflatten([batched(t) for t in side], stage_fold.partial_type) for side in (left, right)]
@@ -272,7 +303,7 @@ def realize_batched(
             sums = sums_by_group(group, lanes, width, specs, lane_of)
             partial, sizes = merge_sums(merge, zeros, [sums[addends[i]] for i in range(len(zeros))], lane_of), None
         else:
-            contributions, sizes = stage_fold.contributions(group, lanes)
+            contributions, sizes = stage_fold.contributions(group, lanes, zeros)
             partial = fold_blocks(stage_fold.fold, merge, zeros, specs, contributions, lane_of)
         of_clients = [] if sizes is None else [tf.gather(sizes, tf.maximum(tf.reshape(lane_of, [-1]), 0))]
         return [*(tf.identity(t[0]) for t in partial), *of_clients]
@@ -304,8 +335,8 @@ def realize_next_client(
         before = [t[None] for t in tensors[count:]]
         group, lanes, _ = stage_fold.open(list(tensors[:count]))
         specs = stage_fold.contribution_specs
-        contributions, sizes = stage_fold.contributions(group, lanes)
         zeros = stage_fold.zeros()
+        contributions, sizes = stage_fold.contributions(group, lanes, zeros)
         after = fold_next_client(stage_fold.fold, zeros, specs, contributions, before, is_first, is_last)
         return [*(tf.identity(t[0]) for t in after), *([] if sizes is None else [sizes[:1]])]
 

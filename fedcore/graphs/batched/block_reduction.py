@@ -20,7 +20,12 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.client_contribution import LARGE_LEAF_ENTRIES, ClientContribution, Tensors
+from fedcore.graphs.batched.client_contribution import (
+    LARGE_LEAF_ENTRIES,
+    Contribution,
+    FactoredContribution,
+    Tensors,
+)
 from fedcore.graphs.batched.client_select import select_rows
 
 SUMMED_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
@@ -35,7 +40,7 @@ def fold_blocks(
     merge: Callable,
     zeros: Tensors,
     specs: Sequence[tf.TensorSpec],
-    contributions: list[ClientContribution],
+    contributions: list[Contribution],
     lane_of: tf.Tensor,
 ) -> Tensors:
     """The partial of all blocks, leaves [1, …].
@@ -149,7 +154,7 @@ def fold_next_client(
     fold: Callable,
     zeros: Tensors,
     specs: Sequence[tf.TensorSpec],
-    contributions: list[ClientContribution],
+    contributions: list[Contribution],
     before: Tensors,
     is_first: tf.Tensor,
     is_last: tf.Tensor,
@@ -164,7 +169,7 @@ def fold_next_client(
         before: partial after the block's previous clients.
         is_first, is_last: bool, whether the client is the first or the last of its block.
     """
-    leaves = _unpacked(contributions, lambda c: tf.ensure_shape(c.concatenated()[:1], [1, *c.shape]))
+    leaves = _unpacked(contributions, lambda c: c.of_first_lane())
     client = [leaves[i] for i in range(len(specs))]
     after = fold(client, [tf.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
     for i, j in sum_only_leaves(fold, zeros, specs).items():
@@ -177,7 +182,7 @@ def _fold_clients(
     fold: Callable,
     zeros: Tensors,
     specs: Sequence[tf.TensorSpec],
-    contributions: list[ClientContribution],
+    contributions: list[Contribution],
     lane_of: tf.Tensor,
 ) -> Tensors:
     """The partial of each block, leaves [blocks, …]: its present clients in the order of their indices."""
@@ -187,7 +192,11 @@ def _fold_clients(
     results = {i: zeros[i] + sums[j] for i, j in addends.items()}
     if len(results) < len(zeros):
         partial = [tf.broadcast_to(z, [int(lane_of.shape[0]), *z.shape[1:]]) for z in zeros]
-        leaves = _unpacked(contributions, ClientContribution.concatenated)
+        # A leaf in factors is summed only. The fold gets zeros for it, and what it makes of them is not used.
+        leaves = _unpacked(
+            contributions,
+            lambda c: tf.zeros([1, *c.leaves.spec.shape]) if isinstance(c, FactoredContribution) else c.concatenated(),
+        )
         for b in range(int(lane_of.shape[1])):
             client = [tf.gather(leaves[i], tf.maximum(lane_of[:, b], 0)) for i in range(len(specs))]
             partial = select_rows(lane_of[:, b] >= 0, fold(client, partial), partial)
@@ -196,7 +205,7 @@ def _fold_clients(
 
 
 def _unpacked(
-    contributions: list[ClientContribution], tensor_of: Callable[[ClientContribution], tf.Tensor]
+    contributions: Sequence[Contribution], tensor_of: Callable[[Contribution], tf.Tensor]
 ) -> dict[int, tf.Tensor]:
     """Position -> leaf [K, …], from one packed tensor [K, …] of each contribution."""
     leaves: dict[int, tf.Tensor] = {}
@@ -205,8 +214,10 @@ def _unpacked(
     return leaves
 
 
-def _block_sums(contribution: ClientContribution, lane_of: tf.Tensor) -> tf.Tensor:
+def _block_sums(contribution: Contribution, lane_of: tf.Tensor) -> tf.Tensor:
     """[blocks, …]: the sum of each block's present clients, in the order of their indices."""
+    if isinstance(contribution, FactoredContribution):
+        return contribution.block_sums(lane_of)
     blocks, block = lane_of.shape
     if contribution.is_large:
         lanes = tf.reshape(tf.where(lane_of >= 0, lane_of, contribution.lanes), [-1])
@@ -236,20 +247,33 @@ def _sequential_sum(values: Tensors) -> tf.Tensor:
 
 
 def sum_only_leaves(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> dict[int, int]:
-    """Sum-only leaf of the partial -> the leaf of the contribution that the fold adds to it.
+    """Sum-only leaf of the partial -> the leaf of the contribution that the fold adds to it."""
+    return {i: j for i, (j, _) in _addends(fold, zeros, specs).items()}
+
+
+def leaves_only_summed(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> set[int]:
+    """The leaves of the contribution that the fold adds to one leaf of the partial, and uses for nothing else."""
+    return {j for j, is_only_use in _addends(fold, zeros, specs).values() if is_only_use}
+
+
+def _addends(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> dict[int, tuple[int, bool]]:
+    """Sum-only leaf of the partial -> (its leaf of the contribution, whether that has no other use).
 
     The fold is traced once on placeholders, in a scratch graph.
     """
-    addends: dict[int, int] = {}
+    addends: dict[int, tuple[int, bool]] = {}
 
     def scratch():
         before = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in zeros]
         client = [tf.compat.v1.placeholder(s.dtype, [zeros[0].shape[0], *s.shape]) for s in specs]
-        for i, tensor in enumerate(fold(client, before)):
+        after = fold(client, before)
+        for i, tensor in enumerate(after):
             if tensor.op.type not in ("AddV2", "Add") or tensor.dtype not in SUMMED_DTYPES:
                 continue
             others = [t for t in tensor.op.inputs if t is not before[i]]
-            addends.update((i, j) for j, t in enumerate(client) if len(others) == 1 and others[0] is t)
+            for j, t in enumerate(client):
+                if len(others) == 1 and others[0] is t:
+                    addends[i] = j, t.consumers() == [tensor.op] and not any(t is result for result in after)
 
     tf.function(scratch, autograph=False).get_concrete_function()
     return addends

@@ -1,25 +1,35 @@
 """Client contributions: the values that the clients of a call give to the fold, stored group by group.
 
-With 10 clients in groups of 4 (3 groups, 12 lanes) and the contribution <float32[5], float32, float32>:
+With 10 clients in groups of 4 (3 groups, 12 lanes) and the contribution <float32[5], float32, float32, float32[7,5]>,
+whose last leaf the clients have as factors of r rows:
 
     leaf 0, float32[5]       TensorList of 3 tensors [4, 5], one for each group, and zeros [1, 5]
     leaves 1 and 2, scalars  TensorList of 3 tensors [4, 2] and zeros [1, 2]: scalars of a dtype are stored side by side
+    leaf 3, float32[7,5]     TensorLists of 3 tensors [4, r, 7] and [4, r, 5], where r differs between groups, and of
+                             factors without rows, [1, 0, 7] and [1, 0, 5]
 
-The zeros stand in for absent clients, which read lane 12.
+The zeros and the factors without rows stand in for absent clients, which read lane 12.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import attrs
 import tensorflow as tf
 
+from fedcore.graphs import private_api
 from fedcore.graphs.batched.counted_loop import counted_loop
-from fedcore.graphs.capture.graph_import import called_unordered
+from fedcore.graphs.batched.low_rank import product_of_factors
 
 Tensors = list[tf.Tensor]
+Factors: TypeAlias = tuple[tf.Tensor, tf.Tensor]
+"""(left [K, r, n], right [K, r, m]) of matrices left^T right."""
 
 PARALLEL_GROUPS = 4
 """Groups of a call that may run in parallel; this uses TensorFlow's threads where a worker has no more calls."""
+
+PARALLEL_BLOCKS = 2
+"""Blocks whose factors may be multiplied in parallel; the sum of each block stays in a core's cache."""
 
 LARGE_LEAF_ENTRIES = 1 << 12
 """Number of entries from which a leaf's groups are read one by one, without concatenating them first."""
@@ -37,7 +47,7 @@ class PackedLeaves:
     positions: tuple[int, ...]
     spec: tf.TensorSpec
 
-    def pack(self, leaves: Tensors) -> tf.Tensor:
+    def pack(self, leaves: Sequence[tf.Tensor]) -> tf.Tensor:
         """[K, …] of the leaves [K, …] of the whole contribution."""
         if len(self.positions) == 1:
             return leaves[self.positions[0]]
@@ -96,26 +106,13 @@ class ClientContribution:
         )
         return tf.ensure_shape(tensor, [None, *self.shape])
 
+    def of_first_lane(self) -> tf.Tensor:
+        """[1, …]."""
+        return tf.ensure_shape(self.concatenated()[:1], [1, *self.shape])
+
     def slices(self, lanes: tf.Tensor) -> Tensors:
         """A tensor [1, …] for each of the lanes (int64 [n], n static), as views of the groups' tensors."""
-        groups = tf.unstack(tf.cast(lanes // self.width, tf.int32))
-        rank = self.shape.rank
-        begins = tf.unstack(tf.pad((lanes % self.width)[:, None], [[0, 0], [0, rank]]))
-        size = tf.constant([1, *self.shape], tf.int64)
-        views = [
-            tf.raw_ops.Slice(input=self._group(g), begin=b, size=size) for g, b in zip(groups, begins, strict=True)
-        ]
-        for view in views:
-            view.set_shape([1, *self.shape])
-        return views
-
-    def _group(self, number: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.TensorListGetItem(
-            input_handle=self.groups,
-            index=number,
-            element_shape=[-1, *self.shape],
-            element_dtype=self.leaves.spec.dtype,
-        )
+        return _slices(self.groups, lanes, self.width, self.leaves.spec.dtype, self.shape)
 
     def keep_alive_until(self, total: tf.Tensor) -> tf.Tensor:
         """The total; the groups stay alive until it is computed.
@@ -129,29 +126,122 @@ class ClientContribution:
             return tf.identity(total)
 
 
+@attrs.frozen
+class FactoredContribution:
+    """The factors of one leaf, a matrix, of all lanes of a call.
+
+    Args:
+        leaves: the leaf.
+        lefts, rights: TensorLists of factors, one for each group, then factors without rows.
+        width, lanes: as in `ClientContribution`.
+    """
+
+    leaves: PackedLeaves
+    lefts: tf.Tensor
+    rights: tf.Tensor
+    width: int
+    lanes: tf.Tensor
+
+    def of_first_lane(self) -> tf.Tensor:
+        """[1, n, m]."""
+        return self._sum(tf.zeros([1], tf.int64))[tf.newaxis]
+
+    def block_sums(self, lane_of: tf.Tensor) -> tf.Tensor:
+        """[blocks, n, m]: the sum of each block's clients, in the order of their indices.
+
+        No more than one product of a block is in memory.
+
+        Args:
+            lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
+        """
+        blocks, shape = int(lane_of.shape[0]), [*self.leaves.spec.shape]
+        lanes = tf.where(lane_of >= 0, lane_of, self.lanes)
+        number = tf.range(1, blocks + 1, dtype=tf.int64)
+        used = tf.reduce_max(tf.where(tf.reduce_any(lane_of >= 0, 1), number, 0))
+        of_block = traced(lambda number: [self._sum(tf.gather(lanes, number))])
+        lists = [reserve_list(tf.constant(blocks), shape, tf.float32)]
+        (sums,) = _written(of_block, used, lists, parallel_iterations=PARALLEL_BLOCKS)
+        return tf.raw_ops.TensorListStack(
+            input_handle=sums, element_shape=shape, element_dtype=tf.float32, num_elements=blocks
+        )
+
+    def _sum(self, lanes: tf.Tensor) -> tf.Tensor:
+        """[n, m]: the sum of the products of the lanes (int64 [n], n static), one after the other."""
+        n, m = self.leaves.spec.shape
+        lefts = _slices(self.lefts, lanes, self.width, tf.float32, [None, n])
+        rights = _slices(self.rights, lanes, self.width, tf.float32, [None, m])
+        total = None
+        for left, right in zip(lefts, rights, strict=True):
+            with tf.control_dependencies([] if total is None else [total]):
+                product = product_of_factors(left, right)[0]
+            total = product if total is None else total + product
+        return total
+
+
+Contribution: TypeAlias = ClientContribution | FactoredContribution
+
+
+def _slices(groups: tf.Tensor, lanes: tf.Tensor, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
+    """A tensor [1, …] for each of the lanes (int64 [n], n static), as views of the tensors [width, …] of a list."""
+    sizes = [-1 if s is None else s for s in shape]
+    numbers = tf.unstack(tf.cast(lanes // width, tf.int32))
+    begins = tf.unstack(tf.pad((lanes % width)[:, None], [[0, 0], [0, len(sizes)]]))
+    size = tf.constant([1, *sizes], tf.int64)
+    views = []
+    for number, begin in zip(numbers, begins, strict=True):
+        group = tf.raw_ops.TensorListGetItem(
+            input_handle=groups, index=number, element_shape=[-1, *sizes], element_dtype=dtype
+        )
+        views.append(tf.raw_ops.Slice(input=group, begin=begin, size=size))
+        views[-1].set_shape([1, *shape])
+    return views
+
+
+def traced(body: Callable) -> tf.types.experimental.ConcreteFunction:
+    """The function of a number (int64), as one that loops call: built in place, its operations would be handled in the
+    loop's frames.
+    """
+    return private_api.unordered_function(body, [tf.TensorSpec([], tf.int64)])
+
+
 def contributions_by_group(
     group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec]
-) -> list[ClientContribution]:
+) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
 
     Args:
-        group: first lane of a group (int64) -> leaves [width, …] of its clients' contributions.
+        group: first lane of a group (int64) -> leaves [width, …] or factors of its clients' contributions.
         lanes: int64, number of lanes, a multiple of the width.
         specs: of the leaves of one client's contribution.
     """
     packed = packed_leaves(specs)
+    in_factors: list[bool] = []  # of the packed leaves
 
     def contribution(first_lane: tf.Tensor) -> Tensors:
         leaves = group(first_lane)
-        return [p.pack(leaves) for p in packed]
+        in_factors[:] = [isinstance(leaves[p.positions[0]], tuple) for p in packed]
+        tensors = [
+            leaves[p.positions[0]] if factors else (p.pack(leaves),)
+            for p, factors in zip(packed, in_factors, strict=True)
+        ]
+        return [t for of_leaf in tensors for t in of_leaf]
 
-    count = tf.cast(lanes // width, tf.int32)
-    lists = [reserve_list(count + 1, [-1, *p.spec.shape], p.spec.dtype) for p in packed]
-    contributions = []
-    for p, list_ in zip(packed, run_groups(contribution, count, width, lists), strict=True):
-        zeros = tf.zeros([1, *p.spec.shape], p.spec.dtype)
-        list_ = tf.raw_ops.TensorListSetItem(input_handle=list_, index=count, item=zeros)
-        contributions.append(ClientContribution(p, list_, width, lanes))
+    of_group, count = traced(contribution), tf.cast(lanes // width, tf.int32)
+    shapes: list[list[int]] = []  # of one client; -1 for a number of rows
+    for p, factors in zip(packed, in_factors, strict=True):
+        shapes.extend([[-1, size] for size in p.spec.shape] if factors else [[*p.spec.shape]])
+    dtypes = [t.dtype for t in of_group.outputs]
+    lists = [reserve_list(count + 1, [-1, *shape], d) for shape, d in zip(shapes, dtypes, strict=True)]
+    written = []
+    for list_, shape, dtype in zip(_written(of_group, lanes // width, lists, width), shapes, dtypes, strict=True):
+        nothing = tf.zeros([1, *(max(s, 0) for s in shape)], dtype)
+        written.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=count, item=nothing))
+    contributions: list[Contribution] = []
+    for p, factors in zip(packed, in_factors, strict=True):
+        if factors:
+            contributions.append(FactoredContribution(p, written.pop(0), written.pop(0), width, lanes))
+        else:
+            contributions.append(ClientContribution(p, written.pop(0), width, lanes))
     return contributions
 
 
@@ -163,7 +253,8 @@ def sums_by_group(
     The lanes are in the order of the client indices, and the width is a multiple of the block size.
 
     Args:
-        group, lanes, specs: as for `contributions_by_group`.
+        group: first lane of a group (int64) -> leaves [width, …] of its clients' contributions.
+        lanes, specs: as for `contributions_by_group`.
         lane_of: int64 [blocks, block]: the lane of each client, negative for clients behind the last one.
     """
     blocks, block = lane_of.shape
@@ -186,7 +277,7 @@ def sums_by_group(
     shapes = [[width // block, *p.spec.shape] for p in packed]
     lists = [reserve_list(tf.constant(size), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
     sums: dict[int, tf.Tensor] = {}
-    written = run_groups(block_sums, tf.cast(lanes // width, tf.int32), width, lists)
+    written = _written(traced(block_sums), lanes // width, lists, width)
     for p, list_, shape in zip(packed, written, shapes, strict=True):
         stack = tf.raw_ops.TensorListStack(
             input_handle=list_, element_shape=shape, element_dtype=p.spec.dtype, num_elements=size
@@ -200,14 +291,14 @@ def reserve_list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
     return tf.raw_ops.TensorListReserve(element_shape=shape, num_elements=size, element_dtype=dtype)
 
 
-def run_groups(group: Callable, groups: tf.Tensor, width: int, lists: Tensors) -> Tensors:
-    """Runs groups 0 … groups - 1 in a loop; the results of group i become element i of the lists."""
+def _written(
+    fn: Callable, count: tf.Tensor, lists: Tensors, step: int = 1, *, parallel_iterations: int = PARALLEL_GROUPS
+) -> Tensors:
+    """The lists whose elements i are the results of fn(i * step), for the numbers 0 … count - 1."""
 
-    def step(number, *before):
-        # The group is one function call. Built in place, its operations would be handled in the loop's frames.
-        results = called_unordered(group, [number * width])
+    def write(number, *before):
         index = tf.cast(number, tf.int32)
-        pairs = zip(before, results, strict=True)
+        pairs = zip(before, fn(number * step), strict=True)
         return [tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=t) for list_, t in pairs], None
 
-    return counted_loop(step, tf.cast(groups, tf.int64), lists, parallel_iterations=PARALLEL_GROUPS)
+    return counted_loop(write, tf.cast(count, tf.int64), lists, parallel_iterations=parallel_iterations)

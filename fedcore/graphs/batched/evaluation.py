@@ -13,6 +13,7 @@ Example: `x @ w + b` with x [4, 20, 7] (padded axis 0), w [7, 3] shared and b [4
 product [4, 20, 3] with padded axis 0. The rule of AddV2 reshapes b to [4, 1, 3] and adds.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,6 +29,9 @@ PACKET_BYTES = 64
 
 ROWS_OF_SUM = 32
 """Rows of a batch are padded to a multiple of this number before they are reduced."""
+
+LONG_RUN = 256
+"""Entries side by side from which kernels add them up in an order that depends on where they begin in memory."""
 
 _CONTROL_FLOW = frozenset(
     {
@@ -79,6 +83,7 @@ class BatchedEvaluation:
         self.probes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
         self.low_rank_shapes: set[tuple[int, int]] = set()
         self._tensors: dict = {}
+        self._body: Body | None = None
 
     def for_nested_graph(self) -> "BatchedEvaluation":
         """An evaluation for a nested function, which cannot use the cached constants and masks of this graph."""
@@ -93,10 +98,19 @@ class BatchedEvaluation:
         for node in body.nodes:
             if node.stateful and node.op not in _CONTROL_FLOW:
                 raise NoBatchingRule(node.op, "it has effects or state, which clients would share")
+        outer, self._body = self._body, body
         for node in body.nodes:
             results = self.evaluate(node, [values[i] for i in node.inputs], body)
             values.update(((node.name, i), value) for i, value in enumerate(results))
+        self._body = outer
         return [values[r] for r in body.results]
+
+    def is_only_used_by(self, node: Node, op: str) -> bool:
+        """Whether all users of a node of the body being evaluated are operations of a type."""
+        body = self._body
+        if body is None or any(name == node.name for name, _ in body.results):
+            return False
+        return all(n.op == op for n in body.nodes if any(name == node.name for name, _ in n.inputs))
 
     def evaluate(self, node: Node, operands: list[BatchedValue], body: Body | None = None) -> list[BatchedValue]:
         """The results of one operation."""
@@ -368,8 +382,9 @@ def reduce_aligned(
     """A reduction of a batched tensor whose bits depend neither on a client's place nor on the size of padded batches.
 
     A kernel reduces entries that lie side by side in whole packets, and the remainder one by one, in another order. So
-    the last axis, if it stays, is padded to whole packets: no packet then holds entries of two clients. Rows, too, are
-    added in strides as long as enough are left, so padded rows fill the last stride.
+    the last axis, if it stays, is padded to whole packets: no packet then holds entries of two clients. If it does not
+    stay, long runs of entries are padded, so that those of each client begin with a packet. Rows, too, are added in
+    strides as long as enough are left, so padded rows fill the last stride.
 
     Args:
         rows: the axis of the batch, which is reduced and padded with `fill`; None if it is not reduced.
@@ -380,10 +395,39 @@ def reduce_aligned(
         paddings[last][1] = packet_padding(tensor.shape[last], tensor.dtype)
     if rounds and rows is not None and tensor.shape[rows] is not None:
         paddings[rows][1] = -tensor.shape[rows] % ROWS_OF_SUM
-    if not any(after for _, after in paddings):
+    entries = tensor.shape[last]
+    if any(after for _, after in paddings):
+        tensor = tf.pad(tensor, paddings, constant_values=fill)
+    if last in axes:
+        return _reduce_run(reduce, tensor, axes, keepdims=keepdims)
+    result = reduce(tensor, axes, keepdims=keepdims)
+    return result[..., :entries] if paddings[last][1] else result
+
+
+_FILL_OF_RUN = {tf.reduce_sum: 0, tf.reduce_mean: 0, tf.reduce_prod: 1}
+
+
+def _reduce_run(reduce: Callable, tensor: tf.Tensor, axes: list[int], *, keepdims: bool) -> tf.Tensor:
+    """A reduction of the last axes and maybe of others; a long run of entries is padded to whole packets."""
+    first = next(a for a in range(tensor.shape.rank) if set(range(a, tensor.shape.rank)) <= set(axes))
+    shape = [-1 if s is None else s for s in tensor.shape]
+    run = math.prod(shape[first:])
+    extra = 0 if -1 in shape[first:] else packet_padding(run, tensor.dtype)
+    is_known = shape.count(-1) < 2 and not any(shape[a] == -1 for a in axes)
+    if run <= LONG_RUN or not extra or reduce not in _FILL_OF_RUN or not is_known:
         return reduce(tensor, axes, keepdims=keepdims)
-    result = reduce(tf.pad(tensor, paddings, constant_values=fill), axes, keepdims=keepdims)
-    return result[..., : tensor.shape[last]] if paddings[last][1] and last not in axes else result
+    if reduce is tf.reduce_mean and tensor.dtype.size < 4:
+        whole = tf.cast(tensor, tf.float32)
+        return tf.cast(_reduce_run(reduce, whole, axes, keepdims=keepdims), tensor.dtype)
+    others = [a for a in axes if a < first]
+    flat, fill = tf.reshape(tensor, [*shape[:first], run]), _FILL_OF_RUN[reduce]
+    flat = tf.pad(flat, [*([0, 0] for _ in range(first)), [0, extra]], constant_values=fill)
+    if reduce is tf.reduce_mean:
+        count = run * math.prod(shape[a] for a in others)
+        result = tf.reduce_sum(flat, [*others, first]) / tf.constant(count, tensor.dtype)
+    else:
+        result = reduce(flat, [*others, first])
+    return tf.reshape(result, [1 if a in axes else s for a, s in enumerate(shape)]) if keepdims else result
 
 
 def packet_padding(entries: int | None, dtype: tf.DType) -> int:

@@ -17,13 +17,14 @@ Operations that keep the form (products with a matrix, scaling, sums) have rules
 other operation takes the dense tensor [4, 784, 200].
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.client_select import computed_if
+from fedcore.graphs.batched.client_select import computed_if, select_by_client
 from fedcore.graphs.batched.known_inputs import StepInputs
 
 Coefficient: TypeAlias = float | tf.Tensor
@@ -50,6 +51,11 @@ class LowRank:
     exists: tf.Tensor | None = None
     inputs: StepInputs | None = None
 
+    @property
+    def only_factors(self) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """The factors of matrices that are nothing but one product of factors; None of other ones."""
+        return self.factors[0] if len(self.factors) == 1 and not self.terms else None
+
     def mapped(self, fn: Callable[[tf.Tensor | float], tf.Tensor | float]) -> "LowRank":
         """The image under a linear function, which is applied to coefficients and to right factors."""
         factors = tuple((left, fn(right)) for left, right in self.factors)
@@ -70,16 +76,16 @@ class LowRank:
         total = None
         for matrix, coefficient in self.terms:
             known = None if inputs is None else inputs.product(x, matrix)
-            if known is not None:
-                total = _plus(total, _times(known, coefficient))
-                continue
-            scaled = x if _is_number(coefficient, 1) else x * _each(coefficient)
-            if self._always_exists(matrix):
-                total = _plus(total, _product(scaled, matrix, adj_y=transposed))
+            if known is not None or self._always_exists(matrix):
+                product = _product(x, matrix, adj_y=transposed) if known is None else known
+                total = _plus(total, _times(product, coefficient))
             else:
                 before = zero_rows(x, out) if total is None else total
                 total = self._if_it_exists(
-                    lambda b, y, m: b + _product(y, m, adj_y=transposed), [before, scaled], matrix, before
+                    lambda b, y, m, c=coefficient: b + _times(_product(y, m, adj_y=transposed), c),
+                    [before, x],
+                    matrix,
+                    before,
                 )
         for left, right in self.factors:
             inner, outer = (right, left) if transposed else (left, right)
@@ -93,7 +99,7 @@ class LowRank:
         """The matrices of all clients, [K, n, m]."""
         total = None
         for left, right in self.factors:
-            total = _plus(total, _product(left, right, adj_x=True))
+            total = _plus(total, product_of_factors(left, right))
         shape = [self.clients, *self.shape]
         for matrix, coefficient in self.terms:
             if self._always_exists(matrix):
@@ -106,26 +112,55 @@ class LowRank:
         total.set_shape(shape)
         return total
 
-    def total(self) -> tf.Tensor:
-        """The sum of the entries, of one client; not finite if an entry may not be."""
-        total = tf.zeros([])
-        for matrix, coefficient in self.terms:
-            total += tf.reduce_sum(_times(matrix, coefficient))
+    def finite_if_sum_is(self) -> tf.Tensor:
+        """float32 [K]: finite where the sum of all entries of a client's matrix is, up to rounding near the largest
+        float; its value has no other meaning.
+
+        The sum is at most sqrt(n m) times the sum of |left row| |right row|. Only where this bound overflows, or a
+        factor is not finite, are the factors multiplied.
+        """
+        total = tf.zeros([self.clients])
         for left, right in self.factors:
-            of_rows = tf.reduce_sum(tf.reduce_sum(left, 2) * tf.reduce_sum(right, 2))
-            # Rows of opposite signs may add up to zero where their product overflows.
-            most = tf.reduce_sum(tf.reduce_max(tf.abs(left), 2) * tf.reduce_max(tf.abs(right), 2))
-            total += tf.where(tf.math.is_finite(most), of_rows, most)
+            norms = tf.math.reduce_euclidean_norm(left, 2) * tf.math.reduce_euclidean_norm(right, 2)
+            bound = tf.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
+            is_finite = tf.reduce_all(tf.math.is_finite(bound))
+            (exact,) = computed_if(
+                ~is_finite,
+                lambda x, y: [tf.reduce_sum(product_of_factors(x, y), [1, 2])],
+                [left, right],
+                [bound],
+            )
+            total += exact
+        for matrix, coefficient in self.terms:
+            if self._always_exists(matrix):
+                total += coefficient * tf.reduce_sum(matrix, [-2, -1])
+            else:
+                total = self._if_it_exists(
+                    lambda t, m, c=coefficient: t + c * tf.reduce_sum(m, [-2, -1]), [total], matrix, total
+                )
         return total
 
     def or_zero(self, condition: tf.Tensor) -> "LowRank":
-        """The matrices if the condition (bool []) holds, else zeros."""
+        """The matrices of the clients whose condition (bool [K] or []) holds, else zeros.
+
+        Matrices that all clients share must be finite.
+        """
+        condition = tf.broadcast_to(condition, [self.clients])
 
         def chosen(t: tf.Tensor) -> tf.Tensor:
-            return tf.where(condition, t, tf.zeros_like(t))
+            return select_by_client(condition, [t], [tf.zeros([])])[0]
+
+        def term(matrix: tf.Tensor, coefficient: Coefficient) -> tuple[tf.Tensor, Coefficient]:
+            if matrix.shape.rank == 2:
+                return matrix, tf.where(condition, coefficient, tf.zeros([]))
+            if self._always_exists(matrix):
+                return chosen(matrix), coefficient
+            (selected,) = computed_if(self.exists, lambda m: [chosen(m)], [matrix], [matrix])
+            selected.set_shape(matrix.shape)
+            return selected, coefficient
 
         factors = tuple((chosen(left), chosen(right)) for left, right in self.factors)
-        return attrs.evolve(self, terms=tuple((chosen(m), c) for m, c in self.terms), factors=factors)
+        return attrs.evolve(self, terms=tuple(term(*pair) for pair in self.terms), factors=factors)
 
     def _always_exists(self, matrix: tf.Tensor) -> bool:
         return self.exists is None or matrix.shape.rank == 2
@@ -174,6 +209,11 @@ def _is_number(x: Coefficient, number: float) -> bool:
 def _each(coefficient: Coefficient) -> Coefficient:
     """The coefficient in a shape that broadcasts to [K, …, …]."""
     return coefficient if isinstance(coefficient, float) else tf.reshape(coefficient, [-1, 1, 1])
+
+
+def product_of_factors(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """left^T right, [K, n, m]."""
+    return _product(left, right, adj_x=True)
 
 
 def _product(x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = False) -> tf.Tensor:

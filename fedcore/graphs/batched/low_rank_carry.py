@@ -1,7 +1,7 @@
 """The loop variables of a local training whose kernels are kept as `LowRank`s.
 
 In:  the carry of a `sequence_reduce`, and a step that is evaluated on `LowRank`s in the place of the kernels.
-Out: the kernels after the last step; the change of each client, [K, n, m], is computed once.
+Out: the kernels after the last step, with their factors.
 
 A kernel that starts as the shared W is
 
@@ -185,8 +185,7 @@ class OpenCarry:
         limit = self.carry.limit
         full = (step > 0) & (step % limit == 0)
         after = computed_if(full, lambda *given: self._added_up(step > limit, list(given)), variables, variables)
-        for tensor, variable in zip(after, variables, strict=True):
-            tensor.set_shape(variable.shape)
+        after = [_with_shape_of(t, v) for t, v in zip(after, variables, strict=True)]
         return CarriedKernels.of(self, after, step >= limit)
 
     def _with_inputs(
@@ -219,12 +218,16 @@ class OpenCarry:
         return attrs.evolve(before, lefts=lefts, rights=rights, own=before.own_after(), scales=scales).variables()
 
     def final(self, steps: tf.Tensor, variables: Tensors) -> dict[int, BatchedValue]:
-        """The kernels after the last step; those of one client keep their factors, so that the fold multiplies them."""
-        last = CarriedKernels.of(self, variables, steps > self.carry.limit if self.carry.exceeds else None)
-        if self.clients == 1:
-            return last.values
-        own = last.own_after()
-        return {i: _value(last.low_rank(i, own=own[i])) for i in self.carry.kernels}
+        """The kernels after the last step, with their factors, so that the fold multiplies them.
+
+        In a group of clients that exceed the limit, the factors are added up: what is left of them depends on the
+        group's longest client.
+        """
+        exists = steps > self.carry.limit if self.carry.exceeds else None
+        if exists is not None and self.clients > 1:
+            after = computed_if(exists, lambda *given: self._added_up(exists, list(given)), variables, variables)
+            variables = [_with_shape_of(t, v) for t, v in zip(after, variables, strict=True)]
+        return CarriedKernels.of(self, variables, exists).values
 
 
 @attrs.frozen(eq=False)
@@ -267,20 +270,12 @@ class CarriedKernels:
     def values(self) -> dict[int, BatchedValue]:
         return {i: _value(self.low_rank(i)) for i in self.rights}
 
-    def low_rank(self, kernel: int, own: tf.Tensor | None = None) -> LowRank:
-        """The matrix of a kernel.
-
-        Args:
-            own: stands for its factors and all matrices of clients. Default: they stand for themselves.
-        """
+    def low_rank(self, kernel: int) -> LowRank:
+        """The matrix of a kernel."""
         shape, clients = self.of_carry.shapes[kernel], self.of_carry.clients
         terms = [
-            (matrix, c)
-            for m, matrix in self._matrices()
-            if (own is None or m[0] == "shared") and not isinstance(c := self._coefficient(kernel, m), int)
+            (matrix, c) for m, matrix in self._matrices() if not isinstance(c := self._coefficient(kernel, m), int)
         ]
-        if own is not None:
-            return LowRank(shape, clients, (*terms, (own, 1.0)))
         factors = ((self._left(kernel), self.rights[kernel]),)
         return LowRank(shape, clients, tuple(terms), factors, self.exists, self.inputs)
 
@@ -377,6 +372,11 @@ class CarriedKernels:
 def _appended(rows: tf.Tensor, new: tf.Tensor, active: tf.Tensor | None) -> tf.Tensor:
     """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
     return tf.concat([rows, _selected(active, new, tf.zeros_like(new))], 1)
+
+
+def _with_shape_of(tensor: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    tensor.set_shape(like.shape)
+    return tensor
 
 
 def _selected(active: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

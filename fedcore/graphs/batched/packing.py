@@ -4,7 +4,8 @@ In:  for each client its leaves (tensors and `Columns`) and its seed.
 Out: the tensors that `realize_batched` takes.
 
 Clients are assigned to lanes by descending number of steps, so that the clients of a group end at about the same time.
-Groups have `width` lanes; lanes without a client fill the last group. Example with width 2: 3 clients have 2, 5 and 3
+Groups have `width` lanes; lanes without a client fill the last group. Clients whose steps exceed `low_rank_steps` have
+groups of their own, since that decides bits. Example with width 2: 3 clients have 2, 5 and 3
 rows in batches of 2. They take 1, 3 and 2 steps; the padded size of a batch is 2.
 
     seeds    int64 [4]        seed of each lane: of clients 1, 2, 0, and 0 for the empty lane
@@ -148,11 +149,14 @@ def pack_clients(
             its batch size.
     """
     sequences = leaves.sequences
-    assign = functools.partial(_assign_lanes, leaves, numbers, seeds, width, pads_fully=products_of_each)
+    low_rank_steps = _low_rank_steps(leaves, low_rank)
+    assign = functools.partial(
+        _assign_lanes, leaves, numbers, seeds, width, pads_fully=products_of_each, low_rank_steps=low_rank_steps
+    )
     if leaves.is_seed_independent:
         (columns,) = sequences.values()
         client_of, *rest = cache.get(
-            f"rows by {width}, {products_of_each}", columns, functools.partial(_as_tensors, assign)
+            f"rows by {width}, {products_of_each}, {low_rank_steps}", columns, functools.partial(_as_tensors, assign)
         )
     else:
         client_of, *rest = assign()
@@ -192,7 +196,6 @@ def pack_clients(
         single_step,
         products_of_each=products_of_each,
     )
-    low_rank_steps = _low_rank_steps(leaves, low_rank)
     if low_rank_steps:
         exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
         layout = attrs.evolve(layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds)
@@ -226,7 +229,13 @@ def _as_tensors(make: Callable[[], tuple]) -> tuple:
 
 
 def _assign_lanes(
-    leaves: ClientLeaves, numbers: SequenceOf[int], seeds: np.ndarray, width: int, *, pads_fully: bool
+    leaves: ClientLeaves,
+    numbers: SequenceOf[int],
+    seeds: np.ndarray,
+    width: int,
+    *,
+    pads_fully: bool,
+    low_rank_steps: int,
 ) -> tuple:
     """The client of each lane, then `rows`, `sizes` and the padded size of a batch for each sequence."""
     count = len(leaves.each)
@@ -237,8 +246,9 @@ def _assign_lanes(
     steps = np.zeros(count, np.int64)
     for of_clients in all_rows.values():
         steps = np.maximum(steps, [len(rows) for rows in of_clients])
-    client_of = np.full(-(-count // width) * width, ABSENT, np.int64)
-    client_of[:count] = np.argsort(-steps, kind="stable")
+    order = np.argsort(-steps, kind="stable")
+    longer = int((steps > low_rank_steps).sum()) if low_rank_steps else 0
+    client_of = np.concatenate([_whole_groups(part, width) for part in (order[:longer], order[longer:])])
     results: list = [client_of]
     for i, of_clients in all_rows.items():
         columns = leaves.sequences[i]
@@ -252,11 +262,16 @@ def _assign_lanes(
     return tuple(results)
 
 
+def _whole_groups(clients: np.ndarray, width: int) -> np.ndarray:
+    """The clients of the lanes of whole groups."""
+    return np.concatenate([clients, np.full(-len(clients) % width, ABSENT, np.int64)])
+
+
 def _sizes_by_lane(rows: list[Rows], client_of: np.ndarray) -> np.ndarray:
     """int64 [lanes, steps]: rows of each batch; 1 for an element that is not a batch, 0 after the client's end."""
     sizes = np.zeros((len(client_of), max(map(len, rows))), np.int64)
-    for lane, client in enumerate(client_of[: len(rows)].tolist()):
-        of_client = rows[client]
+    for lane in np.flatnonzero(client_of != ABSENT).tolist():
+        of_client = rows[client_of[lane]]
         sizes[lane, : len(of_client)] = of_client.sizes if of_client.sizes is not None else 1
     return sizes
 
@@ -268,7 +283,8 @@ def _rows_by_lane(columns: list[Columns], rows: list[Rows], client_of: np.ndarra
     steps = max(map(len, rows))
     by_lane = np.zeros((len(client_of), steps, padded) if padded else (len(client_of), steps), np.int64)
     last = max(int(lengths.sum()) - 1, 0)
-    for lane, client in enumerate(client_of[: len(columns)].tolist()):
+    for lane in np.flatnonzero(client_of != ABSENT).tolist():
+        client = client_of[lane]
         of_client, start = rows[client], starts[client]
         count = len(of_client)
         by_lane[lane, count:] = min(start, last)

@@ -88,18 +88,22 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
 
 @low_rank_rule("Sum")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedValue) -> BatchedValue | None:
-    """The sum of all entries of one client's matrix; not finite where an entry may be infinite or NaN."""
+    """The sum of all entries of one client's matrix, where only its being finite is asked for."""
+    if x.low_rank is None or node.get("keep_dims") or not evaluation.is_only_used_by(node, "IsFinite"):
+        return None
     known = evaluation.known_value(axes)
-    whole = known is not None and sorted(known.values[0].reshape(-1).tolist()) == [0, 1] and not node.get("keep_dims")
-    return BatchedValue(x.low_rank.total()) if x.low_rank is not None and evaluation.clients == 1 and whole else None
+    if known is None or sorted(known.values[0].reshape(-1).tolist()) != [0, 1]:
+        return None
+    sums = x.low_rank.finite_if_sum_is()
+    return BatchedValue(sums[0]) if evaluation.clients == 1 else BatchedValue(sums, True)
 
 
 @low_rank_rule("SelectV2")
 def _(
     evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue
 ) -> BatchedValue | None:
-    """The matrix or zeros, by one condition for one client."""
-    if x.low_rank is None or evaluation.clients > 1 or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
+    """The matrix or zeros, by one condition for each client."""
+    if x.low_rank is None or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
         return None
     return _value(x.low_rank.or_zero(evaluation.tensor(condition)))
 

@@ -10,7 +10,7 @@ from fedcore.graphs.batched.batched_value import (
     product_padding,
     rowwise_padding,
 )
-from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.evaluation import LONG_RUN, BatchedEvaluation, packet_padding
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 MIN_SCALED_COLUMNS = 128
@@ -161,8 +161,16 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
     rows = -1 if rows is None else rows
     classes = tf.shape(x)[2] if classes is None else classes
 
+    extra = packet_padding(classes, x.dtype) if isinstance(classes, int) and classes > LONG_RUN else 0
+
     def apply(a, b):
-        return emit(node.op, [a, b], node.attributes)
+        """The kernels add up long rows in an order that depends on where they begin in memory, see `reduce_aligned`."""
+        if not extra:
+            return emit(node.op, [a, b], node.attributes)
+        wide = tf.pad(a, [[0, 0], [0, extra]], constant_values=a.dtype.min / 4)
+        wide_labels = tf.pad(b, [[0, 0], [0, extra]]) if b.shape.rank == 2 else b
+        loss, gradient = emit(node.op, [wide, wide_labels], node.attributes)
+        return [loss, gradient[:, :classes]]
 
     flat_labels = tf.reshape(y, [-1, *y.shape[2:]])
     if y.shape.rank == x.shape.rank and y.shape[1:] != x.shape[1:]:
