@@ -94,11 +94,25 @@ def after_a_round(model: str, optimizer: str, data: list, **settings) -> bytes:
     [*((m, "sgd") for m in MODELS), ("mlp", "momentum"), ("text", "adam"), ("wide mlp", "decay")],
 )
 def test_devices_do_not_decide_the_bits_where_they_decide_the_padding(model, optimizer):
-    """In calls of one block, batches of the first clients are padded to few rows, and only the last takes many steps."""
+    """In calls of one block, the first batches are padded to few rows, and only the last client takes many steps."""
     data = clients(model, [*SIZES, 3, 4, 20, 33, 7, 90])
     whole = after_a_round(model, optimizer, data, workers_per_device=1, block_size=2)
     blocks = after_a_round(model, optimizer, data, client_devices=["CPU:0"] * 8, workers_per_device=1, block_size=2)
     assert whole == blocks
+
+
+@pytest.mark.parametrize("model", ["logistic", "wide mlp", "text"])
+def test_clients_of_a_call_may_all_have_no_examples(model):
+    """As the first ones, which have a device of their own."""
+    data = clients(model, [0, 0, 0, 0, 5, 23, 0, 7])
+    whole = after_a_round(model, "sgd", data, workers_per_device=1, block_size=2)
+    blocks = after_a_round(model, "sgd", data, client_devices=["CPU:0"] * 4, workers_per_device=1, block_size=2)
+    assert whole == blocks
+    with fc.use(fc.runtime.local()):
+        start = process(model, "sgd").initialize()
+        after = process(model, "sgd").next(start, data[:2]).state
+    for x, y in zip(start.global_model_weights.trainable, after.global_model_weights.trainable, strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("other", ["layout", "batch size"])

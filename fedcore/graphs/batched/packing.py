@@ -313,7 +313,7 @@ def _padded_size(rows: list[Rows], columns: list[Columns], *, fully: bool) -> in
 
 def _steps_by_group(sizes: np.ndarray, width: int) -> np.ndarray:
     """[groups]: the number of steps that each group takes."""
-    return sizes.reshape(-1, width, sizes.shape[1]).any(axis=1).sum(axis=1)
+    return sizes.reshape(len(sizes) // width, width, sizes.shape[1]).any(axis=1).sum(axis=1)
 
 
 def _first_batches(sizes: np.ndarray, width: int) -> np.ndarray:
