@@ -17,6 +17,9 @@ from fedcore.types import StructType, TensorType
 WIDTHS = (2, 3, 4, 5, 6, 7) if os.environ.get("FEDCORE_SOAK") else (3, 5)
 """Each is compared with width 8: 3 floats are less than a vector of the processor, 5 are a vector and a rest."""
 
+PLACES = range(1, 8) if os.environ.get("FEDCORE_SOAK") else (1,)
+"""Places in the group by which all clients move on."""
+
 
 def traced(fn, *shapes) -> TracedGraph:
     """The graph of a function of tensors: each a shape (float32) or (dtype, shape)."""
@@ -69,7 +72,7 @@ def close(have, want, tolerance=1e-6):
 
 
 def check(fn, *arguments, shared=(), tolerance=2e-6, widths=WIDTHS):
-    """Every client alone has the same result, and at every width the same bits.
+    """Every client alone has the same result, and at every width and every place in a group the same bits.
 
     Args:
         arguments: for each parameter the array of eight clients, [8, …]; those in `shared` have no client axis.
@@ -93,6 +96,11 @@ def check(fn, *arguments, shared=(), tolerance=2e-6, widths=WIDTHS):
         for (have, value), (most, _) in zip(results, widest, strict=True):
             want = most[:width] if value.batched else most
             assert have.tobytes() == want.tobytes(), f"other bits at width {width}"
+    for places in PLACES:
+        moved = [np.roll(a, places, 0) if i in per_client else a for i, a in enumerate(arguments)]
+        for (have, value), (want, _) in zip(run_batched(graph, moved, per_client), widest, strict=True):
+            want = np.roll(want, places, 0) if value.batched else want
+            assert have.tobytes() == want.tobytes(), f"other bits {places} places on"
 
 
 def check_padded(fn, *arguments, padded, sizes, shared=(), tolerance=2e-6):

@@ -161,21 +161,17 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
     rows = -1 if rows is None else rows
     classes = tf.shape(x)[2] if classes is None else classes
 
-    extra = packet_padding(classes, x.dtype) if isinstance(classes, int) and classes > LONG_RUN else 0
-
     def apply(a, b):
-        """The kernels add up long rows in an order that depends on where they begin in memory, see `reduce_aligned`."""
-        if not extra:
-            return emit(node.op, [a, b], node.attributes)
-        wide = tf.pad(a, [[0, 0], [0, extra]], constant_values=a.dtype.min / 4)
-        wide_labels = tf.pad(b, [[0, 0], [0, extra]]) if b.shape.rank == 2 else b
-        loss, gradient = emit(node.op, [wide, wide_labels], node.attributes)
-        return [loss, gradient[:, :classes]]
+        if b.shape.rank == 1:
+            return emit(node.op, [_whole_packets(a, LONG_RUN), b], node.attributes)
+        wide = _whole_packets(a, 0)
+        return emit(node.op, [wide, tf.pad(b, [[0, 0], [0, wide.shape[1] - a.shape[1]]])], node.attributes)
 
     flat_labels = tf.reshape(y, [-1, *y.shape[2:]])
     if y.shape.rank == x.shape.rank and y.shape[1:] != x.shape[1:]:
         raise NoBatchingRule(node.op, "labels and logits have different shapes")
     loss, gradient = evaluation.apply_rows_in_packets(apply, tf.reshape(x, [-1, classes]), flat_labels)
+    gradient = _columns(gradient, classes)
     axes = BatchedValue(
         None, True, logits.padded_axis, logits.entries_per_row, padding=rowwise_padding((logits, labels))
     )
@@ -194,9 +190,25 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
         raise NoBatchingRule(node.op, "the batch is the last axis")
 
     def apply(rows):
-        return emit(node.op, [rows], node.attributes)
+        (out,) = emit(node.op, [_whole_packets(rows, LONG_RUN)], node.attributes)
+        return [_columns(out, rows.shape[1])]
 
     if not x.batched:
-        return x.with_tensor(*apply(tensor))
+        return x.with_tensor(*emit(node.op, [tensor], node.attributes))
     (out,) = evaluation.apply_rows_in_packets(apply, tf.reshape(tensor, [-1, tensor.shape[-1]]))
     return x.with_tensor(tf.reshape(out, tf.shape(tensor) if None in tensor.shape.as_list() else tensor.shape))
+
+
+def _whole_packets(logits: tf.Tensor, longer_than: int) -> tf.Tensor:
+    """Rows of logits of more entries, with further classes of probability 0, so that each row is whole packets.
+
+    Kernels evaluate rows in an order, and with instructions, that depend on where they begin in memory.
+    """
+    classes = logits.shape[1]
+    extra = 0 if classes is None or classes <= longer_than else packet_padding(classes, logits.dtype)
+    return tf.pad(logits, [[0, 0], [0, extra]], constant_values=logits.dtype.min / 4) if extra else logits
+
+
+def _columns(rows: tf.Tensor, count: int | tf.Tensor | None) -> tf.Tensor:
+    """The first columns of a matrix."""
+    return rows[:, :count] if isinstance(count, int) and rows.shape[1] != count else rows

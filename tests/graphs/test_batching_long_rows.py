@@ -1,0 +1,58 @@
+"""Batching rules that add up rows: kernels do so in an order that depends on where a row begins in memory.
+
+That place depends on the client's place in its group, so rows are padded to whole vector registers.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from batched_by_client import check
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=(8, *shape)).astype("f")
+
+
+@pytest.mark.parametrize("size", [1003, 8195, 26003])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        *(tf.reduce_sum, tf.reduce_mean, tf.norm, tf.nn.l2_loss, tf.reduce_logsumexp, tf.math.reduce_std, tf.cumsum),
+        *(tf.nn.softmax, tf.nn.log_softmax),
+        lambda x: tf.reduce_prod(1 + 0.01 * x),
+        lambda x: tf.reduce_sum(tf.cast(x, tf.float64)),
+    ],
+)
+def test_long_rows(fn, size):
+    check(fn, normal(size), tolerance=1e-4)
+
+
+def test_means_of_halves_are_added_up_as_floats():
+    check(lambda x: tf.reduce_mean(tf.cast(x, tf.float16)), normal(26003) + 1, tolerance=1e-2)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((2, 41, 317), [0, 2]), ((13, 1003), [0, 1]), ((9001, 3), [0]), ((3, 9001), [1])]
+)
+@pytest.mark.parametrize("reduce", [tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_prod])
+def test_reductions_of_several_axes(reduce, shape, axes, keepdims):
+    check(lambda x: reduce(x, axes, keepdims=keepdims), 1 + normal(*shape) * 1e-3, tolerance=1e-3)
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(20, 10), (20, 86), (1003, 7), (3, 8195), (1, 257)])
+@pytest.mark.parametrize("dense", [False, True])
+def test_cross_entropies_and_their_gradients(rows, classes, dense):
+    labels = np.random.default_rng(1).integers(0, classes, (8, rows)).astype("i")
+    given = tf.one_hot(labels, classes).numpy() if dense else labels
+
+    def fn(x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            of_labels = (
+                tf.nn.softmax_cross_entropy_with_logits if dense else tf.nn.sparse_softmax_cross_entropy_with_logits
+            )
+            loss = of_labels(y, x)
+        return loss, tape.gradient(loss, x)
+
+    check(fn, normal(rows, classes), given, tolerance=1e-5)
