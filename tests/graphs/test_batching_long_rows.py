@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from batched_by_client import check
 
+from fedcore.graphs.batched.evaluation import reduce_aligned
+
 
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=(8, *shape)).astype("f")
@@ -56,3 +58,21 @@ def test_cross_entropies_and_their_gradients(rows, classes, dense):
         return loss, tape.gradient(loss, x)
 
     check(fn, normal(rows, classes), given, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("entries", "axes"), [((), [1]), ((10,), [1]), ((10,), [1, 2]), ((7, 9), [1, 2, 3]), ((7, 9), [1, 3])]
+)
+def test_padded_rows_do_not_decide_the_bits_of_sums_over_rows(entries, axes):
+    rng = np.random.default_rng(0)
+    for rows in (2, 20, 33, 90, 200, 300, 700, 2000, 9000):
+        values, found = rng.normal(size=(3, rows, *entries)).astype("f"), set()
+        for padded in (rows, rows + 13, 1 << (rows - 1).bit_length(), 3 * rows):
+            zeros = np.zeros((3, padded - rows, *entries), "f")
+            whole = tf.constant(np.concatenate([values, zeros], 1))
+            total = reduce_aligned(tf.reduce_sum, whole, axes, rows=1)
+            kept = reduce_aligned(tf.reduce_sum, whole, axes, rows=1, keepdims=True)
+            assert kept.shape == [1 if a in axes else s for a, s in enumerate(whole.shape)]
+            found |= {total.numpy().tobytes(), kept.numpy().tobytes()}
+        np.testing.assert_allclose(total, values.sum(tuple(axes)), rtol=1e-4, atol=1e-2)
+        assert len(found) == 1
