@@ -6,9 +6,11 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from fedcore.compiler.host_target import host_target
 from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_call import batched_call, why_not_batchable
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding
+from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_ROWS
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.frontend.function_tracing import trace_function
@@ -19,6 +21,9 @@ WIDTHS = (2, 3, 4, 5, 6, 7) if os.environ.get("FEDCORE_SOAK") else (3, 5)
 
 PLACES = range(1, 8) if os.environ.get("FEDCORE_SOAK") else (1,)
 """Places in the group by which all clients move on."""
+
+MORE_ROWS = 37
+"""Rows by which padded batches are made longer."""
 
 
 def traced(fn, *shapes) -> TracedGraph:
@@ -104,7 +109,7 @@ def check(fn, *arguments, shared=(), tolerance=2e-6, widths=WIDTHS):
 
 
 def check_padded(fn, *arguments, padded, sizes, shared=(), tolerance=2e-6):
-    """A padded batch has the result of the batch alone.
+    """A padded batch has the result of the batch alone, and the same bits where it is padded to more rows.
 
     Args:
         padded: positions of the parameters whose leading axis is the batch.
@@ -124,10 +129,19 @@ def check_padded(fn, *arguments, padded, sizes, shared=(), tolerance=2e-6):
         for k, n in enumerate(sizes):
             values[i][k, n:] = values[i][k, 0] if n else 0
     results = run_batched(graph, values, per_client, padded=axes, sizes=sizes)
+    longer = results
+    if host_target().isa in ISAS_OF_EQUAL_ROWS:
+        more = [np.concatenate([a, *[a[:, :1]] * MORE_ROWS], 1) if i in padded else a for i, a in enumerate(values)]
+        longer = run_batched(graph, more, per_client, padded=axes, sizes=sizes)
     for k, n in enumerate(sizes):
         of_client = [a[k, :n] if i in padded else a[k] if i in per_client else a for i, a in enumerate(values)]
-        for (have, value), want in zip(results, run_one_client(graph, of_client), strict=True):
-            got = have[k] if value.batched else have
-            if value.padded_axis is not None:
-                got = np.take(got, range(n * value.entries_per_row), value.padded_axis)
+        for found, of_longer, want in zip(results, longer, run_one_client(graph, of_client), strict=True):
+            got = _rows_of_client(found, k, n)
             close(got, want, tolerance)
+            assert got.tobytes() == _rows_of_client(of_longer, k, n).tobytes(), f"other bits where {n} rows are padded"
+
+
+def _rows_of_client(result: tuple[np.ndarray, BatchedValue], client: int, rows: int) -> np.ndarray:
+    array, value = result
+    array = array[client] if value.batched else array
+    return array if value.padded_axis is None else np.take(array, range(rows * value.entries_per_row), value.padded_axis)
