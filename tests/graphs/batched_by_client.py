@@ -144,4 +144,6 @@ def check_padded(fn, *arguments, padded, sizes, shared=(), tolerance=2e-6):
 def _rows_of_client(result: tuple[np.ndarray, BatchedValue], client: int, rows: int) -> np.ndarray:
     array, value = result
     array = array[client] if value.batched else array
-    return array if value.padded_axis is None else np.take(array, range(rows * value.entries_per_row), value.padded_axis)
+    return (
+        array if value.padded_axis is None else np.take(array, range(rows * value.entries_per_row), value.padded_axis)
+    )
