@@ -30,12 +30,12 @@ def select_by_client(
     """`select_rows` without unnecessary copies.
 
     If a tensor of `if_true` is the tensor of `if_false`, it is returned. If the condition holds for all clients, the
-    large tensors of `if_true` are passed through.
+    large tensors of `if_true`, and those of unknown size, are passed through.
     """
     large = [
         i
         for i, t in enumerate(if_true)
-        if t is not if_false[i] and math.prod(s or 1 for s in t.shape) >= FAST_PATH_ENTRIES
+        if t is not if_false[i] and (None in t.shape or math.prod(t.shape) >= FAST_PATH_ENTRIES)
     ]
     selected = _select_unless_all_true(condition, [if_true[i] for i in large], [if_false[i] for i in large])
     results = dict(zip(large, selected, strict=True))
