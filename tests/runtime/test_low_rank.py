@@ -28,6 +28,12 @@ ALGORITHMS = {
     "proximal": lambda model: fc.learning.algorithms.build_weighted_fed_prox(
         model, proximal_strength=0.3, client_optimizer_fn=SGD(0.1)
     ),
+    "clipping": lambda model: fc.learning.algorithms.build_weighted_fed_avg(
+        model, client_optimizer_fn=SGD(0.1), model_aggregator=fc.learning.robust_aggregator()
+    ),
+    "metrics of some": lambda model: fc.learning.algorithms.build_weighted_fed_avg(
+        model, client_optimizer_fn=SGD(0.1), metrics_aggregator=fc.learning.metrics.finalize_then_sample
+    ),
     "adam": lambda model: fc.learning.algorithms.build_weighted_fed_avg(
         model, client_optimizer_fn=fc.learning.optimizers.build_adam(0.01)
     ),
@@ -79,7 +85,7 @@ FEW_STEPS = (41, 4, 0, 33, 50, 9, 12)  # factors are never added up: the inputs 
 
 
 @pytest.mark.parametrize("sizes", [MANY_STEPS, FEW_STEPS], ids=["many steps", "few steps"])
-@pytest.mark.parametrize("algorithm", ["sgd", "nesterov and decay", "proximal"])
+@pytest.mark.parametrize("algorithm", ["sgd", "nesterov and decay", "proximal", "clipping", "metrics of some"])
 def test_low_rank_training_agrees_with_dense_training(algorithm, sizes):
     data = clients(sizes)
     low, dense = trained(algorithm, data), trained(algorithm, data, low_rank=False)
@@ -90,17 +96,20 @@ def test_low_rank_training_agrees_with_dense_training(algorithm, sizes):
 
 
 @needs_equal_rows
-def test_the_bits_depend_neither_on_workers_nor_on_widths_nor_on_the_calls_of_other_clients():
-    data = clients(MANY_STEPS)
-    expected = trained("sgd", data, workers_per_device=1)
+@pytest.mark.parametrize("sizes", [MANY_STEPS, FEW_STEPS, (50, *FEW_STEPS, 51)], ids=["many", "few", "one more"])
+@pytest.mark.parametrize("algorithm", ["sgd", "nesterov and decay", "clipping", "metrics of some"])
+def test_the_bits_depend_neither_on_workers_nor_on_widths_nor_on_the_calls_of_other_clients(algorithm, sizes):
+    data = clients(sizes)
+    expected = trained(algorithm, data, workers_per_device=1)
     for width, workers in ((2, 4), (3, 1)):
-        found = trained("sgd", data, vectorize=width, workers_per_device=workers)
+        found = trained(algorithm, data, vectorize=width, workers_per_device=workers)
         assert same_bits(expected, found), (width, workers)
 
 
 @needs_equal_rows
-def test_the_bits_do_not_depend_on_memory():
-    data = clients((30, 12, 61))
+@pytest.mark.parametrize("sizes", [(30, 12, 61), (30, 12)], ids=["many steps", "few steps"])
+def test_the_bits_do_not_depend_on_memory(sizes):
+    data = clients(sizes)
     expected = trained("sgd", data, rounds=1)
     runtime = fc.runtime.local(workers_per_device=1)
     with fc.use(runtime, seed=3):

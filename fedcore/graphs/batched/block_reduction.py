@@ -13,7 +13,7 @@ If all leaves are sum-only and the lanes are in the order of the client indices,
 block. `merge_sums` then merges the sums.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 import attrs
@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.client_contribution import (
     LARGE_LEAF_ENTRIES,
+    ClientContribution,
     Contribution,
     FactoredContribution,
     Tensors,
@@ -169,7 +170,7 @@ def fold_next_client(
         before: partial after the block's previous clients.
         is_first, is_last: bool, whether the client is the first or the last of its block.
     """
-    leaves = _unpacked(contributions, lambda c: c.of_first_lane())
+    leaves = _unpacked((c, c.of_first_lane()) for c in contributions)
     client = [leaves[i] for i in range(len(specs))]
     after = fold(client, [tf.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
     for i, j in sum_only_leaves(fold, zeros, specs).items():
@@ -188,29 +189,26 @@ def _fold_clients(
     """The partial of each block, leaves [blocks, …]: its present clients in the order of their indices."""
     addends = sum_only_leaves(fold, zeros, specs)
     summed = [c for c in contributions if set(c.leaves.positions) & set(addends.values())]
-    sums = _unpacked(summed, lambda c: _block_sums(c, lane_of))
+    sums = _unpacked((c, _block_sums(c, lane_of)) for c in summed)
     results = {i: zeros[i] + sums[j] for i, j in addends.items()}
     if len(results) < len(zeros):
         partial = [tf.broadcast_to(z, [int(lane_of.shape[0]), *z.shape[1:]]) for z in zeros]
-        # A leaf in factors is summed only. The fold gets zeros for it, and what it makes of them is not used.
-        leaves = _unpacked(
-            contributions,
-            lambda c: tf.zeros([1, *c.leaves.spec.shape]) if isinstance(c, FactoredContribution) else c.concatenated(),
-        )
+        leaves = _unpacked((c, c.concatenated()) for c in contributions if isinstance(c, ClientContribution))
+        # Leaves in factors are only summed. The fold gets zeros for them, and what it makes of them is not used.
+        zero = {i: tf.zeros([int(lane_of.shape[0]), *s.shape]) for i, s in enumerate(specs) if i not in leaves}
         for b in range(int(lane_of.shape[1])):
-            client = [tf.gather(leaves[i], tf.maximum(lane_of[:, b], 0)) for i in range(len(specs))]
+            lanes = tf.maximum(lane_of[:, b], 0)
+            client = [zero[i] if i in zero else tf.gather(leaves[i], lanes) for i in range(len(specs))]
             partial = select_rows(lane_of[:, b] >= 0, fold(client, partial), partial)
         results = {**dict(enumerate(partial)), **results}
     return [results[i] for i in range(len(zeros))]
 
 
-def _unpacked(
-    contributions: Sequence[Contribution], tensor_of: Callable[[Contribution], tf.Tensor]
-) -> dict[int, tf.Tensor]:
+def _unpacked(packed: Iterable[tuple[Contribution, tf.Tensor]]) -> dict[int, tf.Tensor]:
     """Position -> leaf [K, …], from one packed tensor [K, …] of each contribution."""
     leaves: dict[int, tf.Tensor] = {}
-    for c in contributions:
-        leaves.update(c.leaves.unpack(tensor_of(c)))
+    for contribution, tensor in packed:
+        leaves.update(contribution.leaves.unpack(tensor))
     return leaves
 
 

@@ -162,10 +162,11 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
     classes = tf.shape(x)[2] if classes is None else classes
 
     def apply(a, b):
-        if b.shape.rank == 1:
-            return emit(node.op, [_whole_packets(a, LONG_RUN), b], node.attributes)
-        wide = _whole_packets(a, 0)
-        return emit(node.op, [wide, tf.pad(b, [[0, 0], [0, wide.shape[1] - a.shape[1]]])], node.attributes)
+        is_dense = b.shape.rank == 2
+        wide = _whole_packets(a, 0 if is_dense else LONG_RUN)
+        if is_dense and wide is not a:
+            b = tf.pad(b, [[0, 0], [0, wide.shape[1] - a.shape[1]]])
+        return emit(node.op, [wide, b], node.attributes)
 
     flat_labels = tf.reshape(y, [-1, *y.shape[2:]])
     if y.shape.rank == x.shape.rank and y.shape[1:] != x.shape[1:]:
