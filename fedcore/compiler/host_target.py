@@ -1,4 +1,4 @@
-"""The target of this machine, from what the operating system says; nothing is measured."""
+"""The target of this machine, from what the operating system and oneDNN's variable say; nothing is measured."""
 
 import functools
 import os

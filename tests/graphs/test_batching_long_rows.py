@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from batched_by_client import check
 
-from fedcore.graphs.batched.evaluation import reduce_aligned
+from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 
 
 def normal(*shape, seed=0):

@@ -12,8 +12,8 @@ import fedcore as fc
 from fedcore import context
 from fedcore.context import plan_of
 from fedcore.errors import FedcoreError
+from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import batched
-from fedcore.graphs.batched.evaluation import reduce_aligned
 from fedcore.graphs.batched.known_inputs import KnownInputs
 from fedcore.graphs.batched.low_rank import LowRank, negative, times
 from fedcore.testing.faults import out_of_memory

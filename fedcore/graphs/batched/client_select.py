@@ -68,13 +68,17 @@ def computed_if(
 ) -> list[tf.Tensor]:
     """`fn(*operands)` where the condition (bool []) holds, else `otherwise`; only the taken side is computed.
 
-    `tf.cond` would be lowered to operations outside of a loop's frame. Each result of `fn` must depend on an operand.
+    `tf.cond` would be lowered to operations outside of a loop's frame. Each result of `fn` must depend on an
+    operand, and have the shape of its tensor of `otherwise`.
     """
     taken = [tf.raw_ops.Switch(data=t, pred=condition).output_true for t in operands]
     for switched, t in zip(taken, operands, strict=True):
         switched.set_shape(t.shape)
     left = [tf.raw_ops.Switch(data=t, pred=condition).output_false for t in otherwise]
-    return [tf.raw_ops.Merge(inputs=[a, b]).output for a, b in zip(fn(*taken), left, strict=True)]
+    merged = [tf.raw_ops.Merge(inputs=[a, b]).output for a, b in zip(fn(*taken), left, strict=True)]
+    for result, t in zip(merged, otherwise, strict=True):
+        result.set_shape(t.shape)
+    return merged
 
 
 def _fill_value(tensor: tf.Tensor) -> tf.Tensor:

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 import attrs
 import tensorflow as tf
 
+from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding
-from fedcore.graphs.batched.evaluation import BatchedEvaluation, reduce_aligned
+from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
 
 MIN_RANK = 16

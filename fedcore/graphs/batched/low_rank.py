@@ -156,7 +156,6 @@ class LowRank:
             if self._always_exists(matrix):
                 return chosen(matrix), coefficient
             (selected,) = computed_if(self.exists, lambda m: [chosen(m)], [matrix], [matrix])
-            selected.set_shape(matrix.shape)
             return selected, coefficient
 
         factors = tuple((chosen(left), chosen(right)) for left, right in self.factors)

@@ -185,7 +185,6 @@ class OpenCarry:
         limit = self.carry.limit
         full = (step > 0) & (step % limit == 0)
         after = computed_if(full, lambda *given: self._added_up(step > limit, list(given)), variables, variables)
-        after = [_with_shape_of(t, v) for t, v in zip(after, variables, strict=True)]
         return CarriedKernels.of(self, after, step >= limit)
 
     def _with_inputs(
@@ -225,8 +224,7 @@ class OpenCarry:
         """
         exists = steps > self.carry.limit if self.carry.exceeds else None
         if exists is not None and self.clients > 1:
-            after = computed_if(exists, lambda *given: self._added_up(exists, list(given)), variables, variables)
-            variables = [_with_shape_of(t, v) for t, v in zip(after, variables, strict=True)]
+            variables = computed_if(exists, lambda *given: self._added_up(exists, list(given)), variables, variables)
         return CarriedKernels.of(self, variables, exists).values
 
 
@@ -372,11 +370,6 @@ class CarriedKernels:
 def _appended(rows: tf.Tensor, new: tf.Tensor, active: tf.Tensor | None) -> tf.Tensor:
     """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
     return tf.concat([rows, _selected(active, new, tf.zeros_like(new))], 1)
-
-
-def _with_shape_of(tensor: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    tensor.set_shape(like.shape)
-    return tensor
 
 
 def _selected(active: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

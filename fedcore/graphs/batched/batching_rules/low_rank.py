@@ -1,4 +1,4 @@
-"""Operations that keep the form of a `LowRank`: its products, its sums, and its multiples by one number a client."""
+"""Operations that keep the form of a `LowRank`: products, sums, multiples by one number a client, a choice of zeros."""
 
 import tensorflow as tf
 

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from fedcore.graphs.batched.aligned_reductions import LONG_RUN, packet_padding
 from fedcore.graphs.batched.batched_value import (
     BatchedValue,
     NoBatchingRule,
@@ -10,7 +11,7 @@ from fedcore.graphs.batched.batched_value import (
     product_padding,
     rowwise_padding,
 )
-from fedcore.graphs.batched.evaluation import LONG_RUN, BatchedEvaluation, packet_padding
+from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 MIN_SCALED_COLUMNS = 128

@@ -5,8 +5,9 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, rowwise_padding
-from fedcore.graphs.batched.evaluation import BatchedEvaluation, reduce_aligned
+from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 

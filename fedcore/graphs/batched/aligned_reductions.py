@@ -1,0 +1,103 @@
+"""Reductions over the entries and rows of clients' values, whose bits do not depend on the other clients.
+
+In:  a tensor [K, …] and the axes to reduce. Out: as `tf.reduce_sum` and the like.
+
+The order in which TensorFlow's kernels add up entries follows where these begin in memory, and how many there are. The
+first depends on a client's place in its group, the second on the size to which batches are padded; both depend on the
+other clients of a call. So entries and rows are padded, such that the order is the same.
+"""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+PACKET_BYTES = 64
+"""Largest vector register that an elementwise kernel uses. The remainder of a buffer takes scalar instructions."""
+
+ROWS_OF_SUM = 32
+"""Rows of a batch are padded to a multiple of this number before they are reduced, in strides of so many."""
+
+STRIDES_AT_ONCE = 16
+"""Kernels add up fewer strides than these in another order."""
+
+LONG_RUN = 256
+"""Runs of more entries are padded. Kernels add up more than 8,192 floats, or 1,600 halves, in an order that depends on
+where they begin in memory."""
+
+
+def reduce_aligned(
+    reduce: Callable, tensor: tf.Tensor, axes: list[int], *, keepdims: bool = False, rows: int | None = None, fill=0
+) -> tf.Tensor:
+    """A reduction of a batched tensor whose bits depend neither on a client's place nor on the size of padded batches.
+
+    A kernel reduces entries that lie side by side in whole packets, and the remainder one by one, in another order. So
+    the last axis, if it stays, is padded to whole packets: no packet then holds entries of two clients. If it does not
+    stay, long runs of entries are padded, so that those of each client begin with a packet. Rows are reduced last, in
+    strides of `ROWS_OF_SUM`, so that padded rows are whole strides.
+
+    Args:
+        rows: the axis of the batch, which is reduced and padded with `fill`; None if it is not reduced.
+    """
+    others = [a for a in axes if a != rows]
+    result = _reduce_others(reduce, tensor, others) if others else tensor
+    if rows is not None:
+        result = _reduce_rows(reduce, result, rows - sum(a < rows for a in others), fill)
+    for axis in sorted(axes) if keepdims else ():
+        result = tf.expand_dims(result, axis)
+    return result
+
+
+def _reduce_rows(reduce: Callable, tensor: tf.Tensor, rows: int, fill) -> tf.Tensor:
+    last, paddings = tensor.shape.rank - 1, [[0, 0] for _ in tensor.shape]
+    count, entries = tensor.shape[rows], tensor.shape[last]
+    if (tensor.dtype.is_floating or tensor.dtype.is_complex) and count is not None:
+        in_strides = rows == last and count > ROWS_OF_SUM
+        paddings[rows][1] = -count % (STRIDES_AT_ONCE * ROWS_OF_SUM if in_strides else ROWS_OF_SUM)
+        if rows != last and entries is not None:
+            paddings[last][1] = packet_padding(entries, tensor.dtype)
+        if any(after for _, after in paddings):
+            tensor = tf.pad(tensor, paddings, constant_values=fill)
+        if in_strides:
+            strides = tf.reshape(tensor, [*(-1 if s is None else s for s in tensor.shape[:-1]), -1, ROWS_OF_SUM])
+            return reduce(reduce(strides, -2), -1)
+    result = reduce(tensor, [rows])
+    return result[..., :entries] if paddings[last][1] and rows != last else result
+
+
+def _reduce_others(reduce: Callable, tensor: tf.Tensor, axes: list[int]) -> tf.Tensor:
+    last = tensor.shape.rank - 1
+    if last in axes:
+        return _reduce_run(reduce, tensor, axes)
+    entries, rounds = tensor.shape[last], tensor.dtype.is_floating or tensor.dtype.is_complex
+    extra = packet_padding(entries, tensor.dtype) if rounds and entries is not None else 0
+    if not extra:
+        return reduce(tensor, axes)
+    return reduce(tf.pad(tensor, [*([0, 0] for _ in range(last)), [0, extra]]), axes)[..., :entries]
+
+
+_FILL_OF_RUN = {tf.reduce_sum: 0, tf.reduce_mean: 0, tf.reduce_prod: 1}
+
+
+def _reduce_run(reduce: Callable, tensor: tf.Tensor, axes: list[int]) -> tf.Tensor:
+    """A reduction of the last axes and maybe of others; a long run of entries is padded to whole packets."""
+    first = next(a for a in range(tensor.shape.rank) if set(range(a, tensor.shape.rank)) <= set(axes))
+    shape, others = [-1 if s is None else s for s in tensor.shape], [a for a in axes if a < first]
+    run = math.prod(shape[first:])
+    is_known = shape.count(-1) < 2 and not any(shape[a] == -1 for a in axes)
+    if reduce not in _FILL_OF_RUN or not is_known or run <= LONG_RUN or not packet_padding(run, tensor.dtype):
+        return reduce(tensor, axes)
+    if reduce is tf.reduce_mean and tensor.dtype.size < 4:
+        return tf.cast(_reduce_run(reduce, tf.cast(tensor, tf.float32), axes), tensor.dtype)
+    paddings = [*([0, 0] for _ in range(first)), [0, packet_padding(run, tensor.dtype)]]
+    flat = tf.pad(tf.reshape(tensor, [*shape[:first], run]), paddings, constant_values=_FILL_OF_RUN[reduce])
+    if reduce is not tf.reduce_mean:
+        return reduce(flat, [*others, first])
+    count = run * math.prod(shape[a] for a in others)
+    return tf.reduce_sum(flat, [*others, first]) / tf.constant(count, tensor.dtype)
+
+
+def packet_padding(entries: int | None, dtype: tf.DType) -> int:
+    """Number of entries that fill the last packet; a whole packet if the number of entries is unknown."""
+    packet = PACKET_BYTES // dtype.size
+    return packet if entries is None else -entries % packet
