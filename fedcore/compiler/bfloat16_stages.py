@@ -1,4 +1,4 @@
-"""Rounds the operands of products to bfloat16 in the client stages of a plan, where they read clients' data sets."""
+"""Rounds products to bfloat16 in the client stages of a plan, where they read clients' data sets."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ SUFFIX = "_bfloat16"
 
 
 def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
-    """The module in which these stages, as far as they have products, call copies with rounded operands.
+    """The module in which these stages, as far as they have products, call copies with rounded products.
 
     Only code that a data set is handed to is copied: local training and evaluation. Aggregators get updates, so their
     products stay float32, although they run in the same stages. A stage without products is unchanged.
@@ -53,11 +53,11 @@ def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
 
 
 def _rounded(module: Module, graph: Graph) -> bytes | None:
-    """The bytes of a graph with rounded operands; None if it has no products, or if its bytes are missing."""
-    from fedcore.graphs.graphdef.bfloat16_products import with_bfloat16_products
+    """The bytes of a graph with rounded products; None if it has no products, or if its bytes are missing."""
+    from fedcore.graphs.graphdef.bfloat16_products import with_rounded_products
 
     data = module.blobs.get(graph.digest)
-    after = data if data is None else with_bfloat16_products(data)
+    after = data if data is None else with_rounded_products(data)
     return None if after is data else after
 
 

@@ -41,7 +41,7 @@ def loop_call(
     function = device.functions.get(
         ("loop from partial" if from_partial else "loop", *work.key, layouts, low_rank),
         lambda: realize_block(
-            work.module,
+            work.built,
             work.zero,
             work.stage,
             len(work.broadcasts),
@@ -49,7 +49,7 @@ def loop_call(
             has_client_values=work.keeps,
             from_partial=from_partial,
             measured=work.measured,
-            loops=[None if steps is None else LowRankLoop(work.module, steps) for steps in low_rank],
+            loops=[None if steps is None else LowRankLoop(work.built, steps) for steps in low_rank],
         ),
     )
     given, *tensors = device.put([seeds, *(t for client in packed for _, ts in client for t in ts)])
@@ -87,7 +87,7 @@ def _call_of_graph_loop(
         layouts, tensors = pack_for_loop(clients.leaves, seeds, numbers, cache=device.packed)
     function = device.functions.get(
         ("loop in graph", *work.key, layouts, parallel),
-        lambda: realize_loop(work.module, zero, work.stage, len(work.broadcasts), layouts, parallel=parallel),
+        lambda: realize_loop(work.built, zero, work.stage, len(work.broadcasts), layouts, parallel=parallel),
     )
     given, *rest = device.put([seeds, *tensors])
     return function, given, rest
@@ -100,7 +100,7 @@ def vectorised_call(work: ClientWork, device: DeviceExecutor, clients: ClientSli
     function = device.functions.get(
         ("vectorised", *work.key, shape, clients.places, work.width),
         lambda: realize_batched(
-            work.module,
+            work.built,
             zero,
             work.stage,
             join,
@@ -122,7 +122,7 @@ def single_vectorised_call(work: ClientWork, device: DeviceExecutor, client: Cli
     function = device.functions.get(
         ("single vectorised", *work.key, shape),
         lambda: realize_next_client(
-            work.module, zero, work.stage, len(work.broadcasts), shape, width=LEAST_WIDTH, measured=work.measured
+            work.built, zero, work.stage, len(work.broadcasts), shape, width=LEAST_WIDTH, measured=work.measured
         ),
     )
     return function, tensors

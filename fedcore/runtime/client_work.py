@@ -11,13 +11,17 @@ from typing import Any
 
 import attrs
 import numpy as np
+import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.packing import ClientLeaves
+from fedcore.graphs.graphdef.bfloat16_products import with_bfloat16_kernels
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module
+from fedcore.ir.module import digest_of
+from fedcore.processor import has_bfloat16_products
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_count import ClientCount
 from fedcore.seeds import fold_in_each
@@ -79,6 +83,16 @@ class ClientWork:
     def plan(self) -> Mapping[str, Any]:
         """The stage's attributes, such as its strategy."""
         return self.module.function(self.stage).attributes
+
+    @functools.cached_property
+    def built(self) -> Module:
+        """The plan that executables are built from: with the kernels that this machine has for rounded products."""
+        rounds = self.plan.get("compute_dtype") == "bfloat16"
+        if not rounds or not has_bfloat16_products() or tf.config.get_visible_devices("GPU"):
+            return self.module
+        blobs = {g.digest: with_bfloat16_kernels(self.module.blob(g.digest)) for g in self.module.graphs}
+        graphs = tuple(attrs.evolve(g, digest=digest_of(blobs[g.digest])) for g in self.module.graphs)
+        return attrs.evolve(self.module, graphs=graphs, blobs={digest_of(data): data for data in blobs.values()})
 
     @property
     def is_vectorised(self) -> bool:

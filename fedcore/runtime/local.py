@@ -13,6 +13,7 @@ from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.ir import Module
 from fedcore.ir.target import parse_target
+from fedcore.processor import has_bfloat16_products
 from fedcore.runtime.arguments import ClientValues, prepare, restore
 from fedcore.runtime.blocked import blocked_threads
 from fedcore.runtime.clients import LocalClientsExecutor
@@ -129,10 +130,11 @@ def local(
         low_rank: False keeps a dense copy of every weight for each client. Default: kernels of large dense layers that
             gradient descent trains are kept as the shared kernel plus factors of low rank, decided by shapes; it is
             faster and gives other bits. A plan shows the rank as `low_rank`.
-        compute_dtype: `"bfloat16"` rounds the operands of float32 products (dense layers, convolutions, `einsum`) to
-            bfloat16 in the clients' training and evaluation, gradients and metrics included; sums and results stay
-            float32, and so does all else. It gives other bits, turns off XLA and low-rank kernels in such stages, and
-            is slower by itself: see docs/performance.md. A plan shows it as `compute_dtype`. Default: no rounding.
+        compute_dtype: `"bfloat16"` computes float32 products (dense layers, convolutions, `einsum`) in bfloat16 in the
+            clients' training and evaluation, gradients and metrics included: operands and results are rounded, sums
+            within a product are float32, and so is all else. It turns off XLA and low-rank kernels in such stages. It
+            is faster for convolutions on processors with bfloat16 instructions, and slower on others: see
+            docs/performance.md. A plan shows it as `compute_dtype`. Default: no rounding.
         intra_op_threads: threads of one operation, in the whole process; the number decides bits. Default:
             FEDCORE_INTRA_OP_THREADS, else 1. A number that was set before the import of fedcore, or that TensorFlow has
             started with, is not changed; the report then has a note.
@@ -196,7 +198,7 @@ def local(
         devices = [DeviceExecutor(name, executables) for name in names]
         clients_executor = LocalClientsExecutor(devices, workers, policy, timeout_s, secure)
     notes = [note] if note else []
-    if "compute_dtype" in options:
+    if "compute_dtype" in options and not has_bfloat16_products():
         notes.append(BFLOAT16_NOTE)
     return LocalRuntime(DeviceExecutor(server, executables), clients_executor, options, notes, default_num_clients)
 
@@ -238,9 +240,7 @@ def _plan_options(block_size: Any, vectorize: Any, xla: Any, low_rank: Any) -> d
     return {name: value for name, value in options.items() if value != "auto"}
 
 
-BFLOAT16_NOTE = (
-    "compute_dtype='bfloat16' rounds operands; the products of rounded operands run in float32 kernels, so it is slower"
-)
+BFLOAT16_NOTE = "compute_dtype='bfloat16': the processor has no instructions for products of bfloat16, so it is slower"
 
 
 def _compute_dtype(given: Any) -> str:

@@ -8,6 +8,7 @@ from fedcore.compiler.host_target import default_target, host_target
 from fedcore.graphs.batched.cost_model import why_loop
 from fedcore.ir import parse_module, print_module, verify
 from fedcore.ir.target import EXAMPLE, Target, parse_target
+from fedcore.processor import has_bfloat16_products
 
 THIS = "avx512/large-l2/fast-memory/no-gpu"
 OTHER = "avx2/small-l2/slow-memory/no-gpu"
@@ -89,6 +90,28 @@ def test_the_target_comes_from_the_instruction_set_the_cache_and_the_gpu(machine
 def test_instructions_that_onednn_must_leave_alone_do_not_count(machine, monkeypatch, most, isa):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
     assert machine("fpu avx avx2 avx512f", "2048K") == f"{isa}/large-l2/fast-memory/no-gpu"
+
+
+@pytest.mark.parametrize(
+    ("flags", "most", "has"),
+    [
+        ("avx avx2 avx512f avx512_bf16", "", True),
+        ("avx avx2 avx512f avx512_bf16 amx_bf16", "ALL", True),
+        ("avx avx2 avx512f avx512_bf16", "avx512_core_bf16", True),
+        ("avx avx2 avx512f avx512_bf16", "AVX512_CORE_VNNI", False),
+        ("avx avx2 avx512f avx512_bf16", "AVX2", False),
+        ("avx avx2 avx512f", "", False),
+        ("avx avx2", "", False),
+    ],
+)
+def test_products_of_bfloat16_need_instructions_that_onednn_may_use(tmp_path, monkeypatch, flags, most, has):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
+    assert has_bfloat16_products(str(tmp_path)) == has
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    assert not has_bfloat16_products(str(tmp_path))
+    assert not has_bfloat16_products(str(tmp_path / "nothing"))
 
 
 def test_a_cache_whose_size_the_system_does_not_say_counts_as_large(machine, tmp_path):

@@ -46,9 +46,9 @@ def plan(
         low_rank: `auto` keeps the kernels of large dense layers as factors of low rank while a vectorised stage, or
             a loop that trains convolutions, trains them by gradient descent; `false` keeps none. The attribute
             `low_rank` is the rank from which they are kept: a client's factors are added up when their rank reaches it.
-        compute_dtype: `bfloat16` rounds the operands of float32 products to bfloat16 where client stages compute on
-            clients' data sets; such stages have the attribute `compute_dtype` and are not compiled with XLA, which
-            may leave the rounding out. `float32` rounds nothing.
+        compute_dtype: `bfloat16` computes float32 products in bfloat16 where client stages compute on clients' data
+            sets; such stages have the attribute `compute_dtype` and are not compiled with XLA, which may leave the
+            rounding out. `float32` rounds nothing.
         secure: `masked` loops stages with secure sums in blocks of one client, since the protocol masks the partial of
             each client; `plain` treats secure sums as other sums.
         target: the kind of machine whose shape rules hold, such as `avx2/small-l2/slow-memory/no-gpu`; `host` is that

@@ -4,10 +4,10 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 
 import fedcore
 from fedcore.graphs.tensors.intra_op_threads import intra_op_threads
+from fedcore.processor import processor_flags
 
 _INSTRUCTIONS = ("avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve")
 """Instruction sets by which the kernels of TensorFlow and oneDNN are chosen."""
@@ -27,11 +27,7 @@ def environment() -> dict[str, str]:
 
 
 def _instruction_set() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    flags = next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), set())
+    flags = processor_flags()
     return " ".join([platform.machine(), *(name for name in _INSTRUCTIONS if name in flags)])
 
 
