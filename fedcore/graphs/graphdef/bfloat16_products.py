@@ -35,7 +35,6 @@ PRODUCTS = {
 }
 """By operation: the positions of its two operands."""
 
-
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 _OUTPUTS = {"MatMul": "product", "Cast": "y"}
@@ -89,6 +88,7 @@ def _use_kernels(nodes, returned: MutableMapping[str, str] | None = None) -> boo
     for node in nodes:
         for i in node.input:
             readers[i].append(node)
+    after: dict[str, str] = {}  # by rounded result in bfloat16: the product's
     replaced: set[str] = set()  # casts that a product needs no more
     for node in [n for n in nodes if n.op in PRODUCTS]:
         result = _result(node, returned)
@@ -105,11 +105,9 @@ def _use_kernels(nodes, returned: MutableMapping[str, str] | None = None) -> boo
             for key in ("Ta", "Tb", "Tout"):
                 del node.attr[key]
         node.attr["T"].type = BFLOAT16
-        rounded = _result(rounding, returned)
-        for reader in readers[rounded]:
-            reader.input[:] = [result if i == rounded else i for i in reader.input]
-        _rename(returned, {rounded: result})
+        after[_result(rounding, returned)] = result
         replaced.update([rounding.name, *(cast.name for cast in casts)])
+    _rename(nodes, returned, after)
     read = {node_of(i) for i in (*(i for n in nodes for i in n.input), *(returned or {}).values())}
     kept = [n for n in nodes if n.name in read or n.name not in replaced]
     del nodes[:]
@@ -152,9 +150,7 @@ def _round(nodes, returned: MutableMapping[str, str] | None = None) -> bool:
 
     before = list(nodes)
     after = {result: rounding(result) for result in (_result(n, returned) for n in products)}
-    for node in before:
-        node.input[:] = [after.get(i, i) for i in node.input]
-    _rename(returned, after)
+    _rename(before, returned, after)
     of_products = set(after.values())  # rounded already
     for node in products:
         for i in PRODUCTS[node.op]:
@@ -163,7 +159,10 @@ def _round(nodes, returned: MutableMapping[str, str] | None = None) -> bool:
     return bool(products)
 
 
-def _rename(returned: MutableMapping[str, str] | None, after: Mapping[str, str]) -> None:
+def _rename(nodes, returned: MutableMapping[str, str] | None, after: Mapping[str, str]) -> None:
+    """Replaces tensors that nodes read, and that a function returns, by others."""
+    for node in nodes:
+        node.input[:] = [after.get(i, i) for i in node.input]
     if returned is not None:
         for key, tensor in list(returned.items()):
             returned[key] = after.get(tensor, tensor)
