@@ -6,7 +6,7 @@ tokens of the call. So the order does not depend on the process or the worker in
 """
 
 import functools
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -18,23 +18,32 @@ from fedcore.types import FederatedType, SequenceType, StructType, Type, contain
 _ORDERS = 1 << 41  # greater than the numbers of clients and leaves, which are also folded into the call's seed
 
 
-def fixed_seeds(arguments: Iterable, types: Iterable[Type], seed: int) -> Mapping[Hashable, int]:
-    """The seeds of the tokens in the arguments of a call.
+FixedSeeds = Callable[[], Mapping[Hashable, int]]
+"""Gives the seeds of the tokens in the arguments of a call. The first call looks for the tokens."""
+
+
+def fixed_seeds(arguments: Iterable, types: Iterable[Type], seed: int) -> FixedSeeds:
+    """The seeds of the tokens in the arguments of a call. Few calls have tokens, and a cohort has many clients, so the
+    arguments are searched when the first sequence with a token is read.
 
     Clients of an iterator or an `fc.Cohort` are not read here. Their tokens have no seed in the result, so only the
     sequences within one such client share an order.
     """
-    found: dict[Hashable, int] = {}
-    for value, type_ in zip(arguments, types, strict=True):
-        if not _has_sequences(type_):
-            continue
-        for token in _tokens(value, type_):
-            if token not in found:
-                found[token] = fold_in(fold_in(seed, _ORDERS), len(found))
-    return found
+
+    @functools.cache
+    def seeds() -> Mapping[Hashable, int]:
+        found: dict[Hashable, int] = {}
+        for value, type_ in zip(arguments, types, strict=True):
+            if not _has_sequences(type_):
+                continue
+            for token in _tokens(value, type_):
+                if token not in found:
+                    found[token] = fold_in(fold_in(seed, _ORDERS), len(found))
+        return found
+
+    return seeds
 
 
-@functools.lru_cache(256)  # every call asks, and a state has many leaves
 def _has_sequences(type_: Type) -> bool:
     return contains(type_, lambda t: isinstance(t, SequenceType))
 
@@ -44,9 +53,8 @@ def _tokens(value, type_: Type) -> Iterator[Hashable]:
         if type_.placement.name != "CLIENTS" or type_.all_equal:
             yield from _tokens(value, type_.member)
         elif isinstance(value, list | tuple):
-            for client in value:  # of thousands, in every call
-                if type(client) is not ClientDataset or client.columns.has_fixed_order:
-                    yield from _tokens(client, type_.member)
+            for client in value:
+                yield from _tokens(client, type_.member)
     elif isinstance(type_, StructType):
         parts = list(value.values()) if isinstance(value, Mapping) else value
         if isinstance(parts, list | tuple) and len(parts) == len(type_.types):

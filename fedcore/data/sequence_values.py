@@ -1,13 +1,14 @@
 """Conversion of users' sequences (datasets, lists, arrays) to columns."""
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset, traced_map
 from fedcore.data.dataset_mistakes import are_columns, batched, is_array, no_dataset, no_fit
+from fedcore.data.fixed_orders import FixedSeeds
 from fedcore.data.tf_data_import import from_its_beginning, imported_columns
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.sequences.columns import Columns
@@ -32,7 +33,7 @@ def columns_of(
     type_: SequenceType,
     path: str = "value",
     note: Callable[[str], None] = lambda text: None,
-    seeds: Mapping[Hashable, int] | None = None,
+    seeds: FixedSeeds | None = None,
 ) -> Columns:
     """Converts a sequence to columns.
 
@@ -72,13 +73,13 @@ def columns_of(
     return _from_elements(_elements(value, type_, path), type_.element, path)
 
 
-def _with_seeds(columns: Columns, seeds: Mapping[Hashable, int] | None, note: Callable[[str], None]) -> Columns:
+def _with_seeds(columns: Columns, seeds: FixedSeeds | None, note: Callable[[str], None]) -> Columns:
     if columns.splits_anew:
         note(
             "take or skip after a shuffle without a seed selects other elements in every call: for a split that lasts, "
             "give the shuffle a seed"
         )
-    return columns.with_fixed_seeds(seeds) if seeds and columns.has_fixed_order else columns
+    return columns.with_fixed_seeds(seeds()) if seeds and columns.has_fixed_order else columns
 
 
 def dataset_of(value: Columns | list, type_: SequenceType) -> ClientDataset:

@@ -238,7 +238,7 @@ class Worker:
             (data,) = self._get([sent.sources[client.source]])
             source = self._load(data)
             self._sources.put(client.source, source)
-        sequence = functools.partial(columns_of, note=report.note, seeds={})
+        sequence = functools.partial(columns_of, note=report.note)
         return prepare(source(client.client_id), client.type, client.path, sequence)
 
 
