@@ -287,7 +287,7 @@ def _to_numpy(value, type_: Type):
     if isinstance(type_, FederatedType):
         return _to_numpy(value, type_.member)
     if isinstance(type_, StructType):
-        return tuple(_to_numpy(v, t) for v, t in zip(value, type_.types, strict=True))
+        return tuple([_to_numpy(v, t) for v, t in zip(value, type_.types, strict=True)])
     return _leaf(value)
 
 

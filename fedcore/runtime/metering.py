@@ -87,4 +87,4 @@ def meter(plan: Module, report: "Report") -> None:
         clients = report.clients - (len(report.dropped) if is_merge else 0)
         # The measured size of a merge is a sum over clients, since clients can send different sizes.
         total = bits if is_measured and is_merge else bits * clients
-        report.crossings.append(attrs.evolve(crossing, clients=clients, bits=total))
+        report.crossings.append(Crossing(crossing.op, crossing.kind, crossing.tensor, crossing.type, clients, total))

@@ -40,11 +40,15 @@ class _Facts:
     Args:
         numbers: result of `leaf_numbers`.
         broadcasts: name of a fold or collect -> how many of its arguments are broadcasts.
+        measured: names of the broadcasts whose types leave the size open.
+        struct_stages: names of the stages that `_has_only_struct_operations`.
         works: name of a fold or collect -> the fields of its `ClientWork` except plan, arguments and seed.
     """
 
     numbers: dict[str, int]
     broadcasts: dict[str, int]
+    measured: frozenset[str]
+    struct_stages: frozenset[str]
     works: dict[str, dict[str, Any]]
 
     def work(self, module: Module, digest: str, name: str, operands: list, seed: int, count: ClientCount) -> ClientWork:
@@ -95,9 +99,7 @@ class PlanExecutor:
             operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
-                    stage = op.operands[0].name
-                    firsts = [facts.numbers[o.name] for o in op.operands if isinstance(o, Ref)]
-                    known[op.name] = self._run(module, digest, stage, operands, firsts, seed, report, stop)
+                    known[op.name] = self._run(module, digest, op, operands, facts, seed, report, stop)
             elif op.kind in ("fold", "collect"):
                 work = facts.work(module, digest, op.name, operands, seed, count)
                 if not work.cohorts:
@@ -106,7 +108,7 @@ class PlanExecutor:
                     known[op.name] = self._stage(op, work, report, stop)
             else:
                 known[op.name] = _without_graph_call(op, operands, types)
-                if op.kind == "broadcast" and op.attributes.get("bits") != 0:
+                if op.name in facts.measured:
                     _measure(op, operands[0], report)
         return known[main.result.name]
 
@@ -116,10 +118,14 @@ class PlanExecutor:
         placed = iter(self._server.put(arrays))
         return [_with_tensors(value, placed) for value in arguments]
 
-    def _run(self, module: Module, digest: str, stage: str, arguments: list, firsts, seed: int, report, stop: Stop):
-        function = module.function(stage)
-        if _has_only_struct_operations(function):
+    def _run(
+        self, module: Module, digest: str, op: Operation, arguments: list, facts: _Facts, seed: int, report, stop: Stop
+    ):
+        stage = op.operands[0].name
+        if stage in facts.struct_stages:
+            function = module.function(stage)
             return unflatten(self._server.put(flatten(_restructured(function, arguments))), function.result_type)
+        firsts = [facts.numbers[o.name] for o in op.operands if isinstance(o, Ref)]
         packed = [pack(a, seed, first) for a, first in zip(arguments, firsts, strict=True)]
         layouts = tuple(given for given, _ in packed)
         realized = self._server.functions.get(
@@ -173,13 +179,13 @@ def _restructured(function: Function, arguments: list):
 
 
 def _measure(op: Operation, value, report: Report) -> None:
-    sizes = measured_bits(value, member_of(op.type))
-    if sizes:
-        report.measure(op.name, [int(size) for size in sizes])
+    report.measure(op.name, [int(size) for size in measured_bits(value, member_of(op.type))])
 
 
 def _check_readings(module: Module, arguments: list) -> None:
     """Refuses an iterator, such as a generator, that several client stages read."""
+    if not any(isinstance(leaf, ClientValues) and leaf.is_read_once for leaf in flatten(tuple(arguments))):
+        return
     known: dict[str, object] = dict(zip((p.name for p in module.main.parameters), arguments, strict=True))
     readers: dict[int, list[str]] = {}
     values: dict[int, ClientValues] = {}
@@ -227,7 +233,13 @@ def _facts(module: Module) -> _Facts:
             cohorts = given[broadcasts[op.name] :]
             leaf_numbers_of = [range(n := numbers[c], n + len(leaves(member_of(types[c])))) for c in cohorts]
             works[op.name] = _work(module, op, merges.get(op.name), leaf_numbers_of, types)
-    return _Facts(numbers, broadcasts, works)
+    measured = [
+        op.name
+        for op in main.operations
+        if op.kind == "broadcast" and op.attributes.get("bits") != 0 and unsized(member_of(op.type))
+    ]
+    struct_stages = [f.name for f in module.functions if _has_only_struct_operations(f)]
+    return _Facts(numbers, broadcasts, frozenset(measured), frozenset(struct_stages), works)
 
 
 def _work(

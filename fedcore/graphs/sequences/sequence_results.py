@@ -90,7 +90,7 @@ def result_tensors(value, type_: Type) -> list[tf.Tensor]:
 def result_value(tensors: list, type_: Type):
     """The value of a graph's result tensors, with sequences as `Columns`; removes its tensors from the list."""
     if isinstance(type_, StructType):
-        return tuple(result_value(tensors, t) for t in type_.types)
+        return tuple([result_value(tensors, t) for t in type_.types])
     if not isinstance(type_, SequenceType):
         return tensors.pop(0)
     count = len(tensor_leaves(type_.element))
