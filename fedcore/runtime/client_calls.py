@@ -135,13 +135,12 @@ def _fold_stages(work: ClientWork) -> tuple[str, str]:
 
 
 def _packed(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, width: int) -> tuple[PackedLayout, list]:
-    positions = [i - clients.first for i in clients.present]
     numbers = [n for of_value in work.numbers for n in of_value]
     seeds = clients.seeds(work.seed)
     with tf.device(device.device):  # packed tensors that the device caches stay there
         shape, tensors = pack_clients(
             clients.leaves,
-            positions,
+            clients.positions,
             seeds,
             numbers,
             width=width,

@@ -166,6 +166,11 @@ class ClientSlice:
         return [self.first + i for i, client in enumerate(self.clients) if client is not None]
 
     @functools.cached_property
+    def positions(self) -> tuple[int, ...]:
+        """The positions of the present clients within the slice."""
+        return tuple(i - self.first for i in self.present)
+
+    @functools.cached_property
     def values(self) -> list[tuple]:
         """The values of the present clients."""
         return [client for client in self.clients if client is not None]
@@ -259,7 +264,7 @@ class ClientSlice:
     def seeds(self, seed: int) -> np.ndarray:
         """The seeds of the present clients."""
         every = fold_in_each(seed, self.first, len(self.clients))
-        return every if len(self.present) == len(every) else every[[i - self.first for i in self.present]]
+        return every if len(self.present) == len(every) else every[list(self.positions)]
 
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})

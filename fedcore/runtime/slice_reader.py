@@ -25,8 +25,11 @@ def slice_cache() -> IdentityCache[ClientSlice]:
 
 
 def _size(clients: ClientSlice) -> float:
-    """Cache size of a slice. A slice that lacks a client has no room: a cache hit would not report the fault."""
-    return math.inf if None in clients.clients else 1
+    """Cache size of a slice. A slice that may not be cached has no room: a cache hit would not report the fault of a
+    client that is left out, and an order that is fixed within a call depends on the call's seed.
+    """
+    left_out = len(clients.present) < len(clients.clients)
+    return math.inf if left_out or any(c.has_fixed_order for client in clients.values for c in client) else 1
 
 
 class SliceReader:
@@ -61,15 +64,13 @@ class SliceReader:
     def read(self, unread: UnreadSlice) -> ClientSlice:
         """The slice with converted values, and None for each client that is left out."""
         given = list(itertools.chain.from_iterable(unread.clients))
+        if set(map(type, given)) == {ClientDataset} and not self._report.dropped:
+            return self._cache.get((*self._work.key, unread.first, self._size), given, lambda: self._read(unread))
         if may_block(given):
             blocked_threads.check()
             with stopped_by(self._stop), users_code():
                 return self._read(unread)
-        if self._report.dropped or not given or set(map(type, given)) != {ClientDataset}:
-            return self._read(unread)
-        if any([dataset.columns.has_fixed_order for dataset in given]):
-            return self._read(unread)  # a fixed order depends on the call's seed
-        return self._cache.get((*self._work.key, unread.first, self._size), given, lambda: self._read(unread))
+        return self._read(unread)
 
     def _read(self, unread: UnreadSlice) -> ClientSlice:
         with Reader(f"fedcore-data-{unread.first}") as reader:

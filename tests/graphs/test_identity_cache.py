@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 import pytest
 
-from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.graphs.tensors.identity_cache import IdentityCache, identities
 
 
 class Handle:
@@ -30,6 +30,16 @@ def test_an_entry_ends_with_the_first_of_its_inputs():
     gc.collect()
     assert (len(cache), cache.size) == (1, 1)
     assert cache.get("add", [b], lambda: 3) == 2
+
+
+def test_identities_that_the_caller_has_find_the_same_entry():
+    cache, a, b = IdentityCache(10), Handle(0), Handle(1)
+    cache.get("add", [a, b], lambda: 1)
+    assert cache.get("add", [a, b], lambda: 2, identities([a, b])) == 1
+    assert cache.get("add", [b, a], lambda: 3, identities([b, a])) == 3
+    del a
+    gc.collect()
+    assert len(cache) == 0
 
 
 def test_inputs_that_end_while_the_lock_is_held_are_removed_by_the_next_call():

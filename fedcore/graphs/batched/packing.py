@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from fedcore.graphs.sequences.columns import Columns, Rows
 from fedcore.graphs.sequences.layout import Layout
-from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.graphs.tensors.identity_cache import IdentityCache, identities
 
 ABSENT = -1
 """The lane of an absent client, and the client of an empty lane."""
@@ -108,6 +108,11 @@ class ClientLeaves:
         return {i: [leaves[i] for leaves in self.each] for i in positions}
 
     @functools.cached_property
+    def identities(self) -> dict[int, bytes]:
+        """Position of a sequence leaf -> the identities of its columns."""
+        return {i: identities(columns) for i, columns in self.sequences.items()}
+
+    @functools.cached_property
     def is_seed_independent(self) -> bool:
         """Whether there is exactly one sequence and its rows do not depend on a seed."""
         columns = [c for of_clients in self.sequences.values() for c in of_clients]
@@ -148,58 +153,69 @@ def pack_clients(
         products_of_each: the number of rows in a client's products depends on its data set alone: batches are padded to
             its batch size.
     """
-    sequences = leaves.sequences
-    low_rank_steps = _low_rank_steps(leaves, low_rank)
-    assign = functools.partial(
-        _assign_lanes, leaves, numbers, seeds, width, pads_fully=products_of_each, low_rank_steps=low_rank_steps
+    arrange = functools.partial(
+        _arranged, leaves, numbers, seeds, positions, width, capacity, low_rank, products_of_each=products_of_each
     )
     if leaves.is_seed_independent:
-        (columns,) = sequences.values()
-        client_of, *rest = cache.get(
-            f"rows by {width}, {products_of_each}, {low_rank_steps}", columns, functools.partial(_as_tensors, assign)
+        ((position, columns),) = leaves.sequences.items()
+        arguments = (position, len(leaves.each[0]), tuple(positions), width, capacity, low_rank, products_of_each)
+        layout, client_of, lane_of, *rest = cache.get(
+            ("lanes", *arguments), columns, functools.partial(_as_tensors, arrange), leaves.identities[position]
         )
     else:
-        client_of, *rest = assign()
+        layout, client_of, lane_of, *rest = arrange()
     client_of = np.asarray(client_of)
-    lane_of = np.full(capacity, ABSENT, np.int64)
-    lane_of[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
-    count = len(leaves.each)
-    all_sizes = [np.asarray(sizes)[:count] for sizes in rest[1::3]]
-    equal_steps = bool((lane_of[:count] == np.arange(count)).all()) and all(s.all() for s in all_sizes)
-    single_step = equal_steps and all(s.shape[1] == 1 for s in all_sizes)
     tensors: list = [np.where(client_of == ABSENT, 0, seeds[client_of]), lane_of]
-    layouts: list[Layout | None] = []
-    batch_rows: list[int] = []
-    for position, leaf in enumerate(leaves.each[0]):
-        if position not in sequences:
-            layouts.append(None)
-            batch_rows.append(0)
+    for position in range(len(layout.layouts)):
+        if position not in leaves.sequences:
             values = np.stack([np.asarray(of_client[position]) for of_client in leaves.each])
             tensors.append(values[np.maximum(client_of, 0)])
             continue
-        columns, (rows, sizes, padded, *rest) = sequences[position], rest
-        layouts.append(leaf.layout)
-        batch_rows.append(padded)
-        if leaves.whole_batches:
-            kind, make = (
-                f"batches of {padded} by {width}",
-                functools.partial(_batches, columns, client_of, sizes, padded, width),
-            )
+        columns, padded, (rows, sizes, *rest) = leaves.sequences[position], layout.batch_rows[position], rest
+        if layout.whole_batches:
+            kind = f"batches of {padded} by {width}"
+            make = functools.partial(_batches, columns, client_of, sizes, padded, width)
         else:
             kind, make = "columns", functools.partial(_concatenated_columns, columns)
-        tensors.extend([*cache.get(kind, columns, functools.partial(_as_tensors, make)), rows, sizes])
+        packed = cache.get(kind, columns, functools.partial(_as_tensors, make), leaves.identities[position])
+        tensors.extend([*packed, rows, sizes])
+    return layout, tensors
+
+
+def _arranged(
+    leaves: ClientLeaves,
+    numbers: SequenceOf[int],
+    seeds: np.ndarray,
+    positions: SequenceOf[int],
+    width: int,
+    capacity: int,
+    low_rank: int,
+    *,
+    products_of_each: bool,
+) -> tuple:
+    """The layout, the client of each lane, the lane of each client, then `rows` and `sizes` for each sequence."""
+    low_rank_steps = _low_rank_steps(leaves, low_rank)
+    client_of, *rest = _assign_lanes(
+        leaves, numbers, seeds, width, pads_fully=products_of_each, low_rank_steps=low_rank_steps
+    )
+    lane_of = np.full(capacity, ABSENT, np.int64)
+    lane_of[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
+    count = len(leaves.each)
+    all_sizes = [sizes[:count] for sizes in rest[1::3]]
+    equal_steps = bool((lane_of[:count] == np.arange(count)).all()) and all(s.all() for s in all_sizes)
+    padded = dict(zip(leaves.sequences, rest[2::3], strict=True))
     layout = PackedLayout(
-        tuple(layouts),
-        tuple(batch_rows),
+        tuple(leaf.layout if i in padded else None for i, leaf in enumerate(leaves.each[0])),
+        tuple(padded.get(i, 0) for i in range(len(leaves.each[0]))),
         leaves.whole_batches,
         equal_steps,
-        single_step,
+        single_step=equal_steps and all(s.shape[1] == 1 for s in all_sizes),
         products_of_each=products_of_each,
     )
     if low_rank_steps:
         exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
         layout = attrs.evolve(layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds)
-    return layout, tensors
+    return layout, client_of, lane_of, *(item for i, item in enumerate(rest) if i % 3 != 2)
 
 
 def _low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
@@ -410,7 +426,8 @@ def pack_for_loop(
         columns = leaves.sequences[position]
         layouts.append(leaf.layout)
         make = functools.partial(_concatenated_columns, columns)
-        tensors.extend(cache.get("columns", columns, functools.partial(_as_tensors, make)))
+        known = leaves.identities[position]
+        tensors.extend(cache.get("columns", columns, functools.partial(_as_tensors, make), known))
         orders = [c.read(int(s), numbers[position]) for c, s in zip(columns, seeds, strict=True)]
         starts = np.cumsum([0, *(len(c.arrays[0]) for c in columns[:-1])])
         if leaf.layout.batched:
