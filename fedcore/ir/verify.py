@@ -57,7 +57,7 @@ _KINDS = {
     "effects": (lambda x: type(x) is bool, "true or false"),
     "index": (_whole(0, MAX_PARTS), "the position of an element"),
     "keeps": (lambda x: type(x) is bool, "true or false"),
-    "low_rank": (_whole(2, limits.MAX_RANK), "the rank from which factors of kernels are kept, 2 or more"),
+    "low_rank": (_whole(1, limits.MAX_RANK), "the rank from which factors of kernels are kept, 1 or more"),
     "parallel": (_whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"),
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),

@@ -60,7 +60,7 @@ def _low_rank_steps(rank: int, leaves: Sequence, packed: Sequence[tuple[Layouts,
     """How a client's training keeps kernels low-rank; None if its data is not one sequence of batches."""
     columns = [leaf for leaf in leaves if isinstance(leaf, Columns)]
     limit = steps_of_rank(columns, rank) if len(columns) == 1 else 0
-    if not limit:
+    if limit < 2:  # each step would make the kernel
         return None
     tensors = next(tensors[i:] for layouts, tensors in packed for i, given in enumerate(layouts) if given is not None)
     rows = tensors[len(columns[0].arrays)]

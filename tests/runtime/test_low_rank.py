@@ -47,10 +47,10 @@ def model_fn():
     return fc.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
 
 
-def clients(sizes) -> list:
+def clients(sizes, batch: int = BATCH) -> list:
     rng = np.random.default_rng(0)
     columns = [(rng.normal(size=(n, INPUTS)).astype("f") * 0.3, rng.integers(0, 3, n).astype("i")) for n in sizes]
-    return [fc.data.ClientDataset.from_columns(c).batch(BATCH) for c in columns]
+    return [fc.data.ClientDataset.from_columns(c).batch(batch) for c in columns]
 
 
 @functools.cache
@@ -202,6 +202,68 @@ def test_a_kernel_of_few_columns_is_dense(columns, kept):
         state = process.next(process.initialize(), [fc.data.ClientDataset.from_columns((x, y)).batch(2)]).state
         assert ("low_rank=" in str(plan_of(process.next.module))) is kept
     assert np.isfinite(state.global_model_weights.trainable[0]).all()
+
+
+ONE_STEP = {
+    "one step each": (20, 3, 17, 20, 1, 9, 20, 12, 20, 5),
+    "some more": (45, 3, 0, 20, 61, 9, 20, 12, 33, 5),
+    "all more": (45, 33, 61),
+    "none but one": (0, 0, 7),
+}
+
+
+def small():
+    """A kernel of 4,096 entries: as factors for clients of one step only."""
+    model = keras.Sequential([keras.layers.Input((INPUTS,)), keras.layers.Dense(16)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    spec = (tf.TensorSpec([None, INPUTS]), tf.TensorSpec([None], tf.int32))
+    return fc.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
+
+
+@functools.cache
+def one_step_process(name: str):
+    if name == "large batches":  # a batch has more than half of the break-even rank
+        return fc.learning.algorithms.build_weighted_fed_avg(model_fn, client_optimizer_fn=SGD(0.1))
+    aggregator = fc.learning.robust_aggregator() if name == "clipping" else None
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=0.01) if name == "decay" else SGD(0.1)
+    return fc.learning.algorithms.build_weighted_fed_avg(
+        small, client_optimizer_fn=optimizer, model_aggregator=aggregator
+    )
+
+
+def one_step_round(name: str, sizes: tuple[int, ...], runtime=None, **settings) -> list[np.ndarray]:
+    process = one_step_process(name)
+    data = clients([2 * n for n in sizes], 40) if name == "large batches" else clients(sizes, 20)
+    with fc.use(runtime or fc.runtime.local(**settings), seed=3):
+        state = process.next(process.initialize(), data).state
+    return [np.asarray(w) for w in state.global_model_weights.trainable]
+
+
+@pytest.mark.parametrize("sizes", ONE_STEP.values(), ids=ONE_STEP)
+@pytest.mark.parametrize("name", ["sgd", "decay", "clipping", "large batches"])
+def test_clients_of_one_step_keep_factors_and_others_dense_kernels(name, sizes):
+    found, dense = one_step_round(name, sizes), one_step_round(name, sizes, low_rank=False)
+    for x, y in zip(found, dense, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-6 * np.abs(y).max())
+    assert same_bits(found, dense) == (min(sizes) > 20)
+    with fc.use(fc.runtime.local()):
+        assert f"low_rank={51 if name == 'large batches' else 1}}}" in str(plan_of(one_step_process(name).next.module))
+
+
+@needs_equal_rows
+@pytest.mark.parametrize("sizes", ONE_STEP.values(), ids=ONE_STEP)
+@pytest.mark.parametrize("name", ["sgd", "clipping", "large batches"])
+def test_the_bits_of_clients_of_one_step_depend_on_no_other_client(name, sizes):
+    expected = one_step_round(name, sizes, workers_per_device=1)
+    for settings in ({"vectorize": 2, "block_size": 8}, {"vectorize": 3, "block_size": 8, "workers_per_device": 3}):
+        assert same_bits(expected, one_step_round(name, sizes, **settings)), settings
+    runtime = fc.runtime.local(workers_per_device=1)
+    with fc.use(runtime):
+        plan = plan_of(one_step_process(name).next.module).function("clients").attributes
+    calls = range((plan["call"] // plan["block"]).bit_length())  # from a whole call down to one block
+    with out_of_memory(runtime, "CPU:0", calls=calls):
+        found = one_step_round(name, sizes, runtime)
+    assert same_bits(expected, found)
 
 
 def test_low_rank_is_auto_or_false():

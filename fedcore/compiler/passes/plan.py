@@ -46,6 +46,7 @@ def plan(
         low_rank: `auto` keeps the kernels of large dense layers as factors of low rank while a vectorised stage, or
             a loop that trains convolutions, trains them by gradient descent; `false` keeps none. The attribute
             `low_rank` is the rank from which they are kept: a client's factors are added up when their rank reaches it.
+            With 1, they are kept for clients of one step only, also those of smaller layers.
         compute_dtype: `bfloat16` computes float32 products in bfloat16 where client stages compute on clients' data
             sets; such stages have the attribute `compute_dtype` and are not compiled with XLA, which may leave the
             rounding out. `float32` rounds nothing.
@@ -157,7 +158,7 @@ def _strategy(
     if found.width == 1:
         loop = {"strategy": "loop", "block": block or 1, **kept, **dtype, **compiled}
         return {**loop, "why": _in_text(found.why_loop or "")}
-    if found.why_loop is not None and not compiled and not kept:
+    if found.why_loop is not None and not compiled and found.low_rank <= 1:
         from fedcore.graphs.batched.cost_model import PARALLEL
 
         return {"strategy": "loop", "block": block or BLOCK, "parallel": PARALLEL, **dtype, "why": found.why_loop}

@@ -19,6 +19,7 @@ import functools
 from collections.abc import Callable, Container
 from collections.abc import Sequence as SequenceOf
 
+import attrs
 import tensorflow as tf
 
 from fedcore.graphs import private_api
@@ -143,7 +144,8 @@ class _BatchedFold:
             module, client_operations, [p.name for p in self._broadcasts]
         )
         self._types = function.types()
-        self.interpreter = BatchedInterpreter(module, layout, xla=bool(function.attributes.get("xla")))
+        self._xla = bool(function.attributes.get("xla"))
+        self.interpreter = BatchedInterpreter(module, layout, xla=self._xla)
         self._invariant: dict[str, object] = {}
 
     @property
@@ -163,7 +165,7 @@ class _BatchedFold:
         return sum(len(unsized(self._types[name])) for name in self._measured)
 
     def contributions(
-        self, group: Callable, lanes: tf.Tensor, zeros: Tensors
+        self, groups: SequenceOf[tuple[Callable, tf.Tensor]], zeros: Tensors
     ) -> tuple[list[Contribution], tf.Tensor | None]:
         """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + 1, sizes].
 
@@ -174,9 +176,8 @@ class _BatchedFold:
         has_factors = self._layout.low_rank_steps and not self._layout.exceeds_low_rank
         in_factors = leaves_only_summed(self.fold, zeros, specs) if has_factors else ()
         sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
-        found = contributions_by_group(
-            functools.partial(group, in_factors=in_factors), lanes, self._width, [*specs, *sizes]
-        )
+        given = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
+        found = contributions_by_group(given, self._width, [*specs, *sizes])
         if not sizes:
             return found, None
         *found, of_sizes = found
@@ -187,15 +188,18 @@ class _BatchedFold:
     def partial_type(self) -> Type:
         return self._zero.result_type
 
-    def open(self, tensors: list) -> tuple[Callable, tf.Tensor, tf.Tensor]:
-        """Runs the client-invariant operations, and returns a function that runs the client operations of a group.
+    def open(self, tensors: list) -> tuple[list[tuple[Callable, tf.Tensor]], tf.Tensor]:
+        """Runs the client-invariant operations, and returns functions that run the client operations of a group.
+
+        There are two if kernels are kept low-rank for clients of one step only, and clients take more: the groups of
+        these, which are the first ones, have dense kernels.
 
         Args:
             tensors: broadcasts, then packed clients; they are removed from the list.
         Returns:
-            group: (first lane of a group, numbers of leaves that may stay factors) -> leaves [width, …], or factors, of
-                the contributions of its clients.
-            lanes: int64, number of lanes.
+            groups: functions, and for how many groups (int64) each is called, in the order of the lanes. A function
+                maps (first lane of a group, numbers of leaves that may stay factors) to leaves [width, …], or factors,
+                of the contributions of its clients.
             lane_of: int64 [clients], the lane of each client of the call.
         """
         broadcast = [unflatten([shared(tensors.pop(0)) for _ in leaves(p.type)], p.type) for p in self._broadcasts]
@@ -204,13 +208,15 @@ class _BatchedFold:
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         arguments = _client_arguments(self._client_parameters, self._layout, tensors)
 
-        def group(first_lane: tf.Tensor, in_factors: Container[int] = ()) -> list[tf.Tensor | Factors]:
+        def group(
+            first_lane: tf.Tensor, in_factors: Container[int] = (), interpreter: BatchedInterpreter = self.interpreter
+        ) -> list[tf.Tensor | Factors]:
             lanes = Window(first_lane, self._width)
             of_group = [_group_of(v, lanes, first_lane) for v in arguments]
             names = [p.name for p in self._client_parameters]
             scope = {**self._invariant, **dict(zip(names, of_group, strict=True))}
             seed = tensor_seed(lanes.of(seeds))
-            self.interpreter.operations(self._client_operations, scope, dict(self._types), seed)
+            interpreter.operations(self._client_operations, scope, dict(self._types), seed)
             contribution = [value for name in self._contribution for value in flatten(scope[name])]
             leaves = [
                 (i in in_factors and value.low_rank is not None and value.low_rank.only_factors)
@@ -219,7 +225,17 @@ class _BatchedFold:
             ]
             return [*leaves, *self._sizes_of(scope)]
 
-        return group, tf.size(seeds, tf.int64), lane_of
+        count, layout = tf.size(seeds, tf.int64) // self._width, self._layout
+        if layout.low_rank_steps != 1 or not layout.exceeds_low_rank:
+            return [(group, count)], lane_of
+        (sequence,) = [x for value in arguments for x in flatten(value) if isinstance(x, BatchedSequence)]
+        longer = tf.reduce_sum(tf.cast(sequence.sizes[:: self._width, 1] > 0, tf.int64))
+        layouts = attrs.evolve(layout, low_rank_steps=0), attrs.evolve(layout, exceeds_low_rank=False)
+        dense, low_rank = (
+            functools.partial(group, interpreter=BatchedInterpreter(self._module, of_groups, xla=self._xla))
+            for of_groups in layouts
+        )
+        return [(dense, longer), (low_rank, count - longer)], lane_of
 
     def _sizes_of(self, scope: dict) -> Tensors:
         """The sizes of the measured leaves of a group's clients, int64 [width, sizes]; nothing if none is measured."""
@@ -283,7 +299,7 @@ def realize_batched(
     stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width, measured)
     groups_hold_blocks = (
         layout.equal_steps
-        and not layout.low_rank_steps
+        and layout.low_rank_steps <= 1
         and not width % block
         and block <= MAX_SEQUENTIAL_TERMS
         and not measured
@@ -295,15 +311,17 @@ def realize_batched(
         return [broadcast_to_clients(value, int(left[0].shape[0])) for value in flatten(joined)]
 
     def body(*tensors):
-        group, lanes, lane_of = stage_fold.open(list(tensors))
+        groups, lane_of = stage_fold.open(list(tensors))
         lane_of, zeros = tf.reshape(lane_of, [blocks, block]), stage_fold.zeros()
         specs = stage_fold.contribution_specs
         addends = sum_only_leaves(stage_fold.fold, zeros, specs) if groups_hold_blocks else {}
         if len(addends) == len(zeros):
-            sums = sums_by_group(group, lanes, width, specs, lane_of)
+            ((group, count),) = groups
+            in_factors = leaves_only_summed(stage_fold.fold, zeros, specs)
+            sums = sums_by_group(functools.partial(group, in_factors=in_factors), count, width, specs, lane_of)
             partial, sizes = merge_sums(merge, zeros, [sums[addends[i]] for i in range(len(zeros))], lane_of), None
         else:
-            contributions, sizes = stage_fold.contributions(group, lanes, zeros)
+            contributions, sizes = stage_fold.contributions(groups, zeros)
             partial = fold_blocks(stage_fold.fold, merge, zeros, specs, contributions, lane_of)
         of_clients = [] if sizes is None else [tf.gather(sizes, tf.maximum(tf.reshape(lane_of, [-1]), 0))]
         return [*(tf.identity(t[0]) for t in partial), *of_clients]
@@ -333,10 +351,10 @@ def realize_next_client(
     def body(is_first, is_last, *tensors):
         count = len(tensors) - len(partial)
         before = [t[None] for t in tensors[count:]]
-        group, lanes, _ = stage_fold.open(list(tensors[:count]))
+        groups, _ = stage_fold.open(list(tensors[:count]))
         specs = stage_fold.contribution_specs
         zeros = stage_fold.zeros()
-        contributions, sizes = stage_fold.contributions(group, lanes, zeros)
+        contributions, sizes = stage_fold.contributions(groups, zeros)
         after = fold_next_client(stage_fold.fold, zeros, specs, contributions, before, is_first, is_last)
         return [*(tf.identity(t[0]) for t in after), *([] if sizes is None else [sizes[:1]])]
 

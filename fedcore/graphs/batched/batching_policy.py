@@ -12,7 +12,7 @@ from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.cost_model import why_loop
 from fedcore.graphs.batched.low_rank_loop import is_straight
-from fedcore.graphs.batched.low_rank_policy import low_rank_of
+from fedcore.graphs.batched.low_rank_policy import ONE_STEP, low_rank_of
 from fedcore.graphs.graphdef.parsed_graph import body_of, operations_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
@@ -42,7 +42,8 @@ class BatchingPolicy:
     Args:
         width: clients of a group; 1 for a loop over clients.
         call: clients of a call.
-        low_rank: rank from which kernels of dense layers are kept low-rank in local training; 0 if none is kept.
+        low_rank: rank from which kernels of dense layers are kept low-rank in local training; 0 if none is kept, 1 for
+            clients of one step only.
         why_loop: the reason why a loop over clients is cheaper than groups with dense kernels; None if it is not.
         products_of_each: the number of rows in a client's products depends on its data set alone.
     """
@@ -96,7 +97,7 @@ def batching_policy(
         return error
     keeps_rows = target.isa in ISAS_OF_EQUAL_ROWS
     rank = _low_rank(module, function, client_operations, batched) if low_rank and keeps_rows else 0
-    width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > 0)
+    width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > ONE_STEP)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
     loop = why_loop(target, _state_bytes(function), width) if requested_width is None else None
     batches = any(_has_batches(p.type) for p in function.parameters[1 + broadcasts :])
@@ -124,7 +125,8 @@ def _low_rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:
             batched.add(op.name)
         else:
             shared.add(op.name)
-    return _low_rank(module, stage, client_operations, batched)
+    rank = _low_rank(module, stage, client_operations, batched)
+    return rank if rank > ONE_STEP else 0
 
 
 def _graphs_of(module: Module, function: Function) -> Iterator[Graph]:

@@ -11,6 +11,7 @@ whose last leaf the clients have as factors of r rows:
 The zeros and the factors without rows stand in for absent clients, which read lane 12.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -205,19 +206,19 @@ def traced(body: Callable) -> tf.types.experimental.ConcreteFunction:
 
 
 def contributions_by_group(
-    group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec]
+    groups: Sequence[tuple[Callable, tf.Tensor]], width: int, specs: Sequence[tf.TensorSpec]
 ) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
 
     Args:
-        group: first lane of a group (int64) -> leaves [width, …] or factors of its clients' contributions.
-        lanes: int64, number of lanes, a multiple of the width.
+        groups: functions and for how many groups, int64, each of them is called, one after the other. A function maps
+            the first lane of a group (int64) to leaves [width, …], or factors, of its clients' contributions.
         specs: of the leaves of one client's contribution.
     """
     packed = packed_leaves(specs)
     in_factors: list[bool] = []  # of the packed leaves
 
-    def contribution(first_lane: tf.Tensor) -> Tensors:
+    def contribution(first_lane: tf.Tensor, group: Callable) -> Tensors:
         leaves = group(first_lane)
         in_factors[:] = [isinstance(leaves[p.positions[0]], tuple) for p in packed]
         tensors = [
@@ -226,16 +227,22 @@ def contributions_by_group(
         ]
         return [t for of_leaf in tensors for t in of_leaf]
 
-    of_group, count = traced(contribution), tf.cast(lanes // width, tf.int32)
+    functions = [traced(functools.partial(contribution, group=group)) for group, _ in groups]
+    of_group, count = functions[0], tf.add_n([number for _, number in groups])
     shapes: list[list[int]] = []  # of one client; -1 for a number of rows
     for p, factors in zip(packed, in_factors, strict=True):
         shapes.extend([[-1, size] for size in p.spec.shape] if factors else [[*p.spec.shape]])
     dtypes = [t.dtype for t in of_group.outputs]
-    lists = [reserve_list(count + 1, [-1, *shape], d) for shape, d in zip(shapes, dtypes, strict=True)]
-    written = []
-    for list_, shape, dtype in zip(_written(of_group, lanes // width, lists, width), shapes, dtypes, strict=True):
+    last = tf.cast(count, tf.int32)
+    lists = [reserve_list(last + 1, [-1, *shape], d) for shape, d in zip(shapes, dtypes, strict=True)]
+    first = tf.zeros([], tf.int64)
+    for function, (_, number) in zip(functions, groups, strict=True):
+        lists = _written(function, number, lists, width, first)
+        first += number
+    written, lanes = [], count * width
+    for list_, shape, dtype in zip(lists, shapes, dtypes, strict=True):
         nothing = tf.zeros([1, *(max(s, 0) for s in shape)], dtype)
-        written.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=count, item=nothing))
+        written.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=last, item=nothing))
     contributions: list[Contribution] = []
     for p, factors in zip(packed, in_factors, strict=True):
         if factors:
@@ -246,15 +253,16 @@ def contributions_by_group(
 
 
 def sums_by_group(
-    group: Callable, lanes: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec], lane_of: tf.Tensor
+    group: Callable, count: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec], lane_of: tf.Tensor
 ) -> Tensors:
     """Runs the groups of a call and keeps only the sum of each block: leaves [blocks, …].
 
     The lanes are in the order of the client indices, and the width is a multiple of the block size.
 
     Args:
-        group: first lane of a group (int64) -> leaves [width, …] of its clients' contributions.
-        lanes, specs: as for `contributions_by_group`.
+        group: first lane of a group (int64) -> leaves [width, …], or factors, of its clients' contributions.
+        count: int64, number of groups.
+        specs: as for `contributions_by_group`.
         lane_of: int64 [blocks, block]: the lane of each client, negative for clients behind the last one.
     """
     blocks, block = lane_of.shape
@@ -262,7 +270,7 @@ def sums_by_group(
     packed = packed_leaves(specs)
 
     def block_sums(first_lane: tf.Tensor) -> Tensors:
-        leaves = group(first_lane)
+        leaves = [product_of_factors(*leaf) if isinstance(leaf, tuple) else leaf for leaf in group(first_lane)]
         present = tf.range(tf.minimum(clients - first_lane, width))
         segments, count = present // block, tf.constant(width // block)
         return [
@@ -277,7 +285,7 @@ def sums_by_group(
     shapes = [[width // block, *p.spec.shape] for p in packed]
     lists = [reserve_list(tf.constant(size), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
     sums: dict[int, tf.Tensor] = {}
-    written = _written(traced(block_sums), lanes // width, lists, width)
+    written = _written(traced(block_sums), count, lists, width)
     for p, list_, shape in zip(packed, written, shapes, strict=True):
         stack = tf.raw_ops.TensorListStack(
             input_handle=list_, element_shape=shape, element_dtype=p.spec.dtype, num_elements=size
@@ -292,11 +300,18 @@ def reserve_list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
 
 
 def _written(
-    fn: Callable, count: tf.Tensor, lists: Tensors, step: int = 1, *, parallel_iterations: int = PARALLEL_GROUPS
+    fn: Callable,
+    count: tf.Tensor,
+    lists: Tensors,
+    step: int = 1,
+    first: tf.Tensor | int = 0,
+    *,
+    parallel_iterations: int = PARALLEL_GROUPS,
 ) -> Tensors:
-    """The lists whose elements i are the results of fn(i * step), for the numbers 0 … count - 1."""
+    """The lists whose elements i are the results of fn(i * step), for `count` numbers from the first one on."""
 
     def write(number, *before):
+        number += first
         index = tf.cast(number, tf.int32)
         pairs = zip(before, fn(number * step), strict=True)
         return [tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=t) for list_, t in pairs], None

@@ -25,7 +25,7 @@ from fedcore.graphs.batched.batched_value import BatchedValue
 from fedcore.graphs.batched.client_select import computed_if, select_rows
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, StepInputs
 from fedcore.graphs.batched.low_rank import Coefficient, LowRank, zero_rows
-from fedcore.graphs.batched.low_rank_policy import break_even_rank
+from fedcore.graphs.batched.low_rank_policy import is_kept
 from fedcore.graphs.batched.packing import PackedLayout
 
 Tensors = list[tf.Tensor]
@@ -61,10 +61,7 @@ def first_carry(initial: Sequence[BatchedValue], rank: int, limit: int, *, excee
     kernels = [
         i
         for i, x in enumerate(initial)
-        if x.tensor is not None
-        and not x.batched
-        and x.tensor.dtype == tf.float32
-        and break_even_rank(x.tensor.shape) >= rank
+        if x.tensor is not None and not x.batched and x.tensor.dtype == tf.float32 and is_kept(x.tensor.shape, rank)
     ]
     shared = tuple((i,) for i in kernels)
     return LowRankCarry(shared, limit, exceeds) if kernels else None
@@ -119,7 +116,7 @@ class LowRankCarry:
         for i in self.kernels:
             known = tf.get_static_value(initial[i].tensor)
             bases[i] = None if known is not None and not known.any() else initial[i].tensor
-        return OpenCarry(self, shapes, bases, clients, None if self.exceeds else known_inputs)
+        return OpenCarry(self, shapes, bases, clients, None if self.exceeds or self.limit == 1 else known_inputs)
 
     def without(self, kernel: int) -> "LowRankCarry | None":
         """The carry that does not keep a kernel; None if none is left."""
@@ -180,9 +177,10 @@ class OpenCarry:
         Args:
             elements: the columns of the step's elements; see `known_inputs`.
         """
-        if not self.carry.exceeds:
-            return self._with_inputs(CarriedKernels.of(self, variables, None), step, elements)
         limit = self.carry.limit
+        if not self.carry.exceeds:
+            kernels = CarriedKernels.of(self, variables, None)
+            return attrs.evolve(kernels, are_new=True) if limit == 1 else self._with_inputs(kernels, step, elements)
         full = (step > 0) & (step % limit == 0)
         after = computed_if(full, lambda *given: self._added_up(step > limit, list(given)), variables, variables)
         return CarriedKernels.of(self, after, step >= limit)
@@ -239,6 +237,7 @@ class CarriedKernels:
         scales: the coefficients that are loop variables, [K].
         exists: whether `own` holds sums.
         inputs: of layers, known before the loop; None where no input is.
+        are_new: no step has changed them, so their factors have no rows.
     """
 
     of_carry: OpenCarry
@@ -248,6 +247,7 @@ class CarriedKernels:
     scales: dict[tuple[int, tuple[str, int]], tf.Tensor]
     exists: tf.Tensor | None = None
     inputs: StepInputs | None = None
+    are_new: bool = False
 
     @classmethod
     def of(cls, carry: OpenCarry, variables: Tensors, exists: tf.Tensor | None) -> "CarriedKernels":
@@ -274,7 +274,7 @@ class CarriedKernels:
         terms = [
             (matrix, c) for m, matrix in self._matrices() if not isinstance(c := self._coefficient(kernel, m), int)
         ]
-        factors = ((self._left(kernel), self.rights[kernel]),)
+        factors = () if self.are_new else ((self._left(kernel), self.rights[kernel]),)
         return LowRank(shape, clients, tuple(terms), factors, self.exists, self.inputs)
 
     def own_after(self) -> dict[int, tf.Tensor]:
@@ -305,7 +305,7 @@ class CarriedKernels:
             known = self.of_carry.carry.input_of(group)
             if known is not None and (self.inputs is None or rows is None or self.inputs.known(rows) != known):
                 raise OtherCarry(self.of_carry.carry.with_input(group, None))
-            lefts.append(left if rows is None or known is not None else _appended(left, rows, active))
+            lefts.append(left if rows is None or known is not None else self._appended(left, rows, active))
             for i in group:
                 of = {id(factor): right for factor, right in kernels[i].factors}
                 before = self.rights[i]
@@ -314,7 +314,7 @@ class CarriedKernels:
                     rights[i] = kept
                     continue
                 new = of[id(rows)] if id(rows) in of else zero_rows(rows, self.of_carry.shapes[i][1])
-                rights[i] = _appended(kept, new, active)
+                rights[i] = self._appended(kept, new, active)
         scales = {key: _selected(active, c, self.scales[key]) for key, c in self._scales_after(kernels).items()}
         rights = {i: rights[i] for i in self.rights}
         after = CarriedKernels(self.of_carry, lefts, rights, self.own, scales).variables()
@@ -355,6 +355,11 @@ class CarriedKernels:
             raise OtherCarry(attrs.evolve(carry, scaled=carry.scaled | more))
         return {key: scales[key] for key in self.scales}
 
+    def _appended(self, rows: tf.Tensor, new: tf.Tensor, active: tf.Tensor | None) -> tf.Tensor:
+        """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
+        new = _selected(active, new, tf.zeros_like(new))
+        return new if self.are_new else tf.concat([rows, new], 1)
+
     def _left(self, kernel: int) -> tf.Tensor:
         return next(t for t, g in zip(self.lefts, self.of_carry.carry.shared, strict=True) if kernel in g)
 
@@ -365,11 +370,6 @@ class CarriedKernels:
     def _coefficient(self, kernel: int, matrix: tuple[str, int]) -> Coefficient | int:
         """The coefficient of a matrix in a kernel; the integer 0 if the matrix is no term of the kernel."""
         return self.scales.get((kernel, matrix), 1.0 if kernel == matrix[1] else 0)
-
-
-def _appended(rows: tf.Tensor, new: tf.Tensor, active: tf.Tensor | None) -> tf.Tensor:
-    """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
-    return tf.concat([rows, _selected(active, new, tf.zeros_like(new))], 1)
 
 
 def _selected(active: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

@@ -1,6 +1,7 @@
 """Whether a training step keeps the kernels of dense layers low-rank, and from which rank on: by shapes and operations.
 
-In:  the graph of a step, (carry, batch) -> carry. Out: the rank that the plan names, 0 for none.
+In:  the graph of a step, (carry, batch) -> carry. Out: the rank that the plan names, 0 for none, 1 for clients of one
+step only.
 
 The analysis follows the operations that keep the form (`batching_rules/low_rank.py`) without building a graph: a kernel
 is kept if its new value is a sum of multiples of kernels and of products of two batches over their rows.
@@ -19,6 +20,12 @@ from fedcore.types import Type, tensor_leaves
 MIN_ENTRIES = 1 << 14
 """Entries of the smallest kernel that is kept; for smaller ones, more operations cost more than less memory saves."""
 
+MIN_ENTRIES_OF_ONE_STEP = 1 << 12
+"""The same for clients that take one step: they multiply their factors with nothing before the fold does."""
+
+ONE_STEP = 1
+"""The rank of plans whose kernels are kept where a client takes one step."""
+
 _OF_NUMBERS = frozenset(
     {
         *("Neg", "Mul", "Add", "AddV2", "Sub", "RealDiv", "DivNoNan", "Cast"),
@@ -28,7 +35,7 @@ _OF_NUMBERS = frozenset(
 _SAME = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 
 
-def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None) -> int:
+def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None, least_entries: int = MIN_ENTRIES) -> int:
     """Rank at which the factors of a kernel [n, m] have as many entries as the kernel; 0 if it is not kept.
 
     A kernel of rank 1, such as that of two classes, would be added up in every step.
@@ -36,8 +43,15 @@ def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None) -> int:
     if shape is None or len(shape) != 2 or None in (sizes := list(shape)):
         return 0
     n, m = (int(s) for s in sizes if s is not None)
-    rank = n * m // (n + m) if n * m >= MIN_ENTRIES else 0
+    rank = n * m // (n + m) if n * m >= least_entries else 0
     return rank if rank > 1 else 0
+
+
+def is_kept(shape: Sequence[int | None] | tf.TensorShape | None, rank: int) -> bool:
+    """Whether a plan of that rank keeps a kernel [n, m], as far as shapes tell."""
+    if rank == ONE_STEP:
+        return break_even_rank(shape, MIN_ENTRIES_OF_ONE_STEP) > 0
+    return break_even_rank(shape) >= rank
 
 
 def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> int:
@@ -49,9 +63,9 @@ def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> i
         shared: positions of arguments that all clients share, such as the weights that local training started with.
     """
     ranks = {
-        i: rank
+        i: break_even_rank(t.shape)
         for i, t in enumerate(tensor_leaves(carry))
-        if t.dtype.name == "float32" and (rank := break_even_rank(t.shape))
+        if t.dtype.name == "float32" and is_kept(t.shape, ONE_STEP)
     }
     if not ranks:
         return 0
@@ -59,7 +73,7 @@ def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> i
     scalars = {body.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
     kernels = {body.arguments[first + i]: i for i in ranks}
     kept = [ranks[i] for i in _kept(body, kernels, scalars, {body.arguments[i] for i in shared})]
-    return min((r for r in kept if 2 * r >= max(kept)), default=0)
+    return min((r for r in kept if r and 2 * r >= max(kept)), default=ONE_STEP if kept else 0)
 
 
 def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[str]) -> list[int]:

@@ -52,8 +52,8 @@ class PackedLayout:
         equal_steps: all clients take equally many steps, and the lanes are in the order of the client indices.
         single_step: `equal_steps`, and the number of steps is 1.
         low_rank: the plan's rank, from which kernels are kept low-rank; see `low_rank_carry`.
-        low_rank_steps: number of steps whose batches have that many rows; 0 keeps no kernel low-rank.
-        exceeds_low_rank: a client takes more steps.
+        low_rank_steps: number of steps whose batches have that many rows, at least 1; 0 keeps no kernel low-rank.
+        exceeds_low_rank: a client takes more steps. If the number is 1, its kernels are dense; see `batched_stage`.
         products_of_each: a matrix that clients share is multiplied client by client.
     """
 
@@ -67,9 +67,6 @@ class PackedLayout:
     exceeds_low_rank: bool = False
     products_of_each: bool = False
 
-
-MIN_LOW_RANK_STEPS = 2
-"""Least number of steps whose factors are kept before they are added up; with 1, each step would make the kernel."""
 
 REMEMBERED_KEYS = 1024
 """Number of keys seen once that a packing cache remembers."""
@@ -212,6 +209,8 @@ def _arranged(
         single_step=equal_steps and all(s.shape[1] == 1 for s in all_sizes),
         products_of_each=products_of_each,
     )
+    if low_rank_steps == 1 and all((s[:, 1:2] > 0).all() and s.shape[1] > 1 for s in all_sizes):
+        low_rank_steps = 0  # all clients exceed it
     if low_rank_steps:
         exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
         layout = attrs.evolve(layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds)
@@ -219,7 +218,7 @@ def _arranged(
 
 
 def _low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
-    """Number of steps whose batches have `low_rank` rows; 0 if it is less than 2, or if a step has no batch of rows.
+    """Number of steps whose batches have `low_rank` rows, at least 1; 0 if a step has no batch of rows.
 
     The batch sizes of the datasets decide, not those of the call's batches, so the bits of a client do not depend on
     the other clients of its call.
@@ -235,8 +234,7 @@ def steps_of_rank(columns: list[Columns], low_rank: int) -> int:
     sizes = [c.batch_size for c in columns]
     if not columns[0].layout.batched or not all(sizes):
         return 0
-    steps = low_rank // max(sizes)
-    return steps if steps >= MIN_LOW_RANK_STEPS else 0
+    return max(1, low_rank // max(sizes))
 
 
 def _as_tensors(make: Callable[[], tuple]) -> tuple:
