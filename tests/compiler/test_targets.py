@@ -47,8 +47,9 @@ def strategy(module) -> dict:
 
 
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path, monkeypatch):
     """Writes the files of a machine's system, and returns its target."""
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
 
     def target(flags: str, l2: str | None, nvidia: bool = False) -> str:
         root = tmp_path / f"{len(list(tmp_path.iterdir()))}"

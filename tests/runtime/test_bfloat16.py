@@ -232,7 +232,6 @@ def test_kernels_of_bfloat16_compute_what_is_rounded_in_float32(name, monkeypatc
 def test_the_report_says_where_it_is_slow(process, data, monkeypatch, has_kernels):
     local = importlib.import_module("fedcore.runtime.local")  # `fedcore.runtime.local` is the function
     monkeypatch.setattr(local, "has_bfloat16_products", lambda: has_kernels)
-    monkeypatch.setattr(client_work, "has_bfloat16_products", lambda: has_kernels)
     with fc.use(fc.runtime.local(compute_dtype="bfloat16")):
         process.next(process.initialize(), data)
     notes = context.last_report().notes
