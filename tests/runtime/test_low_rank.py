@@ -224,6 +224,10 @@ def small():
 def one_step_process(name: str):
     if name == "large batches":  # a batch has more than half of the break-even rank
         return fc.learning.algorithms.build_weighted_fed_avg(model_fn, client_optimizer_fn=SGD(0.1))
+    if name == "proximal":  # its step reads the broadcast weights
+        return fc.learning.algorithms.build_weighted_fed_prox(
+            small, proximal_strength=0.3, client_optimizer_fn=SGD(0.1)
+        )
     aggregator = fc.learning.robust_aggregator() if name == "clipping" else None
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=0.01) if name == "decay" else SGD(0.1)
     return fc.learning.algorithms.build_weighted_fed_avg(
@@ -240,7 +244,7 @@ def one_step_round(name: str, sizes: tuple[int, ...], runtime=None, **settings) 
 
 
 @pytest.mark.parametrize("sizes", ONE_STEP.values(), ids=ONE_STEP)
-@pytest.mark.parametrize("name", ["sgd", "decay", "clipping", "large batches"])
+@pytest.mark.parametrize("name", ["sgd", "decay", "proximal", "clipping", "large batches"])
 def test_clients_of_one_step_keep_factors_and_others_dense_kernels(name, sizes):
     found, dense = one_step_round(name, sizes), one_step_round(name, sizes, low_rank=False)
     for x, y in zip(found, dense, strict=True):
@@ -252,7 +256,7 @@ def test_clients_of_one_step_keep_factors_and_others_dense_kernels(name, sizes):
 
 @needs_equal_rows
 @pytest.mark.parametrize("sizes", ONE_STEP.values(), ids=ONE_STEP)
-@pytest.mark.parametrize("name", ["sgd", "clipping", "large batches"])
+@pytest.mark.parametrize("name", ["sgd", "proximal", "clipping", "large batches"])
 def test_the_bits_of_clients_of_one_step_depend_on_no_other_client(name, sizes):
     expected = one_step_round(name, sizes, workers_per_device=1)
     for settings in ({"vectorize": 2, "block_size": 8}, {"vectorize": 3, "block_size": 8, "workers_per_device": 3}):

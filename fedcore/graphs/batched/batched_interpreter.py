@@ -7,8 +7,9 @@ and clients with 3, 3, 2 and 1 batches, the loop has 3 steps; in step 2 the weig
 unchanged. Calls of graphs go to `batched_call`.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
 import tensorflow as tf
@@ -50,6 +51,15 @@ class BatchedInterpreter:
         self._interpreter = Interpreter(module, self._evaluate, self._graph)
         self.run = self._interpreter.run
         self.operations = self._interpreter.operations
+
+    @contextlib.contextmanager
+    def using(self, layout: PackedLayout) -> Iterator[None]:
+        """The layout of the clients whose operations are built in the context."""
+        before, self._layout = self._layout, layout
+        try:
+            yield
+        finally:
+            self._layout = before
 
     def _graph(self, graph, data: bytes) -> Callable:
         compiles = self._xla and can_compile(graph, data)

@@ -144,8 +144,7 @@ class _BatchedFold:
             module, client_operations, [p.name for p in self._broadcasts]
         )
         self._types = function.types()
-        self._xla = bool(function.attributes.get("xla"))
-        self.interpreter = BatchedInterpreter(module, layout, xla=self._xla)
+        self.interpreter = BatchedInterpreter(module, layout, xla=bool(function.attributes.get("xla")))
         self._invariant: dict[str, object] = {}
 
     @property
@@ -209,14 +208,15 @@ class _BatchedFold:
         arguments = _client_arguments(self._client_parameters, self._layout, tensors)
 
         def group(
-            first_lane: tf.Tensor, in_factors: Container[int] = (), interpreter: BatchedInterpreter = self.interpreter
+            first_lane: tf.Tensor, in_factors: Container[int] = (), layout: PackedLayout = self._layout
         ) -> list[tf.Tensor | Factors]:
             lanes = Window(first_lane, self._width)
             of_group = [_group_of(v, lanes, first_lane) for v in arguments]
             names = [p.name for p in self._client_parameters]
             scope = {**self._invariant, **dict(zip(names, of_group, strict=True))}
             seed = tensor_seed(lanes.of(seeds))
-            interpreter.operations(self._client_operations, scope, dict(self._types), seed)
+            with self.interpreter.using(layout):
+                self.interpreter.operations(self._client_operations, scope, dict(self._types), seed)
             contribution = [value for name in self._contribution for value in flatten(scope[name])]
             leaves = [
                 (i in in_factors and value.low_rank is not None and value.low_rank.only_factors)
@@ -231,10 +231,7 @@ class _BatchedFold:
         (sequence,) = [x for value in arguments for x in flatten(value) if isinstance(x, BatchedSequence)]
         longer = tf.reduce_sum(tf.cast(sequence.sizes[:: self._width, 1] > 0, tf.int64))
         layouts = attrs.evolve(layout, low_rank_steps=0), attrs.evolve(layout, exceeds_low_rank=False)
-        dense, low_rank = (
-            functools.partial(group, interpreter=BatchedInterpreter(self._module, of_groups, xla=self._xla))
-            for of_groups in layouts
-        )
+        dense, low_rank = (functools.partial(group, layout=of_groups) for of_groups in layouts)
         return [(dense, longer), (low_rank, count - longer)], lane_of
 
     def _sizes_of(self, scope: dict) -> Tensors:
