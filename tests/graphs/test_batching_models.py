@@ -162,6 +162,17 @@ def test_clients_that_share_a_kernel_take_one_convolution_with_its_bias_and_acti
     assert bias.inputs[0].shape == [24, 8, 8, 4]
 
 
+def test_gradients_of_clients_that_share_kernels_take_one_convolution_for_their_images():
+    def fn(x, w, v):
+        return tf.reduce_mean(
+            tf.reduce_sum(tf.nn.conv2d(tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")), v, 2, "VALID") ** 2, 0)
+        )
+
+    values = normal(8, 3, 8, 8, 2), normal(3, 3, 2, 4), normal(3, 3, 4, 5)
+    check(gradients(fn), *values, shared=[1, 2], tolerance=2e-5)
+    check_padded(gradients(fn), *values, padded=[0], sizes=[3, 1, 2, 3, 3, 1, 1, 2], shared=[1, 2], tolerance=2e-5)
+
+
 def embedding(table, w, ids):
     rows = tf.gather(table, ids)
     return tf.reduce_mean(tf.reduce_sum(tf.tanh(tf.reduce_mean(rows, 1) @ w), 1))

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
+from fedcore.context import plan_of
 
 BATCHES = fc.SequenceType(("float32", [None]))
 
@@ -162,19 +163,24 @@ def test_leaves_of_every_place_and_size_are_merged_by_their_dtype():
         np.testing.assert_array_equal(found, np.full(shapes[i // 2 % 3], 780, found.dtype))
 
 
-def test_shared_convolutions_give_the_same_bits_in_every_width():
+def images():
     stack = [keras.layers.Conv2D(8, 5, padding="same", activation="relu"), keras.layers.MaxPool2D()]
+    stack += [keras.layers.Conv2D(4, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((12, 12, 1)), *stack])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    spec = (tf.TensorSpec([None, 12, 12, 1]), tf.TensorSpec([None], tf.int32))
+    return fc.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
 
-    def model_fn():
-        model = keras.Sequential([keras.Input((12, 12, 1)), *stack, keras.layers.Flatten(), keras.layers.Dense(3)])
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        spec = (tf.TensorSpec([None, 12, 12, 1]), tf.TensorSpec([None], tf.int32))
-        return fc.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
 
+def clients_with_images(sizes=(9, 4, 0, 7, 12)) -> list:
     rng = np.random.default_rng(0)
-    columns = [(rng.normal(size=(n, 12, 12, 1)).astype("f"), rng.integers(0, 3, n).astype("i")) for n in (9, 4, 7, 12)]
-    data = [fc.data.ClientDataset.from_columns(c).batch(4) for c in columns]
-    process = fc.learning.algorithms.build_fed_eval(model_fn)
+    columns = [(rng.normal(size=(n, 12, 12, 1)).astype("f"), rng.integers(0, 3, n).astype("i")) for n in sizes]
+    return [fc.data.ClientDataset.from_columns(c).batch(4) for c in columns]
+
+
+def test_shared_convolutions_give_the_same_bits_in_every_width():
+    data = clients_with_images()
+    process = fc.learning.algorithms.build_fed_eval(images)
     state, losses = process.initialize(), []
     for width in (2, 4):
         with fc.use(fc.runtime.local(vectorize=width)):
@@ -182,3 +188,16 @@ def test_shared_convolutions_give_the_same_bits_in_every_width():
                 np.asarray(process.next(state, data).metrics["client_work"]["eval"]["current_round_metrics"]["loss"])
             )
     assert losses[0].tobytes() == losses[1].tobytes()
+
+
+def test_gradients_of_shared_convolutions_are_vectorised_and_give_the_same_bits_in_every_width():
+    data, weights = clients_with_images(), {}
+    process = fc.learning.algorithms.build_fed_sgd(images)
+    for width in ("auto", 3, 8, False):
+        with fc.use(fc.runtime.local(vectorize=width), seed=3):
+            assert ("strategy=vectorised" in str(plan_of(process.next.module))) is (width is not False)
+            state = process.next(process.initialize(), data).state
+        weights[width] = [np.asarray(w) for w in state.global_model_weights.trainable]
+    for auto, three, eight, loop in zip(*weights.values(), strict=True):
+        assert auto.tobytes() == three.tobytes() == eight.tobytes()
+        np.testing.assert_allclose(auto, loop, rtol=0, atol=1e-5 * np.abs(loop).max())

@@ -11,9 +11,9 @@ from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.cost_model import why_loop
-from fedcore.graphs.batched.low_rank_loop import is_straight
+from fedcore.graphs.batched.low_rank_loop import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, low_rank_of
-from fedcore.graphs.graphdef.parsed_graph import body_of, operations_of
+from fedcore.graphs.graphdef.parsed_graph import Body, body_of, operations_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
 from fedcore.ir.target import Target
@@ -29,6 +29,8 @@ ISAS_OF_EQUAL_ROWS = ("avx512",)
 """Instruction sets on which a row of a product has the same bits beside any number of other rows, zeros included."""
 
 MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its batch
+
+_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 
 class TrainsConvolutions(NoBatchingRule):
@@ -294,13 +296,23 @@ def _check_graph(module: Module, graph: Graph, batched_arguments: set[int], padd
     found = _reasons.get(key, reason)
     if found is not None:
         raise NoBatchingRule(*found)
-    if padded_axes and _trains_convolutions(module, graph):
+    body = body_of(graph.digest, module.blob(graph.digest))
+    if padded_axes and _trains_convolutions(operations, body, batched_arguments):
         raise TrainsConvolutions("Conv2D", "a kernel per client is as fast one client after the other")
 
 
-def _trains_convolutions(module: Module, graph: Graph) -> bool:
-    operations = operations_of(graph.digest, module.blob(graph.digest))
-    return any(op.startswith(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")) for op in operations)
+def _trains_convolutions(operations: frozenset[str], body: Body, batched_arguments: set[int]) -> bool:
+    """Whether a graph computes gradients of kernels that differ between clients; in FedSGD all clients share them."""
+    if not any(op.startswith(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")) for op in operations):
+        return False
+    differing = {body.arguments[i] for i in batched_arguments} | ({body.arguments[-1]} if body.seeded else set())
+    for node in body.inlined().nodes:
+        inputs = [name for name, _ in node.inputs]
+        if not differing.isdisjoint(inputs):
+            differing.add(node.name)
+            if node.op in CONTROL_FLOW or (node.op in _CONVOLUTIONS and inputs[1] in differing):
+                return True
+    return False
 
 
 def _width(module: Module, function: Function, broadcasts: int, *, keeps_low_rank: bool) -> int:

@@ -193,6 +193,11 @@ def divided_by(divisor: tf.Tensor) -> Callable:
     return lambda x: x / (_each(divisor) if _is_factor(x) else divisor)
 
 
+def divided_unless_zero(divisor: tf.Tensor) -> Callable:
+    """The linear function x -> x / divisor, or zero where the divisor is; the divisor is [] or [K]."""
+    return lambda x: tf.math.divide_no_nan(x, _each(divisor) if _is_factor(x) else divisor)
+
+
 def negative(x: tf.Tensor | float) -> tf.Tensor | float:
     return -x
 

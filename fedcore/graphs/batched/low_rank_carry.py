@@ -303,8 +303,11 @@ class CarriedKernels:
         for left, group in zip(self.lefts, self.of_carry.carry.shared, strict=True):
             rows = self._new_rows(left, {i: kernels[i] for i in group})
             known = self.of_carry.carry.input_of(group)
-            if known is not None and (self.inputs is None or rows is None or self.inputs.known(rows) != known):
+            found = None if self.inputs is None or rows is None else self.inputs.known(rows)
+            if known is not None and found != known:
                 raise OtherCarry(self.of_carry.carry.with_input(group, None))
+            if found != known and not self.of_carry.carry.is_decided(group):
+                raise OtherCarry(self.of_carry.carry.with_input(group, found))
             lefts.append(left if rows is None or known is not None else self._appended(left, rows, active))
             for i in group:
                 of = {id(factor): right for factor, right in kernels[i].factors}

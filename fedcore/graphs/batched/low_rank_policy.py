@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Sequence
 
 import tensorflow as tf
 
-from fedcore.graphs.graphdef.parsed_graph import Body, Node
+from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
 from fedcore.types import Type, tensor_leaves
 
 MIN_ENTRIES = 1 << 14
@@ -33,6 +33,8 @@ _OF_NUMBERS = frozenset(
     }
 )
 _SAME = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
+_OF_VECTORS = frozenset({"Identity", "Cast", "StridedSlice"})
+_TO_NUMBERS = frozenset({"Prod", "Sum", "Max", "Min"})
 
 
 def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None, least_entries: int = MIN_ENTRIES) -> int:
@@ -84,12 +86,15 @@ def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[st
     """
     forms = {(name, 0): {name} for name in kernels}  # value of the form -> the kernels that it depends on
     numbers = {(name, 0) for name in scalars}
+    vectors: set[Ref] = set()  # such as shapes
     constant = {(name, 0) for name in shared}
     dense: set[str] = set()  # kernels and products that an operation needs as a dense matrix
     for node in body.nodes:
         result = (node.name, 0)
-        if _is_number(node, numbers):
+        if _is_number(node, numbers, vectors):
             numbers.add(result)
+        elif _is_vector(node, numbers, vectors) and node.inputs[0] not in forms:
+            vectors.add(result)
         elif _is_gradient(node, forms):
             forms[result] = {node.name}
         elif _keeps(node, forms, numbers, constant):
@@ -102,10 +107,21 @@ def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[st
     return [i for name, i in kernels.items() if name in (of := forms.get(results[name], set())) and not of & dense]
 
 
-def _is_number(node: Node, numbers: Container) -> bool:
+def _is_number(node: Node, numbers: Container, vectors: Container) -> bool:
+    """Whether a value has no axes, such as the number of a batch's rows."""
     if node.op == "Const":
         return tf.TensorShape(node["value"].tensor_shape).rank == 0
+    if node.inputs and node.inputs[0] in vectors:
+        one_entry = node.op == "StridedSlice" and node.get("shrink_axis_mask") == 1
+        return one_entry or (node.op in _TO_NUMBERS and not node.get("keep_dims", False))
     return node.op in _OF_NUMBERS | _SAME and bool(node.inputs) and all(i in numbers for i in node.inputs)
+
+
+def _is_vector(node: Node, numbers: Container, vectors: Container) -> bool:
+    """Whether a value is a shape, or a part of one."""
+    if node.op in _OF_VECTORS:
+        return node.inputs[0] in vectors
+    return node.op == "Shape" or (node.op == "Pack" and all(i in numbers for i in node.inputs))
 
 
 def _is_gradient(node: Node, forms: Container) -> bool:
@@ -125,4 +141,4 @@ def _keeps(node: Node, forms: Container, numbers: Container, constant: Container
         return all(is_form or i in constant for is_form, i in zip(of_form, node.inputs, strict=True))
     if node.op == "Mul":
         return any(i in numbers for i in node.inputs)
-    return node.op == "RealDiv" and of_form[0] and node.inputs[1] in numbers
+    return node.op in ("RealDiv", "DivNoNan") and of_form[0] and node.inputs[1] in numbers

@@ -5,7 +5,7 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import BatchedValue, product_padding
 from fedcore.graphs.batched.batching_rules.matmul import contraction_operands
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.batched.low_rank import LowRank, divided_by, low_rank_rule, negative, times
+from fedcore.graphs.batched.low_rank import LowRank, divided_by, divided_unless_zero, low_rank_rule, negative, times
 from fedcore.graphs.graphdef.parsed_graph import Node
 
 
@@ -53,14 +53,16 @@ def _of_one_client(
     return _value(LowRank((n, m), 1, factors=((evaluation.as_lane(x), evaluation.as_lane(y)),)))
 
 
-@low_rank_rule("Mul", "RealDiv")
+@low_rank_rule("Mul", "RealDiv", "DivNoNan")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
     if x.low_rank is None and node.op == "Mul":
         x, y = y, x
     if x.low_rank is None or y.low_rank is not None or y.padded_axis is not None or evaluation.rank(y):
         return None
-    by = times if node.op == "Mul" else divided_by
-    return _value(x.low_rank.mapped(by(evaluation.tensor(y))))
+    return _value(x.low_rank.mapped(_BY_NUMBER[node.op](evaluation.tensor(y))))
+
+
+_BY_NUMBER = {"Mul": times, "RealDiv": divided_by, "DivNoNan": divided_unless_zero}
 
 
 @low_rank_rule("Neg")
