@@ -72,7 +72,7 @@ def _(
     known = evaluation.known_value(sizes)
     if known is None and not sizes.client_invariant:
         raise NoBatchingRule(node.op, "the shape of the images is not known")
-    sizes_of_client = [] if known is None else known.values[0]
+    sizes_of_client = () if known is None else tuple(known.values[0])
     if node.op == "Conv2DBackpropInput" and len(sizes_of_client) == 4 and _is_shared(node, dy, kernel):
         rows, *image = sizes_of_client
         whole = tf.constant([evaluation.clients * rows, *image], tf.int32)
