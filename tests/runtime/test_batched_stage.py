@@ -93,24 +93,34 @@ def test_batches_in_order_give_the_bits_of_gathered_ones(drop_remainder):
     assert steps(in_order) == steps(gathered)
 
 
-def test_clients_in_order_add_up_to_the_bits_of_the_fold():
+@pytest.mark.parametrize("start", [0.0, 0.5], ids=["from zero", "from another number"])
+@pytest.mark.parametrize("count", [77, 64, 9, 1])
+def test_clients_in_order_add_up_to_the_bits_of_the_fold(count, start):
     @fc.tf_computation("float32")
     def spread(x):
-        return tf.sin(x * tf.range(1.0, 5001.0)), x, tf.cast(x * 10, tf.int32)
+        return tf.sin(x * tf.range(0.0, 5000.0)), x, tf.cast(x * 10, tf.int32)
+
+    zero = (np.full(5000, start, np.float32), np.float32(start), np.int32(start))
+
+    @fc.tf_computation(fc.to_type((("float32", (5000,)), "float32", "int32")), spread.type_signature.result)
+    def add(total, value):
+        return tuple(a + b for a, b in zip(total, value, strict=True))
 
     @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
     def total(clients):
-        return fc.federated_sum(fc.federated_map(spread, clients))
+        values = fc.federated_map(spread, clients)
+        return fc.federated_aggregate(values, zero, add, add, fc.tf_computation(lambda x: x, add.type_signature.result))
 
-    clients = np.random.default_rng(0).normal(size=77).astype(np.float32)
+    clients = np.random.default_rng(0).normal(size=count).astype(np.float32)
+    clients[::5] = -0.0  # whose sums are negative zeros
     found = []
-    for width in (8, 12):  # groups of a block each; groups that part a block, whose clients are folded
+    for width in (12, 8, 16, 24, 32):  # groups that part a block, whose clients are folded; of 1, 2, 3 and 4 blocks
         runtime = fc.runtime.local(vectorize=width)
         with fc.use(runtime):
             assert total.to_module("planned").function("clients").attributes["block"] == 8
             found.append([np.asarray(leaf).tobytes() for leaf in total(clients)])
         runtime.close()
-    assert found[0] == found[1]
+    assert all(f == found[0] for f in found)
 
 
 @pytest.mark.parametrize("batch", [4, 2])

@@ -31,7 +31,7 @@ from fedcore.graphs.batched.block_reduction import (
     fold_blocks,
     fold_next_client,
     leaves_only_summed,
-    merge_sums,
+    sum_blocks_by_group,
     sum_only_leaves,
 )
 from fedcore.graphs.batched.client_contribution import (
@@ -40,7 +40,6 @@ from fedcore.graphs.batched.client_contribution import (
     Factors,
     Tensors,
     contributions_by_group,
-    sums_by_group,
 )
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
@@ -315,8 +314,9 @@ def realize_batched(
         if len(addends) == len(zeros):
             ((group, count),) = groups
             in_factors = leaves_only_summed(stage_fold.fold, zeros, specs)
-            sums = sums_by_group(functools.partial(group, in_factors=in_factors), count, width, specs, lane_of)
-            partial, sizes = merge_sums(merge, zeros, [sums[addends[i]] for i in range(len(zeros))], lane_of), None
+            of_group = functools.partial(group, in_factors=in_factors)
+            sizes = None
+            partial = sum_blocks_by_group(of_group, merge, zeros, addends, specs, lane_of, count=count, width=width)
         else:
             contributions, sizes = stage_fold.contributions(groups, zeros)
             partial = fold_blocks(stage_fold.fold, merge, zeros, specs, contributions, lane_of)

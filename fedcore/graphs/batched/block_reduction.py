@@ -9,11 +9,11 @@ leaf 1. A trace of the fold on placeholders shows that leaf 0 is a sum-only leaf
 [32, 5] -> [4, 5]. Leaf 1 is folded in 8 steps; each step takes one client of every block, [4]. The merge tree then
 halves the leading axis: [4, 5] -> [2, 5] -> [1, 5].
 
-If all leaves are sum-only and the lanes are in the order of the client indices, `sums_by_group` has already summed each
-block. `merge_sums` then merges the sums.
+If all leaves are sum-only and the lanes are in the order of the client indices, `sum_blocks_by_group` sums the blocks
+of each group where its clients are computed, and keeps no contribution.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 import attrs
@@ -26,8 +26,13 @@ from fedcore.graphs.batched.client_contribution import (
     Contribution,
     FactoredContribution,
     Tensors,
+    packed_leaves,
+    reserve_list,
+    traced,
+    written,
 )
 from fedcore.graphs.batched.client_select import select_rows
+from fedcore.graphs.batched.low_rank import sum_of_products
 
 SUMMED_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
 """Dtypes for which TensorFlow's sum kernels add values one after the other, in the precision of the dtype."""
@@ -53,20 +58,110 @@ def fold_blocks(
         specs: of the leaves of one client's contribution.
         lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
     """
-    lane_of = tf.gather(lane_of, _bit_reversed(int(lane_of.shape[0])))
-    return _merge_tree(merge, _fold_clients(fold, zeros, specs, contributions, lane_of), lane_of)
+    (lane_of,) = _bit_reversed([lane_of])
+    partial = _fold_clients(fold, zeros, specs, contributions, lane_of)
+    return _merge_tree(merge, partial, tf.reduce_any(lane_of >= 0, axis=1))
 
 
-def merge_sums(merge: Callable, zeros: Tensors, sums: Tensors, lane_of: tf.Tensor) -> Tensors:
-    """The partial of all blocks, leaves [1, …], from the sums of the blocks, leaves [blocks, …]."""
-    order = _bit_reversed(int(lane_of.shape[0]))
-    lane_of = tf.gather(lane_of, order)
-    if not _is_sum(merge, zeros):
-        partial = [zero + tf.gather(t, order) for zero, t in zip(zeros, sums, strict=True)]
-        return _merge_tree(merge, partial, lane_of)
+def sum_blocks_by_group(
+    group: Callable,
+    merge: Callable,
+    zeros: Tensors,
+    addends: Mapping[int, int],
+    specs: Sequence[tf.TensorSpec],
+    lane_of: tf.Tensor,
+    *,
+    count: tf.Tensor,
+    width: int,
+) -> Tensors:
+    """The partial of all blocks, leaves [1, …], where the fold only adds.
+
+    If the merge only adds too, and zeros are the initial partial, a group merges its blocks: (0 + a) + (0 + b) has the
+    bits of 0 + (a + b).
+
+    Args:
+        group: first lane of a group (int64) -> leaves [width, …], or factors, of its clients' contributions.
+        merge, zeros, specs: as for `fold_blocks`.
+        addends: leaf of the partial -> the leaf of the contribution that the fold adds to it.
+        lane_of: int64 [blocks, block]: the lane of each client, negative for clients behind the last one. The lanes are
+            in the order of the client indices.
+        count: int64, number of groups.
+        width: lanes of a group, a multiple of the block size.
+    """
+    blocks, of_group = int(lane_of.shape[0]), width // int(lane_of.shape[1])
+    is_sum = _is_sum(merge, zeros)
+    adds_up = is_sum and _are_zeros(zeros)
+    merges = adds_up and of_group & (of_group - 1) == 0 and blocks % of_group == 0
+    found = _sums_by_group(group, specs, lane_of, count, width, merges=merges)
+    present = tf.reduce_any(tf.reshape(lane_of >= 0, [found[0].shape[0], -1]), axis=1)
+    present, *sums = _bit_reversed([present, *(found[addends[i]] for i in range(len(zeros)))])
+    if not is_sum:
+        return _merge_tree(merge, [zero + t for zero, t in zip(zeros, sums, strict=True)], present)
     flat = _FlatLeaves.of(zeros)
-    partial = [zero + tf.gather(t, order) for zero, t in zip(flat.join(zeros), flat.join(sums), strict=True)]
-    return flat.split(_merge_tree(_add, partial, lane_of))
+    first, partial = flat.join(zeros), flat.join(sums)
+    if adds_up:
+        return flat.split([zero + t for zero, t in zip(first, _merge_tree(_add, partial, present), strict=True)])
+    return flat.split(_merge_tree(_add, [zero + t for zero, t in zip(first, partial, strict=True)], present))
+
+
+def _sums_by_group(
+    group: Callable,
+    specs: Sequence[tf.TensorSpec],
+    lane_of: tf.Tensor,
+    count: tf.Tensor,
+    width: int,
+    *,
+    merges: bool,
+) -> list[tf.Tensor]:
+    """The sum of each block, or if blocks are merged of each group: leaves [blocks, …] or [groups, …].
+
+    Arguments are those of `sum_blocks_by_group`.
+    """
+    blocks, block = lane_of.shape
+    of_group = width // block
+    clients = tf.reduce_sum(tf.cast(lane_of >= 0, tf.int64))
+    packed = packed_leaves(specs)
+
+    def sums(first_lane: tf.Tensor) -> Tensors:
+        leaves = group(first_lane)
+        lanes = tf.range(tf.minimum(clients - first_lane, width))
+        present = first_lane + block * np.arange(of_group) < clients
+
+        def added(values: tf.Tensor) -> tf.Tensor:
+            of_blocks = tf.raw_ops.SparseSegmentSumWithNumSegments(
+                data=values, indices=lanes, segment_ids=lanes // block, num_segments=tf.constant(of_group)
+            )
+            if not merges:
+                return of_blocks
+            of_blocks, has_clients = _bit_reversed([of_blocks, present])
+            return _merge_tree(_add, [of_blocks], has_clients)[0]
+
+        totals = []
+        for p in packed:
+            factors = leaves[p.positions[0]]
+            if isinstance(factors, tuple):
+                totals.append(sum_of_products(factors[0], factors[1], added))
+            else:
+                totals.append(added(p.pack(leaves)))
+        return totals
+
+    # The lists have room for a whole call; groups behind the last client leave zeros.
+    groups = -(-blocks // of_group)
+    shapes = [[1 if merges else of_group, *p.spec.shape] for p in packed]
+    lists = [reserve_list(tf.constant(groups), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
+    found: dict[int, tf.Tensor] = {}
+    for p, list_, shape in zip(packed, written(traced(sums), count, lists, width), shapes, strict=True):
+        stack = tf.raw_ops.TensorListStack(
+            input_handle=list_, element_shape=shape, element_dtype=p.spec.dtype, num_elements=groups
+        )
+        found.update(p.unpack(tf.reshape(stack, [-1, *p.spec.shape])[: groups if merges else blocks]))
+    return [found[i] for i in range(len(specs))]
+
+
+def _are_zeros(tensors: Tensors) -> bool:
+    """Whether all entries are known to be zeros, and none a negative one."""
+    values = [tf.get_static_value(t.op.inputs[0] if t.op.type == "BroadcastTo" else t) for t in tensors]
+    return all(v is not None and not v.any() and not np.signbit(v).any() for v in values)
 
 
 def _is_sum(merge: Callable, partial: Tensors) -> bool:
@@ -126,14 +221,16 @@ class _FlatLeaves:
         return [leaves[i] for i in range(len(leaves))]
 
 
-def _merge_tree(merge: Callable, partial: Tensors, lane_of: tf.Tensor) -> Tensors:
+def _merge_tree(merge: Callable, partial: Tensors, present: tf.Tensor) -> Tensors:
     """Merges partials of blocks, leaves [blocks, …] in bit-reversed order, to leaves [1, …].
 
     Bit-reversed order makes the siblings of each level two contiguous halves, so that no level copies. If one sibling
     has no clients, the result is the other sibling.
+
+    Args:
+        present: bool [blocks], whether a block has clients, in the same order.
     """
-    blocks = int(lane_of.shape[0])
-    present = tf.reduce_any(lane_of >= 0, axis=1)
+    blocks = int(present.shape[0])
     while blocks > 1:
         blocks //= 2
         left, right = ([*half] for half in zip(*(tf.split(t, 2) for t in partial), strict=True))
@@ -143,12 +240,12 @@ def _merge_tree(merge: Callable, partial: Tensors, lane_of: tf.Tensor) -> Tensor
     return partial
 
 
-def _bit_reversed(count: int) -> np.ndarray:
-    """0 … count - 1 in bit-reversed order; the count is a power of two."""
+def _bit_reversed(tensors: Tensors) -> Tensors:
+    """Tensors [blocks, …] with their entries in bit-reversed order; the number of blocks is a power of two."""
     order = np.zeros(1, np.int64)
-    while len(order) < count:
+    while len(order) < int(tensors[0].shape[0]):
         order = np.concatenate([2 * order, 2 * order + 1])
-    return order
+    return tensors if len(order) == 1 else [tf.gather(t, order) for t in tensors]
 
 
 def fold_next_client(

@@ -161,7 +161,7 @@ class FactoredContribution:
         used = tf.reduce_max(tf.where(tf.reduce_any(lane_of >= 0, 1), number, 0))
         of_block = traced(lambda number: [self._sum(tf.gather(lanes, number))])
         lists = [reserve_list(tf.constant(blocks), shape, tf.float32)]
-        (sums,) = _written(of_block, used, lists, parallel_iterations=PARALLEL_BLOCKS)
+        (sums,) = written(of_block, used, lists, parallel_iterations=PARALLEL_BLOCKS)
         return tf.raw_ops.TensorListStack(
             input_handle=sums, element_shape=shape, element_dtype=tf.float32, num_elements=blocks
         )
@@ -237,61 +237,19 @@ def contributions_by_group(
     lists = [reserve_list(last + 1, [-1, *shape], d) for shape, d in zip(shapes, dtypes, strict=True)]
     first = tf.zeros([], tf.int64)
     for function, (_, number) in zip(functions, groups, strict=True):
-        lists = _written(function, number, lists, width, first)
+        lists = written(function, number, lists, width, first)
         first += number
-    written, lanes = [], count * width
+    tensors, lanes = [], count * width
     for list_, shape, dtype in zip(lists, shapes, dtypes, strict=True):
         nothing = tf.zeros([1, *(max(s, 0) for s in shape)], dtype)
-        written.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=last, item=nothing))
+        tensors.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=last, item=nothing))
     contributions: list[Contribution] = []
     for p, factors in zip(packed, in_factors, strict=True):
         if factors:
-            contributions.append(FactoredContribution(p, written.pop(0), written.pop(0), width, lanes))
+            contributions.append(FactoredContribution(p, tensors.pop(0), tensors.pop(0), width, lanes))
         else:
-            contributions.append(ClientContribution(p, written.pop(0), width, lanes))
+            contributions.append(ClientContribution(p, tensors.pop(0), width, lanes))
     return contributions
-
-
-def sums_by_group(
-    group: Callable, count: tf.Tensor, width: int, specs: Sequence[tf.TensorSpec], lane_of: tf.Tensor
-) -> Tensors:
-    """Runs the groups of a call and keeps only the sum of each block: leaves [blocks, …].
-
-    The lanes are in the order of the client indices, and the width is a multiple of the block size.
-
-    Args:
-        group: first lane of a group (int64) -> leaves [width, …], or factors, of its clients' contributions.
-        count: int64, number of groups.
-        specs: as for `contributions_by_group`.
-        lane_of: int64 [blocks, block]: the lane of each client, negative for clients behind the last one.
-    """
-    blocks, block = lane_of.shape
-    clients = tf.reduce_sum(tf.cast(lane_of >= 0, tf.int64))
-    packed = packed_leaves(specs)
-
-    def block_sums(first_lane: tf.Tensor) -> Tensors:
-        leaves = [product_of_factors(*leaf) if isinstance(leaf, tuple) else leaf for leaf in group(first_lane)]
-        present = tf.range(tf.minimum(clients - first_lane, width))
-        segments, count = present // block, tf.constant(width // block)
-        return [
-            tf.raw_ops.SparseSegmentSumWithNumSegments(
-                data=p.pack(leaves), indices=present, segment_ids=segments, num_segments=count
-            )
-            for p in packed
-        ]
-
-    # The lists have room for a whole call; groups behind the last client leave zeros.
-    size = -(-blocks * block // width)
-    shapes = [[width // block, *p.spec.shape] for p in packed]
-    lists = [reserve_list(tf.constant(size), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
-    sums: dict[int, tf.Tensor] = {}
-    written = _written(traced(block_sums), count, lists, width)
-    for p, list_, shape in zip(packed, written, shapes, strict=True):
-        stack = tf.raw_ops.TensorListStack(
-            input_handle=list_, element_shape=shape, element_dtype=p.spec.dtype, num_elements=size
-        )
-        sums.update(p.unpack(tf.reshape(stack, [-1, *p.spec.shape])[:blocks]))
-    return [sums[i] for i in range(len(specs))]
 
 
 def reserve_list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
@@ -299,7 +257,7 @@ def reserve_list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
     return tf.raw_ops.TensorListReserve(element_shape=shape, num_elements=size, element_dtype=dtype)
 
 
-def _written(
+def written(
     fn: Callable,
     count: tf.Tensor,
     lists: Tensors,

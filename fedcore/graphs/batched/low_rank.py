@@ -27,6 +27,9 @@ import tensorflow as tf
 from fedcore.graphs.batched.client_select import computed_if, select_by_client
 from fedcore.graphs.batched.known_inputs import StepInputs
 
+NARROW = 16
+"""Columns of the widest product whose transpose is computed: as many as a vector register holds on AVX-512."""
+
 Coefficient: TypeAlias = float | tf.Tensor
 """A number: the same for all clients, or one for each, [K]."""
 
@@ -147,18 +150,19 @@ class LowRank:
         """
         condition = tf.broadcast_to(condition, [self.clients])
 
-        def chosen(t: tf.Tensor) -> tf.Tensor:
-            return select_by_client(condition, [t], [tf.zeros([])])[0]
+        def chosen(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            return select_by_client(condition, tensors, [tf.zeros([]) for _ in tensors])
 
         def term(matrix: tf.Tensor, coefficient: Coefficient) -> tuple[tf.Tensor, Coefficient]:
             if matrix.shape.rank == 2:
                 return matrix, tf.where(condition, coefficient, tf.zeros([]))
             if self._always_exists(matrix):
-                return chosen(matrix), coefficient
-            (selected,) = computed_if(self.exists, lambda m: [chosen(m)], [matrix], [matrix])
+                return chosen(matrix)[0], coefficient
+            (selected,) = computed_if(self.exists, chosen, [matrix], [matrix])
             return selected, coefficient
 
-        factors = tuple((chosen(left), chosen(right)) for left, right in self.factors)
+        tensors = iter(chosen(*(t for pair in self.factors for t in pair)))
+        factors = tuple(zip(tensors, tensors, strict=True))
         return attrs.evolve(self, terms=tuple(term(*pair) for pair in self.terms), factors=factors)
 
     def _always_exists(self, matrix: tf.Tensor) -> bool:
@@ -217,7 +221,21 @@ def _each(coefficient: Coefficient) -> Coefficient:
 
 def product_of_factors(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """left^T right, [K, n, m]."""
-    return _product(left, right, adj_x=True)
+    return sum_of_products(left, right, lambda products: products)
+
+
+def sum_of_products(left: tf.Tensor, right: tf.Tensor, add: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Sums [blocks, n, m] of the products left^T right, [K, n, m].
+
+    Where the products are narrow, their transposes are computed and added up: a kernel's inner loop runs over the
+    longer side.
+
+    Args:
+        add: products of clients [K, …] -> sums of some of them, [blocks, …].
+    """
+    if right.shape[2] > NARROW or right.shape[2] >= left.shape[2]:
+        return add(_product(left, right, adj_x=True))
+    return tf.linalg.matrix_transpose(add(_product(right, left, adj_x=True)))
 
 
 def _product(x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = False) -> tf.Tensor:
