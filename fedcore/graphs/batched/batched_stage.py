@@ -225,7 +225,7 @@ class _BatchedFold:
             return [*leaves, *self._sizes_of(scope)]
 
         count, layout = tf.size(seeds, tf.int64) // self._width, self._layout
-        if layout.low_rank_steps != 1 or not layout.exceeds_low_rank:
+        if not layout.has_dense_groups:
             return [(group, count)], lane_of
         (sequence,) = [x for value in arguments for x in flatten(value) if isinstance(x, BatchedSequence)]
         longer = tf.reduce_sum(tf.cast(sequence.sizes[:: self._width, 1] > 0, tf.int64))
@@ -295,7 +295,7 @@ def realize_batched(
     stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width, measured)
     groups_hold_blocks = (
         layout.equal_steps
-        and layout.low_rank_steps <= 1
+        and (layout.keeps_one_step or not layout.low_rank_steps)
         and not width % block
         and block <= MAX_SEQUENTIAL_TERMS
         and not measured

@@ -92,6 +92,11 @@ class LowRankCarry:
         return sorted(i for group in self.shared for i in group)
 
     @property
+    def is_one_step(self) -> bool:
+        """Whether the kernels are kept in the only step of a client."""
+        return self.limit == 1 and not self.exceeds
+
+    @property
     def _scaled(self) -> list[tuple[int, tuple[str, int]]]:
         return sorted(self.scaled)
 
@@ -116,7 +121,7 @@ class LowRankCarry:
         for i in self.kernels:
             known = tf.get_static_value(initial[i].tensor)
             bases[i] = None if known is not None and not known.any() else initial[i].tensor
-        return OpenCarry(self, shapes, bases, clients, None if self.exceeds or self.limit == 1 else known_inputs)
+        return OpenCarry(self, shapes, bases, clients, None if self.exceeds or self.is_one_step else known_inputs)
 
     def without(self, kernel: int) -> "LowRankCarry | None":
         """The carry that does not keep a kernel; None if none is left."""
@@ -180,7 +185,11 @@ class OpenCarry:
         limit = self.carry.limit
         if not self.carry.exceeds:
             kernels = CarriedKernels.of(self, variables, None)
-            return attrs.evolve(kernels, are_new=True) if limit == 1 else self._with_inputs(kernels, step, elements)
+            return (
+                attrs.evolve(kernels, are_new=True)
+                if self.carry.is_one_step
+                else self._with_inputs(kernels, step, elements)
+            )
         full = (step > 0) & (step % limit == 0)
         after = computed_if(full, lambda *given: self._added_up(step > limit, list(given)), variables, variables)
         return CarriedKernels.of(self, after, step >= limit)

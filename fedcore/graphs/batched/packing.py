@@ -53,7 +53,7 @@ class PackedLayout:
         single_step: `equal_steps`, and the number of steps is 1.
         low_rank: the plan's rank, from which kernels are kept low-rank; see `low_rank_carry`.
         low_rank_steps: number of steps whose batches have that many rows, at least 1; 0 keeps no kernel low-rank.
-        exceeds_low_rank: a client takes more steps. If the number is 1, its kernels are dense; see `batched_stage`.
+        exceeds_low_rank: a client takes more steps.
         products_of_each: a matrix that clients share is multiplied client by client.
     """
 
@@ -66,6 +66,16 @@ class PackedLayout:
     low_rank_steps: int = 0
     exceeds_low_rank: bool = False
     products_of_each: bool = False
+
+    @property
+    def keeps_one_step(self) -> bool:
+        """Whether kernels are low-rank in the only step of a client, and those of clients with more steps are dense."""
+        return self.low_rank_steps == 1
+
+    @property
+    def has_dense_groups(self) -> bool:
+        """Whether the first groups have dense kernels, and the others low-rank ones."""
+        return self.keeps_one_step and self.exceeds_low_rank
 
 
 REMEMBERED_KEYS = 1024
@@ -209,11 +219,11 @@ def _arranged(
         single_step=equal_steps and all(s.shape[1] == 1 for s in all_sizes),
         products_of_each=products_of_each,
     )
-    if low_rank_steps == 1 and all((s[:, 1:2] > 0).all() and s.shape[1] > 1 for s in all_sizes):
-        low_rank_steps = 0  # all clients exceed it
     if low_rank_steps:
         exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
-        layout = attrs.evolve(layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds)
+        kept = attrs.evolve(layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds)
+        all_dense = kept.has_dense_groups and all((s[:, 1] > 0).all() for s in all_sizes)
+        layout = layout if all_dense else kept
     return layout, client_of, lane_of, *(item for i, item in enumerate(rest) if i % 3 != 2)
 
 
