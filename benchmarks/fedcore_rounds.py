@@ -4,7 +4,7 @@ import keras
 from keras import layers
 
 import fedcore as fc
-from benchmarks.workloads import BATCH, CLIENT_RATE, LETTERS, LINE, Workload, first_weights
+from benchmarks.workloads import BATCH, CLIENT_RATE, LETTERS, LINE, SERVER_RATE, Workload, first_weights
 
 
 def keras_model(kind: str) -> keras.Model:
@@ -43,15 +43,15 @@ class Rounds:
                 metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
             )
 
-        if workload.trains:
-            self.process = fc.learning.algorithms.build_weighted_fed_avg(
-                model_fn, lambda: keras.optimizers.SGD(CLIENT_RATE)
-            )
-        else:
-            self.process = fc.learning.algorithms.build_fed_eval(model_fn)
+        algorithms = fc.learning.algorithms
+        self.process = {
+            "fed_avg": lambda: algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(CLIENT_RATE)),
+            "fed_sgd": lambda: algorithms.build_fed_sgd(model_fn, lambda: keras.optimizers.SGD(SERVER_RATE)),
+            "fed_eval": lambda: algorithms.build_fed_eval(model_fn),
+        }[workload.algorithm]()
         weights = fc.learning.ModelWeights(tuple(first_weights(workload)), ())
         self.state = self.process.set_model_weights(self.process.initialize(), weights)
-        self.trains = workload.trains
+        self.trains = workload.algorithm != "fed_eval"
 
     def round(self, clients) -> tuple:
         """(weights after the round, loss, accuracy)."""

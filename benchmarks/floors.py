@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.workloads import BATCH, CLIENT_RATE, LETTERS, LINE, Workload
+from benchmarks.workloads import BATCH, CLIENT_RATE, LETTERS, LINE, SERVER_RATE, Workload
 
 THREADS = 2
 PARALLEL = 4
@@ -28,8 +28,10 @@ class Floor:
 
 def floors(workload: Workload) -> list[Floor]:
     """The floors of a workload; the fastest of them is what counts."""
-    if not workload.trains:
-        return [_evaluation(workload, chunk) for chunk in (100, 200)]
+    if workload.algorithm == "fed_eval":
+        return [_in_chunks(workload, chunk) for chunk in (100, 200)]
+    if workload.algorithm == "fed_sgd":
+        return [_in_chunks(workload, chunk) for chunk in (500, 2500)]
     if workload.model == "cnn":
         return [_unrolled(workload)]
     if workload.model == "lstm":
@@ -41,7 +43,7 @@ def floors(workload: Workload) -> list[Floor]:
 
 def floors_of_same_algebra(workload: Workload) -> list[Floor]:
     """Floors with low-rank kernels, for workloads whose plans have them or could have them."""
-    return [_factored(workload, width) for width in {"mlp": (8, 16), "logistic": (100, 250)}.get(workload.model, ())]
+    return [_factored(workload, width) for width in {"mlp": (8, 16), "logistic": (100, 250)}.get(workload.name, ())]
 
 
 def forward(model: str, ws, x):
@@ -301,22 +303,26 @@ def _unrolled(workload: Workload) -> Floor:
     return Floor("unrolled", pack, lambda ws, packed: run(ws, *packed))
 
 
-def _evaluation(workload: Workload, chunk: int) -> Floor:
-    """All examples as one long batch in chunks, over two threads."""
+def _in_chunks(workload: Workload, chunk: int) -> Floor:
+    """All examples as one long batch in chunks, over two threads; with gradients if it trains."""
     pool = concurrent.futures.ThreadPoolExecutor(THREADS)
+    trains = workload.algorithm == "fed_sgd"
 
     @tf.function
     def run(ws, x, y):
-        each, hit = _scores(forward(workload.model, ws, x), y)
-        return tf.reduce_sum(each), tf.reduce_sum(hit)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(ws if trains else [])
+            each, hit = _scores(forward(workload.model, ws, x), y)
+            loss = tf.reduce_sum(each)
+        return [loss, tf.reduce_sum(hit), *(tape.gradient(loss, ws) if trains else [])]
 
     def pack(clients):
         x, y = (np.concatenate([c[i] for c in clients]) for i in (0, 1))
         return [(tf.constant(x[i : i + chunk]), tf.constant(y[i : i + chunk])) for i in range(0, len(y), chunk)]
 
-    def evaluate(ws, packed):
-        found = list(pool.map(lambda part: [float(v) for v in run(ws, *part)], packed))
-        n = sum(workload.sizes)
-        return ws, sum(f[0] for f in found) / n, sum(f[1] for f in found) / n
+    def round_(ws, packed):
+        found = list(pool.map(lambda part: [v.numpy() for v in run(ws, *part)], packed))
+        loss, hits, *gradients = (sum(parts) / sum(workload.sizes) for parts in zip(*found, strict=True))
+        return [w - SERVER_RATE * g for w, g in zip(ws, gradients, strict=True)] if trains else ws, loss, hits
 
-    return Floor(f"chunks of {chunk}", pack, evaluate)
+    return Floor(f"chunks of {chunk}", pack, round_)

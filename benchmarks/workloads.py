@@ -5,6 +5,7 @@ import numpy as np
 
 BATCH = 20
 CLIENT_RATE = 0.02
+SERVER_RATE = 0.1  # of gradients
 SEED = 20261120
 LETTERS, LINE = 86, 40
 
@@ -16,14 +17,14 @@ class Workload:
     Args:
         model: mlp, logistic or cnn over images; lstm over lines of text.
         sizes: examples of each client of a round.
-        trains: else it only evaluates.
+        algorithm: fed_avg, fed_sgd or fed_eval.
         target: the ratio to the best floor that is aimed at.
     """
 
     name: str
     model: str
     sizes: tuple[int, ...]
-    trains: bool
+    algorithm: str
     target: float
 
 
@@ -34,11 +35,12 @@ def _sizes(clients: int, low: int, high: int) -> tuple[int, ...]:
 WORKLOADS = {
     w.name: w
     for w in (
-        Workload("mlp", "mlp", _sizes(100, 80, 120), True, 0.65),
-        Workload("cnn", "cnn", _sizes(10, 80, 120), True, 0.90),
-        Workload("logistic", "logistic", (20,) * 1000, True, 0.75),
-        Workload("text", "lstm", _sizes(20, 30, 50), True, 0.85),
-        Workload("evaluation", "cnn", (100,) * 100, False, 1.00),
+        Workload("mlp", "mlp", _sizes(100, 80, 120), "fed_avg", 0.65),
+        Workload("cnn", "cnn", _sizes(10, 80, 120), "fed_avg", 0.90),
+        Workload("logistic", "logistic", (20,) * 1000, "fed_avg", 0.75),
+        Workload("gradients", "mlp", _sizes(100, 80, 120), "fed_sgd", 1.50),
+        Workload("text", "lstm", _sizes(20, 30, 50), "fed_avg", 0.85),
+        Workload("evaluation", "cnn", (100,) * 100, "fed_eval", 1.00),
     )
 }
 
