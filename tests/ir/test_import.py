@@ -20,3 +20,26 @@ def test_a_module_is_parsed_without_tensorflow():
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_collector_is_as_before_behind_an_import(collects):
+    """Also where a module cannot be imported; `fedcore.ir` needs no TensorFlow, so this is quick."""
+    code = (
+        "import gc, sys\n"
+        f"gc.enable() if {collects} else gc.disable()\n"
+        "import fedcore as fc\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        during.append(gc.isenabled())\n"
+        "        if name == 'fedcore.templates': raise ImportError('not here')\n"
+        "during = []\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "fc.ir\n"
+        "assert during and not any(during)\n"
+        f"assert gc.isenabled() is {collects}\n"
+        "try: fc.templates\n"
+        "except ImportError: pass\n"
+        f"assert gc.isenabled() is {collects}\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
