@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from equal_rows import needs_equal_rows
 
 import fedcore as fc
 from fedcore.context import plan_of
@@ -188,6 +189,7 @@ def clients_with_images(sizes=(9, 4, 0, 7, 12)) -> list:
     return [fc.data.ClientDataset.from_columns(c).batch(4) for c in columns]
 
 
+@needs_equal_rows
 def test_shared_convolutions_give_the_same_bits_in_every_width():
     data = clients_with_images()
     process = fc.learning.algorithms.build_fed_eval(images)
@@ -200,6 +202,7 @@ def test_shared_convolutions_give_the_same_bits_in_every_width():
     assert losses[0].tobytes() == losses[1].tobytes()
 
 
+@needs_equal_rows
 def test_gradients_of_shared_convolutions_are_vectorised_and_give_the_same_bits_in_every_width():
     data, weights = clients_with_images(), {}
     process = fc.learning.algorithms.build_fed_sgd(images)
