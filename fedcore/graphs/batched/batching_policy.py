@@ -1,4 +1,4 @@
-"""Whether a client stage can be batched, how many clients form a group, and how many a call: by types alone."""
+"""Whether a client stage is batched, the clients of a group and of a call: by types, operations and the target."""
 
 import itertools
 import math

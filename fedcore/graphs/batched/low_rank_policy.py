@@ -6,8 +6,8 @@ step only.
 The analysis follows the operations that keep the form (`batching_rules/low_rank.py`) without building a graph: a kernel
 is kept if its new value is a sum of multiples of kernels and of products of two batches over their rows.
 
-Example: in a step of plain gradient descent, `w + (-rate) * (x^T g)` keeps w. In a step of Adam the change is divided
-by a matrix, and no kernel is kept.
+Example: in a step of plain gradient descent, `w + (-rate) * (x^T g)` keeps w, and in a step of FedSGD,
+`sum + rows * (x^T g)` keeps the sum. In a step of Adam the change is divided by a matrix, and no kernel is kept.
 """
 
 from collections.abc import Container, Iterable, Sequence
