@@ -93,12 +93,18 @@ def _call_of_graph_loop(
     return function, given, rest
 
 
-def vectorised_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> tuple[Realized, list]:
-    """The executable that computes the clients of a slice side by side, and the clients' tensors."""
+def vectorised_call(
+    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, assumes: bool = False
+) -> tuple[Realized, list]:
+    """The executable that computes the clients of a slice side by side, and the clients' tensors.
+
+    Args:
+        assumes: the executable may assume that clients' work is finite, see `Realized.assumes_finite`.
+    """
     zero, join = _fold_stages(work)
     shape, tensors = _packed(work, device, clients, work.width)
     function = device.functions.get(
-        ("vectorised", *work.key, shape, clients.places, work.width),
+        ("vectorised", *work.key, shape, clients.places, work.width, assumes),
         lambda: realize_batched(
             work.built,
             zero,
@@ -110,6 +116,7 @@ def vectorised_call(work: ClientWork, device: DeviceExecutor, clients: ClientSli
             block=work.block,
             blocks=clients.places // work.block,
             measured=work.measured,
+            assumes=assumes,
         ),
     )
     return function, tensors

@@ -4,7 +4,7 @@ import functools
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -35,6 +35,7 @@ class DeviceExecutor:
         self.device = device
         self.functions = functions or ExecutableCache()
         self.packed = packing_cache(MAX_PACKED_BYTES)
+        self.not_finite: set[Hashable] = set()  # stages of which a client's work was not finite
         self._suffix = device.removeprefix("/")
         self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # most scalars of a server state do not change
         self._compiling: weakref.WeakKeyDictionary[Realized, _Compiling] = weakref.WeakKeyDictionary()

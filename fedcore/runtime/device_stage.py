@@ -16,6 +16,7 @@ from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.deadlines import deadline
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.failures import failures_of
+from fedcore.runtime.finite_check import is_moderate
 from fedcore.runtime.memory import DeviceMemory, FittingSlices, Run, in_halves
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.protocols import ProtocolBroken
@@ -99,13 +100,21 @@ class DeviceStage:
             return self._memory.run(call, self._stop, self._note_fewer)
 
     def _vectorised(self, clients: ClientSlice) -> SliceResult:
-        """One graph call that computes the clients side by side."""
-        function, tensors = vectorised_call(self._work, self._device, clients)
+        """One graph call that computes the clients side by side.
+
+        The graph may assume that clients' work is finite, and not look. If its partial shows that it is not, another
+        graph looks, also in later calls of the stage.
+        """
+        assumes = self._work.key not in self._device.not_finite
+        function, tensors = vectorised_call(self._work, self._device, clients, assumes=assumes)
         out = self._call(clients, function, [*self._on_device(), *tensors])
-        if not self._work.measured:
-            return SliceResult(out)
-        bits = out[1].numpy()
-        return SliceResult(out[0], {}, {i: bits[i - clients.first] for i in clients.present})
+        partial, bits = (out[0], out[1].numpy()) if self._work.measured else (out, ())
+        if function.assumes_finite:
+            leaves = flatten(partial)
+            if not all(is_moderate(leaves[i]) for i in function.assumes_finite):
+                self._device.not_finite.add(self._work.key)
+                return self._vectorised(clients)
+        return SliceResult(partial, {}, {i: bits[i - clients.first] for i in clients.present if self._work.measured})
 
     def _vectorised_one_by_one(self, clients: ClientSlice) -> SliceResult:
         """The result of `_vectorised` for one block, by a graph call for each client."""

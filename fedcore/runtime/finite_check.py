@@ -39,9 +39,26 @@ def are_finite(tensors: Iterable) -> bool:
     return all(_is_finite(t) for t in tensors if isinstance(t, tf.Tensor) and t.dtype.is_floating)
 
 
+def is_moderate(floats: tf.Tensor) -> bool:
+    """Whether the sum of the squares of a float32 tensor is finite: the tensor is, and no entry is above 1.8e19."""
+    array = _mapped(floats)
+    if array is None:
+        return bool(tf.math.is_finite(tf.reduce_sum(tf.square(floats))))
+    flat = array.reshape(-1)
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat)))
+
+
 def _is_finite(floats: tf.Tensor) -> bool:
-    try:
-        array = np.asarray(memoryview(floats))  # ten times as fast as two TensorFlow operations
-    except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not mapped
+    array = _mapped(floats)
+    if array is None:
         return bool(tf.reduce_all(tf.math.is_finite(floats)))
     return bool(np.isfinite(array).all())
+
+
+def _mapped(floats: tf.Tensor) -> np.ndarray | None:
+    """The memory of a tensor, in which numpy is ten times as fast as two TensorFlow operations; None if it is not mapped."""
+    try:
+        return np.asarray(memoryview(floats))
+    except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not mapped
+        return None

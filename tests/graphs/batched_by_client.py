@@ -14,6 +14,7 @@ from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_ROWS
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.frontend.function_tracing import trace_function
+from fedcore.graphs.graphdef.grappler import without_function_optimisation
 from fedcore.types import StructType, TensorType
 
 WIDTHS = (2, 3, 4, 5, 6, 7) if os.environ.get("FEDCORE_SOAK") else (3, 5)
@@ -53,7 +54,7 @@ def run_batched(
         return [x.tensor for x in results]
 
     lengths = np.zeros(1, np.int64) if sizes is None else np.asarray(sizes, np.int64)
-    with private_api.quick_operations():  # as the runtime traces it
+    with private_api.quick_operations(), without_function_optimisation():  # as the runtime traces and runs it
         tensors = tf.function(body, autograph=False)(tf.constant(lengths), *(tf.constant(v) for v in values))
     return [(t.numpy(), value) for t, value in zip(tensors, results, strict=True)]
 

@@ -11,6 +11,8 @@ from test_batching_models import gradients, integers
 
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched
+from fedcore.graphs.batched.batching_rules import control_flow
+from fedcore.graphs.batched.trip_count import unrolled
 
 
 def test_loops_with_the_same_number_of_steps_for_all_clients():
@@ -30,6 +32,54 @@ def test_loops_of_different_numbers_of_steps_have_no_rule():
     refused = why_not_batchable(graph, graph.data, {0, 1})
     assert refused is not None
     assert "different numbers of steps" in str(refused)
+
+
+@pytest.fixture
+def built_together(monkeypatch) -> list[int]:
+    """Gets for each loop how many of its iterations are built as one."""
+    found: list[int] = []
+
+    def noted(step, trips):
+        found.append(unrolled(step, trips))
+        return found[-1]
+
+    monkeypatch.setattr(control_flow, "unrolled", noted)
+    return found
+
+
+@pytest.mark.parametrize(("steps", "together"), [(12, 4), (9, 3), (10, 2), (7, 1), (1, 1), (0, 1)])
+def test_iterations_of_a_known_number_are_built_together(steps, together, built_together):
+    """The loop of the gradient runs as often as the first loop has counted."""
+
+    def fn(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            _, h = tf.while_loop(
+                lambda i, h: (i < 100) & (i < steps), lambda i, h: (i + 1, tf.tanh(tf.matmul(h, w) + x)), (0, x)
+            )
+            loss = tf.reduce_sum(h)
+        return h, tape.gradient(loss, w)
+
+    check(fn, normal(8, 3, 5), normal(8, 5, 5), widths=(3,))
+    assert set(built_together) == {together}
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda x, n: tf.while_loop(lambda i, t: i < n, lambda i, t: (i + 1, t + x), (0, x)),
+        lambda x, n: tf.while_loop(lambda i, t: i < 12, lambda i, t: (i + 2, t + x), (0, x)),
+        lambda x, n: tf.while_loop(lambda i, t: i < 12, lambda i, t: (i + 1, t + x), (n, x)),
+        lambda x, n: tf.while_loop(lambda i, t: i <= 11, lambda i, t: (i + 1, t + x), (0, x)),
+        lambda x, n: tf.while_loop(lambda i, t: (i < 12) | (i < n), lambda i, t: (i + 1, t + x), (0, x)),
+        lambda x, n: tf.while_loop(lambda i, t: (i < 12) & (n < 12), lambda i, t: (i + 1, t + x), (0, x)),
+    ],
+    ids=["bound", "stride", "start", "comparison", "or", "another condition"],
+)
+def test_iterations_of_an_unknown_number_are_built_one_by_one(loop, built_together):
+    for n in (3, 8, 15):
+        check(lambda x, n: loop(x, n)[1], normal(8, 3, 5), np.int32(n), shared=[1], widths=(3,))
+    assert set(built_together) == {1}
 
 
 def test_a_branch_that_all_clients_take():

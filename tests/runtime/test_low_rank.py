@@ -14,7 +14,7 @@ from fedcore.context import plan_of
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import batched
-from fedcore.graphs.batched.known_inputs import KnownInputs
+from fedcore.graphs.batched.known_inputs import LEFT_OUT_ROWS, KnownInputs
 from fedcore.graphs.batched.low_rank import LowRank, negative, times
 from fedcore.testing.faults import out_of_memory
 
@@ -138,7 +138,7 @@ def test_a_client_that_is_not_finite_does_not_reach_the_others():
 def test_the_first_layers_inputs_are_known_behind_rescaling_too(monkeypatch):
     found = []
     gram = KnownInputs.gram
-    monkeypatch.setattr(KnownInputs, "gram", lambda self, of: found.append(of) or gram(self, of))
+    monkeypatch.setattr(KnownInputs, "gram", lambda self, of, *step: found.append(of) or gram(self, of, *step))
     layers = [keras.layers.Input((16, 16), dtype="uint8"), keras.layers.Rescaling(1 / 255, offset=-0.5)]
     layers += [keras.layers.Flatten(), keras.layers.Dense(HIDDEN, "relu"), keras.layers.Dense(3)]
 
@@ -181,6 +181,18 @@ def test_the_bits_of_a_client_do_not_depend_on_whether_another_one_takes_more_st
     x[-1] = np.inf  # found in its last step, behind those whose factors are added up
     longer = fc.data.ClientDataset.from_columns((x, y)).batch(BATCH)
     assert same_bits(trained("sgd", [*data, longer], rounds=1), trained("sgd", data, rounds=1))
+
+
+@needs_equal_rows
+@pytest.mark.parametrize("sizes", [(61, 8, 0, 33, 50, 9, 12), (12, 3, 0), (10, 10, 20), (20,) * 9])
+def test_batches_of_some_rows_leave_out_the_pairs_that_no_step_takes(sizes):
+    data = clients(sizes, batch=10)
+    assert LEFT_OUT_ROWS <= 10
+    expected, dense = trained("sgd", data, workers_per_device=1), trained("sgd", data, low_rank=False)
+    for x, y in zip(expected, dense, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+    for width in (2, 3):
+        assert same_bits(expected, trained("sgd", data, vectorize=width)), width
 
 
 def test_an_optimizer_that_needs_whole_kernels_keeps_them_dense():

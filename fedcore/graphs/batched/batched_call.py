@@ -24,6 +24,7 @@ def batched_call(
     seeds: tf.Tensor | None = None,
     *,
     products_of_each: bool = False,
+    assumed_finite: list[tf.Tensor] | None = None,
 ) -> list[BatchedValue]:
     """Emits the operations of a graph for K clients into the graph being built.
 
@@ -34,6 +35,7 @@ def batched_call(
         seeds: int64 [K], the seed of each client's random numbers, equal to its seed when it runs alone; or int64 [],
             where no argument has a client axis. Required for a seeded graph.
         products_of_each: multiply a shared matrix client by client.
+        assumed_finite: gets the left factors of low-rank matrices that are taken to be finite; None: none are.
     Returns:
         Leaves of the result. A result that depends on no batched argument is shared.
     Raises:
@@ -54,7 +56,11 @@ def batched_call(
     if len(rows) > 1 or None in rows:
         raise ValueError(f"the padded axes have the sizes {rows}; all must have the same static size")
     evaluation = BatchedEvaluation(
-        max(clients, default=1), max(rows, default=None), sizes if rows else None, products_of_each=products_of_each
+        max(clients, default=1),
+        max(rows, default=None),
+        sizes if rows else None,
+        products_of_each=products_of_each,
+        assumed_finite=assumed_finite,
     )
     results = evaluation.run(body, arguments)
     return [

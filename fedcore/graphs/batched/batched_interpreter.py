@@ -47,19 +47,25 @@ class BatchedInterpreter:
     def __init__(self, module: Module, layout: PackedLayout, *, xla: bool):
         self._batch_sizes: tf.Tensor | None = None  # of the step that is being built
         self._layout = layout
+        self._assumed_finite: list[tf.Tensor] | None = None
         self._xla = xla
         self._interpreter = Interpreter(module, self._evaluate, self._graph)
         self.run = self._interpreter.run
         self.operations = self._interpreter.operations
 
     @contextlib.contextmanager
-    def using(self, layout: PackedLayout) -> Iterator[None]:
-        """The layout of the clients whose operations are built in the context."""
-        before, self._layout = self._layout, layout
+    def using(self, layout: PackedLayout, assumed_finite: list[tf.Tensor] | None) -> Iterator[None]:
+        """The layout of the clients whose operations are built in the context.
+
+        Args:
+            assumed_finite: gets the left factors of low-rank matrices that are taken to be finite; None: none are.
+        """
+        before = self._layout, self._assumed_finite
+        self._layout, self._assumed_finite = layout, assumed_finite
         try:
             yield
         finally:
-            self._layout = before
+            self._layout, self._assumed_finite = before
 
     def _graph(self, graph, data: bytes) -> Callable:
         compiles = self._xla and can_compile(graph, data)
@@ -69,7 +75,14 @@ class BatchedInterpreter:
             values = flatten(arguments)
             sizes = self._batch_sizes if any(value.padded_axis is not None for value in values) else None
             build = functools.partial(
-                batched_call, graph, data, values, sizes, seed, products_of_each=self._layout.products_of_each
+                batched_call,
+                graph,
+                data,
+                values,
+                sizes,
+                seed,
+                products_of_each=self._layout.products_of_each,
+                assumed_finite=None if compiles or has_convolutions else self._assumed_finite,
             )
             if compiles:
                 return unflatten(_compiled(build), graph.type.result)

@@ -16,7 +16,7 @@ block sums are [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and []
 """
 
 import functools
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 
 import attrs
@@ -118,6 +118,7 @@ class _BatchedFold:
     Args:
         width: clients of a group.
         measured: names of values in the stage whose sizes are measured.
+        assumes: left factors may be taken to be finite.
     """
 
     def __init__(
@@ -129,6 +130,8 @@ class _BatchedFold:
         layout: PackedLayout,
         width: int,
         measured: SequenceOf[str],
+        *,
+        assumes: bool = False,
     ):
         self._module = module
         self._zero = module.function(zero)
@@ -145,6 +148,9 @@ class _BatchedFold:
         self._types = function.types()
         self.interpreter = BatchedInterpreter(module, layout, xla=bool(function.attributes.get("xla")))
         self._invariant: dict[str, object] = {}
+        self._assumes = assumes
+        self.shows_non_finite: set[int] | None = set()
+        """The leaves of the partial that are not finite if an assumed left factor is not; None: not all would show."""
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
@@ -172,15 +178,15 @@ class _BatchedFold:
         """
         specs = self.contribution_specs
         has_factors = self._layout.low_rank_steps and not self._layout.exceeds_low_rank
-        in_factors = leaves_only_summed(self.fold, zeros, specs) if has_factors else ()
+        in_factors = leaves_only_summed(self.fold, zeros, specs) if has_factors else {}
         sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
         given = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
         found = contributions_by_group(given, self._width, [*specs, *sizes])
         if not sizes:
             return found, None
-        *found, of_sizes = found
+        (of_sizes,) = [c for c in found if len(specs) in c.leaves.positions]
         assert isinstance(of_sizes, ClientContribution)
-        return found, of_sizes.concatenated()
+        return found, of_sizes.leaves.unpack(of_sizes.concatenated())[len(specs)]
 
     @property
     def partial_type(self) -> Type:
@@ -196,8 +202,8 @@ class _BatchedFold:
             tensors: broadcasts, then packed clients; they are removed from the list.
         Returns:
             groups: functions, and for how many groups (int64) each is called, in the order of the lanes. A function
-                maps (first lane of a group, numbers of leaves that may stay factors) to leaves [width, …], or factors,
-                of the contributions of its clients.
+                maps (first lane of a group, leaves that may stay factors, as of `leaves_only_summed`) to leaves
+                [width, …], or factors, of the contributions of its clients.
             lane_of: int64 [clients], the lane of each client of the call.
         """
         broadcast = [unflatten([shared(tensors.pop(0)) for _ in leaves(p.type)], p.type) for p in self._broadcasts]
@@ -207,14 +213,15 @@ class _BatchedFold:
         arguments = _client_arguments(self._client_parameters, self._layout, tensors)
 
         def group(
-            first_lane: tf.Tensor, in_factors: Container[int] = (), layout: PackedLayout = self._layout
+            first_lane: tf.Tensor, in_factors: Mapping[int, int], layout: PackedLayout = self._layout
         ) -> list[tf.Tensor | Factors]:
             lanes = Window(first_lane, self._width)
             of_group = [_group_of(v, lanes, first_lane) for v in arguments]
             names = [p.name for p in self._client_parameters]
             scope = {**self._invariant, **dict(zip(names, of_group, strict=True))}
             seed = tensor_seed(lanes.of(seeds))
-            with self.interpreter.using(layout):
+            assumed: list[tf.Tensor] = []
+            with self.interpreter.using(layout, assumed if self._assumes and in_factors else None):
                 self.interpreter.operations(self._client_operations, scope, dict(self._types), seed)
             contribution = [value for name in self._contribution for value in flatten(scope[name])]
             leaves = [
@@ -222,6 +229,7 @@ class _BatchedFold:
                 or broadcast_to_clients(value, self._width)
                 for i, value in enumerate(contribution)
             ]
+            self._note(assumed, {id(f[0]): in_factors[i] for i, f in enumerate(leaves) if isinstance(f, tuple)})
             return [*leaves, *self._sizes_of(scope)]
 
         count, layout = tf.size(seeds, tf.int64) // self._width, self._layout
@@ -232,6 +240,17 @@ class _BatchedFold:
         layouts = attrs.evolve(layout, low_rank_steps=0), attrs.evolve(layout, exceeds_low_rank=False)
         dense, low_rank = (functools.partial(group, layout=of_groups) for of_groups in layouts)
         return [(dense, longer), (low_rank, count - longer)], lane_of
+
+    def _note(self, assumed: SequenceOf[tf.Tensor], summed: Mapping[int, int]) -> None:
+        """Notes which leaves of the partial show that an assumed left factor is not finite.
+
+        Args:
+            summed: id of a left factor in the contribution -> the leaf of the partial that its products are added to.
+        """
+        if self.shows_non_finite is None or any(id(left) not in summed for left in assumed):
+            self.shows_non_finite = None
+        else:
+            self.shows_non_finite.update(summed[id(left)] for left in assumed)
 
     def _sizes_of(self, scope: dict) -> Tensors:
         """The sizes of the measured leaves of a group's clients, int64 [width, sizes]; nothing if none is measured."""
@@ -264,7 +283,8 @@ class _BatchedFold:
         result = StructType([(None, self.partial_type), (None, sizes)]) if self.sizes else self.partial_type
         name = profiler_name(self._module, self._stage.name)
         with without_function_optimisation(), private_api.quick_operations():
-            return Realized(private_api.unordered_function(body, specs, name=name), result, optimised=True)
+            call = private_api.unordered_function(body, specs, name=name)
+        return Realized(call, result, optimised=True, assumes_finite=tuple(sorted(self.shows_non_finite or ())))
 
 
 def realize_batched(
@@ -279,6 +299,7 @@ def realize_batched(
     block: int,
     blocks: int,
     measured: SequenceOf[str] = (),
+    assumes: bool = False,
 ) -> Realized:
     """The function of a call: (broadcasts, tensors of `pack_clients`) -> partial of all blocks.
 
@@ -291,8 +312,9 @@ def realize_batched(
         block: clients of a block.
         blocks: blocks of a call, a power of two; blocks without clients are skipped.
         measured: names of values in the stage whose sizes are measured.
+        assumes: the function may assume that clients' work is finite, see `Realized.assumes_finite`.
     """
-    stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width, measured)
+    stage_fold = _BatchedFold(module, zero, stage, broadcasts, layout, width, measured, assumes=assumes)
     groups_hold_blocks = (
         layout.equal_steps
         and (layout.keeps_one_step or not layout.low_rank_steps)
@@ -323,7 +345,12 @@ def realize_batched(
         of_clients = [] if sizes is None else [tf.gather(sizes, tf.maximum(tf.reshape(lane_of, [-1]), 0))]
         return [*(tf.identity(t[0]) for t in partial), *of_clients]
 
-    return stage_fold.realized(body, stage_fold.specs, blocks * block)
+    realized = stage_fold.realized(body, stage_fold.specs, blocks * block)
+    if stage_fold.shows_non_finite is None:
+        return realize_batched(
+            module, zero, stage, join, broadcasts, layout, width=width, block=block, blocks=blocks, measured=measured
+        )
+    return realized
 
 
 def realize_next_client(

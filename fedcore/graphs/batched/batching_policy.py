@@ -162,6 +162,8 @@ def _low_rank(module: Module, stage: Function, operations: list[Operation], batc
         step = module[function.name] if isinstance(function, Symbol) else None
         if isinstance(step, Function):
             return _low_rank_of_step(module, step, [*captured, False, False], types[op.name])
+        if isinstance(step, Graph):
+            return low_rank_of(body_of(step.digest, module.blob(step.digest)), types[op.name], 0, ())
     return 0
 
 

@@ -125,16 +125,16 @@ def _sums_by_group(
     def sums(first_lane: tf.Tensor) -> Tensors:
         leaves = group(first_lane)
         lanes = tf.range(tf.minimum(clients - first_lane, width))
-        present = first_lane + block * np.arange(of_group) < clients
+        block_of = lanes // block
 
         def added(values: tf.Tensor) -> tf.Tensor:
-            of_blocks = tf.raw_ops.SparseSegmentSumWithNumSegments(
-                data=values, indices=lanes, segment_ids=lanes // block, num_segments=tf.constant(of_group)
+            total = tf.raw_ops.SparseSegmentSumWithNumSegments(
+                data=values, indices=lanes, segment_ids=block_of, num_segments=tf.constant(of_group)
             )
-            if not merges:
-                return of_blocks
-            of_blocks, has_clients = _bit_reversed([of_blocks, present])
-            return _merge_tree(_add, [of_blocks], has_clients)[0]
+            for siblings in range(of_group.bit_length() - 1 if merges else 0):  # of the merge tree, level by level
+                pairs = tf.reshape(total, [of_group >> siblings + 1, 2, *total.shape[1:]])
+                total = tf.reduce_sum(pairs, 1)
+            return total
 
         totals = []
         for p in packed:
@@ -346,9 +346,11 @@ def sum_only_leaves(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpe
     return {i: j for i, (j, _) in _addends(fold, zeros, specs).items()}
 
 
-def leaves_only_summed(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> set[int]:
-    """The leaves of the contribution that the fold adds to one leaf of the partial, and uses for nothing else."""
-    return {j for j, is_only_use in _addends(fold, zeros, specs).values() if is_only_use}
+def leaves_only_summed(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> dict[int, int]:
+    """Leaf of the contribution that the fold adds to one leaf of the partial, and uses for nothing else -> that leaf of
+    the partial.
+    """
+    return {j: i for i, (j, is_only_use) in _addends(fold, zeros, specs).items() if is_only_use}
 
 
 def _addends(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> dict[int, tuple[int, bool]]:

@@ -3,10 +3,10 @@
 With 10 clients in groups of 4 (3 groups, 12 lanes) and the contribution <float32[5], float32, float32, float32[7,5]>,
 whose last leaf the clients have as factors of r rows:
 
-    leaf 0, float32[5]       TensorList of 3 tensors [4, 5], one for each group, and zeros [1, 5]
-    leaves 1 and 2, scalars  TensorList of 3 tensors [4, 2] and zeros [1, 2]: scalars of a dtype are stored side by side
-    leaf 3, float32[7,5]     TensorLists of 3 tensors [4, r, 7] and [4, r, 5], where r differs between groups, and of
-                             factors without rows, [1, 0, 7] and [1, 0, 5]
+    leaves 0, 1 and 2    TensorList of 3 tensors [4, 7], one for each group, and zeros [1, 7]: scalars and small vectors
+                         of a dtype are stored side by side, scalars first
+    leaf 3, float32[7,5] TensorLists of 3 tensors [4, r, 7] and [4, r, 5], where r differs between groups, and of
+                         factors without rows, [1, 0, 7] and [1, 0, 5]
 
 The zeros and the factors without rows stand in for absent clients, which read lane 12.
 """
@@ -41,34 +41,51 @@ class PackedLeaves:
     """Leaves of the contribution that are stored as one tensor.
 
     Args:
-        positions: positions of the leaves; several scalars are stored side by side in the last axis.
+        positions: positions of the leaves; several scalars and vectors are stored side by side in the last axis.
         spec: dtype and shape of one client's value.
+        lengths: of the vectors, which stand behind the scalars.
     """
 
     positions: tuple[int, ...]
     spec: tf.TensorSpec
+    lengths: tuple[int, ...] = ()
 
     def pack(self, leaves: Sequence[tf.Tensor]) -> tf.Tensor:
         """[K, …] of the leaves [K, …] of the whole contribution."""
         if len(self.positions) == 1:
             return leaves[self.positions[0]]
-        return tf.stack([leaves[i] for i in self.positions], 1)
+        scalars = len(self.positions) - len(self.lengths)
+        parts = [tf.stack([leaves[i] for i in self.positions[:scalars]], 1)] if scalars else []
+        parts += [leaves[i] for i in self.positions[scalars:]]
+        return parts[0] if len(parts) == 1 else tf.concat(parts, 1)
 
     def unpack(self, tensor: tf.Tensor) -> dict[int, tf.Tensor]:
         """Position -> leaf [K, …] of a tensor [K, …]."""
-        tensors = [tensor] if len(self.positions) == 1 else tf.unstack(tensor, axis=1)
-        return dict(zip(self.positions, tensors, strict=True))
+        if len(self.positions) == 1:
+            return {self.positions[0]: tensor}
+        scalars = len(self.positions) - len(self.lengths)
+        parts = tf.split(tensor, [scalars, *self.lengths], 1) if self.lengths else [tensor]
+        return dict(zip(self.positions, [*tf.unstack(parts[0], scalars, 1), *parts[1:]], strict=True))
 
 
 def packed_leaves(specs: Sequence[tf.TensorSpec]) -> list[PackedLeaves]:
-    """Partition of a contribution's leaves: all scalars of a dtype together, every other leaf by itself."""
-    positions: dict[object, list[int]] = {}
+    """Partition of a contribution's leaves: scalars and small vectors of a dtype together, every other leaf by itself."""
+    joined: dict[object, list[int]] = {}
     for i, s in enumerate(specs):
-        positions.setdefault(i if s.shape.rank else s.dtype.name, []).append(i)
-    return [
-        PackedLeaves(tuple(of), specs[of[0]] if len(of) == 1 else tf.TensorSpec([len(of)], specs[of[0]].dtype))
-        for of in positions.values()
-    ]
+        joined.setdefault(s.dtype.name if _is_small(s.shape) else i, []).append(i)
+    packed = []
+    for of in joined.values():
+        of = sorted(of, key=lambda i: specs[i].shape.rank)
+        lengths = tuple(int(specs[i].shape[0]) for i in of if specs[i].shape.rank == 1)
+        size = len(of) - len(lengths) + sum(lengths)
+        spec = specs[of[0]] if len(of) == 1 else tf.TensorSpec([size], specs[of[0]].dtype)
+        packed.append(PackedLeaves(tuple(of), spec, lengths))
+    return packed
+
+
+def _is_small(shape: tf.TensorShape) -> bool:
+    """Whether a shape is that of a scalar or of a small vector."""
+    return shape.rank == 0 or (shape.rank == 1 and shape[0] is not None and shape[0] < LARGE_LEAF_ENTRIES)
 
 
 @attrs.frozen
@@ -167,16 +184,19 @@ class FactoredContribution:
         )
 
     def _sum(self, lanes: tf.Tensor) -> tf.Tensor:
-        """[n, m]: the sum of the products of the lanes (int64 [n], n static), one after the other."""
+        """[n, m]: the sum of the products of the lanes (int64 [n], n static), one after the other.
+
+        If m < n, the transposes are computed and added up: a kernel's inner loop runs over the longer side.
+        """
         n, m = self.leaves.spec.shape
         lefts = _slices(self.lefts, lanes, self.width, tf.float32, [None, n])
         rights = _slices(self.rights, lanes, self.width, tf.float32, [None, m])
         total = None
         for left, right in zip(lefts, rights, strict=True):
             with tf.control_dependencies([] if total is None else [total]):
-                product = product_of_factors(left, right)[0]
+                product = product_of_factors(right, left)[0] if m < n else product_of_factors(left, right)[0]
             total = product if total is None else total + product
-        return total
+        return tf.transpose(total) if m < n else total
 
 
 Contribution: TypeAlias = ClientContribution | FactoredContribution

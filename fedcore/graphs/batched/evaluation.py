@@ -62,12 +62,20 @@ class BatchedEvaluation:
         rows: the padded size of the batch; None if nothing is padded.
         sizes: int64 [K], number of rows in each client's batch; None if nothing is padded.
         products_of_each: multiply a shared matrix client by client.
+        assumed_finite: gets the left factors that are taken to be finite; None: none are.
     """
 
     def __init__(
-        self, clients: int, rows: int | None = None, sizes: tf.Tensor | None = None, *, products_of_each: bool = False
+        self,
+        clients: int,
+        rows: int | None = None,
+        sizes: tf.Tensor | None = None,
+        *,
+        products_of_each: bool = False,
+        assumed_finite: list[tf.Tensor] | None = None,
     ):
         self.clients = clients
+        self.assumed_finite = assumed_finite
         self.products_of_each = products_of_each
         self.rows = rows
         self.sizes = sizes

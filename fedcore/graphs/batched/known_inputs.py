@@ -7,7 +7,8 @@ The input of a model's first layer is the batch itself, reshaped or scaled. Its 
 and with the inputs of earlier steps, are then computed once before the loop, and no step reads or copies the inputs:
 
     x W          [K, T * B, m]      step s takes the rows s * B … (s + 1) * B - 1
-    x x^T        [K, T * B, T * B]  of these rows step s takes the columns 0 … s * B - 1
+    x x^T        [K, T * B, T * B]  of these rows step s takes the columns 0 … s * B - 1; no step takes a column of the
+                                    last one, and the first one takes none, so batches of some rows leave out both
 
 The bits of such a product are those of one product for each step, as long as a batch has more than one row.
 """
@@ -19,6 +20,9 @@ import tensorflow as tf
 
 _EXACT = {"Mul": tf.multiply, "AddV2": tf.add, "Sub": tf.subtract, "RealDiv": tf.divide}
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
+
+LEFT_OUT_ROWS = 8
+"""Rows of the smallest batch for which the products that no step takes cost more than the copies that leave them out."""
 
 MIN_ROWS = 2
 """Rows of the smallest batch whose products are computed before the loop; products with vectors have other kernels."""
@@ -110,10 +114,24 @@ class KnownInputs:
         x = self.input(of)
         return self._once((of, id(matrix)), lambda: tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis]))
 
-    def gram(self, of: KnownInput) -> tf.Tensor:
-        """[K, T * B, T * B]: the products of any two rows."""
-        x = self.input(of)
-        return self._once((of, "gram"), lambda: tf.raw_ops.BatchMatMulV2(x=x, y=x, adj_y=True))
+    def gram(self, of: KnownInput, step: tf.Tensor, rows: int) -> tf.Tensor:
+        """[K, B, step * B]: the products of a step's rows with those of earlier steps; B is `rows`."""
+        leaves_out = rows >= LEFT_OUT_ROWS
+        products = self._once((of, "gram"), lambda: self._gram(self.input(of), rows if leaves_out else 0))
+        first = tf.maximum(step - 1, 0) if leaves_out else step
+        return _rows_of_step(products, first, rows)[:, :, : step * rows]
+
+    @staticmethod
+    def _gram(x: tf.Tensor, rows: int) -> tf.Tensor:
+        """The products of any two rows, but for `rows` first rows on the left and as many last columns.
+
+        If there are no more rows than that, none are left out on the left.
+        """
+        later, earlier = x, x
+        if rows:
+            end = tf.shape(x)[1] - rows
+            later, earlier = x[:, tf.minimum(rows, end) :], x[:, :end]
+        return tf.raw_ops.BatchMatMulV2(x=later, y=earlier, adj_y=True)
 
     def _once(self, key: tuple, build: Callable[[], tf.Tensor]) -> tf.Tensor:
         if key not in self._built:
@@ -161,7 +179,7 @@ class StepInputs:
         known = self.known(x)
         if known is None or not any(matrix is m for m in self.shared):
             return None
-        return self._of_step(self.of.product(known, matrix))
+        return _rows_of_step(self.of.product(known, matrix), self.step, self._rows)
 
     def gram(self, x: tf.Tensor, left: tf.Tensor) -> tf.Tensor | None:
         """x @ left^T, if x is known and the left factor holds the same input of earlier steps."""
@@ -172,14 +190,14 @@ class StepInputs:
             self.on_known(left, known)
         if self.lefts.get(id(left)) != known:
             return None
-        return self._of_step(self.of.gram(known))[:, :, : self.step * self._rows]
+        return self.of.gram(known, self.step, self._rows)
 
-    def _of_step(self, t: tf.Tensor) -> tf.Tensor:
-        """The rows of this step, [K, B, …]."""
-        begin = self.step * self._rows
-        rows = t[:, begin : begin + self._rows]
-        rows.set_shape([t.shape[0], self._rows, t.shape[2]])
-        return rows
+
+def _rows_of_step(t: tf.Tensor, step: tf.Tensor, rows: int) -> tf.Tensor:
+    """The rows of a step, [K, B, …]; B is `rows`."""
+    of_step = t[:, step * rows : (step + 1) * rows]
+    of_step.set_shape([t.shape[0], rows, t.shape[2]])
+    return of_step
 
 
 def _step(x: tf.Tensor) -> tuple[tf.Tensor, _Step | None] | None:

@@ -115,15 +115,22 @@ class LowRank:
         total.set_shape(shape)
         return total
 
-    def finite_if_sum_is(self) -> tf.Tensor:
+    def finite_if_sum_is(self, assumed: list[tf.Tensor] | None = None) -> tf.Tensor:
         """float32 [K]: finite where the sum of all entries of a client's matrix is, up to rounding near the largest
         float; its value has no other meaning.
 
         The sum is at most sqrt(n m) times the sum of |left row| |right row|. Only where this bound overflows, or a
         factor is not finite, are the factors multiplied.
+
+        Args:
+            assumed: gets the left factors, which then are not read: they, and the products, are taken to be finite.
         """
         total = tf.zeros([self.clients])
         for left, right in self.factors:
+            if assumed is not None:
+                assumed.append(left)
+                total += tf.reduce_sum(right * 0.0, [1, 2])  # zeros, or NaN
+                continue
             norms = tf.math.reduce_euclidean_norm(left, 2) * tf.math.reduce_euclidean_norm(right, 2)
             bound = tf.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
             is_finite = tf.reduce_all(tf.math.is_finite(bound))
@@ -143,11 +150,15 @@ class LowRank:
                 )
         return total
 
-    def or_zero(self, condition: tf.Tensor) -> "LowRank":
+    def or_zero(self, condition: tf.Tensor, assumed: Iterable[tf.Tensor] = ()) -> "LowRank":
         """The matrices of the clients whose condition (bool [K] or []) holds, else zeros.
 
         Matrices that all clients share must be finite.
+
+        Args:
+            assumed: left factors that are taken to be finite.
         """
+        finite = {id(left) for left in assumed}
         condition = tf.broadcast_to(condition, [self.clients])
 
         def chosen(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -161,8 +172,9 @@ class LowRank:
             (selected,) = computed_if(self.exists, chosen, [matrix], [matrix])
             return selected, coefficient
 
-        tensors = iter(chosen(*(t for pair in self.factors for t in pair)))
-        factors = tuple(zip(tensors, tensors, strict=True))
+        tensors = [t for pair in self.factors for t in pair if id(t) not in finite]
+        selected = dict(zip(map(id, tensors), chosen(*tensors), strict=True))
+        factors = tuple((selected.get(id(left), left), selected[id(right)]) for left, right in self.factors)
         return attrs.evolve(self, terms=tuple(term(*pair) for pair in self.terms), factors=factors)
 
     def _always_exists(self, matrix: tf.Tensor) -> bool:

@@ -63,6 +63,21 @@ class Body:
     functions: dict[str, function_pb2.FunctionDef]
     seeded: bool = False
 
+    @functools.cached_property
+    def node(self) -> dict[str, Node]:
+        """The nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    def origin(self, tensor: Ref) -> Ref:
+        """The tensor that Identity operations pass on."""
+        while (node := self.node.get(tensor[0])) is not None and node.op == "Identity":
+            tensor = node.inputs[0]
+        return tensor
+
+    def is_unchanged(self, position: int) -> bool:
+        """Whether a result of a loop's body is the argument in its place."""
+        return self.origin(self.results[position]) == (self.arguments[position], 0)
+
     def called(self, name: str) -> "Body":
         """The body of a function of the graph's library."""
         function = self.functions[name]

@@ -47,6 +47,8 @@ class Realized:
         optimised: the graphs inside are optimised already; a second optimisation would take about a second.
         in_order: TensorFlow must not regroup sums: they add clients in order, or regrouping would make the graph
             explode.
+        assumes_finite: numbers of the partial's leaves. If one of them is not finite, the function may have taken for
+            finite what is not, and its result does not count.
     """
 
     call: tf.types.experimental.ConcreteFunction
@@ -54,6 +56,7 @@ class Realized:
     pure: bool = False
     optimised: bool = False
     in_order: bool = False
+    assumes_finite: tuple[int, ...] = ()
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
         out = cancellation.call(self.call, tensors, optimised=self.optimised, in_order=self.in_order)

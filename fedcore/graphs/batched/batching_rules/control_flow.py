@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule
+from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.batching_rules.tensor_lists import ANY_SHAPE
 from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.joined_products import with_joined_products
 from fedcore.graphs.batched.loop_products import products_behind
+from fedcore.graphs.batched.trip_count import known_counters, trip_count, unrolled
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
 
@@ -110,10 +111,12 @@ def _axes(value: BatchedValue) -> tuple[bool, int | None, int]:
 @batching_rule("StatelessWhile", "While")
 def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
     """The condition is client-invariant. Loop variables that the body returns unchanged are not carried; those that
-    only collect products are computed behind the loop.
+    only collect products are computed behind the loop. Several iterations of a known number are built as one.
     """
     step, test = body.called(node["body"].name), body.called(node["cond"].name)
     step, test, all_values = with_joined_products(evaluation, step, test, values)
+    counters = known_counters(evaluation, step, all_values)
+    trips = trip_count(evaluation, step, test, all_values, counters)
     behind = products_behind(step)
     while True:
         reduced = behind.reduced(step)
@@ -134,11 +137,13 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
         return inner.tensor(inner.run(test, values_of(tensors))[0])
 
     def advance(*tensors):
-        inner = evaluation.for_nested_graph()
-        out = inner.run(reduced, values_of(tensors))
-        after = [inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i]) for i in changing]
-        kept = zip(tensors[len(changing) :], behind.kept(inner, out[len(state) :]), strict=True)
-        return [*after, *(tf.raw_ops.TensorListPushBack(input_handle=list_, tensor=t) for list_, t in kept)]
+        for _ in range(unrolled(reduced, trips)):
+            inner = evaluation.for_nested_graph()
+            out = inner.run(reduced, values_of(tensors))
+            after = [inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i]) for i in changing]
+            kept = zip(tensors[len(changing) :], behind.kept(inner, out[len(state) :]), strict=True)
+            tensors = [*after, *(tf.raw_ops.TensorListPushBack(input_handle=list_, tensor=t) for list_, t in kept)]
+        return tensors
 
     start = [_initial_tensor(evaluation, all_values[i], state[i]) for i in changing]
     start += [
@@ -152,6 +157,8 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
         i: attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant) if i in changing else value
         for i, value in enumerate(values_of(end))
     }
+    for i, start in counters.items() if trips is not None else ():
+        results[i] = attrs.evolve(results[i], known=KnownValue.of_constant(start + trips))
     return [products.get(i, results[i]) for i in range(len(values))]
 
 
@@ -164,7 +171,7 @@ def _loop_variables(
     The axes and the padding of the loop variables are a fixed point: the body is built on scratch graphs until they
     stay the same.
     """
-    changing = [i for i, a in enumerate(step.arguments) if step.results[i] != (a, 0)]
+    changing = [i for i in range(len(step.arguments)) if not step.is_unchanged(i)]
     state = [_loop_value(evaluation, values[i]) if i in changing else value for i, value in enumerate(values)]
     while True:
         after, others = _values_after_step(evaluation, node, step, test, state, changing)

@@ -96,7 +96,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedV
     known = evaluation.known_value(axes)
     if known is None or sorted(known.values[0].reshape(-1).tolist()) != [0, 1]:
         return None
-    sums = x.low_rank.finite_if_sum_is()
+    sums = x.low_rank.finite_if_sum_is(evaluation.assumed_finite)
     return BatchedValue(sums[0]) if evaluation.clients == 1 else BatchedValue(sums, True)
 
 
@@ -107,7 +107,7 @@ def _(
     """The matrix or zeros, by one condition for each client."""
     if x.low_rank is None or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
         return None
-    return _value(x.low_rank.or_zero(evaluation.tensor(condition)))
+    return _value(x.low_rank.or_zero(evaluation.tensor(condition), evaluation.assumed_finite or ()))
 
 
 def _is_zero(tensor: tf.Tensor) -> bool:
