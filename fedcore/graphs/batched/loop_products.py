@@ -22,6 +22,9 @@ from fedcore.graphs.batched.batched_value import BatchedValue, Padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
 
+MOST_PACKED = 64
+"""Tensors of a list that are put into their places one by one, at most: one copy less than a stack that is transposed."""
+
 MIN_RANK = 16
 """Least rank at which the factors of a matrix have as many entries as the matrix, for sums behind the loop.
 
@@ -232,6 +235,7 @@ class ProductsBehindLoop:
         lists: Iterable[tf.Tensor],
         others: Sequence[BatchedValue],
         state: Sequence[BatchedValue],
+        trips: int | None,
     ) -> dict[int, BatchedValue]:
         """Loop variable -> its value behind the loop.
 
@@ -239,10 +243,13 @@ class ProductsBehindLoop:
             lists: TensorLists of the tensors of `kept` of all iterations.
             others: as for `that_fit`.
             state: the loop variables.
+            trips: the number of iterations; None if it is not known.
         """
         refs = [*self.operands, *self.indices]
         stacks = {
-            ref: _stack(handle, [evaluation.clients, *evaluation.shape(v)] if v.batched else [], v.tensor.dtype)
+            ref: _stack(handle, [evaluation.clients, *evaluation.shape(v)], v.tensor.dtype, trips)
+            if v.batched
+            else tf.raw_ops.TensorListStack(input_handle=handle, element_shape=[], element_dtype=v.tensor.dtype)
             for ref, handle, v in zip(refs, lists, others, strict=True)
         }
         rows = {ref: _by_example(stacks[ref]) for ref in self.operands}
@@ -252,7 +259,7 @@ class ProductsBehindLoop:
             found[s.variable] = BatchedValue(evaluation.with_client_axis(state[s.variable]) + total, True)
         for r in self.row_sums:
             like = others[self.operands.index(r.x)]
-            of_examples = reduce_aligned(tf.reduce_sum, stacks[r.x], [0])
+            of_examples = reduce_aligned(tf.reduce_sum, stacks[r.x], [2])
             by_row = BatchedValue(of_examples, True, like.padded_axis, padding=Padding.ZEROS)
             (total,) = evaluation.evaluate(Node("", "BiasAddGrad", (), {"T": of_examples.dtype}), [by_row])
             before = evaluation.with_client_axis(state[r.variable])
@@ -304,14 +311,24 @@ def _rank(evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue) -> in
     return n * m // (n + m)
 
 
-def _stack(handle: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
-    """[T, …]."""
+def _stack(handle: tf.Tensor, shape: list, dtype: tf.DType, trips: int | None) -> tf.Tensor:
+    """[K, B, T, n] of the elements [K, B, n] of a TensorList."""
+    if trips is not None and 0 < trips <= MOST_PACKED:
+        elements = [
+            tf.raw_ops.TensorListGetItem(
+                input_handle=handle, index=tf.constant(i), element_shape=shape, element_dtype=dtype
+            )
+            for i in range(trips)
+        ]
+        for element in elements:
+            element.set_shape(shape)
+        return tf.stack(elements, 2)
     stack = tf.raw_ops.TensorListStack(input_handle=handle, element_shape=shape, element_dtype=dtype)
     stack.set_shape([None, *shape])
-    return stack
+    return tf.transpose(stack, [1, 2, 0, 3])
 
 
 def _by_example(stack: tf.Tensor) -> tf.Tensor:
-    """[T, K, B, n] -> [K, B * T, n]."""
-    _, clients, _, size = stack.shape
-    return tf.reshape(tf.transpose(stack, [1, 2, 0, 3]), [clients, -1, size])
+    """[K, B, T, n] -> [K, B * T, n]."""
+    clients, _, _, size = stack.shape
+    return tf.reshape(stack, [clients, -1, size])

@@ -152,7 +152,7 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
     ]
     shapes = [state[i].tensor.shape for i in changing] + [tf.TensorShape([])] * (len(start) - len(changing))
     end = tf.while_loop(condition_holds, advance, start, shape_invariants=shapes, parallel_iterations=1)
-    products = behind.results(evaluation, end[len(changing) :], others, all_values)
+    products = behind.results(evaluation, end[len(changing) :], others, all_values, trips)
     results = {
         i: attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant) if i in changing else value
         for i, value in enumerate(values_of(end))
