@@ -57,7 +57,7 @@ def _is_finite(floats: tf.Tensor) -> bool:
 
 
 def _mapped(floats: tf.Tensor) -> np.ndarray | None:
-    """The memory of a tensor, in which numpy is ten times as fast as two TensorFlow operations; None if it is not mapped."""
+    """The memory of a tensor, for numpy, which is ten times as fast as two operations; None if it is not mapped."""
     try:
         return np.asarray(memoryview(floats))
     except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not mapped

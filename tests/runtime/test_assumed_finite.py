@@ -1,4 +1,4 @@
-"""Vectorised stages assume that clients' work is finite; a partial that is not runs again with a check of each client."""
+"""Vectorised stages assume that clients' work is finite; if a partial is not, its call looks at each client."""
 
 import keras
 import numpy as np
@@ -42,7 +42,8 @@ def round_of(process, data):
     """The weights after a round, the number of clients that were left out, and the number of graph calls."""
     state, metrics = process.next(process.initialize.invoke(seed=1), data)
     weights = [np.asarray(w).tobytes() for w in state.global_model_weights.trainable]
-    return weights, metrics["client_work"]["train"]["num_non_finite_clients"], context.last_report().graph_calls["blocks"]
+    left_out = metrics["client_work"]["train"]["num_non_finite_clients"]
+    return weights, left_out, context.last_report().graph_calls["blocks"]
 
 
 def test_a_stage_looks_from_the_first_client_that_is_not_finite_on(process):
@@ -85,9 +86,7 @@ def changes(counts_only: bool):
         count = tf.cast(tf.math.is_finite(tf.reduce_sum(change)), tf.int32)
         return count if counts_only else (count, change)
 
-    @fc.federated_computation(
-        fc.FederatedType(kernel, fc.SERVER), fc.FederatedType(fc.SequenceType(batch), fc.CLIENTS)
-    )
+    @fc.federated_computation(fc.FederatedType(kernel, fc.SERVER), fc.FederatedType(fc.SequenceType(batch), fc.CLIENTS))
     def change_of(weights, data):
         start = fc.federated_broadcast(weights)
         ends = fc.federated_map(lambda s, w: fc.sequence_reduce(s, w, step), (data, start))

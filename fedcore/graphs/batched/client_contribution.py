@@ -69,7 +69,7 @@ class PackedLeaves:
 
 
 def packed_leaves(specs: Sequence[tf.TensorSpec]) -> list[PackedLeaves]:
-    """Partition of a contribution's leaves: scalars and small vectors of a dtype together, every other leaf by itself."""
+    """Partition of a contribution's leaves: scalars and small vectors of a dtype together, others each by itself."""
     joined: dict[object, list[int]] = {}
     for i, s in enumerate(specs):
         joined.setdefault(s.dtype.name if _is_small(s.shape) else i, []).append(i)

@@ -22,7 +22,7 @@ _EXACT = {"Mul": tf.multiply, "AddV2": tf.add, "Sub": tf.subtract, "RealDiv": tf
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
 
 LEFT_OUT_ROWS = 8
-"""Rows of the smallest batch for which the products that no step takes cost more than the copies that leave them out."""
+"""Rows of the smallest batch for which products that no step takes cost more than the copies that leave them out."""
 
 MIN_ROWS = 2
 """Rows of the smallest batch whose products are computed before the loop; products with vectors have other kernels."""

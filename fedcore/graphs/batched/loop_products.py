@@ -23,7 +23,7 @@ from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
 
 MOST_PACKED = 64
-"""Tensors of a list that are put into their places one by one, at most: one copy less than a stack that is transposed."""
+"""Tensors of a list that are put into place one by one, at most; a stack is transposed, which is one more copy."""
 
 MIN_RANK = 16
 """Least rank at which the factors of a matrix have as many entries as the matrix, for sums behind the loop.

@@ -68,8 +68,8 @@ def trip_count(
             return min(each) if len(each) == len(node.inputs) else None
         if node is None or node.op != "Less":
             return None
-        counter, end = (test.origin(i) for i in node.inputs)
-        start, end = counters.get(position.get(counter, -1)), bound(end)
+        counter, limit = (test.origin(i) for i in node.inputs)
+        start, end = counters.get(position.get(counter, -1)), bound(limit)
         return None if start is None or end is None else max(0, int(end) - int(start))
 
     return trips(test.results[0])
@@ -93,4 +93,4 @@ def _known_number(evaluation: BatchedEvaluation, value: BatchedValue) -> np.inte
 
 
 def _whole(array: np.ndarray) -> np.integer | None:
-    return array[()] if array.ndim == 0 and array.dtype.kind in "iu" else None
+    return array.dtype.type(array) if array.ndim == 0 and array.dtype.kind in "iu" else None

@@ -136,9 +136,9 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
         inner = evaluation.for_nested_graph()
         return inner.tensor(inner.run(test, values_of(tensors))[0])
 
-    def advance(*tensors):
+    def advance(*variables):
+        tensors, inner = list(variables), evaluation.for_nested_graph()
         for _ in range(unrolled(reduced, trips)):
-            inner = evaluation.for_nested_graph()
             out = inner.run(reduced, values_of(tensors))
             after = [inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i]) for i in changing]
             kept = zip(tensors[len(changing) :], behind.kept(inner, out[len(state) :]), strict=True)
@@ -157,8 +157,9 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
         i: attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant) if i in changing else value
         for i, value in enumerate(values_of(end))
     }
-    for i, start in counters.items() if trips is not None else ():
-        results[i] = attrs.evolve(results[i], known=KnownValue.of_constant(start + trips))
+    if trips is not None:
+        for i, first in counters.items():
+            results[i] = attrs.evolve(results[i], known=KnownValue.of_constant(first + first.dtype.type(trips)))
     return [products.get(i, results[i]) for i in range(len(values))]
 
 
