@@ -118,7 +118,11 @@ class _BatchedFold:
     Args:
         width: clients of a group.
         measured: names of values in the stage whose sizes are measured.
-        assumes: left factors may be taken to be finite.
+        assumes: left factors may be taken to be finite, which `LowRank.finite_if_sum_is` then does.
+
+    Attributes:
+        telling: leaves of the partial; one of them is not finite if a left factor is not that was taken for finite.
+        is_blind: of another left factor that was taken for finite, no leaf would tell.
     """
 
     def __init__(
@@ -149,8 +153,8 @@ class _BatchedFold:
         self.interpreter = BatchedInterpreter(module, layout, xla=bool(function.attributes.get("xla")))
         self._invariant: dict[str, object] = {}
         self._assumes = assumes
-        self.shows_non_finite: set[int] | None = set()
-        """The leaves of the partial that are not finite if an assumed left factor is not; None: not all would show."""
+        self.telling: set[int] = set()
+        self.is_blind = False
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
@@ -229,7 +233,9 @@ class _BatchedFold:
                 or broadcast_to_clients(value, self._width)
                 for i, value in enumerate(contribution)
             ]
-            self._note(assumed, {id(f[0]): in_factors[i] for i, f in enumerate(leaves) if isinstance(f, tuple)})
+            telling = {id(f[0]): in_factors[i] for i, f in enumerate(leaves) if isinstance(f, tuple)}
+            self.telling.update(telling[id(left)] for left in assumed if id(left) in telling)
+            self.is_blind |= any(id(left) not in telling for left in assumed)
             return [*leaves, *self._sizes_of(scope)]
 
         count, layout = tf.size(seeds, tf.int64) // self._width, self._layout
@@ -240,17 +246,6 @@ class _BatchedFold:
         layouts = attrs.evolve(layout, low_rank_steps=0), attrs.evolve(layout, exceeds_low_rank=False)
         dense, low_rank = (functools.partial(group, layout=of_groups) for of_groups in layouts)
         return [(dense, longer), (low_rank, count - longer)], lane_of
-
-    def _note(self, assumed: SequenceOf[tf.Tensor], summed: Mapping[int, int]) -> None:
-        """Notes which leaves of the partial show that an assumed left factor is not finite.
-
-        Args:
-            summed: id of a left factor in the contribution -> the leaf of the partial that its products are added to.
-        """
-        if self.shows_non_finite is None or any(id(left) not in summed for left in assumed):
-            self.shows_non_finite = None
-        else:
-            self.shows_non_finite.update(summed[id(left)] for left in assumed)
 
     def _sizes_of(self, scope: dict) -> Tensors:
         """The sizes of the measured leaves of a group's clients, int64 [width, sizes]; nothing if none is measured."""
@@ -284,7 +279,7 @@ class _BatchedFold:
         name = profiler_name(self._module, self._stage.name)
         with without_function_optimisation(), private_api.quick_operations():
             call = private_api.unordered_function(body, specs, name=name)
-        return Realized(call, result, optimised=True, assumes_finite=tuple(sorted(self.shows_non_finite or ())))
+        return Realized(call, result, optimised=True, assumes_finite=tuple(sorted(self.telling)))
 
 
 def realize_batched(
@@ -346,7 +341,7 @@ def realize_batched(
         return [*(tf.identity(t[0]) for t in partial), *of_clients]
 
     realized = stage_fold.realized(body, stage_fold.specs, blocks * block)
-    if stage_fold.shows_non_finite is None:
+    if stage_fold.is_blind:
         return realize_batched(
             module, zero, stage, join, broadcasts, layout, width=width, block=block, blocks=blocks, measured=measured
         )
