@@ -35,6 +35,11 @@ class MergeTree:
             partial = self._joined(*pair)
             height, index = height + 1, index >> 1
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether the result needs no further merge."""
+        return len(self._waiting) == 1
+
     def result(self):
         """The partial of all blocks. Complete subtrees are merged from the last to the first."""
         subtrees = [partial for _, partial in sorted(self._waiting.items(), key=lambda kv: kv[0][1] << kv[0][0])]

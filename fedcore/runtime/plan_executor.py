@@ -43,6 +43,7 @@ class _Facts:
         measured: names of the broadcasts whose types leave the size open.
         struct_stages: names of the stages that `_has_only_struct_operations`.
         works: name of a fold or collect -> the fields of its `ClientWork` except plan, arguments and seed.
+        types: the types of the main function's values.
     """
 
     numbers: dict[str, int]
@@ -50,6 +51,7 @@ class _Facts:
     measured: frozenset[str]
     struct_stages: frozenset[str]
     works: dict[str, dict[str, Any]]
+    types: dict[str, Type]
 
     def work(self, module: Module, digest: str, name: str, operands: list, seed: int, count: ClientCount) -> ClientWork:
         first = self.broadcasts[name]
@@ -92,7 +94,6 @@ class PlanExecutor:
         count = ClientCount.of(arguments, [p.type for p in main.parameters])
         _check_readings(module, arguments)
         known: dict[str, object] = dict(zip((p.name for p in main.parameters), self._placed(arguments), strict=True))
-        types = main.types()
         facts = self._facts.get(digest, [module], lambda: _facts(module))
         for op in main.operations:
             seed = report.seed  # the operation folds its salt into the seed
@@ -107,7 +108,7 @@ class PlanExecutor:
                 with report.span("clients", work.stage):
                     known[op.name] = self._stage(op, work, report, stop)
             else:
-                known[op.name] = _without_graph_call(op, operands, types)
+                known[op.name] = _without_graph_call(op, operands, facts.types)
                 if op.name in facts.measured:
                     _measure(op, operands[0], report)
         return known[main.result.name]
@@ -239,7 +240,7 @@ def _facts(module: Module) -> _Facts:
         if op.kind == "broadcast" and op.attributes.get("bits") != 0 and unsized(member_of(op.type))
     ]
     struct_stages = [f.name for f in module.functions if _has_only_struct_operations(f)]
-    return _Facts(numbers, broadcasts, frozenset(measured), frozenset(struct_stages), works)
+    return _Facts(numbers, broadcasts, frozenset(measured), frozenset(struct_stages), works, types)
 
 
 def _work(

@@ -9,6 +9,7 @@ import tensorflow as tf
 from batched_by_client import check
 
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
+from fedcore.graphs.batched.batching_rules.matmul import MANY_CLASSES
 
 
 def normal(*shape, seed=0):
@@ -58,6 +59,23 @@ def test_cross_entropies_and_their_gradients(rows, classes, dense):
         return loss, tape.gradient(loss, x)
 
     check(fn, normal(rows, classes), given, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_cross_entropies_of_logits_that_are_far_apart(dtype):
+    logits, labels = normal(7, MANY_CLASSES), np.full((8, 7), 3, dtype)
+    logits[:, 0, 3], logits[:, 1, 4], logits[:, 2, 4] = 200, 200, 1e30
+    logits[:, 3, 3], logits[:, 4, 4], logits[:, 5] = -np.inf, np.inf, 1e-30
+    logits[3, 6, 7] = np.nan
+
+    def fn(x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(y, x)
+        return loss, tape.gradient(loss, x)
+
+    with np.errstate(invalid="ignore"):  # numpy scales the tolerance by the largest entry
+        check(fn, logits, labels, tolerance=1e-6)
 
 
 @pytest.mark.parametrize(

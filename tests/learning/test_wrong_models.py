@@ -83,15 +83,14 @@ def test_what_fits_is_taken(loss, spec, units):
     assert fc.learning.from_keras_model(model(units), loss, spec, metrics).batch_type is not None
 
 
-def test_a_label_without_output_is_told_without_the_list_of_all_labels():
+@pytest.mark.parametrize(("units", "label"), [(2, 2), (40, 40), (40, -1)])
+def test_a_label_without_output_is_told_without_the_list_of_all_labels(units, label):
     process = algorithms.build_weighted_fed_avg(
-        lambda: fc.learning.from_keras_model(model(2), CROSS, SPEC), optimizers.build_sgdm(0.1)
+        lambda: fc.learning.from_keras_model(model(units), CROSS, SPEC), optimizers.build_sgdm(0.1)
     )
-    data = fc.data.ClientDataset.from_columns((X, Y)).batch(2)
+    data = fc.data.ClientDataset.from_columns((X, np.int32([0, 1, label, label]))).batch(2)
     with pytest.raises(ClientError) as caught:
         process.next(process.initialize(), [data])
-    says = (
-        "a label is 2, but the predictions have 2 classes, for the labels 0 to 1; give the last layer a unit for each"
-    )
-    assert says in str(caught.value)
+    says = f"a label is {label}, but the predictions have {units} classes, for the labels 0 to {units - 1}; give the "
+    assert f"{says}last layer a unit for each" in str(caught.value)
     assert "Label values" not in str(caught.value)

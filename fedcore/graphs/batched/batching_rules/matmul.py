@@ -14,6 +14,9 @@ from fedcore.graphs.batched.batched_value import (
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
+MANY_CLASSES = 32
+"""Classes from which a softmax and a few operations are quicker than TensorFlow's kernel of a cross-entropy."""
+
 MIN_SCALED_COLUMNS = 128
 """`scaled_product` scales an operand if the other one has at least this many columns: four times the rows of a batch.
 
@@ -167,6 +170,8 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
         wide = _whole_packets(a, 0 if is_dense else LONG_RUN)
         if is_dense and wide is not a:
             b = tf.pad(b, [[0, 0], [0, wide.shape[1] - a.shape[1]]])
+        if not is_dense and a.dtype == tf.float32 and (a.shape[0] or 0) > 0 and (a.shape[1] or 0) >= MANY_CLASSES:
+            return _cross_entropy(wide, b, a.shape[1])
         return emit(node.op, [wide, b], node.attributes)
 
     flat_labels = tf.reshape(y, [-1, *y.shape[2:]])
@@ -183,6 +188,26 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
         # The gradient of padded rows is masked here, so that no operation behind it has to mask.
         gradient_of = axes.with_tensor(evaluation.masked(gradient_of), padding=Padding.ZEROS)
     return [loss_of, gradient_of]
+
+
+def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, classes: int) -> list[tf.Tensor]:
+    """(losses [rows], gradients of the logits [rows, n]) of logits [rows, n] and labels [rows].
+
+    As SparseSoftmaxCrossEntropyWithLogits, whose kernel evaluates an exponential at a time: by a softmax. The sum of a
+    row's exponentials, which the loss needs, is the inverse of the largest probability.
+
+    Args:
+        classes: labels are below it. TensorFlow's kernel refuses others, so it gets the least and the largest label.
+    """
+    ends = tf.stack([tf.reduce_min(labels), tf.reduce_max(labels)])
+    of_ends = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=tf.zeros([2, classes]), labels=ends).loss
+    labels += tf.cast(tf.reduce_sum(of_ends) * 0.0, labels.dtype)  # so that nothing reads them before that
+    probabilities = tf.nn.softmax(logits)
+    largest = tf.reduce_max(probabilities, 1)
+    losses = tf.reduce_max(logits, 1) - tf.gather(logits, labels, batch_dims=1) - tf.math.log(largest)
+    # oneDNN's softmax of a row with a NaN or an infinite logit is NaN in this entry only.
+    is_nan = tf.expand_dims(largest * 0.0, 1)
+    return [losses, probabilities - tf.one_hot(labels, logits.shape[1]) + is_nan]
 
 
 @batching_rule("Softmax", "LogSoftmax")
