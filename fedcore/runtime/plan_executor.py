@@ -63,7 +63,8 @@ class PlanExecutor:
     """Runs planned modules.
 
     Guarantees:
-      - Makes one graph call for each server stage and for each slice, and (slices - 1) calls for each merge. A server
+      - Makes one graph call for each server stage and for each slice, and (slices - 1) calls for each merge. The first
+        slice in which a client's work is not finite makes one more; see `DeviceStage`. A server
         stage of struct operations only needs no graph call. A pure server stage whose operands are the tensor objects
         of an earlier run, such as the model in a second evaluation, does not run again.
       - Server values stay on the server's device between stages.
