@@ -54,11 +54,10 @@ def with_joined_products(
 
 
 def _sums_of_products(step: Body) -> list[_SumOfProducts]:
-    nodes = {node.name: node for node in step.nodes}
     position = {(a, 0): i for i, a in enumerate(step.arguments) if step.results[i] == (a, 0)}
     found = []
     for node in step.nodes:
-        products = [nodes.get(name) for name, _ in node.inputs] if node.op in ("AddV2", "AddN") else []
+        products = [step.by_name.get(name) for name, _ in node.inputs] if node.op in ("AddV2", "AddN") else []
         if len(products) != 2 or products[0] is products[1]:
             continue
         a, b = products

@@ -98,12 +98,11 @@ class RowSum:
 
 def products_behind(step: Body) -> "ProductsBehindLoop":
     """The loop variables of a body that only collect products, and are used for nothing else in it."""
-    nodes = {node.name: node for node in step.nodes}
     users: dict[Ref, list[str]] = {}
     for node in step.nodes:
         for ref in node.inputs:
             users.setdefault(ref, []).append(node.name)
-    found = [_collected(step, i, nodes, users) for i in range(len(step.arguments))]
+    found = [_collected(step, i, users) for i in range(len(step.arguments))]
     return ProductsBehindLoop(
         tuple(f for f in found if isinstance(f, ProductSum)),
         tuple(f for f in found if isinstance(f, ProductElements)),
@@ -111,20 +110,18 @@ def products_behind(step: Body) -> "ProductsBehindLoop":
     )
 
 
-def _collected(
-    step: Body, variable: int, nodes: dict[str, Node], users: dict[Ref, list[str]]
-) -> ProductSum | ProductElements | RowSum | None:
+def _collected(step: Body, variable: int, users: dict[Ref, list[str]]) -> ProductSum | ProductElements | RowSum | None:
     chain: list[str] = []
 
     def source(ref: Ref) -> Ref:
         """What Identity operations pass on."""
-        while (node := nodes.get(ref[0])) is not None and node.op == "Identity":
+        while (node := step.by_name.get(ref[0])) is not None and node.op == "Identity":
             chain.append(node.name)
             ref = node.inputs[0]
         return ref
 
     def made_by(ref: Ref, *ops: str) -> Node | None:
-        node = nodes.get(source(ref)[0])
+        node = step.by_name.get(source(ref)[0])
         if node is None or node.op not in ops:
             return None
         chain.append(node.name)

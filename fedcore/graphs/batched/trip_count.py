@@ -62,7 +62,7 @@ def trip_count(
         return _known_number(evaluation, values[i]) if step.is_unchanged(i) else None
 
     def trips(ref: Ref) -> int | None:
-        node = test.node.get(test.origin(ref)[0])
+        node = test.by_name.get(test.origin(ref)[0])
         if node is not None and node.op == "LogicalAnd":
             each = [n for n in map(trips, node.inputs) if n is not None]
             return min(each) if len(each) == len(node.inputs) else None
@@ -76,14 +76,14 @@ def trip_count(
 
 
 def _grows_by_one(step: Body, variable: int) -> bool:
-    node, argument = step.node.get(step.origin(step.results[variable])[0]), (step.arguments[variable], 0)
+    node, argument = step.by_name.get(step.origin(step.results[variable])[0]), (step.arguments[variable], 0)
     if node is None or node.op not in ("AddV2", "Add") or argument not in node.inputs:
         return False
     return any(_constant(step, i) == 1 for i in node.inputs)
 
 
 def _constant(body: Body, ref: Ref) -> np.integer | None:
-    node = body.node.get(body.origin(ref)[0])
+    node = body.by_name.get(body.origin(ref)[0])
     return _whole(tf.make_ndarray(node["value"])) if node is not None and node.op == "Const" else None
 
 

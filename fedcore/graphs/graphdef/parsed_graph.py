@@ -64,13 +64,13 @@ class Body:
     seeded: bool = False
 
     @functools.cached_property
-    def node(self) -> dict[str, Node]:
+    def by_name(self) -> dict[str, Node]:
         """The nodes by name."""
         return {node.name: node for node in self.nodes}
 
     def origin(self, tensor: Ref) -> Ref:
         """The tensor that Identity operations pass on."""
-        while (node := self.node.get(tensor[0])) is not None and node.op == "Identity":
+        while (node := self.by_name.get(tensor[0])) is not None and node.op == "Identity":
             tensor = node.inputs[0]
         return tensor
 
