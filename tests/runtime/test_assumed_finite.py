@@ -8,6 +8,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore import context
 from fedcore.context import plan_of
+from fedcore.runtime import finite_check
 
 INPUTS, OUTPUTS = 256, 64  # a kernel that is kept low-rank
 
@@ -107,3 +108,14 @@ def test_clients_are_looked_at_if_the_partial_would_not_show_them(counts_only):
         found = computation(np.zeros([INPUTS, OUTPUTS], "f"), data)
     assert (found if counts_only else found[0]) == 2
     assert context.last_report().graph_calls["blocks"] == (1 if counts_only else 2)
+
+
+@pytest.mark.parametrize("device", ["a view", "no view"])
+def test_a_partial_is_moderate_if_no_entry_is_large_or_not_finite(device, monkeypatch):
+    if device == "no view":  # as of a GPU's memory
+        monkeypatch.setattr(finite_check, "_mapped", lambda floats: None)
+    for value in (0, 1e18, -1e18, 2e19, -2e19, np.nan, np.inf, -np.inf):
+        floats = np.ones((7, 5), "f")
+        floats[3, 2] = value
+        assert finite_check.is_moderate(tf.constant(floats)) is bool(abs(value) < 1e19)
+    assert finite_check.is_moderate(tf.zeros([0, 3]))
