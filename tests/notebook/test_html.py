@@ -35,7 +35,8 @@ def test_names_are_escaped():
 
 
 @pytest.fixture
-def shell():
+def shell(monkeypatch):
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # IPython warns if it is another environment than this one
     shell = InteractiveShell.instance()
     shell.user_ns["mean"] = mean
     shell.run_line_magic("load_ext", "fedcore")
