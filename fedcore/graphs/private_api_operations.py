@@ -57,12 +57,21 @@ class _NotQuick(Exception):
 class _Definition:
     """What an operation's definition says of its operands.
 
+    Threads that build graphs read it at the same time, so the message's parts are made once: Python's protobuf makes an
+    object for a part whenever it is read.
+
     Args:
+        inputs: the definitions of the operands.
+        attributes: the names of all attributes.
         allowed: by attribute that is a dtype, the dtypes that it may be.
         defaults: by attribute that is a dtype, its default.
     """
 
     op: op_def_pb2.OpDef
+    name: str
+    is_stateful: bool
+    inputs: Sequence[op_def_pb2.OpDef.ArgDef]
+    attributes: Sequence[str]
     allowed: Mapping[str, Sequence[int]]
     defaults: Mapping[str, tf.DType]
     has_lists: bool
@@ -79,6 +88,10 @@ def _definition(op: str) -> _Definition | None:
     types = [a for a in found.attr if a.type == "type"]
     return _Definition(
         found,
+        found.name,
+        found.is_stateful,
+        tuple(found.input_arg),
+        tuple(a.name for a in found.attr),
         {a.name: tuple(a.allowed_values.list.type) for a in types if a.HasField("allowed_values")},
         {a.name: tf.as_dtype(a.default_value.type) for a in types if a.HasField("default_value")},
         any(a.number_attr or a.type_list_attr for a in found.input_arg),
@@ -157,7 +170,7 @@ def _is_plain(graph) -> bool:
 
 def _applied(graph, definition: _Definition, name: str, keywords: dict) -> tuple:
     """Converts the operands, infers the attributes and creates the operation, as `_apply_op_helper` does."""
-    values = {a.name: _taken(keywords, a.name) for a in definition.op.input_arg}
+    values = {a.name: _taken(keywords, a.name) for a in definition.inputs}
     names = graph._names_in_use
     whole_name = f"{graph._name_stack}/{name}".removeprefix("/").lower()
     before = names.get(whole_name)
@@ -170,8 +183,8 @@ def _applied(graph, definition: _Definition, name: str, keywords: dict) -> tuple
                 names.pop(scope[:-1].lower())
                 names.update({} if before is None else {whole_name: before})
             raise _NotQuick from None
-        made = _created(graph, definition.op.name, scope[:-1], inputs, encoded)
-    return [*structure], definition.op.is_stateful, made, made.outputs
+        made = _created(graph, definition.name, scope[:-1], inputs, encoded)
+    return [*structure], definition.is_stateful, made, made.outputs
 
 
 def _taken(keywords: dict, name: str):
@@ -186,7 +199,7 @@ def _operands(graph, definition: _Definition, values: Mapping[str, Any]) -> tupl
     """The operands as tensors of the graph (a list of them for a list), and the attributes that they decide."""
     inputs: list = []
     found: dict[str, Any] = {}
-    for argument in definition.op.input_arg:
+    for argument in definition.inputs:
         value = values[argument.name]
         if argument.number_attr or argument.type_list_attr:
             if not isinstance(value, list | tuple) or not value or not all(type(v) is _Symbolic for v in value):
@@ -247,18 +260,18 @@ _encodings: dict[tuple, _Encoded] = {}
 
 def _encoded(definition: _Definition, attributes: dict[str, Any], keywords: dict) -> _Encoded:
     """Encodes all attributes of an operation, those that its operands decide and the others."""
-    for declared in definition.op.attr:
-        if declared.name in attributes:
+    for name in definition.attributes:
+        if name in attributes:
             continue
-        if declared.name in keywords or f"{declared.name}_" in keywords:
-            attributes[declared.name] = _taken(keywords, declared.name)
-        elif declared.name in definition.defaults:
-            attributes[declared.name] = definition.defaults[declared.name]
+        if name in keywords or f"{name}_" in keywords:
+            attributes[name] = _taken(keywords, name)
+        elif name in definition.defaults:
+            attributes[name] = definition.defaults[name]
         else:
             raise _NotQuick
     if keywords:
         raise _NotQuick
-    key = _cache_key(definition.op.name, attributes)
+    key = _cache_key(definition.name, attributes)
     if key is not None and key in _encodings:
         return _encodings[key]
     protos: dict[str, attr_value_pb2.AttrValue] = {}
