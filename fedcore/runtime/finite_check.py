@@ -1,4 +1,4 @@
-"""The finite check: a slice fails if a float of its result is NaN or infinite."""
+"""Whether the result of a slice is finite: the check under which a slice fails, and that of graphs which assume it."""
 
 from collections.abc import Callable, Iterable
 

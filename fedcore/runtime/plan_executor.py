@@ -63,10 +63,10 @@ class PlanExecutor:
     """Runs planned modules.
 
     Guarantees:
-      - Makes one graph call for each server stage and for each slice, and (slices - 1) calls for each merge. The first
-        slice in which a client's work is not finite makes one more; see `DeviceStage`. A server
-        stage of struct operations only needs no graph call. A pure server stage whose operands are the tensor objects
-        of an earlier run, such as the model in a second evaluation, does not run again.
+      - Makes one graph call for each server stage and for each slice, and (slices - 1) calls for each merge. Slices
+        that run when a client's work is first found not to be finite make one more; see `DeviceStage`. A server stage
+        of struct operations only needs no graph call. A pure server stage whose operands are the tensor objects of an
+        earlier run, such as the model in a second evaluation, does not run again.
       - Server values stay on the server's device between stages.
       - The main thread runs no graph call itself, so that it handles Ctrl-C at once.
       - A generator that several stages would read is refused before any stage runs.

@@ -1,4 +1,4 @@
-"""The number of iterations of a loop that is known while the graph is built.
+"""Loops whose number of iterations is known while the graph is built: the number, and how many are built as one.
 
 Example: a recurrent layer over 40 time steps runs while `i < 40 and time < 40`. Both `i` and `time` begin at 0 and grow
 by 1 in each iteration, so there are 40. The loop of its gradient runs as often as `i` has counted.
@@ -21,7 +21,7 @@ MOST_OPERATIONS = 120
 
 
 def unrolled(step: Body, trips: int | None) -> int:
-    """How many iterations are built as one: the largest number that divides their count.
+    """How many iterations are built as one: the largest number, up to `MOST_UNROLLED`, that divides their count.
 
     An iteration of TensorFlow's loops runs four operations for each loop variable, as many as a small body has.
     """
