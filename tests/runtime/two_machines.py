@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.runtime.local import LocalRuntime
+from fedcore.runtime.stopping import Stop
 
 HOST = "127.0.0.2"
 STORE_BYTES = 100 * 2**20
@@ -40,10 +41,10 @@ def add_machine(cluster, cpus: int) -> None:
 
 
 def process_ids(runtime: LocalRuntime) -> dict:
-    """The process of each worker that is ready."""
+    """The process of each worker that is ready; waits until one is."""
     import ray
 
-    return {m: int(ray.get(m.actor.describe.remote())["process"]) for m in runtime._clients.members.ready}
+    return {m: int(ray.get(m.actor.describe.remote())["process"]) for m in runtime._clients.members.look(Stop())}
 
 
 def machines_of(report: fc.runtime.Report) -> set[str]:
