@@ -143,3 +143,19 @@ def test_absent_clients_have_no_lane():
     )
     assert np.flatnonzero(np.asarray(place) >= 0).tolist() == [1, 4]
     assert [np.asarray(seeds)[place[i]] for i in (1, 4)] == [11, 14]
+
+
+def test_rows_that_were_packed_for_low_rank_groups_do_not_serve_others():
+    sizes = (6, 5, 2, 1, 2)  # with batches of 2, the clients of more than one step have groups of their own
+    values = [(fc.data.ClientDataset.from_columns(np.full(n, n, np.float32)).batch(2).columns,) for n in sizes]
+    cache = packing_cache(1 << 20)
+    for low_rank in (2, 2, 0, 0, 2):
+        shape, (_, lane_of, column, first, rows) = pack_clients(
+            *(ClientLeaves(values), range(5), np.arange(5), [0]), width=4, capacity=8, cache=cache, low_rank=low_rank
+        )
+        assert shape.whole_batches
+        steps = np.asarray(rows).reshape(2, 4, -1).any(1).sum(1)
+        for n, lane in zip(sizes, np.asarray(lane_of), strict=False):
+            group = lane // 4
+            batch = first[group] + lane % 4 * steps[group]
+            assert np.asarray(column)[batch].tolist() == [n, n]

@@ -98,6 +98,20 @@ def test_low_rank_training_agrees_with_dense_training(algorithm, sizes):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
 
+def test_an_evaluation_of_clients_that_were_trained_reads_its_own_groups():
+    data, train, evaluate = clients(MANY_STEPS), built("sgd"), fc.learning.algorithms.build_fed_eval(model_fn)
+
+    def metrics(rounds: int) -> dict:
+        with fc.use(fc.runtime.local(vectorize=3), seed=3):
+            state = train.initialize()
+            for _ in range(rounds):  # packed groups are kept at their second use
+                train.next(state, data)
+            weights = train.get_model_weights(state)
+            return evaluate.next(evaluate.set_model_weights(evaluate.initialize(), weights), data).metrics
+
+    assert metrics(3) == metrics(0)
+
+
 @needs_equal_rows
 @pytest.mark.parametrize("sizes", [MANY_STEPS, FEW_STEPS, (50, *FEW_STEPS, 51)], ids=["many", "few", "one more"])
 @pytest.mark.parametrize("algorithm", ["sgd", "nesterov and decay", "clipping", "metrics of some", "gradients"])

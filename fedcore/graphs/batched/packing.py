@@ -22,7 +22,7 @@ and 1 batch of lanes 2 and 3. `rows` is [0, 6], the number of the first batch of
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from collections.abc import Sequence as SequenceOf
 
 import attrs
@@ -180,7 +180,7 @@ def pack_clients(
             continue
         columns, padded, (rows, sizes, *rest) = leaves.sequences[position], layout.batch_rows[position], rest
         if layout.whole_batches:
-            kind = f"batches of {padded} by {width}"
+            kind: Hashable = ("batches", padded, width, client_of.tobytes())
             make = functools.partial(_batches, columns, client_of, sizes, padded, width)
         else:
             kind, make = "columns", functools.partial(_concatenated_columns, columns)
