@@ -28,6 +28,7 @@ from two_machines import (
     run,
     sum_and_each,
     two_machines,
+    wait_for_workers,
 )
 
 import fedcore as fc
@@ -61,6 +62,7 @@ def local():
 
 
 def test_sums_and_client_values_have_the_local_bits_on_two_machines(runtime, local):
+    wait_for_workers(runtime, 2)
     (have, report), (want, wanted) = (run(r, sum_and_each, floats(333)) for r in (runtime, local))
     assert have == want
     assert report.crossings == wanted.crossings

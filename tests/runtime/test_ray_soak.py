@@ -33,11 +33,11 @@ from two_machines import (
     run,
     sum_and_each,
     two_machines,
+    wait_for_workers,
 )
 
 import fedcore as fc
 from fedcore.errors import FedcoreError
-from fedcore.runtime.stopping import Stop
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
@@ -219,20 +219,13 @@ def test_200_rounds_with_a_worker_killed_in_every_tenth_have_the_local_bits(runt
 
 
 def test_200_rounds_with_a_raylet_killed_in_every_twentieth_have_the_local_bits(machines, runtime):
-    members, killed = runtime._clients.members, []
-
-    def both() -> None:
-        """Waits until both machines have a worker."""
-        until = time.monotonic() + 120
-        while len(members.look(Stop())) < 2 and time.monotonic() < until:
-            time.sleep(0.5)
-        assert len(members.ready) == 2
+    killed = []
 
     def kill(number: int):
         if number % 20 == 10:
             if killed:
                 add_machine(machines, CPUS)
-            both()
+            wait_for_workers(runtime, 2)
             (second,) = [node for node in machines.list_all_nodes() if node is not machines.head_node]
             killed.append(second)
             return lambda: machines.remove_node(second, allow_graceful=False)
@@ -242,7 +235,7 @@ def test_200_rounds_with_a_raylet_killed_in_every_twentieth_have_the_local_bits(
     assert len(killed) == 10
     assert sum("ended while it computed" in note for note in notes) >= 10
     add_machine(machines, CPUS)
-    both()
+    wait_for_workers(runtime, 2)
 
 
 # Memory.

@@ -1,6 +1,7 @@
 """A Ray cluster of two raylets with object stores of their own, on loopback; small programs for it."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -38,6 +39,14 @@ def two_machines(cpus: int) -> Iterator:
 
 def add_machine(cluster, cpus: int) -> None:
     cluster.add_node(num_cpus=cpus, node_ip_address=HOST, object_store_memory=STORE_BYTES)
+
+
+def wait_for_workers(runtime: LocalRuntime, number: int) -> None:
+    """Waits until so many workers are ready."""
+    members, until = runtime._clients.members, time.monotonic() + 120
+    while len(members.look(Stop())) < number and time.monotonic() < until:
+        time.sleep(0.5)
+    assert len(members.ready) == number
 
 
 def process_ids(runtime: LocalRuntime) -> dict:
