@@ -8,6 +8,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_stage import realize_batched, realize_next_client
 from fedcore.graphs.batched.low_rank_loop import LowRankLoop, LowRankSteps
 from fedcore.graphs.batched.packing import PackedLayout, pack_clients, pack_for_loop, steps_of_rank
+from fedcore.graphs.graphdef.parsed_graph import has_loops
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.stages.loop_in_graph import is_loopable, realize_loop
 from fedcore.graphs.stages.realize import Layouts, Realized, pack, realize_block
@@ -155,5 +156,6 @@ def _packed(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, widt
             cache=device.packed,
             low_rank=work.low_rank,
             products_of_each=work.products_of_each,
+            halves=has_loops(work.module),
         )
     return shape, device.put(tensors)

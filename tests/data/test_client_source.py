@@ -159,3 +159,27 @@ def test_rows_that_were_packed_for_low_rank_groups_do_not_serve_others():
             group = lane // 4
             batch = first[group] + lane % 4 * steps[group]
             assert np.asarray(column)[batch].tolist() == [n, n]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lanes", "has_half_steps"),
+    [
+        ((4, 7, 5, 8, 1, 4), [3, 1, 2, 0, 5, 4], True),  # last batches of 4, 3, 1 and 4, 4, 1 rows
+        ((5, 8, 6, 8), [3, 0, 2, 1], True),  # 8 of 32 rows
+        ((7, 8, 7, 8), [2, 0, 3, 1], False),
+        ((4, 4, 4, 4), [0, 1, 2, 3], False),
+        ((0, 0), [0, 1], False),
+    ],
+)
+def test_last_steps_take_half_the_rows_if_that_saves_enough(sizes, lanes, has_half_steps):
+    values = [(fc.data.ClientDataset.from_columns(np.zeros(n, np.float32)).batch(4).columns,) for n in sizes]
+    count = len(sizes)
+    given = ClientLeaves(values), range(count), np.arange(count), [0]
+    shape, (_, lane_of, *_) = pack_clients(*given, width=2, capacity=count, cache=packing_cache(1 << 20), halves=True)
+    assert np.asarray(lane_of).tolist() == lanes
+    assert shape.has_half_steps == has_half_steps
+    assert shape.equal_steps == (len(set(sizes)) == 1)
+    shape, _ = pack_clients(
+        *given, width=2, capacity=count, cache=packing_cache(1 << 20), halves=True, products_of_each=True
+    )
+    assert not shape.has_half_steps

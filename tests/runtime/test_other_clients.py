@@ -10,9 +10,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from equal_rows import needs_equal_rows
 from separate_process import in_process
 
 import fedcore as fc
+from fedcore.graphs.batched import packing
+from fedcore.runtime import client_calls
 
 BATCH = 20
 SIZES = (1, 2, 5, 8, 9, 17)
@@ -113,6 +116,28 @@ def test_clients_of_a_call_may_all_have_no_examples(model):
         after = process(model, "sgd").next(start, data[:2]).state
     for x, y in zip(start.global_model_weights.trainable, after.global_model_weights.trainable, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@needs_equal_rows
+@pytest.mark.parametrize("shuffles", [False, True])
+@pytest.mark.parametrize(("model", "optimizer"), [("text", "sgd"), ("text", "adam"), ("lines", "decay")])
+def test_small_last_batches_are_computed_with_half_the_rows(model, optimizer, shuffles, monkeypatch):
+    data = clients(model, [23, 42, 30, 20, 3, 61, 45, 50, 0, 29])
+    data = [d.unbatch().shuffle(50).batch(BATCH) if shuffles else d for d in data]
+
+    def found(**settings) -> tuple[bytes, set[bool]]:
+        of_calls = []
+        build = client_calls.realize_batched
+        with monkeypatch.context() as patch:
+            patch.setattr(client_calls, "realize_batched", lambda *a, **kw: of_calls.append(a[5]) or build(*a, **kw))
+            bits = after_a_round(model, optimizer, data, workers_per_device=1, vectorize=2, **settings)
+        return bits, {layout.has_half_steps for layout in of_calls}
+
+    bits, has_halves = found()
+    assert has_halves == {True}
+    assert found(client_devices=["CPU:0"] * 4)[0] == bits
+    monkeypatch.setattr(packing, "LEAST_SAVED", 1.0)
+    assert found() == (bits, {False})
 
 
 @pytest.mark.parametrize("other", ["layout", "batch size"])

@@ -5,6 +5,9 @@ In:  operations of a plan's function, and batched values and sequences for its p
 A sequence is reduced step by step: step s takes one element of every client. With width 4, a carry of weights [4, 7]
 and clients with 3, 3, 2 and 1 batches, the loop has 3 steps; in step 2 the weights of the last two clients are left
 unchanged. Calls of graphs go to `batched_call`.
+
+Where the layout says so, the last steps of a group, whose batches have at most half of the padded rows, are a second
+loop that is built for that half.
 """
 
 import contextlib
@@ -130,7 +133,7 @@ class BatchedInterpreter:
         kernels = None if carry is None else carry.opened(initial, clients, _known_inputs(sequence))
         dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
 
-        def step(s, *variables):
+        def step(sequence: BatchedSequence, s, *variables):
             sizes = sequence.batch_sizes(s)
             active = None if self._layout.equal_steps else sizes > 0
             self._batch_sizes = sizes if sequence.layout.batched else None
@@ -149,13 +152,25 @@ class BatchedInterpreter:
         kept = [] if kernels is None else kernels.initial()
         if self._layout.single_step:
             steps = tf.constant(1, tf.int64)
-            state, _ = step(tf.constant(0, tf.int64), *variables, *kept)
+            state, _ = step(sequence, tf.constant(0, tf.int64), *variables, *kept)
         else:
             steps = steps_of(sequence.sizes)
-            state = counted_loop(step, steps, [*variables, *kept], kept_by_step=len(kept))
+            halves = carry is None and self._layout.has_half_steps
+            whole = _whole_steps(sequence) if halves else steps
+            state = counted_loop(functools.partial(step, sequence), whole, [*variables, *kept], kept_by_step=len(kept))
+            if halves:
+                half = attrs.evolve(sequence, first_rows=sequence.batch_rows // 2)
+                state = counted_loop(lambda s, *given: step(half, whole + s, *given), steps - whole, state)
         results = dict(zip(dense, map(batched, state), strict=False))
         results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
         return [results[i] for i in range(len(initial))]
+
+
+def _whole_steps(sequence: BatchedSequence) -> tf.Tensor:
+    """int64: the number of steps behind which every batch has at most half of the padded rows."""
+    number = tf.range(1, tf.shape(sequence.sizes, tf.int64)[1] + 1)
+    is_whole = tf.reduce_any(sequence.sizes > sequence.batch_rows // 2, 0)
+    return tf.reduce_max(tf.where(is_whole, number, 0))
 
 
 def _known_inputs(sequence: BatchedSequence) -> KnownInputs | None:

@@ -55,6 +55,7 @@ class BatchedSequence:
         whole_batches: the columns hold whole batches. Those of a group are [clients, steps, rows, …].
         single_step: every client takes one step.
         maps: functions of batched elements that are applied in order.
+        first_rows: the number of rows of a padded batch that are read, from the first one on; None for all.
     """
 
     layout: Layout
@@ -64,6 +65,7 @@ class BatchedSequence:
     whole_batches: bool = False
     single_step: bool = False
     maps: tuple[Callable, ...] = ()
+    first_rows: int | None = None
 
     def group(self, lanes: Window, first_lane: tf.Tensor) -> "BatchedSequence":
         """The sequences of the clients in a window of lanes."""
@@ -105,10 +107,15 @@ class BatchedSequence:
         """The columns of one step's elements, [clients, (rows,) …]."""
         if not self.whole_batches:
             rows = tf.gather(self.rows, step, axis=1)
+            rows = rows if self.first_rows is None else rows[:, : self.first_rows]
             return [tf.gather(c, rows) for c in self.columns]
         if self.single_step:
             return [tf.reshape(c, [c.shape[0], *c.shape[2:]]) for c in self.columns]
-        return [c[:, step] for c in self.columns]
+        if self.first_rows is None:
+            return [c[:, step] for c in self.columns]
+        shapes = [[c.shape[0], self.first_rows, *c.shape[3:]] for c in self.columns]
+        parts = [c[:, step, : self.first_rows] for c in self.columns]
+        return [tf.ensure_shape(t, shape) for t, shape in zip(parts, shapes, strict=True)]
 
     def all_columns(self) -> list[tf.Tensor]:
         """The columns of all steps of a group, [clients, steps, (rows,) …].

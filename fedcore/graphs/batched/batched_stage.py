@@ -35,6 +35,8 @@ from fedcore.graphs.batched.block_reduction import (
     sum_only_leaves,
 )
 from fedcore.graphs.batched.client_contribution import (
+    PARALLEL_GROUPS,
+    PARALLEL_GROUPS_OF_LOOPS,
     ClientContribution,
     Contribution,
     Factors,
@@ -43,6 +45,7 @@ from fedcore.graphs.batched.client_contribution import (
 )
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.graphdef.parsed_graph import has_loops
 from fedcore.graphs.stages.realize import Realized, profiler_name
 from fedcore.graphs.tensors.sizes import bits_of, unsized
 from fedcore.graphs.tensors.specs import spec
@@ -121,6 +124,7 @@ class _BatchedFold:
         assumes: left factors may be taken to be finite, which `LowRank.finite_if_sum_is` then does.
 
     Attributes:
+        parallel: groups of a call that may run in parallel.
         telling: leaves of the partial; one of them is not finite if a left factor is not that was taken for finite.
         is_blind: of another left factor that was taken for finite, no leaf would tell.
     """
@@ -152,6 +156,7 @@ class _BatchedFold:
         self._types = function.types()
         self.interpreter = BatchedInterpreter(module, layout, xla=bool(function.attributes.get("xla")))
         self._invariant: dict[str, object] = {}
+        self.parallel = PARALLEL_GROUPS_OF_LOOPS if has_loops(module) else PARALLEL_GROUPS
         self._assumes = assumes
         self.telling: set[int] = set()
         self.is_blind = False
@@ -185,7 +190,7 @@ class _BatchedFold:
         in_factors = leaves_only_summed(self.fold, zeros, specs) if has_factors else {}
         sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
         given = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
-        found = contributions_by_group(given, self._width, [*specs, *sizes])
+        found = contributions_by_group(given, self._width, [*specs, *sizes], parallel=self.parallel)
         if not sizes:
             return found, None
         (of_sizes,) = [c for c in found if len(specs) in c.leaves.positions]
@@ -333,7 +338,12 @@ def realize_batched(
             in_factors = leaves_only_summed(stage_fold.fold, zeros, specs)
             of_group = functools.partial(group, in_factors=in_factors)
             sizes = None
-            partial = sum_blocks_by_group(of_group, merge, zeros, addends, specs, lane_of, count=count, width=width)
+            partial = sum_blocks_by_group(
+                *(of_group, merge, zeros, addends, specs, lane_of),
+                count=count,
+                width=width,
+                parallel=stage_fold.parallel,
+            )
         else:
             contributions, sizes = stage_fold.contributions(groups, zeros)
             partial = fold_blocks(stage_fold.fold, merge, zeros, specs, contributions, lane_of)

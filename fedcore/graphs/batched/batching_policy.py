@@ -13,7 +13,7 @@ from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.cost_model import why_loop
 from fedcore.graphs.batched.low_rank_loop import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, low_rank_of
-from fedcore.graphs.graphdef.parsed_graph import Body, body_of, operations_of
+from fedcore.graphs.graphdef.parsed_graph import Body, body_of, has_loops, operations_of, operations_of_graphs
 from fedcore.ir.module import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
 from fedcore.ir.target import Target
@@ -320,7 +320,7 @@ def _trains_convolutions(operations: frozenset[str], body: Body, batched_argumen
 def _width(module: Module, function: Function, broadcasts: int, *, keeps_low_rank: bool) -> int:
     """The largest power of two whose clients' state and batches fit the working set."""
     state = _state_bytes(function)
-    if _any_graph_has(module, "While"):
+    if has_loops(module):
         state *= 2  # each iteration of a loop within a step adds to the gradients of the weights that it reads
     if keeps_low_rank:
         state //= 2  # factors grow to the size of the kernels, so half of it on average
@@ -337,11 +337,7 @@ def _state_bytes(function: Function) -> int:
 
 def _any_graph_has(module: Module, kind: str) -> bool:
     """Whether a graph has an operation whose name contains `kind`."""
-    return any(kind in op for op in module.fact("operations of graphs", _operations_of_graphs))
-
-
-def _operations_of_graphs(module: Module) -> frozenset[str]:
-    return frozenset(op for g in module.graphs for op in operations_of(g.digest, module.blob(g.digest)))
+    return any(kind in op for op in operations_of_graphs(module))
 
 
 def _size_bytes(type_: Type) -> int:

@@ -73,6 +73,7 @@ def sum_blocks_by_group(
     *,
     count: tf.Tensor,
     width: int,
+    parallel: int,
 ) -> Tensors:
     """The partial of all blocks, leaves [1, …], where the fold only adds.
 
@@ -87,12 +88,13 @@ def sum_blocks_by_group(
             in the order of the client indices.
         count: int64, number of groups.
         width: lanes of a group, a multiple of the block size.
+        parallel: groups that may run in parallel.
     """
     blocks, of_group = int(lane_of.shape[0]), width // int(lane_of.shape[1])
     is_sum = _is_sum(merge, zeros)
     adds_up = is_sum and _are_zeros(zeros)
     merges = adds_up and of_group & (of_group - 1) == 0 and blocks % of_group == 0
-    found = _sums_by_group(group, specs, lane_of, count, width, merges=merges)
+    found = _sums_by_group(group, specs, lane_of, count, width, parallel, merges=merges)
     present = tf.reduce_any(tf.reshape(lane_of >= 0, [found[0].shape[0], -1]), axis=1)
     present, *sums = _bit_reversed([present, *(found[addends[i]] for i in range(len(zeros)))])
     if not is_sum:
@@ -110,6 +112,7 @@ def _sums_by_group(
     lane_of: tf.Tensor,
     count: tf.Tensor,
     width: int,
+    parallel: int,
     *,
     merges: bool,
 ) -> list[tf.Tensor]:
@@ -150,7 +153,8 @@ def _sums_by_group(
     shapes = [[1 if merges else of_group, *p.spec.shape] for p in packed]
     lists = [reserve_list(tf.constant(groups), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
     found: dict[int, tf.Tensor] = {}
-    for p, list_, shape in zip(packed, written(traced(sums), count, lists, width), shapes, strict=True):
+    lists = written(traced(sums), count, lists, width, parallel_iterations=parallel)
+    for p, list_, shape in zip(packed, lists, shapes, strict=True):
         stack = tf.raw_ops.TensorListStack(
             input_handle=list_, element_shape=shape, element_dtype=p.spec.dtype, num_elements=groups
         )

@@ -29,6 +29,9 @@ Factors: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 PARALLEL_GROUPS = 4
 """Groups of a call that may run in parallel; this uses TensorFlow's threads where a worker has no more calls."""
 
+PARALLEL_GROUPS_OF_LOOPS = 6
+"""The same for a stage whose graphs have loops: few of a group's operations can run at a time, and all take long."""
+
 PARALLEL_BLOCKS = 2
 """Blocks whose factors may be multiplied in parallel; the sum of each block stays in a core's cache."""
 
@@ -226,7 +229,7 @@ def traced(body: Callable) -> tf.types.experimental.ConcreteFunction:
 
 
 def contributions_by_group(
-    groups: Sequence[tuple[Callable, tf.Tensor]], width: int, specs: Sequence[tf.TensorSpec]
+    groups: Sequence[tuple[Callable, tf.Tensor]], width: int, specs: Sequence[tf.TensorSpec], *, parallel: int
 ) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
 
@@ -234,6 +237,7 @@ def contributions_by_group(
         groups: functions and for how many groups, int64, each of them is called, one after the other. A function maps
             the first lane of a group (int64) to leaves [width, …], or factors, of its clients' contributions.
         specs: of the leaves of one client's contribution.
+        parallel: groups that may run in parallel.
     """
     packed = packed_leaves(specs)
     in_factors: list[bool] = []  # of the packed leaves
@@ -257,7 +261,7 @@ def contributions_by_group(
     lists = [reserve_list(last + 1, [-1, *shape], d) for shape, d in zip(shapes, dtypes, strict=True)]
     first = tf.zeros([], tf.int64)
     for function, (_, number) in zip(functions, groups, strict=True):
-        lists = written(function, number, lists, width, first)
+        lists = written(function, number, lists, width, first, parallel_iterations=parallel)
         first += number
     tensors, lanes = [], count * width
     for list_, shape, dtype in zip(lists, shapes, dtypes, strict=True):
@@ -284,7 +288,7 @@ def written(
     step: int = 1,
     first: tf.Tensor | int = 0,
     *,
-    parallel_iterations: int = PARALLEL_GROUPS,
+    parallel_iterations: int,
 ) -> Tensors:
     """The lists whose elements i are the results of fn(i * step), for `count` numbers from the first one on."""
 

@@ -24,6 +24,7 @@ import functools
 import math
 from collections.abc import Callable, Hashable
 from collections.abc import Sequence as SequenceOf
+from typing import Any
 
 import attrs
 import numpy as np
@@ -51,6 +52,7 @@ class PackedLayout:
             the examples of each batch.
         equal_steps: all clients take equally many steps, and the lanes are in the order of the client indices.
         single_step: `equal_steps`, and the number of steps is 1.
+        has_half_steps: the last steps of groups have batches of at most half of `batch_rows`, and are built for that.
         low_rank: the plan's rank, from which kernels are kept low-rank; see `low_rank_carry`.
         low_rank_steps: number of steps whose batches have that many rows, at least 1; 0 keeps no kernel low-rank.
         exceeds_low_rank: a client takes more steps.
@@ -62,6 +64,7 @@ class PackedLayout:
     whole_batches: bool = False
     equal_steps: bool = False
     single_step: bool = False
+    has_half_steps: bool = False
     low_rank: int = 0
     low_rank_steps: int = 0
     exceeds_low_rank: bool = False
@@ -77,6 +80,9 @@ class PackedLayout:
         """Whether the first groups have dense kernels, and the others low-rank ones."""
         return self.keeps_one_step and self.exceeds_low_rank
 
+
+LEAST_SAVED = 1 / 16
+"""The part of a call's padded rows that half steps save at least; they are built for no less."""
 
 REMEMBERED_KEYS = 1024
 """Number of keys seen once that a packing cache remembers."""
@@ -142,6 +148,7 @@ def pack_clients(
     cache: PackingCache,
     low_rank: int = 0,
     products_of_each: bool = False,
+    halves: bool = False,
 ) -> tuple[PackedLayout, list]:
     """The flat tensors of a call: seeds of the lanes, lane of each client, then the tensors of each leaf.
 
@@ -159,15 +166,16 @@ def pack_clients(
         low_rank: the plan's rank, from which kernels are kept low-rank; 0 keeps none.
         products_of_each: the number of rows in a client's products depends on its data set alone: batches are padded to
             its batch size.
+        halves: steps of small batches may be built for half of the padded rows. Clients of equally many steps are then
+            sorted by the rows of their last batch.
     """
-    arrange = functools.partial(
-        _arranged, leaves, numbers, seeds, positions, width, capacity, low_rank, products_of_each=products_of_each
-    )
+    rules: dict[str, Any] = {"low_rank": low_rank, "products_of_each": products_of_each, "halves": halves}
+    arrange = functools.partial(_arranged, leaves, numbers, seeds, positions, width, capacity, **rules)
     if leaves.is_seed_independent:
         ((position, columns),) = leaves.sequences.items()
-        arguments = (position, len(leaves.each[0]), tuple(positions), width, capacity, low_rank, products_of_each)
+        given = (position, len(leaves.each[0]), tuple(positions), width, capacity, *rules.values())
         layout, client_of, lane_of, *rest = cache.get(
-            ("lanes", *arguments), columns, functools.partial(_as_tensors, arrange), leaves.identities[position]
+            ("lanes", *given), columns, functools.partial(_as_tensors, arrange), leaves.identities[position]
         )
     else:
         layout, client_of, lane_of, *rest = arrange()
@@ -196,14 +204,22 @@ def _arranged(
     positions: SequenceOf[int],
     width: int,
     capacity: int,
-    low_rank: int,
     *,
+    low_rank: int,
     products_of_each: bool,
+    halves: bool,
 ) -> tuple:
     """The layout, the client of each lane, the lane of each client, then `rows` and `sizes` for each sequence."""
     low_rank_steps = _low_rank_steps(leaves, low_rank)
+    halves &= len(leaves.sequences) == 1 and not products_of_each
     client_of, *rest = _assign_lanes(
-        leaves, numbers, seeds, width, pads_fully=products_of_each, low_rank_steps=low_rank_steps
+        leaves,
+        numbers,
+        seeds,
+        width,
+        pads_fully=products_of_each,
+        low_rank_steps=low_rank_steps,
+        sorts_by_rows=halves,
     )
     lane_of = np.full(capacity, ABSENT, np.int64)
     lane_of[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
@@ -217,6 +233,7 @@ def _arranged(
         leaves.whole_batches,
         equal_steps,
         single_step=equal_steps and all(s.shape[1] == 1 for s in all_sizes),
+        has_half_steps=halves and _saved_by_halves(rest[1], rest[2], width) >= LEAST_SAVED,
         products_of_each=products_of_each,
     )
     if low_rank_steps:
@@ -260,6 +277,7 @@ def _assign_lanes(
     *,
     pads_fully: bool,
     low_rank_steps: int,
+    sorts_by_rows: bool,
 ) -> tuple:
     """The client of each lane, then `rows`, `sizes` and the padded size of a batch for each sequence."""
     count = len(leaves.each)
@@ -271,6 +289,10 @@ def _assign_lanes(
     for of_clients in all_rows.values():
         steps = np.maximum(steps, [len(rows) for rows in of_clients])
     order = np.argsort(-steps, kind="stable")
+    if sorts_by_rows:
+        (of_clients,) = all_rows.values()
+        last = np.array([rows.sizes[-1] if rows.sizes is not None and len(rows) else 0 for rows in of_clients])
+        order = np.lexsort((-last, -steps))
     longer = int((steps > low_rank_steps).sum()) if low_rank_steps else 0
     client_of = np.concatenate([_whole_groups(part, width) for part in (order[:longer], order[longer:])])
     results: list = [client_of]
@@ -338,6 +360,15 @@ def _padded_size(rows: list[Rows], columns: list[Columns], *, fully: bool) -> in
 def _steps_by_group(sizes: np.ndarray, width: int) -> np.ndarray:
     """[groups]: the number of steps that each group takes."""
     return sizes.reshape(len(sizes) // width, width, sizes.shape[1]).any(axis=1).sum(axis=1)
+
+
+def _saved_by_halves(sizes: np.ndarray, padded: int, width: int) -> float:
+    """The part of the padded rows of all groups that last steps of half the rows do not have."""
+    largest = sizes.reshape(len(sizes) // width, width, sizes.shape[1]).max(axis=1)
+    half = padded // 2
+    taken = (largest > 0).sum()
+    whole = np.where(largest > half, np.arange(1, sizes.shape[1] + 1), 0).max(axis=1, initial=0).sum()
+    return float((taken - whole) * (padded - half) / (taken * padded)) if half > 1 and taken else 0.0
 
 
 def _first_batches(sizes: np.ndarray, width: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.operand_checks import CHECKED
 from fedcore.graphs.graphdef.operand_guards import checked_function, guarded_operands
 from fedcore.graphs.graphdef.process_functions import define
+from fedcore.ir.module import Module
 from fedcore.lru_cache import LruCache
 
 Ref: TypeAlias = tuple[str, int]
@@ -142,6 +143,20 @@ def body_of(digest: str, data: bytes) -> Body:
 def operations_of(digest: str, data: bytes) -> frozenset[str]:
     """The operations of a graph's nodes, library functions included; cached by the graph's digest."""
     return _operations.get(digest, lambda: operations_in(graph_pb2.GraphDef.FromString(data)))
+
+
+def operations_of_graphs(module: Module) -> frozenset[str]:
+    """The operations of all graphs of a module."""
+    return module.fact("operations of graphs", _operations_of_graphs)
+
+
+def _operations_of_graphs(module: Module) -> frozenset[str]:
+    return frozenset(op for g in module.graphs for op in operations_of(g.digest, module.blob(g.digest)))
+
+
+def has_loops(module: Module) -> bool:
+    """Whether a graph has a loop of its own, such as that of a recurrent layer over time steps."""
+    return not operations_of_graphs(module).isdisjoint(("While", "StatelessWhile"))
 
 
 def operations_in(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
