@@ -150,15 +150,15 @@ def test_rows_that_were_packed_for_low_rank_groups_do_not_serve_others():
     values = [(fc.data.ClientDataset.from_columns(np.full(n, n, np.float32)).batch(2).columns,) for n in sizes]
     cache = packing_cache(1 << 20)
     for low_rank in (2, 2, 0, 0, 2):
-        shape, (_, lane_of, column, first, rows) = pack_clients(
+        shape, (_, lane_of, column, rows, _) = pack_clients(
             *(ClientLeaves(values), range(5), np.arange(5), [0]), width=4, capacity=8, cache=cache, low_rank=low_rank
         )
-        assert shape.whole_batches
-        steps = np.asarray(rows).reshape(2, 4, -1).any(1).sum(1)
+        assert shape.rows_in_order
+        assert np.diff(rows).tolist() == [4 * 6, 4 * 2]
         for n, lane in zip(sizes, np.asarray(lane_of), strict=False):
-            group = lane // 4
-            batch = first[group] + lane % 4 * steps[group]
-            assert np.asarray(column)[batch].tolist() == [n, n]
+            of_lane = np.diff(rows)[lane // 4] // 4
+            begin = rows[lane // 4] + lane % 4 * of_lane
+            assert np.asarray(column)[begin : begin + of_lane].tolist() == [n] * of_lane
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,16 @@ def test_low_rank_training_agrees_with_dense_training(algorithm, sizes):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
 
+@needs_equal_rows
+@pytest.mark.parametrize("algorithm", ["sgd", "gradients"])
+def test_the_bits_of_a_last_batch_of_one_row_do_not_depend_on_the_group(algorithm):
+    """Other kernels multiply a single row."""
+    data = clients((21, 30, 21, 39, 21, 33), batch=20)
+    expected = trained(algorithm, data, workers_per_device=1)
+    for width in (2, 3):
+        assert same_bits(expected, trained(algorithm, data, vectorize=width)), width
+
+
 def test_an_evaluation_of_clients_that_were_trained_reads_its_own_groups():
     data, train, evaluate = clients(MANY_STEPS), built("sgd"), fc.learning.algorithms.build_fed_eval(model_fn)
 
@@ -113,7 +123,11 @@ def test_an_evaluation_of_clients_that_were_trained_reads_its_own_groups():
 
 
 @needs_equal_rows
-@pytest.mark.parametrize("sizes", [MANY_STEPS, FEW_STEPS, (50, *FEW_STEPS, 51)], ids=["many", "few", "one more"])
+@pytest.mark.parametrize(
+    "sizes",
+    [MANY_STEPS, FEW_STEPS, (50, *FEW_STEPS, 51), (5, 0, 0, 0, 3, 0, 0), (1, 7, 6, 0, 1, 11, 16)],
+    ids=["many", "few", "one more", "no rows in a group", "one row behind a batch"],
+)
 @pytest.mark.parametrize("algorithm", ["sgd", "nesterov and decay", "clipping", "metrics of some", "gradients"])
 def test_the_bits_depend_neither_on_workers_nor_on_widths_nor_on_the_calls_of_other_clients(algorithm, sizes):
     data = clients(sizes)

@@ -104,10 +104,12 @@ def test_devices_do_not_decide_the_bits_where_they_decide_the_padding(model, opt
     assert whole == blocks
 
 
+@pytest.mark.parametrize("shuffles", [False, True])
 @pytest.mark.parametrize("model", ["logistic", "wide mlp", "text"])
-def test_clients_of_a_call_may_all_have_no_examples(model):
+def test_clients_of_a_call_may_all_have_no_examples(model, shuffles):
     """As the first ones, which have a device of their own."""
     data = clients(model, [0, 0, 0, 0, 5, 23, 0, 7])
+    data = [d.unbatch().shuffle(50, seed=1).batch(BATCH) if shuffles else d for d in data]
     whole = after_a_round(model, "sgd", data, workers_per_device=1, block_size=2)
     blocks = after_a_round(model, "sgd", data, client_devices=["CPU:0"] * 4, workers_per_device=1, block_size=2)
     assert whole == blocks

@@ -175,7 +175,7 @@ def _whole_steps(sequence: BatchedSequence) -> tf.Tensor:
 
 def _known_inputs(sequence: BatchedSequence) -> KnownInputs | None:
     """The inputs of layers that are known before the loop over a sequence; None where they are not, or without loop."""
-    if sequence.single_step or not sequence.layout.batched or sequence.batch_rows < MIN_ROWS:
+    if sequence.single_step or sequence.batch_rows < MIN_ROWS:
         return None
     return KnownInputs(sequence.all_columns(), tf.compat.v1.get_default_graph())
 

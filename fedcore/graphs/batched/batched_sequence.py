@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients
-from fedcore.graphs.batched.client_select import select_by_client
+from fedcore.graphs.batched.client_select import rows_from, select_by_client
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.values import unflatten
@@ -47,12 +47,14 @@ class BatchedSequence:
     """The sequences of a call's clients, or of one group of them.
 
     Args:
-        columns: of all clients of the call; rows, or whole batches.
-        rows: int64 [clients, steps(, rows)] row numbers; for whole batches int64 [groups], the number of the first
-            batch of each group.
+        columns: rows of all clients of the call.
+        rows: int64 [clients, steps(, rows)] row numbers; if rows are in order int64 [groups + 1], the row where each
+            group begins, and the end.
         sizes: int64 [clients, steps]: rows of each batch; 1 for an element that is not a batch, 0 behind a client's
             end.
-        whole_batches: the columns hold whole batches. Those of a group are [clients, steps, rows, …].
+        batch_rows: the number of rows of a padded batch; 0 if elements are no batches.
+        rows_in_order: the columns hold the rows of each client in the order of the steps. Those of a group are
+            [clients, rows of all steps, …]; the last batch may have fewer rows than the others.
         single_step: every client takes one step.
         maps: functions of batched elements that are applied in order.
         first_rows: the number of rows of a padded batch that are read, from the first one on; None for all.
@@ -62,7 +64,8 @@ class BatchedSequence:
     columns: tuple
     rows: tf.Tensor
     sizes: tf.Tensor
-    whole_batches: bool = False
+    batch_rows: int
+    rows_in_order: bool = False
     single_step: bool = False
     maps: tuple[Callable, ...] = ()
     first_rows: int | None = None
@@ -70,13 +73,14 @@ class BatchedSequence:
     def group(self, lanes: Window, first_lane: tf.Tensor) -> "BatchedSequence":
         """The sequences of the clients in a window of lanes."""
         sizes = lanes.of(self.sizes)
-        if not self.whole_batches:
+        if not self.rows_in_order:
             return attrs.evolve(self, rows=lanes.of(self.rows), sizes=sizes)
+        if self.single_step:
+            return attrs.evolve(self, columns=tuple(lanes.of(c) for c in self.columns), sizes=sizes)
         width = int(sizes.shape[0])
-        steps = tf.constant(1, tf.int64) if self.single_step else steps_of(sizes)
-        batches = Window(tf.gather(self.rows, first_lane // width), steps * width)
-        shape = [width, 1 if self.single_step else -1]
-        columns = tuple(tf.reshape(batches.of(c), [*shape, *c.shape[1:]]) for c in self.columns)
+        begin, end = tf.unstack(tf.gather(self.rows, first_lane // width + tf.range(2, dtype=tf.int64)))
+        of_group = Window(begin, end - begin)
+        columns = tuple(tf.reshape(of_group.of(c), [width, -1, *c.shape[1:]]) for c in self.columns)
         return attrs.evolve(self, columns=columns, sizes=sizes)
 
     def batch_sizes(self, step: tf.Tensor) -> tf.Tensor:
@@ -98,34 +102,27 @@ class BatchedSequence:
             element = at_element(fn, step)(element)
         return element
 
-    @property
-    def batch_rows(self) -> int:
-        """Rows of a padded batch of a group."""
-        return int(self.columns[0].shape[2] if self.whole_batches else self.rows.shape[2])
-
     def columns_of(self, step: tf.Tensor) -> list[tf.Tensor]:
         """The columns of one step's elements, [clients, (rows,) …]."""
-        if not self.whole_batches:
+        if not self.rows_in_order:
             rows = tf.gather(self.rows, step, axis=1)
             rows = rows if self.first_rows is None else rows[:, : self.first_rows]
             return [tf.gather(c, rows) for c in self.columns]
         if self.single_step:
-            return [tf.reshape(c, [c.shape[0], *c.shape[2:]]) for c in self.columns]
-        if self.first_rows is None:
-            return [c[:, step] for c in self.columns]
-        shapes = [[c.shape[0], self.first_rows, *c.shape[3:]] for c in self.columns]
-        parts = [c[:, step, : self.first_rows] for c in self.columns]
-        return [tf.ensure_shape(t, shape) for t, shape in zip(parts, shapes, strict=True)]
+            return list(self.columns)
+        begin = step * self.batch_rows
+        return [rows_from(c, begin, self.first_rows or self.batch_rows) for c in self.columns]
 
     def all_columns(self) -> list[tf.Tensor]:
-        """The columns of all steps of a group, [clients, steps, (rows,) …].
+        """The columns of the batches of a group, all steps side by side, [clients, rows, …].
 
         Behind a client's end there are finite rows, as long as the client's own rows are finite.
         """
-        if self.whole_batches:
+        if self.rows_in_order:
             return list(self.columns)
-        has_rows = self.batch_sizes(tf.constant(0, tf.int64)) > 0
-        found = [tf.gather(c, self.rows[:, : steps_of(self.sizes)]) for c in self.columns]
+        has_rows = tf.reduce_any(self.sizes > 0, axis=1)
+        rows = tf.reshape(self.rows[:, : steps_of(self.sizes)], [self.rows.shape[0], -1])
+        found = [tf.gather(c, rows) for c in self.columns]
         # The rows of a client without rows are those of another one.
         return [select_by_client(has_rows, [t], [tf.zeros_like(t)])[0] for t in found]
 

@@ -66,9 +66,9 @@ def packed_specs(types: SequenceOf[Type], layout: PackedLayout) -> list[tf.Tenso
             (of_tensor,) = [spec(t) for t in tensor_leaves(leaf)]
             specs.append(tf.TensorSpec([None, *of_tensor.shape], of_tensor.dtype))
             continue
-        if layout.whole_batches:
-            columns = of_sequence.column_specs()
-            specs.extend(tf.TensorSpec([None, batch_rows, *s.shape[1:]], s.dtype) for s in columns)
+        if layout.rows_in_order:
+            columns, of_lane = of_sequence.column_specs(), [batch_rows] if layout.single_step else []
+            specs.extend(tf.TensorSpec([None, *of_lane, *s.shape[1:]], s.dtype) for s in columns)
             rows: list[int | None] = [None]
         else:
             specs.extend(of_sequence.column_specs())
@@ -396,19 +396,23 @@ def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
     Args:
         tensors: tensors of `pack_clients`, in order; they are removed from the list.
     """
-    layouts = iter(layout.layouts)
+    layouts = zip(layout.layouts, layout.batch_rows, strict=True)
     arguments = []
     for parameter in parameters:
         values: list = []
         for _, leaf in leaves(parameter.type):
-            of_sequence = next(layouts)
+            of_sequence, batch_rows = next(layouts)
             if of_sequence is None or not isinstance(leaf, SequenceType):
                 values.append(batched(tensors.pop(0)))
                 continue
             columns = tuple(tensors.pop(0) for _ in of_sequence.column_specs())
             rows, sizes = tensors.pop(0), tensors.pop(0)
-            whole, single = layout.whole_batches, layout.single_step
-            values.append(BatchedSequence(of_sequence, columns, rows, sizes, whole_batches=whole, single_step=single))
+            in_order, single = layout.rows_in_order, layout.single_step
+            values.append(
+                BatchedSequence(
+                    of_sequence, columns, rows, sizes, batch_rows, rows_in_order=in_order, single_step=single
+                )
+            )
         arguments.append(unflatten(values, parameter.type))
     return arguments
 

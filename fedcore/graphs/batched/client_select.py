@@ -84,3 +84,9 @@ def computed_if(
 def _fill_value(tensor: tf.Tensor) -> tf.Tensor:
     """The scalar operand, if the tensor is the result of a Fill; else the tensor."""
     return tensor.op.inputs[1] if tensor.op.type == "Fill" else tensor
+
+
+def rows_from(tensor: tf.Tensor, begin: tf.Tensor, count: int) -> tf.Tensor:
+    """The rows begin … begin + count - 1 of a tensor [clients, rows, …]; the last row stands in for missing ones."""
+    last = tf.shape(tensor, tf.int64)[1] - 1
+    return tf.gather(tensor, tf.minimum(begin + tf.range(count, dtype=tf.int64), last), axis=1)

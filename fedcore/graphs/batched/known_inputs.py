@@ -1,14 +1,14 @@
 """Inputs of layers that are known before a loop over training steps, since they depend on the clients' data only.
 
-In:  a tensor of a step, [K, B, n], and the group's batches, [K, T, B, …].
-Out: the tensor of all T steps, [K, T * B, n].
+In:  a tensor of a step, [K, B, n], and the rows of the group's batches, [K, R, …].
+Out: the tensor of all T steps, [K, R, n]. R is T * B, or less if the last batch has fewer rows.
 
 The input of a model's first layer is the batch itself, reshaped or scaled. Its products with what all clients share,
 and with the inputs of earlier steps, are then computed once before the loop, and no step reads or copies the inputs:
 
-    x W          [K, T * B, m]      step s takes the rows s * B … (s + 1) * B - 1
-    x x^T        [K, T * B, T * B]  of these rows step s takes the columns 0 … s * B - 1; no step takes a column of the
-                                    last one, and the first one takes none, so batches of some rows leave out both
+    x W          [K, R, m]  step s takes the rows s * B … (s + 1) * B - 1; the last row stands in for missing ones
+    x x^T        [K, R, R]  of these rows step s takes the columns 0 … s * B - 1; no step takes a column of the last
+                            one, and the first one takes none, so batches of some rows leave out both
 
 The bits of such a product are those of one product for each step, as long as a batch has more than one row.
 """
@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import tensorflow as tf
+
+from fedcore.graphs.batched.client_select import rows_from
 
 _EXACT = {"Mul": tf.multiply, "AddV2": tf.add, "Sub": tf.subtract, "RealDiv": tf.divide}
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
@@ -69,10 +71,8 @@ class KnownInput:
     steps: tuple[_Step, ...] = ()
 
     def of(self, columns: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The input in all steps, [K, T * B, n]; the columns are [K, T, B, …]."""
-        column = columns[self.column]
-        clients, steps, *shape = column.shape
-        x = tf.reshape(column, [clients, -1 if steps is None else steps * shape[0], *shape[1:]])
+        """The input in all steps, [K, R, n]; the columns are [K, R, …]."""
+        x = columns[self.column]
         for step in self.steps:
             x = step.applied(x)
         return x
@@ -97,7 +97,7 @@ class KnownInputs:
     """Products with the known inputs of a loop, computed before it, in the graph around it.
 
     Args:
-        columns: of the clients of a group, [K, T, B, …].
+        columns: of the clients of a group, [K, R, …].
         graph: the graph that holds the columns.
     """
 
@@ -106,11 +106,11 @@ class KnownInputs:
     _built: dict = attrs.field(factory=dict, init=False)
 
     def input(self, of: KnownInput) -> tf.Tensor:
-        """[K, T * B, n]."""
+        """[K, R, n]."""
         return self._once((of,), lambda: of.of(self.columns))
 
     def product(self, of: KnownInput, matrix: tf.Tensor) -> tf.Tensor:
-        """[K, T * B, m]: the product with a matrix that all clients share, [n, m]."""
+        """[K, R, m]: the product with a matrix that all clients share, [n, m]."""
         x = self.input(of)
         return self._once((of, id(matrix)), lambda: tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis]))
 
@@ -119,17 +119,17 @@ class KnownInputs:
         leaves_out = rows >= LEFT_OUT_ROWS
         products = self._once((of, "gram"), lambda: self._gram(self.input(of), rows if leaves_out else 0))
         first = tf.maximum(step - 1, 0) if leaves_out else step
-        return _rows_of_step(products, first, rows)[:, :, : step * rows]
+        return rows_from(products, first * rows, rows)[:, :, : step * rows]
 
     @staticmethod
     def _gram(x: tf.Tensor, rows: int) -> tf.Tensor:
-        """The products of any two rows, but for `rows` first rows on the left and as many last columns.
+        """The products of any two rows, but for the first batch of `rows` rows on the left, and the last one's columns.
 
-        If there are no more rows than that, none are left out on the left.
+        If there is one batch, none are left out on the left.
         """
         later, earlier = x, x
         if rows:
-            end = tf.shape(x)[1] - rows
+            end = (tf.shape(x)[1] - 1) // rows * rows
             later, earlier = x[:, tf.minimum(rows, end) :], x[:, :end]
         return tf.raw_ops.BatchMatMulV2(x=later, y=earlier, adj_y=True)
 
@@ -179,7 +179,11 @@ class StepInputs:
         known = self.known(x)
         if known is None or not any(matrix is m for m in self.shared):
             return None
-        return _rows_of_step(self.of.product(known, matrix), self.step, self._rows)
+        return rows_from(self.of.product(known, matrix), self.step * self._rows, self._rows)
+
+    def present(self, of: KnownInput, rows: tf.Tensor) -> tf.Tensor:
+        """The rows of the step that the input of all steps has; rows are [K, B, …]."""
+        return rows[:, : tf.shape(self.of.input(of), tf.int64)[1] - self.step * self._rows]
 
     def gram(self, x: tf.Tensor, left: tf.Tensor) -> tf.Tensor | None:
         """x @ left^T, if x is known and the left factor holds the same input of earlier steps."""
@@ -191,13 +195,6 @@ class StepInputs:
         if self.lefts.get(id(left)) != known:
             return None
         return self.of.gram(known, self.step, self._rows)
-
-
-def _rows_of_step(t: tf.Tensor, step: tf.Tensor, rows: int) -> tf.Tensor:
-    """The rows of a step, [K, B, …]; B is `rows`."""
-    of_step = t[:, step * rows : (step + 1) * rows]
-    of_step.set_shape([t.shape[0], rows, t.shape[2]])
-    return of_step
 
 
 def _step(x: tf.Tensor) -> tuple[tf.Tensor, _Step | None] | None:

@@ -326,6 +326,8 @@ class CarriedKernels:
                     rights[i] = kept
                     continue
                 new = of[id(rows)] if id(rows) in of else zero_rows(rows, self.of_carry.shapes[i][1])
+                if known is not None and self.inputs is not None:
+                    new = self.inputs.present(known, new)
                 rights[i] = self._appended(kept, new, active)
         scales = {key: _selected(active, c, self.scales[key]) for key, c in self._scales_after(kernels).items()}
         rights = {i: rights[i] for i in self.rights}

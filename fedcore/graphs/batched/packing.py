@@ -14,10 +14,10 @@ rows in batches of 2. They take 1, 3 and 2 steps; the padded size of a batch is 
     rows     int64 [4, 3, 2]  row numbers of each lane's batches, step by step; a short batch repeats its last row
     sizes    int64 [4, 3]     [[2, 2, 1], [2, 1, 0], [2, 0, 0], [0, 0, 0]]: rows of each batch; 0 after the client's end
 
-Whole batches: if there is one sequence and its batches are its examples in order, the columns hold padded batches in
-the order in which the groups read them, group after group, and in a group lane after lane, so that no row is gathered.
-In the example, group 0 takes 3 steps and group 1 takes 1. The columns are [8, 2, …]: 3 batches of lane 0, 3 of lane 1,
-and 1 batch of lanes 2 and 3. `rows` is [0, 6], the number of the first batch of each group.
+Rows in order: if there is one sequence and its batches are its examples in order, the columns hold the rows of each
+lane, group after group, and in a group lane after lane. The lanes of a group have as many rows as the largest one. In
+the example, the columns are [14, …]: 5 rows of lane 0, 5 of lane 1, and 2 of lanes 2 and 3. `rows` is [0, 10, 14],
+where groups begin, and the end. If all clients take one step, a lane has a whole batch: the columns are [lanes, 2, …].
 """
 
 import functools
@@ -48,8 +48,8 @@ class PackedLayout:
     Args:
         layouts: for each leaf of a client's arguments the layout of its sequence; None for a tensor.
         batch_rows: for each leaf the padded size of a batch; 0 if the leaf is not a sequence of batches.
-        whole_batches: the columns of the only sequence hold whole batches in reading order; otherwise row numbers give
-            the examples of each batch.
+        rows_in_order: the columns of the only sequence hold the rows of each lane in reading order; otherwise row
+            numbers give the examples of each batch.
         equal_steps: all clients take equally many steps, and the lanes are in the order of the client indices.
         single_step: `equal_steps`, and the number of steps is 1.
         has_half_steps: the last steps of groups have batches of at most half of `batch_rows`, and are built for that.
@@ -61,7 +61,7 @@ class PackedLayout:
 
     layouts: tuple[Layout | None, ...]
     batch_rows: tuple[int, ...]
-    whole_batches: bool = False
+    rows_in_order: bool = False
     equal_steps: bool = False
     single_step: bool = False
     has_half_steps: bool = False
@@ -132,7 +132,7 @@ class ClientLeaves:
         return len(self.sequences) == 1 and not any(c.is_random for c in columns)
 
     @functools.cached_property
-    def whole_batches(self) -> bool:
+    def rows_in_order(self) -> bool:
         """Whether there is exactly one sequence and its batches are its examples in order."""
         return self.is_seed_independent and all(c.is_in_order for columns in self.sequences.values() for c in columns)
 
@@ -166,8 +166,7 @@ def pack_clients(
         low_rank: the plan's rank, from which kernels are kept low-rank; 0 keeps none.
         products_of_each: the number of rows in a client's products depends on its data set alone: batches are padded to
             its batch size.
-        halves: steps of small batches may be built for half of the padded rows. Clients of equally many steps are then
-            sorted by the rows of their last batch.
+        halves: steps of small batches may be built for half of the padded rows.
     """
     rules: dict[str, Any] = {"low_rank": low_rank, "products_of_each": products_of_each, "halves": halves}
     arrange = functools.partial(_arranged, leaves, numbers, seeds, positions, width, capacity, **rules)
@@ -187,9 +186,10 @@ def pack_clients(
             tensors.append(values[np.maximum(client_of, 0)])
             continue
         columns, padded, (rows, sizes, *rest) = leaves.sequences[position], layout.batch_rows[position], rest
-        if layout.whole_batches:
-            kind: Hashable = ("batches", padded, width, client_of.tobytes())
-            make = functools.partial(_batches, columns, client_of, sizes, padded, width)
+        if layout.rows_in_order:
+            kind: Hashable = ("rows", padded, width, layout.single_step, client_of.tobytes())
+            shape = (-1, padded) if layout.single_step else (-1,)
+            make = functools.partial(_rows_in_order, columns, client_of, sizes, padded, width, shape)
         else:
             kind, make = "columns", functools.partial(_concatenated_columns, columns)
         packed = cache.get(kind, columns, functools.partial(_as_tensors, make), leaves.identities[position])
@@ -219,7 +219,7 @@ def _arranged(
         width,
         pads_fully=products_of_each,
         low_rank_steps=low_rank_steps,
-        sorts_by_rows=halves,
+        sorts_by_rows=halves or low_rank_steps > 1,
     )
     lane_of = np.full(capacity, ABSENT, np.int64)
     lane_of[np.asarray(positions)[client_of[client_of != ABSENT]]] = np.flatnonzero(client_of != ABSENT)
@@ -230,7 +230,7 @@ def _arranged(
     layout = PackedLayout(
         tuple(leaf.layout if i in padded else None for i, leaf in enumerate(leaves.each[0])),
         tuple(padded.get(i, 0) for i in range(len(leaves.each[0]))),
-        leaves.whole_batches,
+        leaves.rows_in_order,
         equal_steps,
         single_step=equal_steps and all(s.shape[1] == 1 for s in all_sizes),
         has_half_steps=halves and _saved_by_halves(rest[1], rest[2], width) >= LEAST_SAVED,
@@ -289,7 +289,7 @@ def _assign_lanes(
     for of_clients in all_rows.values():
         steps = np.maximum(steps, [len(rows) for rows in of_clients])
     order = np.argsort(-steps, kind="stable")
-    if sorts_by_rows:
+    if sorts_by_rows:  # clients of equally many steps by the rows of their last batch
         (of_clients,) = all_rows.values()
         last = np.array([rows.sizes[-1] if rows.sizes is not None and len(rows) else 0 for rows in of_clients])
         order = np.lexsort((-last, -steps))
@@ -300,8 +300,8 @@ def _assign_lanes(
         columns = leaves.sequences[i]
         padded = _padded_size(of_clients, columns, fully=pads_fully) if columns[0].layout.batched else 0
         sizes = _sizes_by_lane(of_clients, client_of)
-        if leaves.whole_batches:
-            rows = _first_batches(sizes, width)
+        if leaves.rows_in_order:
+            rows = np.cumsum([0, *_rows_of_lanes(sizes, padded, width) * width])
         else:
             rows = _rows_by_lane(columns, of_clients, client_of, padded)
         results.extend([rows, sizes, padded])
@@ -357,11 +357,6 @@ def _padded_size(rows: list[Rows], columns: list[Columns], *, fully: bool) -> in
     return limit if fully else min(limit, 1 << (max(longest, 2) - 1).bit_length())
 
 
-def _steps_by_group(sizes: np.ndarray, width: int) -> np.ndarray:
-    """[groups]: the number of steps that each group takes."""
-    return sizes.reshape(len(sizes) // width, width, sizes.shape[1]).any(axis=1).sum(axis=1)
-
-
 def _saved_by_halves(sizes: np.ndarray, padded: int, width: int) -> float:
     """The part of the padded rows of all groups that last steps of half the rows do not have."""
     largest = sizes.reshape(len(sizes) // width, width, sizes.shape[1]).max(axis=1)
@@ -371,37 +366,43 @@ def _saved_by_halves(sizes: np.ndarray, padded: int, width: int) -> float:
     return float((taken - whole) * (padded - half) / (taken * padded)) if half > 1 and taken else 0.0
 
 
-def _first_batches(sizes: np.ndarray, width: int) -> np.ndarray:
-    """int64 [groups]: the number of the first batch of each group."""
-    batches = _steps_by_group(sizes, width) * width
-    return np.cumsum(batches) - batches
+def _rows_of_lanes(sizes: np.ndarray, padded: int, width: int) -> np.ndarray:
+    """int64 [groups]: the number of rows of each lane of a group.
 
-
-def _batches(columns: list[Columns], client_of: np.ndarray, sizes, padded: int, width: int) -> tuple:
-    """The columns as whole batches [batches, padded, …]: group after group, lane after lane, step after step.
-
-    A short batch is filled with its last row. A batch of a lane whose client has ended is filled with a row of any
-    client, with zeros if that row is not finite. The graph computes with padded rows too, so they must be valid inputs
-    of the model; products with zeros may read them, so they must be finite.
+    It is that of the client with most rows; a last batch of one row has two, since products of one row have other bits.
+    If no client takes two steps, it is a whole batch, so that clients of a single step have equally many.
     """
-    batch_sizes = [c.batch_size for c in columns]
+    most = sizes.sum(axis=1).reshape(len(sizes) // width, width).max(axis=1)
+    if sizes.shape[1] == 1:
+        return np.where(most > 0, padded, 0)
+    return most + (most % max(padded, 1) == 1)
+
+
+def _rows_in_order(
+    columns: list[Columns], client_of: np.ndarray, sizes, padded: int, width: int, shape: tuple[int, ...]
+) -> tuple:
+    """The columns as rows, group after group, and lane after lane; [*shape, …].
+
+    The rows of a client are filled up with its last row, those of a client without rows with a row of any client, or
+    with zeros if that row is not finite. The graph computes with padded rows too, so they must be valid inputs of the
+    model; products with zeros may read them, so they must be finite where the client's own rows are.
+    """
     sizes = np.asarray(sizes)
-    steps = np.repeat(_steps_by_group(sizes, width), width).tolist()
-    batches: list[tuple[int, int, int]] = []  # client, first row and number of rows; 0 rows where the lane has ended
-    for client, of_lane, count in zip(client_of.tolist(), sizes.tolist(), steps, strict=True):
-        batches.extend((client, step * batch_sizes[client], of_lane[step]) for step in range(count))
+    counts = sizes.sum(axis=1).tolist()
+    of_lanes = np.repeat(_rows_of_lanes(sizes, padded, width), width).tolist()
     results = []
     for position in range(len(columns[0].arrays)):
         arrays = [np.asarray(c.arrays[position]) for c in columns]
         row = _filling_row(arrays)
         pieces = [row[:0]]
-        for client, begin, size in batches:
-            if size:
-                pieces.append(arrays[client][begin : begin + size])
-            if size < padded:
-                last = arrays[client][begin + size - 1 :][:1] if size else row
-                pieces.append(np.broadcast_to(last, (padded - size, *last.shape[1:])))
-        results.append(_concatenated(pieces).reshape(len(batches), padded, *row.shape[1:]))
+        for client, count, rows in zip(client_of.tolist(), counts, of_lanes, strict=True):
+            last = row
+            if count:
+                pieces.append(arrays[client][:count])
+                last = arrays[client][count - 1 : count]
+            if count < rows:
+                pieces.append(np.broadcast_to(last, (rows - count, *last.shape[1:])))
+        results.append(_concatenated(pieces).reshape(*shape, *row.shape[1:]))
     return tuple(results)
 
 
