@@ -55,7 +55,7 @@ class BatchedSequence:
         batch_rows: the number of rows of a padded batch; 0 if elements are no batches.
         rows_in_order: the columns hold the rows of each client in the order of the steps. Those of a group are
             [clients, rows of all steps, …]; the last batch may have fewer rows than the others.
-        single_step: every client takes one step.
+        single_step: every client takes one step; rows in order are then [clients, batch_rows, …].
         maps: functions of batched elements that are applied in order.
         first_rows: the number of rows of a padded batch that are read, from the first one on; None for all.
     """
