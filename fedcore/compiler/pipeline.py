@@ -12,7 +12,7 @@ from fedcore.ir import Module, verify
 from fedcore.ir.first_use import imported
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
-PLANNING = "partition,dead-leaf-elimination,fuse,plan"
+PLANNING = "partition,dead-leaf-elimination,fuse,hoist-relu-gradients,plan"
 DEFAULT_PIPELINE = f"{LOWERING},{PLANNING}"
 
 NAMED = {"default": DEFAULT_PIPELINE, "lowering": LOWERING, "planning": PLANNING}
@@ -49,6 +49,7 @@ BUILT_IN = (
     "partition",
     "dead-leaf-elimination",
     "fuse",
+    "hoist-relu-gradients",
     "grappler",
     "plan",
     "strip-locations",

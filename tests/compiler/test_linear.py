@@ -317,7 +317,7 @@ def test_the_default_pipeline_is_what_is_counted():
     assert passes - set(TRACED) == set(GRAPH_PASSES)
 
 
-GRAPH_PASSES = ("fuse", "plan")
+GRAPH_PASSES = ("fuse", "hoist-relu-gradients", "plan")
 
 
 @pytest.mark.parametrize("program", [struct_of_clients, sums_of_elements, wide_result, prefix_sums, rounds])

@@ -41,6 +41,7 @@ PREPARED = [
     ("fuse", f"{LOWERING},partition"),
     ("fuse", f"{LOWERING},partition,dead-leaf-elimination"),
     ("grappler", f"{LOWERING},partition,dead-leaf-elimination,fuse"),
+    ("hoist-relu-gradients", f"{LOWERING},partition,dead-leaf-elimination,fuse"),
     ("plan", f"{LOWERING},partition"),
     ("plan", f"{LOWERING},partition,dead-leaf-elimination,fuse"),
     ("strip-locations", ""),

@@ -1,8 +1,6 @@
-import attrs
-
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.ir import Graph, Module
-from fedcore.ir.module import digest_of
+from fedcore.compiler.rewritten_graphs import with_rewritten_graphs
+from fedcore.ir import Module
 
 
 @compiler_pass("grappler", idempotent=False)
@@ -17,20 +15,4 @@ def grappler(module: Module) -> Module:
         return module
     from fedcore.graphs.graphdef.grappler import optimised_graph
 
-    graphs, blobs = [], dict(module.blobs)
-    for graph in module.graphs:
-        data = optimised_graph(graph, module.blobs[graph.digest]) if _has_bytes(module, graph) else None
-        if data is None:
-            graphs.append(graph)
-            continue
-        digest = digest_of(data)
-        blobs[digest] = data
-        graphs.append(attrs.evolve(graph, digest=digest))
-    if tuple(graphs) == module.graphs:
-        return module
-    named = {g.digest for g in graphs}
-    return attrs.evolve(module, graphs=tuple(graphs), blobs={d: b for d, b in blobs.items() if d in named})
-
-
-def _has_bytes(module: Module, graph: Graph) -> bool:
-    return graph.digest in module.blobs
+    return with_rewritten_graphs(module, lambda graph, data: optimised_graph(graph, data) or data)

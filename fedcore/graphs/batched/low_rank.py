@@ -80,12 +80,12 @@ class LowRank:
         for matrix, coefficient in self.terms:
             known = None if inputs is None else inputs.product(x, matrix)
             if known is not None or self._always_exists(matrix):
-                product = _product(x, matrix, adj_y=transposed) if known is None else known
+                product = self._product(x, matrix, adj_y=transposed) if known is None else known
                 total = _plus(total, _times(product, coefficient))
             else:
                 before = zero_rows(x, out) if total is None else total
                 total = self._if_it_exists(
-                    lambda b, y, m, c=coefficient: b + _times(_product(y, m, adj_y=transposed), c),
+                    lambda b, y, m, c=coefficient: b + _times(self._product(y, m, adj_y=transposed), c),
                     [before, x],
                     matrix,
                     before,
@@ -93,7 +93,7 @@ class LowRank:
         for left, right in self.factors:
             inner, outer = (right, left) if transposed else (left, right)
             gram = None if inputs is None else inputs.gram(x, left)
-            total = _plus(total, _product(_product(x, inner, adj_y=True) if gram is None else gram, outer))
+            total = _plus(total, self._product(self._product(x, inner, adj_y=True) if gram is None else gram, outer))
         total = zero_rows(x, out) if total is None else total
         total.set_shape([self.clients, x.shape[1], out])
         return total
@@ -102,11 +102,13 @@ class LowRank:
         """The matrices of all clients, [K, n, m]."""
         total = None
         for left, right in self.factors:
-            total = _plus(total, product_of_factors(left, right))
+            product = self._product(left, right, adj_x=True) if self.clients == 1 else product_of_factors(left, right)
+            total = _plus(total, product)
         shape = [self.clients, *self.shape]
         for matrix, coefficient in self.terms:
             if self._always_exists(matrix):
-                total = _plus(total, tf.broadcast_to(_times(matrix, coefficient), shape))
+                scaled = _times(matrix, coefficient)
+                total = tf.broadcast_to(scaled, shape) if total is None else total + scaled
             else:
                 before = tf.zeros(shape) if total is None else total
                 of_each = _each(coefficient)
@@ -176,6 +178,13 @@ class LowRank:
         selected = dict(zip(map(id, tensors), chosen(*tensors), strict=True))
         factors = tuple((selected.get(id(left), left), selected[id(right)]) for left, right in self.factors)
         return attrs.evolve(self, terms=tuple(term(*pair) for pair in self.terms), factors=factors)
+
+    def _product(self, x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = False) -> tf.Tensor:
+        """x @ y for each client; of one client by MatMul, which is faster where x has few rows."""
+        if self.clients > 1:
+            return _product(x, y, adj_x=adj_x, adj_y=adj_y)
+        a, b = (tf.squeeze(t, 0) if t.shape.rank == 3 else t for t in (x, y))
+        return tf.raw_ops.MatMul(a=a, b=b, transpose_a=adj_x, transpose_b=adj_y)[tf.newaxis]
 
     def _always_exists(self, matrix: tf.Tensor) -> bool:
         return self.exists is None or matrix.shape.rank == 2

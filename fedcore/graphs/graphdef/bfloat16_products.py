@@ -12,12 +12,11 @@ from the nodes of a graph, but not from functions such as the body of a loop. Th
 """
 
 import collections
-import re
 from collections.abc import Iterable, Mapping, MutableMapping
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
-from fedcore.graphs.graphdef.canonical_form import canonical_graph, node_of
+from fedcore.graphs.graphdef.canonical_form import canonical_again, node_of
 
 FLOAT, BFLOAT16 = types_pb2.DT_FLOAT, types_pb2.DT_BFLOAT16
 
@@ -46,7 +45,7 @@ def with_rounded_products(data: bytes) -> bytes:
     graph_def = graph_pb2.GraphDef.FromString(data)
     if not any([_round(graph_def.node), *(_round(f.node_def, f.ret) for f in graph_def.library.function)]):
         return data
-    return _canonical(graph_def)
+    return canonical_again(graph_def)
 
 
 def with_bfloat16_kernels(data: bytes) -> bytes:
@@ -56,7 +55,7 @@ def with_bfloat16_kernels(data: bytes) -> bytes:
     bodies = [(f.node_def, f.ret) for f in graph_def.library.function if f.signature.name in called]
     if not any([_use_kernels(graph_def.node), *(_use_kernels(*body) for body in bodies)]):
         return data
-    return _canonical(graph_def)
+    return canonical_again(graph_def)
 
 
 def _only_called(graph_def: graph_pb2.GraphDef) -> set[str]:
@@ -120,15 +119,6 @@ def _result(node: node_def_pb2.NodeDef, returned: object | None) -> str:
     return node.name if returned is None else f"{node.name}:{_OUTPUTS.get(node.op, 'output')}:0"
 
 
-def _canonical(graph_def: graph_pb2.GraphDef) -> bytes:
-    by_name = {n.name: n for n in graph_def.node}
-    arguments, results = _numbered(by_name, "arg"), _numbered(by_name, "ret")
-    returned = [(by_name[r].input[0], by_name[r].attr["T"].type) for r in results]
-    read = {node_of(i) for n in graph_def.node for i in n.input}
-    effects = [name for name in by_name if name not in {*arguments, *results, *read, "seed"}]
-    return canonical_graph(graph_def, arguments, returned, effects, "seed" if "seed" in by_name else None)
-
-
 def _round(nodes, returned: MutableMapping[str, str] | None = None) -> bool:
     """Adds rounding to one body; returns whether it has products.
 
@@ -185,9 +175,3 @@ def _cast(name: str, operand: str, source: int, result: int) -> node_def_pb2.Nod
     node.attr["DstT"].type = result
     node.attr["Truncate"].b = False
     return node
-
-
-def _numbered(names: Iterable[str], prefix: str) -> list[str]:
-    """The names `prefix0`, `prefix1`, … in the order of their numbers."""
-    found = [n for n in names if re.fullmatch(rf"{prefix}[0-9]+", n)]
-    return sorted(found, key=lambda n: int(n.removeprefix(prefix)))

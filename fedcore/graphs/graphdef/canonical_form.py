@@ -13,7 +13,8 @@ Example: the node `name: "model/dense/MatMul" op: "MatMul" input: "x" input: "w:
 """
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
@@ -70,6 +71,24 @@ def canonical_graph(
         node.attr["T"].type = dtype
     out.library.function.extend(library.canonical[name] for name in library.used())
     return out.SerializeToString(deterministic=True)
+
+
+def canonical_again(graph_def: graph_pb2.GraphDef) -> bytes:
+    """The serialized canonical form of a canonical graph whose nodes were changed; nodes that nothing reads remain, as
+    they may have side effects.
+    """
+    by_name = {n.name: n for n in graph_def.node}
+    arguments, results = _numbered(by_name, "arg"), _numbered(by_name, "ret")
+    returned = [(by_name[r].input[0], by_name[r].attr["T"].type) for r in results]
+    read = {node_of(i) for n in graph_def.node for i in n.input}
+    effects = [name for name in by_name if name not in {*arguments, *results, *read, "seed"}]
+    return canonical_graph(graph_def, arguments, returned, effects, "seed" if "seed" in by_name else None)
+
+
+def _numbered(names: Iterable[str], prefix: str) -> list[str]:
+    """The names `prefix0`, `prefix1`, … in the order of their numbers."""
+    found = [n for n in names if re.fullmatch(rf"{prefix}[0-9]+", n)]
+    return sorted(found, key=lambda n: int(n.removeprefix(prefix)))
 
 
 def inputs_first(nodes, roots: list[str], known: set[str]) -> list[str]:

@@ -1,0 +1,16 @@
+from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.rewritten_graphs import with_rewritten_graphs
+from fedcore.ir import Module
+
+
+@compiler_pass("hoist-relu-gradients")
+def hoist_relu_gradients(module: Module) -> Module:
+    """Computes gradients of activations and biases before those of max pooling, on tensors of a quarter of the size.
+
+    Only in a plan, inside of its graphs. Sums of bias gradients have other orders then, and so other last bits.
+    """
+    if module.stage != "planned" or not any(b"MaxPoolGrad" in data for data in module.blobs.values()):
+        return module
+    from fedcore.graphs.graphdef.pooling_gradients import with_pooled_gradients
+
+    return with_rewritten_graphs(module, lambda _, data: with_pooled_gradients(data))
