@@ -5,7 +5,7 @@ MaxPoolGrad hands each entry of its gradient to one entry of its input, and all 
     ReluGrad(MaxPoolGrad(x, y, g), x)   is   MaxPoolGrad(x, y, ReluGrad(g, y)), with equal bits; y = MaxPool(x)
     BiasAddGrad(MaxPoolGrad(x, y, g))   is   BiasAddGrad(g), up to the order of its sum
 
-Example: a layer of 32 channels on images of 28 x 28 pixels that are pooled in windows of 2 x 2: both operations read and
+Example: in a layer of 32 channels on images of 28 x 28 pixels, pooled in windows of 2 x 2, both operations read and
 write a quarter of the entries.
 """
 
