@@ -48,6 +48,8 @@ def _whole(least: int, most: int):
     return lambda x: type(x) is int and least <= x <= most
 
 
+_CLIENTS = _whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"
+
 # By attribute: a predicate for valid values, and their description.
 _KINDS = {
     "bits": (_whole(0, limits.MAX_BITS), f"a number of bits, at most {limits.MAX_BITS}"),
@@ -58,7 +60,8 @@ _KINDS = {
     "index": (_whole(0, MAX_PARTS), "the position of an element"),
     "keeps": (lambda x: type(x) is bool, "true or false"),
     "low_rank": (_whole(1, limits.MAX_RANK), "the rank from which factors of kernels are kept, 1 or more"),
-    "parallel": (_whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"),
+    "one_step_width": _CLIENTS,
+    "parallel": _CLIENTS,
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),
     "products": (lambda x: isinstance(x, str) and x == "each", "each"),
@@ -71,12 +74,15 @@ _KINDS = {
         lambda x: isinstance(x, str) and 0 < len(x) <= limits.MAX_WHY and x.isprintable(),
         f"a line of at most {limits.MAX_WHY} characters",
     ),
-    "width": (_whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"),
+    "width": _CLIENTS,
     "xla": (lambda x: type(x) is bool, "true or false"),
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
 _OF_STAGES = frozenset(
-    {"strategy", "width", "block", "call", "products", "low_rank", "compute_dtype", "parallel", "xla", "why"}
+    {
+        *("strategy", "width", "one_step_width", "block", "call", "parallel", "products", "low_rank"),
+        *("compute_dtype", "xla", "why"),
+    }
 )
 _OF_PLANS = frozenset({"program", "target"})
 _OF_CROSSINGS = frozenset({"bits"})
@@ -308,8 +314,9 @@ def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
     block, call = attributes.get("block", 1), attributes.get("call")
     if attributes.get("strategy") == "vectorised" and "width" not in attributes:
         yield f"{where}: a vectorised stage has a width"
-    if "products" in attributes and attributes.get("strategy") != "vectorised":
-        yield f"{where}: products belongs to the strategy vectorised"
+    for key in ("products", "one_step_width"):
+        if key in attributes and attributes.get("strategy") != "vectorised":
+            yield f"{where}: {key} belongs to the strategy vectorised"
     if "parallel" in attributes and attributes.get("strategy") != "loop":
         yield f"{where}: parallel belongs to the strategy loop"
     if type(block) is not int or type(call) is not int:

@@ -1,17 +1,18 @@
 """The operands of a client stage's graph calls: the executable for a slice, and the slice's tensors on a device."""
 
-from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.batched.batched_stage import realize_batched, realize_next_client
-from fedcore.graphs.batched.low_rank_loop import LowRankLoop, LowRankSteps
-from fedcore.graphs.batched.packing import PackedLayout, pack_clients, pack_for_loop, steps_of_rank
+from fedcore.graphs.batched.batched_stage import BatchedFold, realize_batched
+from fedcore.graphs.batched.looped_stage import LoopedFold
+from fedcore.graphs.batched.low_rank_loop import LowRankSteps
+from fedcore.graphs.batched.packing import ABSENT, PackedLayout, pack_clients, pack_for_loop, steps_of_rank
 from fedcore.graphs.graphdef.parsed_graph import has_loops
-from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.stages.loop_in_graph import is_loopable, realize_loop
-from fedcore.graphs.stages.realize import Layouts, Realized, pack, realize_block
+from fedcore.graphs.stages.realize import Realized, pack, realize_block
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 
@@ -35,12 +36,8 @@ def loop_call(
         for client, seed in zip(clients.values, seeds, strict=True)
     ]
     layouts = tuple(tuple(given for given, _ in client) for client in packed)
-    low_rank: tuple[LowRankSteps | None, ...] = ()
-    if work.low_rank:
-        pairs = zip(clients.leaves.each, packed, strict=True)
-        low_rank = tuple(_low_rank_steps(work.low_rank, leaves, client) for leaves, client in pairs)
     function = device.functions.get(
-        ("loop from partial" if from_partial else "loop", *work.key, layouts, low_rank),
+        ("loop from partial" if from_partial else "loop", *work.key, layouts),
         lambda: realize_block(
             work.built,
             work.zero,
@@ -50,22 +47,52 @@ def loop_call(
             has_client_values=work.keeps,
             from_partial=from_partial,
             measured=work.measured,
-            loops=[None if steps is None else LowRankLoop(work.built, steps) for steps in low_rank],
         ),
     )
     given, *tensors = device.put([seeds, *(t for client in packed for _, ts in client for t in ts)])
     return function, given, tensors
 
 
-def _low_rank_steps(rank: int, leaves: Sequence, packed: Sequence[tuple[Layouts, list]]) -> LowRankSteps | None:
-    """How a client's training keeps kernels low-rank; None if its data is not one sequence of batches."""
-    columns = [leaf for leaf in leaves if isinstance(leaf, Columns)]
-    limit = steps_of_rank(columns, rank) if len(columns) == 1 else 0
-    if limit < 2:  # each step would make the kernel
+def low_rank_steps(work: ClientWork, clients: ClientSlice) -> LowRankSteps | None:
+    """How the training of a block's clients keeps kernels low-rank; None if their data is not one sequence of batches,
+    or if each step would make the kernels.
+    """
+    if len(clients.leaves.sequences) != 1:
         return None
-    tensors = next(tensors[i:] for layouts, tensors in packed for i, given in enumerate(layouts) if given is not None)
-    rows = tensors[len(columns[0].arrays)]
-    return LowRankSteps(rank, limit, exceeds=len(rows) > limit)
+    ((position, columns),) = clients.leaves.sequences.items()
+    limit = steps_of_rank(columns, work.low_rank)
+    if limit < 2:
+        return None
+    number = [n for of_value in work.numbers for n in of_value][position]
+    taken = [len(c.read(int(s), number)) for c, s in zip(columns, clients.seeds(work.seed), strict=True)]
+    return LowRankSteps(work.low_rank, limit, exceeds=max(taken) > limit)
+
+
+def looped_call(
+    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, steps: LowRankSteps, *, alone: bool = False
+) -> tuple[Realized, list]:
+    """The executable that computes the clients of a block one by one, with low-rank kernels, and the clients' tensors.
+
+    Args:
+        steps: of all clients of the block.
+        alone: the executable adds one client to a partial.
+    """
+    zero, join = _fold_stages(work)
+    numbers = [n for of_value in work.numbers for n in of_value]
+    seeds = clients.seeds(work.seed)
+    with tf.device(device.device):  # packed tensors that the device caches stay there
+        layouts, tensors = pack_for_loop(clients.leaves, seeds, numbers, cache=device.packed)
+    lane_of = np.full(clients.places, ABSENT, np.int64)
+    lane_of[list(clients.positions)] = np.arange(len(clients.positions))
+
+    def realize() -> Realized:
+        given = (work.built, zero, work.stage, len(work.broadcasts), layouts, steps, work.measured)
+        fold = LoopedFold(*given, parallel=work.parallel)
+        return fold.next_client() if alone else fold.whole_call(join, work.block, clients.places // work.block)
+
+    kind = "single looped" if alone else "looped"
+    function = device.functions.get((kind, *work.key, layouts, steps, clients.places), realize)
+    return function, device.put([seeds, lane_of, *tensors])
 
 
 def _fits_in_graph_loop(work: ClientWork, clients: ClientSlice) -> bool:
@@ -103,9 +130,9 @@ def vectorised_call(
         assumes: the executable may assume that clients' work is finite, see `Realized.assumes_finite`.
     """
     zero, join = _fold_stages(work)
-    shape, tensors = _packed(work, device, clients, work.width)
+    shape, tensors = _packed(work, device, clients, work.width, wide=work.one_step_width, gives_products=True)
     function = device.functions.get(
-        ("vectorised", *work.key, shape, clients.places, work.width, assumes),
+        ("vectorised", *work.key, shape, clients.places, assumes),
         lambda: realize_batched(
             work.built,
             zero,
@@ -113,7 +140,6 @@ def vectorised_call(
             join,
             len(work.broadcasts),
             shape,
-            width=work.width,
             block=work.block,
             blocks=clients.places // work.block,
             measured=work.measured,
@@ -129,9 +155,7 @@ def single_vectorised_call(work: ClientWork, device: DeviceExecutor, client: Cli
     shape, tensors = _packed(work, device, client, LEAST_WIDTH)
     function = device.functions.get(
         ("single vectorised", *work.key, shape),
-        lambda: realize_next_client(
-            work.built, zero, work.stage, len(work.broadcasts), shape, width=LEAST_WIDTH, measured=work.measured
-        ),
+        lambda: BatchedFold(work.built, zero, work.stage, len(work.broadcasts), shape, work.measured).next_client(),
     )
     return function, tensors
 
@@ -142,7 +166,9 @@ def _fold_stages(work: ClientWork) -> tuple[str, str]:
     return work.zero, work.join
 
 
-def _packed(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, width: int) -> tuple[PackedLayout, list]:
+def _packed(
+    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, width: int, **options: Any
+) -> tuple[PackedLayout, list]:
     numbers = [n for of_value in work.numbers for n in of_value]
     seeds = clients.seeds(work.seed)
     with tf.device(device.device):  # packed tensors that the device caches stay there
@@ -157,5 +183,8 @@ def _packed(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, widt
             low_rank=work.low_rank,
             products_of_each=work.products_of_each,
             halves=has_loops(work.module),
+            block=work.block,
+            **options,
         )
-    return shape, device.put(tensors)
+    nothing = [np.zeros(0, np.float32)] if shape.is_given_products else []
+    return shape, device.put([*tensors, *nothing])

@@ -109,6 +109,11 @@ class ClientWork:
         return int(self.plan.get("width", 1))
 
     @functools.cached_property
+    def one_step_width(self) -> int:
+        """The same where all clients of a call take one step, and keep kernels low-rank; 0 if it is `width`."""
+        return int(self.plan.get("one_step_width", 0))
+
+    @functools.cached_property
     def low_rank(self) -> int:
         """Rank from which local training keeps kernels low-rank; 0 if it keeps none."""
         return int(self.plan.get("low_rank", 0))

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError, brief
-from fedcore.graphs.batched.packing import packing_cache
+from fedcore.graphs.batched.packing import packing_cache, size_bytes
 from fedcore.graphs.stages.realize import Realized
+from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.stopping import Stop
 
@@ -35,6 +36,7 @@ class DeviceExecutor:
         self.device = device
         self.functions = functions or ExecutableCache()
         self.packed = packing_cache(MAX_PACKED_BYTES)
+        self.products: IdentityCache[tf.Tensor] = IdentityCache(MAX_PACKED_BYTES, size_bytes)
         self.not_finite: set[Hashable] = set()  # stages of which a client's work was not finite
         self._suffix = device.removeprefix("/")
         self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # most scalars of a server state do not change

@@ -3,15 +3,22 @@
 import functools
 import os
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.stages.realize import Realized, realize_stage
+from fedcore.graphs.stages.realize import Products, Realized, realize_stage
 from fedcore.graphs.tensors.values import flatten
 from fedcore.runtime.batching_fallback import BatchingFallback
-from fedcore.runtime.client_calls import loop_call, single_vectorised_call, vectorised_call
+from fedcore.runtime.client_calls import (
+    loop_call,
+    looped_call,
+    low_rank_steps,
+    single_vectorised_call,
+    vectorised_call,
+)
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.deadlines import deadline
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
@@ -61,9 +68,12 @@ class DeviceStage:
         self._putting = threading.Lock()
         if work.is_vectorised:
             fitting = self._fitting(self._vectorised, self._vectorised_one_by_one)
-            self._run: Run = BatchingFallback(work, fitting, self._client_by_client, self.merge, report.note)
+        elif work.low_rank:
+            fitting = self._fitting(self._looped, self._looped_one_by_one)
         else:
-            self._run = self._fitting(self._loop, self._loop_one_by_one)
+            self._run: Run = self._fitting(self._loop, self._loop_one_by_one)
+            return
+        self._run = BatchingFallback(work, fitting, self._client_by_client, self.merge, report.note)
 
     def _fitting(self, whole: Run, one_by_one: Run) -> FittingSlices:
         name = self._device.device
@@ -107,28 +117,66 @@ class DeviceStage:
         """
         assumes = self._work.key not in self._device.not_finite
         function, tensors = vectorised_call(self._work, self._device, clients, assumes=assumes)
-        out = self._call(clients, function, [*self._on_device(), *tensors])
-        partial, bits = (out[0], out[1].numpy()) if self._work.measured else (out, ())
+        if function.products is not None:
+            tensors[-1] = self._products(clients, function.products, tensors)
+        result = self._result(clients, self._call(clients, function, [*self._on_device(), *tensors]))
         if function.assumes_finite:
-            leaves = flatten(partial)
+            leaves = flatten(result.partial)
             if not all(is_moderate(leaves[i]) for i in function.assumes_finite):
                 self._device.not_finite.add(self._work.key)
                 return self._vectorised(clients)
-        return SliceResult(partial, {}, {i: bits[i - clients.first] for i in clients.present if self._work.measured})
+        return result
+
+    def _products(self, clients: ClientSlice, products: Products, tensors: list[tf.Tensor]) -> tf.Tensor:
+        """What depends on the clients' data only. It is kept as long as the packed data are."""
+        operands = [tensors[i] for i in products.operands]
+        run = functools.partial(self._uncounted_call, clients, products.function, operands)
+        return self._device.products.get((self._work.key, products), operands[:1], run)
 
     def _vectorised_one_by_one(self, clients: ClientSlice) -> SliceResult:
         """The result of `_vectorised` for one block, by a graph call for each client."""
-        partial, sent = self.zero(), {}
+        return self._one_by_one(clients, functools.partial(single_vectorised_call, self._work, self._device))
+
+    def _looped(self, clients: ClientSlice) -> SliceResult:
+        """One graph call that computes the clients of a block one by one, with low-rank kernels."""
+        steps = low_rank_steps(self._work, clients)
+        if steps is None:
+            return self._loop(clients)
+        function, tensors = looped_call(self._work, self._device, clients, steps)
+        return self._result(clients, self._call(clients, function, [*self._on_device(), *tensors]))
+
+    def _looped_one_by_one(self, clients: ClientSlice) -> SliceResult:
+        """The result of `_looped`, by a graph call for each client."""
+        steps = low_rank_steps(self._work, clients)
+        if steps is None:
+            return self._loop_one_by_one(clients)
+        call = functools.partial(looped_call, self._work, self._device, steps=steps, alone=True)
+        return self._one_by_one(clients, call)
+
+    def _one_by_one(self, clients: ClientSlice, call: Callable[[ClientSlice], tuple[Realized, list]]) -> SliceResult:
+        """The result of one block.
+
+        Args:
+            call: the executable that adds one client to a partial, and the tensors of a client.
+        """
+        partial, factors, sent = self.zero(), None, {}
         first, last = clients.present[0], clients.present[-1]
         for index in clients.present:
             alone = clients.with_only([index])
-            function, tensors = single_vectorised_call(self._work, self._device, alone)
+            function, tensors = call(alone)
+            if factors is None:
+                factors = self._device.put([np.zeros((0, s), "f") for s in function.joined_sizes])
             flags = self._device.put([np.bool_(index == first), np.bool_(index == last)])
-            partial = self._call(alone, function, [*flags, *self._on_device(), *tensors, *flatten(partial)])
-            if self._work.measured:
-                partial, bits = partial
-                sent[index] = bits.numpy()[0]
+            given = [*flags, *self._on_device(), *tensors, *flatten(partial), *factors]
+            partial, factors, *bits = self._call(alone, function, given)
+            if bits:
+                sent[index] = bits[0].numpy()[0]
         return SliceResult(partial, {}, sent)
+
+    def _result(self, clients: ClientSlice, out) -> SliceResult:
+        """The result of a call for several clients."""
+        partial, bits = (out[0], out[1].numpy()) if self._work.measured else (out, ())
+        return SliceResult(partial, {}, {i: bits[i - clients.first] for i in clients.present if self._work.measured})
 
     def _loop(self, clients: ClientSlice, before: object = None) -> SliceResult:
         """One graph call that folds the clients one after another.
@@ -170,15 +218,18 @@ class DeviceStage:
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
         """One graph call, within the sum of its clients' deadlines."""
+        out = self._uncounted_call(clients, function, tensors)
+        self._report.count("blocks")
+        return out
+
+    def _uncounted_call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
         self._device.get_ready(function, tensors)
         if self._timeout_s is None:
             call = functools.partial(self._device.call, function, tensors, self._stop)
         else:
             seconds = self._timeout_s * max(1, len(clients.present))
             call = functools.partial(self._call_until, seconds, function, tensors)
-        out = self._memory.run(call, self._stop, self._note_fewer)
-        self._report.count("blocks")
-        return out
+        return self._memory.run(call, self._stop, self._note_fewer)
 
     def _call_until(self, seconds: float, function: Realized, tensors: list) -> tuple:
         with deadline(self._stop, seconds) as stop:

@@ -16,8 +16,8 @@ from fedcore.computation.computation import Computation
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched import batching_policy
 from fedcore.graphs.batched.batched_call import why_not_batchable
-from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import batching_rules
+from fedcore.graphs.batched.stage_fold import split_stage
 from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.ir import Function, Operation, Parameter, Ref, bundle, parse_module, verify
 from fedcore.ir.limits import MAX_INLINED

@@ -183,3 +183,37 @@ def test_last_steps_take_half_the_rows_if_that_saves_enough(sizes, lanes, has_ha
         *given, width=2, capacity=count, cache=packing_cache(1 << 20), halves=True, products_of_each=True
     )
     assert not shape.has_half_steps
+
+
+@pytest.mark.parametrize(
+    ("batch", "block", "joins"), [(20, 8, True), (48, 8, True), (49, 8, False), (200, 1, True), (385, 1, False)]
+)
+def test_factors_of_a_block_are_joined_up_to_a_number_of_rows(batch, block, joins):
+    """The data set's batch size decides, not the rows of a call's clients."""
+    values = [(fc.data.ClientDataset.from_columns(np.zeros(3, np.float32)).batch(batch).columns,)]
+    shape, _ = pack_clients(
+        *(ClientLeaves(values), [0], np.arange(1), [0]),
+        width=2,
+        capacity=8,
+        cache=packing_cache(1 << 20),
+        low_rank=1,
+        block=block,
+    )
+    assert shape.joins_blocks is joins
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"), [((4,) * 8, 8), ((4,) * 15, 8), ((4,) * 9, 2), ((4,) * 7 + (5,), 2), ((0,) * 8, 2)]
+)
+def test_groups_are_wide_where_all_clients_take_one_step_and_few_lanes_are_empty(sizes, width):
+    values = [(fc.data.ClientDataset.from_columns(np.zeros(n, np.float32)).batch(4).columns,) for n in sizes]
+    shape, (seeds, *_) = pack_clients(
+        *(ClientLeaves(values), range(len(sizes)), np.arange(len(sizes)), [0]),
+        width=2,
+        capacity=16,
+        cache=packing_cache(1 << 20),
+        low_rank=1,
+        wide=8,
+    )
+    assert shape.width == width
+    assert len(seeds) % width == 0

@@ -1,6 +1,7 @@
 """Kernels that a vectorised client stage keeps as a shared kernel plus factors of low rank."""
 
 import functools
+import gc
 
 import keras
 import numpy as np
@@ -15,7 +16,10 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.known_inputs import LEFT_OUT_ROWS, KnownInputs
-from fedcore.graphs.batched.low_rank import LowRank, negative, times
+from fedcore.graphs.batched.low_rank import LowRank, negative, product_of_factors, times
+from fedcore.graphs.batched.packing import MAX_JOINED_ROWS
+from fedcore.runtime import client_calls
+from fedcore.runtime.device_stage import DeviceStage
 from fedcore.testing.faults import out_of_memory
 
 INPUTS, HIDDEN, BATCH = 256, 64, 5  # a kernel of 16,384 entries, whose factors break even at rank 51: 10 steps
@@ -316,6 +320,77 @@ def test_the_bits_of_clients_of_one_step_depend_on_no_other_client(name, sizes):
     with out_of_memory(runtime, "CPU:0", calls=calls):
         found = one_step_round(name, sizes, runtime)
     assert same_bits(expected, found)
+
+
+@needs_equal_rows
+@pytest.mark.parametrize("name", ["sgd", "clipping"])
+def test_wide_groups_of_clients_of_one_step_have_the_bits_of_narrow_ones(name, monkeypatch):
+    sizes = [*np.random.default_rng(0).integers(1, 21, 120)]
+    widths = []
+    build = client_calls.realize_batched
+    monkeypatch.setattr(client_calls, "realize_batched", lambda *a, **kw: widths.append(a[5].width) or build(*a, **kw))
+    wide = one_step_round(name, sizes)
+    assert widths == [128]
+    assert same_bits(wide, one_step_round(name, sizes, vectorize=4))
+    assert same_bits(wide[:1], one_step_round(name, sizes, client_devices=["CPU:0"] * 4)[:1])
+    assert set(widths) == {128, 4, 32}  # 32 clients a device: a wide group would be empty for the most part
+
+
+@needs_equal_rows
+@pytest.mark.parametrize("columns", [3, 10, 16, 17, 64, 200])
+@pytest.mark.parametrize("rows", [40, 160, MAX_JOINED_ROWS])
+def test_zero_rows_between_clients_do_not_change_the_bits_of_a_block(rows, columns):
+    """How many there are depends on the longest batch of a call."""
+    rng = np.random.default_rng(rows)
+    left, right = rng.normal(size=(rows // 2, 300)).astype("f"), rng.normal(size=(rows // 2, columns)).astype("f")
+    expected = product_of_factors(left[np.newaxis], right[np.newaxis]).numpy()[0]
+    for _ in range(5):
+        places = np.sort(rng.choice(rows, rows // 2, replace=False))
+        lefts, rights = rng.normal(size=(2, rows, 300)).astype("f"), np.zeros((2, rows, columns), "f")
+        lefts[1, places], rights[1, places] = left, right
+        assert product_of_factors(tf.constant(lefts), tf.constant(rights)).numpy()[1].tobytes() == expected.tobytes()
+
+
+@pytest.fixture
+def products_made(monkeypatch) -> list:
+    """The slices whose products of rows were computed."""
+    made = []
+    run = DeviceStage._products
+
+    def products(self, clients, *given):
+        found = len(self._device.products)
+        result = run(self, clients, *given)
+        made.extend([clients.first] * (len(self._device.products) - found))
+        return result
+
+    monkeypatch.setattr(DeviceStage, "_products", products)
+    return made
+
+
+@needs_equal_rows
+def test_products_of_the_data_are_kept_as_long_as_packed_data_are(products_made):
+    runtime, process = fc.runtime.local(workers_per_device=1), built("sgd")
+    kept = runtime._clients.devices[0].products
+
+    def weights(data) -> list[np.ndarray]:
+        state = process.next.invoke(process.initialize.invoke(seed=1), data, seed=2).state
+        return [np.asarray(w) for w in state.global_model_weights.trainable]
+
+    with fc.use(runtime):
+        data = clients(FEW_STEPS, batch=10)
+        expected = weights(data)
+        gc.collect()
+        assert len(kept) == 0  # packed data are kept from their second use on
+        for rounds in range(3):
+            assert same_bits(weights(data), expected), rounds
+        assert len(kept) == 1
+        assert products_made == [0, 0]
+        assert same_bits(weights(clients(FEW_STEPS, batch=10)), expected)
+        del data
+        gc.collect()
+        weights(clients((3,)))
+        assert len(kept) == 0
+    runtime.close()
 
 
 def test_low_rank_is_auto_or_false():

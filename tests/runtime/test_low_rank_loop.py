@@ -65,7 +65,7 @@ def plan(process, **settings) -> str:
 
 def test_the_plan_of_a_loop_says_what_its_options_chose(processes):
     process = processes["sgd"]
-    assert "{strategy=loop, block=1, low_rank=" in plan(process)
+    assert "{strategy=loop, block=4, parallel=4, low_rank=" in plan(process)
     assert "{strategy=loop, block=1, why=" in plan(process, low_rank=False)
     assert "{strategy=loop, block=1, compute_dtype=bfloat16, why=" in plan(process, compute_dtype="bfloat16")
 
@@ -83,16 +83,48 @@ def test_low_rank_training_agrees_with_dense_training(processes, optimizer):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
 
-def test_the_bits_depend_neither_on_workers_nor_on_memory(processes):
-    process, data = processes["sgd"], clients((33, 12))
-    expected = one_round(process, data, fc.runtime.local(workers_per_device=2, block_size=2))
-    runtime = fc.runtime.local(workers_per_device=1, block_size=2)
+NO_MORE_STEPS = (30, 12, 4, 0, 20)  # the factors of a block stay factors
+
+
+@pytest.mark.parametrize("sizes", [(33, 12), NO_MORE_STEPS, SIZES], ids=["two", "as factors", "some added up"])
+@pytest.mark.parametrize("block", ["auto", 2, 1])
+def test_the_bits_depend_neither_on_workers_nor_on_memory(processes, sizes, block):
+    process, data = processes["sgd"], clients(sizes)
+    expected = one_round(process, data, fc.runtime.local(workers_per_device=2, block_size=block))
+    devices = fc.runtime.local(client_devices=["CPU:0"] * 3, workers_per_device=1, block_size=block)
+    assert same_bits(expected, one_round(process, data, devices))
+    if block == 1:
+        return
+    runtime = fc.runtime.local(workers_per_device=1, block_size=block)
     with out_of_memory(runtime, "CPU:0", calls=range(1)) as failed:
         found = one_round(process, data, runtime)
     assert "in calls of 1 client" in last_report().notes[-1]
     runtime.close()
     assert failed
     assert same_bits(expected, found)
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_block_whose_client_is_dropped_has_the_bits_of_the_others(processes, at):
+    """In another call the clients behind it have other numbers, and so other seeds; the network draws."""
+    data = clients((30, 12, 20, 7))
+    poisoned = list(data)
+    poisoned[at] = clients((9,), scale=np.nan)[0]
+    emptied = list(data)
+    emptied[at] = clients((0,))[0]
+    expected = one_round(processes["sgd"], emptied, fc.runtime.local())
+    assert same_bits(one_round(processes["sgd"], poisoned, fc.runtime.local()), expected)
+
+
+def test_clients_of_other_layouts_run_dense_in_their_blocks(processes):
+    data = clients((30, 12, 20, 7, 9, 15))
+    data[5] = data[5].map(lambda x, y: (x * 1.0, y))
+    low = one_round(processes["sgd"], data, fc.runtime.local())
+    dense = one_round(processes["sgd"], data, fc.runtime.local(low_rank=False))
+    for x, y in zip(low, dense, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+    devices = fc.runtime.local(client_devices=["CPU:0"] * 2, workers_per_device=1)
+    assert same_bits(low, one_round(processes["sgd"], data, devices))
 
 
 def test_a_client_that_is_not_finite_is_left_out(processes):

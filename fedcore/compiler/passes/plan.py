@@ -33,10 +33,11 @@ def plan(
     """Writes the strategy of each client stage and the size of each crossing into the plan, by shape rules only.
 
     Strategy `vectorised`: a graph call computes `call` clients in groups of `width`, batched along the client axis;
-    the fold runs in blocks of 8. It needs batching rules for all operations of the stage. Strategy `loop`: a graph
-    call computes one client; `why` holds the reason. The workers run such calls in parallel. A loop with `parallel`
-    computes a block in one graph call, which loops over its clients, `parallel` at once; its bits are those of a loop
-    with the same blocks.
+    the fold runs in blocks of 8. It needs batching rules for all operations of the stage. Groups have `one_step_width`
+    clients where all clients of a call take one step. Strategy `loop`: a graph call computes one client; `why` holds
+    the reason. The workers run such calls in parallel. A loop with `parallel` computes a block in one graph call, which
+    loops over its clients, `parallel` at once; unless it keeps kernels low-rank, its bits are those of a loop with the
+    same blocks.
 
     Args:
         vectorize: `auto`, `false`, or the width. Stages without batching rules loop for every width.
@@ -106,6 +107,9 @@ def plan(
 BLOCK = 8
 """Clients of a block of a vectorised stage or a parallel loop; it fixes the order of the sums, and so the bits."""
 
+LOW_RANK_BLOCK = 4
+"""The same of a loop that keeps kernels low-rank, and multiplies the factors of a block at once."""
+
 
 def _number(option: str, given: str, least: int, *words: str) -> int | None:
     """The number that an option gives; None for `auto`, 0 for another of its words."""
@@ -155,16 +159,19 @@ def _strategy(
     if isinstance(found, str):
         return {"strategy": "loop", "block": block or 1, **dtype, **compiled, "why": _in_text(found)}
     kept = {"low_rank": found.low_rank} if found.low_rank else {}
+    from fedcore.graphs.batched.cost_model import PARALLEL
+
     if found.width == 1:
-        loop = {"strategy": "loop", "block": block or 1, **kept, **dtype, **compiled}
+        own = block or (LOW_RANK_BLOCK if kept else 1)
+        at_once = {"parallel": min(PARALLEL, own)} if kept and own > 1 else {}
+        loop = {"strategy": "loop", "block": own, **at_once, **kept, **dtype, **compiled}
         return {**loop, "why": _in_text(found.why_loop or "")}
     if found.why_loop is not None and not compiled and found.low_rank <= 1:
-        from fedcore.graphs.batched.cost_model import PARALLEL
-
         return {"strategy": "loop", "block": block or BLOCK, "parallel": PARALLEL, **dtype, "why": found.why_loop}
     return {
         "strategy": "vectorised",
         "width": found.width,
+        **({"one_step_width": found.one_step_width} if found.one_step_width else {}),
         "block": block or BLOCK,
         "call": found.call,
         **({"products": "each"} if found.products_of_each else {}),

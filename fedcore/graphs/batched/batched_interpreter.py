@@ -21,7 +21,7 @@ from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element, steps_of
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.counted_loop import counted_loop
-from fedcore.graphs.batched.known_inputs import MIN_ROWS, KnownInputs
+from fedcore.graphs.batched.known_inputs import MIN_ROWS, Given, KnownInputs
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, low_rank_carry
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.capture.graph_import import called
@@ -51,24 +51,28 @@ class BatchedInterpreter:
         self._batch_sizes: tf.Tensor | None = None  # of the step that is being built
         self._layout = layout
         self._assumed_finite: list[tf.Tensor] | None = None
+        self._given: Given | None = None
         self._xla = xla
         self._interpreter = Interpreter(module, self._evaluate, self._graph)
         self.run = self._interpreter.run
         self.operations = self._interpreter.operations
 
     @contextlib.contextmanager
-    def using(self, layout: PackedLayout, assumed_finite: list[tf.Tensor] | None) -> Iterator[None]:
+    def using(
+        self, layout: PackedLayout, assumed_finite: list[tf.Tensor] | None, given: Given | None = None
+    ) -> Iterator[None]:
         """The layout of the clients whose operations are built in the context.
 
         Args:
             assumed_finite: gets the left factors of low-rank matrices that are taken to be finite; None: none are.
+            given: products of the clients' rows; None: they are computed.
         """
-        before = self._layout, self._assumed_finite
-        self._layout, self._assumed_finite = layout, assumed_finite
+        before = self._layout, self._assumed_finite, self._given
+        self._layout, self._assumed_finite, self._given = layout, assumed_finite, given
         try:
             yield
         finally:
-            self._layout, self._assumed_finite = before
+            self._layout, self._assumed_finite, self._given = before
 
     def _graph(self, graph, data: bytes) -> Callable:
         compiles = self._xla and can_compile(graph, data)
@@ -130,7 +134,7 @@ class BatchedInterpreter:
         carry: LowRankCarry | None,
     ) -> list[BatchedValue]:
         clients = int(sequence.sizes.shape[0])
-        kernels = None if carry is None else carry.opened(initial, clients, _known_inputs(sequence))
+        kernels = None if carry is None else carry.opened(initial, clients, self._known_inputs(sequence))
         dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
 
         def step(sequence: BatchedSequence, s, *variables):
@@ -165,19 +169,18 @@ class BatchedInterpreter:
         results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
         return [results[i] for i in range(len(initial))]
 
+    def _known_inputs(self, sequence: BatchedSequence) -> KnownInputs | None:
+        """The inputs of layers that are known before the loop over a sequence; None where none are, or without loop."""
+        if sequence.single_step or sequence.batch_rows < MIN_ROWS:
+            return None
+        return KnownInputs(sequence.all_columns(), tf.compat.v1.get_default_graph(), self._given)
+
 
 def _whole_steps(sequence: BatchedSequence) -> tf.Tensor:
     """int64: the number of steps behind which every batch has at most half of the padded rows."""
     number = tf.range(1, tf.shape(sequence.sizes, tf.int64)[1] + 1)
     is_whole = tf.reduce_any(sequence.sizes > sequence.batch_rows // 2, 0)
     return tf.reduce_max(tf.where(is_whole, number, 0))
-
-
-def _known_inputs(sequence: BatchedSequence) -> KnownInputs | None:
-    """The inputs of layers that are known before the loop over a sequence; None where they are not, or without loop."""
-    if sequence.single_step or sequence.batch_rows < MIN_ROWS:
-        return None
-    return KnownInputs(sequence.all_columns(), tf.compat.v1.get_default_graph())
 
 
 def _compiled(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:

@@ -2,19 +2,19 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
-from fedcore.graphs.batched.batched_stage import split_stage
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.cost_model import why_loop
 from fedcore.graphs.batched.low_rank_loop import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, low_rank_of
+from fedcore.graphs.batched.stage_fold import split_stage
 from fedcore.graphs.graphdef.parsed_graph import Body, body_of, has_loops, operations_of, operations_of_graphs
-from fedcore.ir.module import Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
 from fedcore.ir.target import Target
 from fedcore.lru_cache import LruCache
@@ -27,6 +27,10 @@ GROUPS_PER_CALL = 8  # enough to put clients with similar numbers of steps toget
 GROUPS_PER_CALL_SMALL = 16  # for small clients, where the overhead of a call shows
 ISAS_OF_EQUAL_ROWS = ("avx512",)
 """Instruction sets on which a row of a product has the same bits beside any number of other rows, zeros included."""
+
+MAX_ONE_STEP_WIDTH = 128  # a quarter of a call of small clients: as many groups as run at once
+ONE_STEP_BYTES = 16 << 20
+"""Of the batches of a group whose clients take one step with low-rank kernels, and so have no state of their own."""
 
 MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its batch
 
@@ -48,6 +52,7 @@ class BatchingPolicy:
             clients of one step only.
         why_loop: the reason why a loop over clients is cheaper than groups with dense kernels; None if it is not.
         products_of_each: the number of rows in a client's products depends on its data set alone.
+        one_step_width: clients of a group where all clients of a call take one step; 0 for no other than `width`.
     """
 
     width: int
@@ -55,6 +60,7 @@ class BatchingPolicy:
     low_rank: int = 0
     why_loop: str | None = None
     products_of_each: bool = False
+    one_step_width: int = 0
 
 
 def batching_policy(
@@ -100,11 +106,14 @@ def batching_policy(
     keeps_rows = target.isa in ISAS_OF_EQUAL_ROWS
     rank = _low_rank(module, function, client_operations, batched) if low_rank and keeps_rows else 0
     width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > ONE_STEP)
-    blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
     loop = why_loop(target, _state_bytes(function), width) if requested_width is None else None
     batches = any(_has_batches(p.type) for p in function.parameters[1 + broadcasts :])
     of_each = not keeps_rows and (batches or _any_graph_has(module, "MatMul"))
-    return BatchingPolicy(width, block << (blocks - 1).bit_length(), rank, loop, of_each)
+    one_step_width = 0
+    if rank == ONE_STEP and requested_width is None:
+        one_step_width = _one_step_width(function.parameters[1 + broadcasts :], width)
+    blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
+    return BatchingPolicy(width, block << (blocks - 1).bit_length(), rank, loop, of_each, one_step_width)
 
 
 def _has_batches(type_: Type) -> bool:
@@ -328,6 +337,13 @@ def _width(module: Module, function: Function, broadcasts: int, *, keeps_low_ran
     fitting = WORKING_SET_BYTES // max(1, state + batch)
     width = min(MAX_WIDTH, max(2, 1 << (max(1, fitting).bit_length() - 1)))
     return min(width, MAX_WIDTH_IMAGES) if _any_graph_has(module, "Conv2D") else width
+
+
+def _one_step_width(parameters: Sequence[Parameter], width: int) -> int:
+    """The largest power of two whose clients' batches fit `ONE_STEP_BYTES`; 0 if it is not larger than the width."""
+    fitting = ONE_STEP_BYTES // max(1, sum(_size_bytes(p.type) for p in parameters))
+    wide = min(MAX_ONE_STEP_WIDTH, 1 << (max(1, fitting).bit_length() - 1))
+    return wide if wide > width else 0
 
 
 def _state_bytes(function: Function) -> int:

@@ -13,7 +13,7 @@ If all leaves are sum-only and the lanes are in the order of the client indices,
 of each group where its clients are computed, and keeps no contribution.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Self
 
 import attrs
@@ -25,14 +25,15 @@ from fedcore.graphs.batched.client_contribution import (
     ClientContribution,
     Contribution,
     FactoredContribution,
+    Factors,
     Tensors,
     packed_leaves,
     reserve_list,
     traced,
     written,
 )
-from fedcore.graphs.batched.client_select import select_rows
-from fedcore.graphs.batched.low_rank import sum_of_products
+from fedcore.graphs.batched.client_select import computed_if, select_by_client, select_rows
+from fedcore.graphs.batched.low_rank import product_of_factors, sum_of_products
 
 SUMMED_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
 """Dtypes for which TensorFlow's sum kernels add values one after the other, in the precision of the dtype."""
@@ -58,9 +59,35 @@ def fold_blocks(
         specs: of the leaves of one client's contribution.
         lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
     """
+    apart = _summed_apart(fold, merge, zeros, specs, contributions)
+    totals = {i: zeros[i] + c.sum_of_blocks(lane_of) for i, c in apart.items()}
     (lane_of,) = _bit_reversed([lane_of])
-    partial = _fold_clients(fold, zeros, specs, contributions, lane_of)
-    return _merge_tree(merge, partial, tf.reduce_any(lane_of >= 0, axis=1))
+    partial = _fold_clients(fold, zeros, specs, contributions, lane_of, without=apart)
+    merged = _merge_tree(merge, partial, tf.reduce_any(lane_of >= 0, axis=1))
+    return [totals.get(i, t) for i, t in enumerate(merged)]
+
+
+def _summed_apart(
+    fold: Callable,
+    merge: Callable,
+    zeros: Tensors,
+    specs: Sequence[tf.TensorSpec],
+    contributions: list[Contribution],
+) -> dict[int, FactoredContribution]:
+    """Leaf of the partial -> its contribution, where the fold and the merge only add, to zeros, what clients have as
+    factors: (0 + a) + (0 + b) has the bits of 0 + (a + b). Their blocks are not stacked.
+    """
+    addends, only_added = sum_only_leaves(fold, zeros, specs), _leaves_only_added(merge, zeros)
+    holders: dict[int, list[Contribution]] = {}
+    for c in contributions:
+        for j in c.leaves.positions:
+            holders.setdefault(j, []).append(c)
+    found = {}
+    for i, j in addends.items():
+        first, *others = holders[j]
+        if isinstance(first, FactoredContribution) and not others and i in only_added and _are_zeros([zeros[i]]):
+            found[i] = first
+    return found
 
 
 def sum_blocks_by_group(
@@ -74,6 +101,7 @@ def sum_blocks_by_group(
     count: tf.Tensor,
     width: int,
     parallel: int,
+    joined: bool,
 ) -> Tensors:
     """The partial of all blocks, leaves [1, …], where the fold only adds.
 
@@ -89,12 +117,13 @@ def sum_blocks_by_group(
         count: int64, number of groups.
         width: lanes of a group, a multiple of the block size.
         parallel: groups that may run in parallel.
+        joined: the sum of a block's factors is one product.
     """
     blocks, of_group = int(lane_of.shape[0]), width // int(lane_of.shape[1])
-    is_sum = _is_sum(merge, zeros)
+    is_sum = len(_leaves_only_added(merge, zeros)) == len(zeros)
     adds_up = is_sum and _are_zeros(zeros)
     merges = adds_up and of_group & (of_group - 1) == 0 and blocks % of_group == 0
-    found = _sums_by_group(group, specs, lane_of, count, width, parallel, merges=merges)
+    found = _sums_by_group(group, specs, lane_of, count, width, parallel, merges=merges, joined=joined)
     present = tf.reduce_any(tf.reshape(lane_of >= 0, [found[0].shape[0], -1]), axis=1)
     present, *sums = _bit_reversed([present, *(found[addends[i]] for i in range(len(zeros)))])
     if not is_sum:
@@ -115,6 +144,7 @@ def _sums_by_group(
     parallel: int,
     *,
     merges: bool,
+    joined: bool,
 ) -> list[tf.Tensor]:
     """The sum of each block, or if blocks are merged of each group: leaves [blocks, …] or [groups, …].
 
@@ -125,27 +155,39 @@ def _sums_by_group(
     clients = tf.reduce_sum(tf.cast(lane_of >= 0, tf.int64))
     packed = packed_leaves(specs)
 
+    def merged(total: tf.Tensor) -> tf.Tensor:
+        for siblings in range(of_group.bit_length() - 1 if merges else 0):  # of the merge tree, level by level
+            pairs = tf.reshape(total, [of_group >> siblings + 1, 2, *total.shape[1:]])
+            total = tf.reduce_sum(pairs, 1)
+        return total
+
     def sums(first_lane: tf.Tensor) -> Tensors:
         leaves = group(first_lane)
-        lanes = tf.range(tf.minimum(clients - first_lane, width))
+        present = tf.minimum(clients - first_lane, width)
+        lanes = tf.range(present)
         block_of = lanes // block
 
         def added(values: tf.Tensor) -> tf.Tensor:
             total = tf.raw_ops.SparseSegmentSumWithNumSegments(
                 data=values, indices=lanes, segment_ids=block_of, num_segments=tf.constant(of_group)
             )
-            for siblings in range(of_group.bit_length() - 1 if merges else 0):  # of the merge tree, level by level
-                pairs = tf.reshape(total, [of_group >> siblings + 1, 2, *total.shape[1:]])
-                total = tf.reduce_sum(pairs, 1)
-            return total
+            return merged(total)
+
+        def of_blocks(factor: tf.Tensor) -> tf.Tensor:
+            return tf.reshape(factor, [of_group, -1, factor.shape[2]])
 
         totals = []
         for p in packed:
             factors = leaves[p.positions[0]]
-            if isinstance(factors, tuple):
-                totals.append(sum_of_products(factors[0], factors[1], added))
-            else:
+            if not isinstance(factors, tuple):
                 totals.append(added(p.pack(leaves)))
+            elif joined:
+                left, right = factors
+                is_present = tf.range(width, dtype=tf.int64) < present
+                (right,) = select_by_client(is_present, [right], [tf.zeros([])])
+                totals.append(sum_of_products(of_blocks(left), of_blocks(right), merged))
+            else:
+                totals.append(sum_of_products(factors[0], factors[1], added))
         return totals
 
     # The lists have room for a whole call; groups behind the last client leave zeros.
@@ -153,7 +195,7 @@ def _sums_by_group(
     shapes = [[1 if merges else of_group, *p.spec.shape] for p in packed]
     lists = [reserve_list(tf.constant(groups), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
     found: dict[int, tf.Tensor] = {}
-    lists = written(traced(sums), count, lists, width, parallel_iterations=parallel)
+    lists = written(traced(sums), count, [(list_, 0) for list_ in lists], width, parallel_iterations=parallel)
     for p, list_, shape in zip(packed, lists, shapes, strict=True):
         stack = tf.raw_ops.TensorListStack(
             input_handle=list_, element_shape=shape, element_dtype=p.spec.dtype, num_elements=groups
@@ -168,17 +210,18 @@ def _are_zeros(tensors: Tensors) -> bool:
     return all(v is not None and not v.any() and not np.signbit(v).any() for v in values)
 
 
-def _is_sum(merge: Callable, partial: Tensors) -> bool:
-    """Whether `merge` adds every leaf of two partials. It is traced once on placeholders, in a scratch graph."""
-    is_sum: list[bool] = []
+def _leaves_only_added(merge: Callable, partial: Tensors) -> set[int]:
+    """The leaves of partials that `merge` adds. It is traced once on placeholders, in a scratch graph."""
+    added: set[int] = set()
 
     def scratch() -> None:
         left, right = ([tf.compat.v1.placeholder(t.dtype, t.shape) for t in partial] for _ in range(2))
-        for t, a, b in zip(merge(left, right), left, right, strict=True):
-            is_sum.append(t.op.type in ("AddV2", "Add") and {id(i) for i in t.op.inputs} == {id(a), id(b)})
+        for i, (t, a, b) in enumerate(zip(merge(left, right), left, right, strict=True)):
+            if t.op.type in ("AddV2", "Add") and {id(x) for x in t.op.inputs} == {id(a), id(b)}:
+                added.add(i)
 
     tf.function(scratch, autograph=False).get_concrete_function()
-    return all(is_sum)
+    return added
 
 
 def _add(left: Tensors, right: Tensors) -> Tensors:
@@ -258,26 +301,48 @@ def fold_next_client(
     specs: Sequence[tf.TensorSpec],
     contributions: list[Contribution],
     before: Tensors,
+    pending: Mapping[int, Factors],
     is_first: tf.Tensor,
     is_last: tf.Tensor,
-) -> Tensors:
-    """The partial of a block, leaves [1, …], after one more client; the bits are those of `fold_blocks`.
+) -> tuple[Tensors, dict[int, Factors]]:
+    """The partial of a block, leaves [1, …], after one more client; after the last one its bits are those of
+    `fold_blocks`.
 
-    Sum-only leaves are accumulated without the initial partial, which is added with the block's last client.
+    Sum-only leaves are accumulated without the initial partial, which is added with the block's last client. So is the
+    product of joined factors.
 
     Args:
         zeros: initial partial, leaves [1, …].
         contributions: contributions of a call whose lane 0 holds the client.
         before: partial after the block's previous clients.
+        pending: leaf of the contribution -> the joined factors of the block's previous clients, [1, r, …].
         is_first, is_last: bool, whether the client is the first or the last of its block.
+    Returns:
+        The partial, and the joined factors with those of the client.
     """
-    leaves = _unpacked((c, c.of_first_lane()) for c in contributions)
-    client = [leaves[i] for i in range(len(specs))]
+    pending = dict(pending)
+    kept = []
+    for c in contributions:
+        if isinstance(c, FactoredContribution) and c.joined:
+            (j,) = c.leaves.positions
+            pairs = zip(pending[j], c.factors_of_first_lane(), strict=True)
+            left, right = (tf.concat(pair, 1) for pair in pairs)
+            pending[j] = left, right
+        else:
+            kept.append(c)
+    leaves = _unpacked((c, c.of_first_lane()) for c in kept)
+    client = [leaves[j] if j in leaves else tf.zeros([1, *s.shape]) for j, s in enumerate(specs)]
     after = fold(client, [tf.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
     for i, j in sum_only_leaves(fold, zeros, specs).items():
         total = tf.where(is_first, client[j], before[i] + client[j])
-        after[i] = tf.where(is_last, zeros[i] + total, total)
-    return after
+        whole = total
+        if j in pending:
+            (product,) = computed_if(
+                is_last, lambda x, y: [product_of_factors(x, y)], [*pending[j]], [tf.zeros_like(total)]
+            )
+            whole = product + total
+        after[i] = tf.where(is_last, zeros[i] + whole, total)
+    return after, pending
 
 
 def _fold_clients(
@@ -286,17 +351,30 @@ def _fold_clients(
     specs: Sequence[tf.TensorSpec],
     contributions: list[Contribution],
     lane_of: tf.Tensor,
+    *,
+    without: Container[int],
 ) -> Tensors:
-    """The partial of each block, leaves [blocks, …]: its present clients in the order of their indices."""
-    addends = sum_only_leaves(fold, zeros, specs)
-    summed = [c for c in contributions if set(c.leaves.positions) & set(addends.values())]
-    sums = _unpacked((c, _block_sums(c, lane_of)) for c in summed)
-    results = {i: zeros[i] + sums[j] for i, j in addends.items()}
+    """The partial of each block, leaves [blocks, …]: its present clients in the order of their indices.
+
+    Args:
+        without: leaves of the partial that are not used, and stay zeros.
+    """
+    blocks = int(lane_of.shape[0])
+    addends = {i: j for i, j in sum_only_leaves(fold, zeros, specs).items() if i not in without}
+    sums: dict[int, tf.Tensor] = {}
+    for c in contributions:
+        if set(c.leaves.positions) & set(addends.values()):
+            for j, total in c.leaves.unpack(_block_sums(c, lane_of)).items():
+                sums[j] = sums[j] + total if j in sums else total
+    factored = {j for c in contributions if isinstance(c, FactoredContribution) for j in c.leaves.positions}
+    results = {i: tf.zeros([blocks, *z.shape[1:]], z.dtype) for i, z in enumerate(zeros) if i in without}
+    results.update((i, zeros[i] + sums[j]) for i, j in addends.items())
     if len(results) < len(zeros):
-        partial = [tf.broadcast_to(z, [int(lane_of.shape[0]), *z.shape[1:]]) for z in zeros]
-        leaves = _unpacked((c, c.concatenated()) for c in contributions if isinstance(c, ClientContribution))
+        partial = [tf.broadcast_to(z, [blocks, *z.shape[1:]]) for z in zeros]
+        whole = [c for c in contributions if factored.isdisjoint(c.leaves.positions)]
+        leaves = _unpacked((c, c.concatenated()) for c in whole if isinstance(c, ClientContribution))
         # Leaves in factors are only summed. The fold gets zeros for them, and what it makes of them is not used.
-        zero = {i: tf.zeros([int(lane_of.shape[0]), *s.shape]) for i, s in enumerate(specs) if i not in leaves}
+        zero = {i: tf.zeros([blocks, *s.shape]) for i, s in enumerate(specs) if i not in leaves}
         for b in range(int(lane_of.shape[1])):
             lanes = tf.maximum(lane_of[:, b], 0)
             client = [zero[i] if i in zero else tf.gather(leaves[i], lanes) for i in range(len(specs))]
@@ -318,15 +396,15 @@ def _block_sums(contribution: Contribution, lane_of: tf.Tensor) -> tf.Tensor:
     if isinstance(contribution, FactoredContribution):
         return contribution.block_sums(lane_of)
     blocks, block = lane_of.shape
+    positions, absent = contribution.lanes.positions(lane_of), contribution.lanes.count
     if contribution.is_large:
-        lanes = tf.reshape(tf.where(lane_of >= 0, lane_of, contribution.lanes), [-1])
-        values = contribution.slices(lanes)
+        values = contribution.slices(tf.reshape(positions, [-1]))
         total = tf.concat([_sequential_sum(values[i : i + block]) for i in range(0, blocks * block, block)], 0)
         return contribution.keep_alive_until(total)
     values = contribution.concatenated()
-    first = lane_of[:, :MAX_SEQUENTIAL_TERMS]
+    first = positions[:, :MAX_SEQUENTIAL_TERMS]
     lanes = tf.reshape(first, [-1])
-    present = tf.where(lanes >= 0)[:, 0]
+    present = tf.where(lanes < absent)[:, 0]
     total = tf.raw_ops.SparseSegmentSumWithNumSegments(
         data=values,
         indices=tf.gather(lanes, present),
@@ -334,7 +412,7 @@ def _block_sums(contribution: Contribution, lane_of: tf.Tensor) -> tf.Tensor:
         num_segments=blocks,
     )
     for b in range(MAX_SEQUENTIAL_TERMS, block):
-        total += tf.gather(values, tf.where(lane_of[:, b] >= 0, lane_of[:, b], contribution.lanes))
+        total += tf.gather(values, positions[:, b])
     return tf.ensure_shape(total, [blocks, *contribution.shape])
 
 

@@ -9,9 +9,10 @@ whose last leaf the clients have as factors of r rows:
                          factors without rows, [1, 0, 7] and [1, 0, 5]
 
 The zeros and the factors without rows stand in for absent clients, which read lane 12.
+
+Where some groups have a leaf as factors and others as a matrix, it has both: two contributions, each for its own lanes.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -92,20 +93,37 @@ def _is_small(shape: tf.TensorShape) -> bool:
 
 
 @attrs.frozen
+class Lanes:
+    """The lanes of the groups that a contribution holds.
+
+    Args:
+        width: lanes of a group.
+        first: int64, the first lane.
+        count: int64, the number of lanes.
+    """
+
+    width: int
+    first: tf.Tensor
+    count: tf.Tensor
+
+    def positions(self, lane_of: tf.Tensor) -> tf.Tensor:
+        """The positions of lanes (int64) among these; `count` for the lanes of absent clients and for all others."""
+        position = lane_of - self.first
+        return tf.where((lane_of >= 0) & (position >= 0) & (position < self.count), position, self.count)
+
+
+@attrs.frozen
 class ClientContribution:
-    """The packed leaves of all lanes of a call.
+    """The packed leaves of the lanes of a call.
 
     Args:
         leaves: the leaves that it holds.
         groups: TensorList of tensors [width, …], one for each group, then zeros [1, …].
-        width: lanes of a group.
-        lanes: int64, number of lanes of all groups; the lane with this number holds zeros.
     """
 
     leaves: PackedLeaves
     groups: tf.Tensor
-    width: int
-    lanes: tf.Tensor
+    lanes: Lanes
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -132,8 +150,8 @@ class ClientContribution:
         return tf.ensure_shape(self.concatenated()[:1], [1, *self.shape])
 
     def slices(self, lanes: tf.Tensor) -> Tensors:
-        """A tensor [1, …] for each of the lanes (int64 [n], n static), as views of the groups' tensors."""
-        return _slices(self.groups, lanes, self.width, self.leaves.spec.dtype, self.shape)
+        """A tensor [1, …] for each of the positions of lanes (int64 [n], n static), as views of the groups' tensors."""
+        return _slices(self.groups, lanes, self.lanes.width, self.leaves.spec.dtype, self.shape)
 
     def keep_alive_until(self, total: tf.Tensor) -> tf.Tensor:
         """The total; the groups stay alive until it is computed.
@@ -149,57 +167,97 @@ class ClientContribution:
 
 @attrs.frozen
 class FactoredContribution:
-    """The factors of one leaf, a matrix, of all lanes of a call.
+    """The factors of one leaf, a matrix, of the lanes of a call.
 
     Args:
         leaves: the leaf.
         lefts, rights: TensorLists of factors, one for each group, then factors without rows.
-        width, lanes: as in `ClientContribution`.
+        joined: the sum of a block is one product of the factors of all its clients; else their products are added.
     """
 
     leaves: PackedLeaves
     lefts: tf.Tensor
     rights: tf.Tensor
-    width: int
-    lanes: tf.Tensor
+    lanes: Lanes
+    joined: bool
 
     def of_first_lane(self) -> tf.Tensor:
         """[1, n, m]."""
-        return self._sum(tf.zeros([1], tf.int64))[tf.newaxis]
+        total = self._sum(tf.zeros([1], tf.int64))
+        return (tf.transpose(total) if self._is_transposed else total)[tf.newaxis]
+
+    def factors_of_first_lane(self) -> Factors:
+        lefts, rights = self._factors(tf.zeros([1], tf.int64))
+        return lefts[0], rights[0]
 
     def block_sums(self, lane_of: tf.Tensor) -> tf.Tensor:
         """[blocks, n, m]: the sum of each block's clients, in the order of their indices.
 
-        No more than one product of a block is in memory.
-
         Args:
             lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
         """
-        blocks, shape = int(lane_of.shape[0]), [*self.leaves.spec.shape]
-        lanes = tf.where(lane_of >= 0, lane_of, self.lanes)
-        number = tf.range(1, blocks + 1, dtype=tf.int64)
-        used = tf.reduce_max(tf.where(tf.reduce_any(lane_of >= 0, 1), number, 0))
-        of_block = traced(lambda number: [self._sum(tf.gather(lanes, number))])
-        lists = [reserve_list(tf.constant(blocks), shape, tf.float32)]
-        (sums,) = written(of_block, used, lists, parallel_iterations=PARALLEL_BLOCKS)
-        return tf.raw_ops.TensorListStack(
+        blocks = int(lane_of.shape[0])
+        sums, shape = self._list_of_blocks(lane_of)
+        stack = tf.raw_ops.TensorListStack(
             input_handle=sums, element_shape=shape, element_dtype=tf.float32, num_elements=blocks
         )
+        return tf.linalg.matrix_transpose(stack) if self._is_transposed else stack
+
+    def sum_of_blocks(self, lane_of: tf.Tensor) -> tf.Tensor:
+        """[n, m]: the sum of the sums of blocks, added in the tree of merges; those without clients are zeros."""
+        blocks = int(lane_of.shape[0])
+        sums, shape = self._list_of_blocks(lane_of)
+        row = [
+            tf.raw_ops.TensorListGetItem(input_handle=sums, index=i, element_shape=shape, element_dtype=tf.float32)
+            for i in range(blocks)
+        ]
+        while len(row) > 1:
+            row = [left + right for left, right in zip(row[::2], row[1::2], strict=True)]
+        return tf.transpose(row[0]) if self._is_transposed else row[0]
+
+    def _list_of_blocks(self, lane_of: tf.Tensor) -> tuple[tf.Tensor, list[int]]:
+        """A TensorList with the sum of each block's clients, perhaps transposed, and the shape of a sum.
+
+        No more than `PARALLEL_BLOCKS` products are in memory.
+        """
+        blocks, (n, m) = int(lane_of.shape[0]), self.leaves.spec.shape
+        lanes = self.lanes.positions(lane_of)
+        used = tf.where(tf.reduce_any(lane_of >= 0, 1))[:, 0]
+        of_block = traced(lambda number: [self._sum(tf.gather(lanes, number))])
+
+        def write(i, sums):
+            number = tf.gather(used, i)
+            (total,) = of_block(number)
+            return [tf.raw_ops.TensorListSetItem(input_handle=sums, index=tf.cast(number, tf.int32), item=total)], None
+
+        shape = [m, n] if self._is_transposed else [n, m]
+        empty = reserve_list(tf.constant(blocks), shape, tf.float32)
+        (sums,) = counted_loop(write, tf.size(used, tf.int64), [empty], parallel_iterations=PARALLEL_BLOCKS)
+        return sums, shape
+
+    @property
+    def _is_transposed(self) -> bool:
+        """Whether sums are computed transposed: a kernel's inner loop runs over the longer side."""
+        n, m = self.leaves.spec.shape
+        return not self.joined and m < n
 
     def _sum(self, lanes: tf.Tensor) -> tf.Tensor:
-        """[n, m]: the sum of the products of the lanes (int64 [n], n static), one after the other.
-
-        If m < n, the transposes are computed and added up: a kernel's inner loop runs over the longer side.
-        """
-        n, m = self.leaves.spec.shape
-        lefts = _slices(self.lefts, lanes, self.width, tf.float32, [None, n])
-        rights = _slices(self.rights, lanes, self.width, tf.float32, [None, m])
+        """[n, m], or transposed: the sum of the products of the clients at positions of lanes (int64 [n], n static)."""
+        lefts, rights = self._factors(lanes)
+        if self.joined:
+            return product_of_factors(tf.concat(lefts, 1), tf.concat(rights, 1))[0]
         total = None
-        for left, right in zip(lefts, rights, strict=True):
+        for left, right in zip(rights, lefts, strict=True) if self._is_transposed else zip(lefts, rights, strict=True):
             with tf.control_dependencies([] if total is None else [total]):
-                product = product_of_factors(right, left)[0] if m < n else product_of_factors(left, right)[0]
+                product = product_of_factors(left, right)[0]
             total = product if total is None else total + product
-        return tf.transpose(total) if m < n else total
+        assert total is not None
+        return total
+
+    def _factors(self, lanes: tf.Tensor) -> tuple[Tensors, Tensors]:
+        n, m = self.leaves.spec.shape
+        lefts = _slices(self.lefts, lanes, self.lanes.width, tf.float32, [None, n])
+        return lefts, _slices(self.rights, lanes, self.lanes.width, tf.float32, [None, m])
 
 
 Contribution: TypeAlias = ClientContribution | FactoredContribution
@@ -228,52 +286,104 @@ def traced(body: Callable) -> tf.types.experimental.ConcreteFunction:
     return private_api.unordered_function(body, [tf.TensorSpec([], tf.int64)])
 
 
+Group: TypeAlias = Callable[[tf.Tensor], Sequence[tf.Tensor | Factors]]
+"""Maps the first lane of a group (int64) to leaves [width, …], or factors, of its clients' contributions."""
+
+
 def contributions_by_group(
-    groups: Sequence[tuple[Callable, tf.Tensor]], width: int, specs: Sequence[tf.TensorSpec], *, parallel: int
+    groups: Sequence[tuple[Group, tf.Tensor]],
+    width: int,
+    specs: Sequence[tf.TensorSpec],
+    *,
+    parallel: int,
+    joined: bool = False,
 ) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
 
     Args:
-        groups: functions and for how many groups, int64, each of them is called, one after the other. A function maps
-            the first lane of a group (int64) to leaves [width, …], or factors, of its clients' contributions.
+        groups: functions and for how many groups, int64, each of them is called, one after the other.
         specs: of the leaves of one client's contribution.
         parallel: groups that may run in parallel.
+        joined: as in `FactoredContribution`.
     """
     packed = packed_leaves(specs)
-    in_factors: list[bool] = []  # of the packed leaves
-
-    def contribution(first_lane: tf.Tensor, group: Callable) -> Tensors:
-        leaves = group(first_lane)
-        in_factors[:] = [isinstance(leaves[p.positions[0]], tuple) for p in packed]
-        tensors = [
-            leaves[p.positions[0]] if factors else (p.pack(leaves),)
-            for p, factors in zip(packed, in_factors, strict=True)
-        ]
-        return [t for of_leaf in tensors for t in of_leaf]
-
-    functions = [traced(functools.partial(contribution, group=group)) for group, _ in groups]
-    of_group, count = functions[0], tf.add_n([number for _, number in groups])
-    shapes: list[list[int]] = []  # of one client; -1 for a number of rows
-    for p, factors in zip(packed, in_factors, strict=True):
-        shapes.extend([[-1, size] for size in p.spec.shape] if factors else [[*p.spec.shape]])
-    dtypes = [t.dtype for t in of_group.outputs]
-    last = tf.cast(count, tf.int32)
-    lists = [reserve_list(last + 1, [-1, *shape], d) for shape, d in zip(shapes, dtypes, strict=True)]
+    kinds: list[list[bool]] = []  # for each function, of the packed leaves: whether it returns factors
+    functions = [_packing(group, packed, kinds) for group, _ in groups]
     first = tf.zeros([], tf.int64)
-    for function, (_, number) in zip(functions, groups, strict=True):
-        lists = written(function, number, lists, width, first, parallel_iterations=parallel)
+    stores: dict[tuple[int, bool], _Store] = {}  # by packed leaf and kind
+    for of_leaves, (_, number) in zip(kinds, groups, strict=True):
+        for i, factored in enumerate(of_leaves):
+            stores.setdefault((i, factored), _Store(packed[i], factored, first)).numbers.append(number)
         first += number
-    tensors, lanes = [], count * width
-    for list_, shape, dtype in zip(lists, shapes, dtypes, strict=True):
-        nothing = tf.zeros([1, *(max(s, 0) for s in shape)], dtype)
-        tensors.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=last, item=nothing))
-    contributions: list[Contribution] = []
-    for p, factors in zip(packed, in_factors, strict=True):
-        if factors:
-            contributions.append(FactoredContribution(p, tensors.pop(0), tensors.pop(0), width, lanes))
-        else:
-            contributions.append(ClientContribution(p, tensors.pop(0), width, lanes))
-    return contributions
+    for store in stores.values():
+        store.reserve()
+    first = tf.zeros([], tf.int64)
+    for function, of_leaves, (_, number) in zip(functions, kinds, groups, strict=True):
+        used = [stores[i, factored] for i, factored in enumerate(of_leaves)]
+        lists = [(list_, store.first) for store in used for list_ in store.lists]
+        filled = written(function, number, lists, width, first, parallel_iterations=parallel)
+        for store in used:
+            store.lists, filled = filled[: len(store.lists)], filled[len(store.lists) :]
+        first += number
+    return [store.contribution(width, joined=joined) for _, store in sorted(stores.items(), reverse=True)]
+
+
+def _packing(group: Group, packed: list[PackedLeaves], kinds: list[list[bool]]) -> Callable:
+    """The traced function of a group's packed leaves; appends which of them are factors."""
+
+    def contribution(first_lane: tf.Tensor) -> Tensors:
+        leaves = group(first_lane)
+        of_leaves = [leaves[p.positions[0]] for p in packed]
+        found[:] = [isinstance(leaf, tuple) for leaf in of_leaves]
+        parts: list[tf.Tensor] = []
+        for p, leaf in zip(packed, of_leaves, strict=True):
+            parts.extend(leaf if isinstance(leaf, tuple) else [p.pack(leaves)])
+        return parts
+
+    found: list[bool] = []
+    function = traced(contribution)
+    kinds.append(found)
+    return function
+
+
+@attrs.define
+class _Store:
+    """TensorLists with a packed leaf of the groups that have it as a tensor, or of those that have it as factors.
+
+    Args:
+        first: int64, number of the first of these groups.
+        numbers: int64, how many groups each function computes.
+    """
+
+    leaves: PackedLeaves
+    factored: bool
+    first: tf.Tensor
+    numbers: Tensors = attrs.field(factory=list)
+    lists: Tensors = attrs.field(factory=list)
+
+    @property
+    def _shapes(self) -> list[list[int]]:
+        """Shapes of the tensors of one client; -1 for a number of rows."""
+        shape = [*self.leaves.spec.shape]
+        return [[-1, size] for size in shape] if self.factored else [shape]
+
+    def reserve(self) -> None:
+        last = tf.cast(tf.add_n(self.numbers), tf.int32)
+        dtype = self.leaves.spec.dtype
+        self.lists = [reserve_list(last + 1, [-1, *shape], dtype) for shape in self._shapes]
+
+    def contribution(self, width: int, *, joined: bool) -> "Contribution":
+        groups = tf.add_n(self.numbers)
+        lists = []
+        for list_, shape in zip(self.lists, self._shapes, strict=True):
+            nothing = tf.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)
+            index = tf.cast(groups, tf.int32)
+            lists.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=nothing))
+        lanes = Lanes(width, self.first * width, groups * width)
+        if self.factored:
+            left, right = lists
+            return FactoredContribution(self.leaves, left, right, lanes, joined)
+        return ClientContribution(self.leaves, lists[0], lanes)
 
 
 def reserve_list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
@@ -284,18 +394,26 @@ def reserve_list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
 def written(
     fn: Callable,
     count: tf.Tensor,
-    lists: Tensors,
+    lists: Sequence[tuple[tf.Tensor, tf.Tensor | int]],
     step: int = 1,
     first: tf.Tensor | int = 0,
     *,
     parallel_iterations: int,
 ) -> Tensors:
-    """The lists whose elements i are the results of fn(i * step), for `count` numbers from the first one on."""
+    """The lists with the results of fn(i * step), for `count` numbers i from the first one on.
+
+    Args:
+        lists: each with the number i whose result is its first element.
+    """
+    begins = [begin for _, begin in lists]
 
     def write(number, *before):
         number += first
-        index = tf.cast(number, tf.int32)
-        pairs = zip(before, fn(number * step), strict=True)
-        return [tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=t) for list_, t in pairs], None
+        after = []
+        for list_, begin, tensor in zip(before, begins, fn(number * step), strict=True):
+            index = tf.cast(number - begin, tf.int32)
+            after.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=tensor))
+        return after, None
 
-    return counted_loop(write, tf.cast(count, tf.int64), lists, parallel_iterations=parallel_iterations)
+    given = [list_ for list_, _ in lists]
+    return counted_loop(write, tf.cast(count, tf.int64), given, parallel_iterations=parallel_iterations)

@@ -14,6 +14,7 @@ The bits of such a product are those of one product for each step, as long as a 
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import attrs
 import tensorflow as tf
@@ -92,6 +93,13 @@ def known_input(x: tf.Tensor, elements: Sequence[tf.Tensor]) -> KnownInput | Non
         steps.extend([] if step is None else [step])
 
 
+class Given(Protocol):
+    """Products of the rows of a group, which are given to a graph."""
+
+    def get(self, of: KnownInput, batch_rows: int) -> tf.Tensor | None:
+        """Those of an input, as of `products_of_rows`; None if they are not given."""
+
+
 @attrs.frozen(eq=False)
 class KnownInputs:
     """Products with the known inputs of a loop, computed before it, in the graph around it.
@@ -99,10 +107,12 @@ class KnownInputs:
     Args:
         columns: of the clients of a group, [K, R, …].
         graph: the graph that holds the columns.
+        given: products that the function of the call is given; None if it is given none.
     """
 
     columns: Sequence[tf.Tensor]
     graph: tf.Graph
+    given: "Given | None" = None
     _built: dict = attrs.field(factory=dict, init=False)
 
     def input(self, of: KnownInput) -> tf.Tensor:
@@ -117,27 +127,42 @@ class KnownInputs:
     def gram(self, of: KnownInput, step: tf.Tensor, rows: int) -> tf.Tensor:
         """[K, B, step * B]: the products of a step's rows with those of earlier steps; B is `rows`."""
         leaves_out = rows >= LEFT_OUT_ROWS
-        products = self._once((of, "gram"), lambda: self._gram(self.input(of), rows if leaves_out else 0))
+        products = self._once((of, "gram"), lambda: self._gram(of, rows))
         first = tf.maximum(step - 1, 0) if leaves_out else step
         return rows_from(products, first * rows, rows)[:, :, : step * rows]
 
-    @staticmethod
-    def _gram(x: tf.Tensor, rows: int) -> tf.Tensor:
-        """The products of any two rows, but for the first batch of `rows` rows on the left, and the last one's columns.
-
-        If there is one batch, none are left out on the left.
-        """
-        later, earlier = x, x
-        if rows:
-            end = (tf.shape(x)[1] - 1) // rows * rows
-            later, earlier = x[:, tf.minimum(rows, end) :], x[:, :end]
-        return tf.raw_ops.BatchMatMulV2(x=later, y=earlier, adj_y=True)
+    def _gram(self, of: KnownInput, rows: int) -> tf.Tensor:
+        given = None if self.given is None else self.given.get(of, rows)
+        return products_of_rows(self.input(of), rows) if given is None else given
 
     def _once(self, key: tuple, build: Callable[[], tf.Tensor]) -> tf.Tensor:
         if key not in self._built:
             with self.graph.as_default():
                 self._built[key] = build()
         return self._built[key]
+
+
+def earlier_rows(rows: tf.Tensor, batch_rows: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """(number of rows that have earlier ones, number of rows that have later ones) of R rows in batches.
+
+    Those of the first batch, and of the last one, if they are left out; if there is one batch, none has.
+    """
+    if batch_rows < LEFT_OUT_ROWS:
+        return rows, rows
+    earlier = tf.maximum(rows - 1, 0) // batch_rows * batch_rows
+    return rows - tf.minimum(tf.constant(batch_rows, rows.dtype), earlier), earlier
+
+
+def products_of_rows(x: tf.Tensor, batch_rows: int) -> tf.Tensor:
+    """[K, later, earlier]: the products of rows with those of earlier batches, and with some that no step takes.
+
+    The first batch has no earlier rows, and the last one no later ones. If there is one batch, all rows are multiplied
+    with none.
+    """
+    rows = tf.shape(x, tf.int64)[1]
+    later, earlier = earlier_rows(rows, batch_rows)
+    left, right = (x, x) if batch_rows < LEFT_OUT_ROWS else (x[:, rows - later :], x[:, :earlier])
+    return tf.raw_ops.BatchMatMulV2(x=left, y=right, adj_y=True)
 
 
 @attrs.frozen(eq=False)

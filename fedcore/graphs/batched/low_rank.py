@@ -125,13 +125,12 @@ class LowRank:
         factor is not finite, are the factors multiplied.
 
         Args:
-            assumed: gets the left factors, which then are not read: they, and the products, are taken to be finite.
+            assumed: gets the left factors; no factor is then read: they, and the products, are taken to be finite.
         """
         total = tf.zeros([self.clients])
         for left, right in self.factors:
             if assumed is not None:
                 assumed.append(left)
-                total += tf.reduce_sum(right * 0.0, [1, 2])  # zeros, or NaN
                 continue
             norms = tf.math.reduce_euclidean_norm(left, 2) * tf.math.reduce_euclidean_norm(right, 2)
             bound = tf.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
@@ -155,7 +154,8 @@ class LowRank:
     def or_zero(self, condition: tf.Tensor, assumed: Iterable[tf.Tensor] = ()) -> "LowRank":
         """The matrices of the clients whose condition (bool [K] or []) holds, else zeros.
 
-        Matrices that all clients share must be finite.
+        Matrices that all clients share must be finite. The factors of one client alone then have no rows, so that a
+        product of the factors of several clients is that of the others.
 
         Args:
             assumed: left factors that are taken to be finite.
@@ -175,7 +175,11 @@ class LowRank:
             return selected, coefficient
 
         tensors = [t for pair in self.factors for t in pair if id(t) not in finite]
-        selected = dict(zip(map(id, tensors), chosen(*tensors), strict=True))
+        if self.clients == 1:
+            results = [t[:, : tf.where(condition[0], tf.shape(t)[1], 0)] for t in tensors]
+        else:
+            results = chosen(*tensors)
+        selected = dict(zip(map(id, tensors), results, strict=True))
         factors = tuple((selected.get(id(left), left), selected[id(right)]) for left, right in self.factors)
         return attrs.evolve(self, terms=tuple(term(*pair) for pair in self.terms), factors=factors)
 
@@ -249,14 +253,14 @@ def sum_of_products(left: tf.Tensor, right: tf.Tensor, add: Callable[[tf.Tensor]
     """Sums [blocks, n, m] of the products left^T right, [K, n, m].
 
     Where the products are narrow, their transposes are computed and added up: a kernel's inner loop runs over the
-    longer side.
+    longer side. The small factor is transposed before, since a kernel that transposes it takes longer.
 
     Args:
         add: products of clients [K, …] -> sums of some of them, [blocks, …].
     """
     if right.shape[2] > NARROW or right.shape[2] >= left.shape[2]:
         return add(_product(left, right, adj_x=True))
-    return tf.linalg.matrix_transpose(add(_product(right, left, adj_x=True)))
+    return tf.linalg.matrix_transpose(add(_product(tf.linalg.matrix_transpose(right), left)))
 
 
 def _product(x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = False) -> tf.Tensor:

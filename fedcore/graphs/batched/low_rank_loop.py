@@ -17,12 +17,13 @@ from fedcore.graphs.batched.batched_sequence import at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, shared
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, first_carry
 from fedcore.graphs.capture.graph_import import NOT_INLINED, called
+from fedcore.graphs.graphdef.grappler import without_function_optimisation
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter, Seed
-from fedcore.ir.module import Function, Module, Operation
+from fedcore.ir.interpret import Interpreter
+from fedcore.ir.module import Module, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import Type, tensor_leaves
 
@@ -50,19 +51,12 @@ class LowRankSteps:
 
 
 class LowRankLoop:
-    """Runs a stage for one client."""
+    """Runs the client operations of a stage for one client; values are `BatchedValue`s and `Sequence`s."""
 
     def __init__(self, module: Module, steps: LowRankSteps):
         self._steps = steps
         self._interpreter = Interpreter(module, self._evaluate, _graph)
-
-    def operations(
-        self, function: Function, values: dict, types: dict[str, Type], seed: Seed, wanted: list[str]
-    ) -> None:
-        """Runs the operations of a function; adds the tensors of the wanted values to those of its parameters."""
-        scope = {name: _map(_wrapped, value) for name, value in values.items()}
-        self._interpreter.operations(function.operations, scope, types, seed)
-        values.update((name, _map(tensor_of, scope[name])) for name in wanted)
+        self.operations = self._interpreter.operations
 
     def _evaluate(self, op: Operation, types, values, seed):
         if op.kind == "sequence_map":
@@ -133,7 +127,10 @@ def _graph(graph, data: bytes) -> Callable:
         def build() -> list[BatchedValue]:
             return batched_call(graph, data, flatten(arguments), seeds=seed)
 
-        values = called_whole(build, lambda body: called(body, [])) if whole else build()
+        if not whole:
+            return unflatten(build(), graph.type.result)
+        with without_function_optimisation(fuses=True):
+            values = called_whole(build, lambda body: called(body, []))
         return unflatten(values, graph.type.result)
 
     return call

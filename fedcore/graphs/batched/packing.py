@@ -57,6 +57,10 @@ class PackedLayout:
         low_rank_steps: number of steps whose batches have that many rows, at least 1; 0 keeps no kernel low-rank.
         exceeds_low_rank: a client takes more steps.
         products_of_each: a matrix that clients share is multiplied client by client.
+        joins_blocks: the sum of the factors of a block's clients is one product; the clients of such factors take one
+            step.
+        is_given_products: the function of a call is given products of the clients' rows; see `data_products`.
+        width: lanes of a group.
     """
 
     layouts: tuple[Layout | None, ...]
@@ -69,6 +73,9 @@ class PackedLayout:
     low_rank_steps: int = 0
     exceeds_low_rank: bool = False
     products_of_each: bool = False
+    joins_blocks: bool = False
+    is_given_products: bool = False
+    width: int = 1
 
     @property
     def keeps_one_step(self) -> bool:
@@ -80,6 +87,14 @@ class PackedLayout:
         """Whether the first groups have dense kernels, and the others low-rank ones."""
         return self.keeps_one_step and self.exceeds_low_rank
 
+
+MAX_JOINED_ROWS = 384
+"""Rows of the largest product that sums the factors of a block. Up to so many, an entry is one chain of additions, to
+which the zero rows between clients, whose number other clients decide, add nothing.
+"""
+
+MOST_EMPTY = 1 / 8
+"""The largest part of empty lanes in calls whose groups are wide."""
 
 LEAST_SAVED = 1 / 16
 """The part of a call's padded rows that half steps save at least; they are built for no less."""
@@ -95,12 +110,12 @@ def packing_cache(max_bytes: int) -> PackingCache:
     """Cache that stores a packing at its second use, since most cohorts are used once."""
     return IdentityCache(
         max_bytes,
-        lambda items: sum(_size_bytes(t) for t in items if isinstance(t, tf.Tensor)),
+        lambda items: sum(size_bytes(t) for t in items if isinstance(t, tf.Tensor)),
         remembered=REMEMBERED_KEYS,
     )
 
 
-def _size_bytes(tensor: tf.Tensor) -> int:
+def size_bytes(tensor: tf.Tensor) -> int:
     return tensor.dtype.size * math.prod(tensor.shape)
 
 
@@ -149,6 +164,9 @@ def pack_clients(
     low_rank: int = 0,
     products_of_each: bool = False,
     halves: bool = False,
+    block: int = 1,
+    wide: int = 0,
+    gives_products: bool = False,
 ) -> tuple[PackedLayout, list]:
     """The flat tensors of a call: seeds of the lanes, lane of each client, then the tensors of each leaf.
 
@@ -160,15 +178,25 @@ def pack_clients(
         positions: position of each present client within the call; clients at other positions are absent.
         seeds: int64, seed of each present client.
         numbers: number of each leaf among the leaves of the call's arguments; see `realize.pack`.
-        width: lanes of a group; the number of lanes is a multiple of the width.
+        width: lanes of a group; the number of lanes is a multiple of the layout's width.
         capacity: number of clients of a full call, present and absent.
         cache: cache for the tensors that do not depend on the seeds.
         low_rank: the plan's rank, from which kernels are kept low-rank; 0 keeps none.
         products_of_each: the number of rows in a client's products depends on its data set alone: batches are padded to
             its batch size.
         halves: steps of small batches may be built for half of the padded rows.
+        block: clients of a block.
+        wide: lanes of a group if all clients take one step, and few lanes are empty; 0 for no other width.
+        gives_products: the function of the call is given products of the clients' rows, where it can use some.
     """
-    rules: dict[str, Any] = {"low_rank": low_rank, "products_of_each": products_of_each, "halves": halves}
+    rules: dict[str, Any] = {
+        "low_rank": low_rank,
+        "products_of_each": products_of_each,
+        "halves": halves,
+        "block": block,
+        "wide": wide,
+        "gives_products": gives_products,
+    }
     arrange = functools.partial(_arranged, leaves, numbers, seeds, positions, width, capacity, **rules)
     if leaves.is_seed_independent:
         ((position, columns),) = leaves.sequences.items()
@@ -187,9 +215,9 @@ def pack_clients(
             continue
         columns, padded, (rows, sizes, *rest) = leaves.sequences[position], layout.batch_rows[position], rest
         if layout.rows_in_order:
-            kind: Hashable = ("rows", padded, width, layout.single_step, client_of.tobytes())
+            kind: Hashable = ("rows", padded, layout.width, layout.single_step, client_of.tobytes())
             shape = (-1, padded) if layout.single_step else (-1,)
-            make = functools.partial(_rows_in_order, columns, client_of, sizes, padded, width, shape)
+            make = functools.partial(_rows_in_order, columns, client_of, sizes, padded, layout.width, shape)
         else:
             kind, make = "columns", functools.partial(_concatenated_columns, columns)
         packed = cache.get(kind, columns, functools.partial(_as_tensors, make), leaves.identities[position])
@@ -208,15 +236,19 @@ def _arranged(
     low_rank: int,
     products_of_each: bool,
     halves: bool,
+    block: int,
+    wide: int,
+    gives_products: bool,
 ) -> tuple:
     """The layout, the client of each lane, the lane of each client, then `rows` and `sizes` for each sequence."""
     low_rank_steps = _low_rank_steps(leaves, low_rank)
     halves &= len(leaves.sequences) == 1 and not products_of_each
-    client_of, *rest = _assign_lanes(
+    width, client_of, *rest = _assign_lanes(
         leaves,
         numbers,
         seeds,
         width,
+        wide if low_rank_steps == 1 else 0,
         pads_fully=products_of_each,
         low_rank_steps=low_rank_steps,
         sorts_by_rows=halves or low_rank_steps > 1,
@@ -235,10 +267,19 @@ def _arranged(
         single_step=equal_steps and all(s.shape[1] == 1 for s in all_sizes),
         has_half_steps=halves and _saved_by_halves(rest[1], rest[2], width) >= LEAST_SAVED,
         products_of_each=products_of_each,
+        width=width,
     )
     if low_rank_steps:
+        joins = low_rank_steps == 1 and block * _batch_size(leaves) <= MAX_JOINED_ROWS
+        layout = attrs.evolve(layout, joins_blocks=joins)
         exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
-        kept = attrs.evolve(layout, low_rank=low_rank, low_rank_steps=low_rank_steps, exceeds_low_rank=exceeds)
+        kept = attrs.evolve(
+            layout,
+            low_rank=low_rank,
+            low_rank_steps=low_rank_steps,
+            exceeds_low_rank=exceeds,
+            is_given_products=gives_products and leaves.rows_in_order and low_rank_steps > 1 and not exceeds,
+        )
         all_dense = kept.has_dense_groups and all((s[:, 1] > 0).all() for s in all_sizes)
         layout = layout if all_dense else kept
     return layout, client_of, lane_of, *(item for i, item in enumerate(rest) if i % 3 != 2)
@@ -254,6 +295,12 @@ def _low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
         return 0
     (columns,) = leaves.sequences.values()
     return steps_of_rank(columns, low_rank)
+
+
+def _batch_size(leaves: ClientLeaves) -> int:
+    """The largest batch size of the clients' only datasets, which are batched."""
+    (columns,) = leaves.sequences.values()
+    return max(c.batch_size or 0 for c in columns)
 
 
 def steps_of_rank(columns: list[Columns], low_rank: int) -> int:
@@ -274,12 +321,15 @@ def _assign_lanes(
     numbers: SequenceOf[int],
     seeds: np.ndarray,
     width: int,
+    wide: int,
     *,
     pads_fully: bool,
     low_rank_steps: int,
     sorts_by_rows: bool,
 ) -> tuple:
-    """The client of each lane, then `rows`, `sizes` and the padded size of a batch for each sequence."""
+    """The width of a group, the client of each lane, then `rows`, `sizes` and the padded size of a batch for each
+    sequence.
+    """
     count = len(leaves.each)
     all_rows = {
         i: [c.read(int(s), numbers[i]) for c, s in zip(columns, seeds, strict=True)]
@@ -288,6 +338,8 @@ def _assign_lanes(
     steps = np.zeros(count, np.int64)
     for of_clients in all_rows.values():
         steps = np.maximum(steps, [len(rows) for rows in of_clients])
+    if wide and steps.max() == 1 and -count % wide <= MOST_EMPTY * count:
+        width = wide
     order = np.argsort(-steps, kind="stable")
     if sorts_by_rows:  # clients of equally many steps by the rows of their last batch
         (of_clients,) = all_rows.values()
@@ -295,7 +347,7 @@ def _assign_lanes(
         order = np.lexsort((-last, -steps))
     longer = int((steps > low_rank_steps).sum()) if low_rank_steps else 0
     client_of = np.concatenate([_whole_groups(part, width) for part in (order[:longer], order[longer:])])
-    results: list = [client_of]
+    results: list = [width, client_of]
     for i, of_clients in all_rows.items():
         columns = leaves.sequences[i]
         padded = _padded_size(of_clients, columns, fully=pads_fully) if columns[0].layout.batched else 0

@@ -57,7 +57,7 @@ def realize_loop(
         groups = [[rest.pop(0) for _ in of_leaf] for of_leaf in of_leaves]
 
         def fold(k, *partial):
-            values = [_of_client(k, layout, group) for layout, group in zip(layouts, groups, strict=True)]
+            values = [of_client(k, layout, group) for layout, group in zip(layouts, groups, strict=True)]
             client = [unflatten([values.pop(0) for _ in leaves(t)], t) for t in client_types]
             before = unflatten(list(partial), partial_type)
             after = run.run(function, before, *broadcast, *client, seed=tensor_seed(seeds[k]))
@@ -86,7 +86,7 @@ def is_loopable(module: Module, stage: str, broadcasts: int) -> bool:
     return all(t.shape is not None and None not in t.shape and t.dtype.name != "str" for t in tensors)
 
 
-def _of_client(k: tf.Tensor, layout: Layout | None, tensors: list[tf.Tensor]):
+def of_client(k: tf.Tensor, layout: Layout | None, tensors: list[tf.Tensor]):
     """Client k's tensor, or its sequence over the columns of all clients."""
     if layout is None:
         return tensors[0][k]

@@ -9,7 +9,7 @@ row numbers [steps, rows] and batch sizes [steps]. It folds the clients in order
 """
 
 from collections.abc import Sequence as SequenceOf
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import tensorflow as tf
@@ -27,7 +27,7 @@ from fedcore.graphs.tensors.sizes import measured_bits, unsized
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter, Seed
+from fedcore.ir.interpret import Interpreter
 from fedcore.ir.module import Function, Module
 from fedcore.ir.purity import pure_symbols, seeded_symbols
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
@@ -49,6 +49,9 @@ class Realized:
             explode.
         assumes_finite: numbers of the partial's leaves. If one of them is not finite, the function may have taken for
             finite what is not, and its result does not count.
+        joined_sizes: of a function that adds one client to a partial: the columns of the factors that it takes and
+            returns.
+        products: makes the last operand; None if any tensor will do, or there is no such operand.
     """
 
     call: tf.types.experimental.ConcreteFunction
@@ -57,6 +60,8 @@ class Realized:
     optimised: bool = False
     in_order: bool = False
     assumes_finite: tuple[int, ...] = ()
+    joined_sizes: tuple[int, ...] = ()
+    products: "Products | None" = None
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
         out = cancellation.call(self.call, tensors, optimised=self.optimised, in_order=self.in_order)
@@ -72,13 +77,17 @@ class Realized:
             pass
 
 
-class ClientLoop(Protocol):
-    """An interpreter of a client stage for one client."""
+@attrs.frozen
+class Products:
+    """What an executable takes that depends on the clients' data only.
 
-    def operations(
-        self, function: Function, values: dict, types: dict[str, Type], seed: Seed, wanted: list[str]
-    ) -> None:
-        """Runs the operations of a function; adds the wanted values to the values of its parameters."""
+    Args:
+        function: computes it.
+        operands: numbers of its operands among the clients' tensors.
+    """
+
+    function: Realized
+    operands: tuple[int, ...]
 
 
 def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
@@ -155,7 +164,6 @@ def realize_block(
     has_client_values: bool,
     from_partial: bool = False,
     measured: SequenceOf[str] = (),
-    loops: SequenceOf["ClientLoop | None"] = (),
 ) -> Realized:
     """The function that folds a block of clients, one after the other.
 
@@ -168,7 +176,6 @@ def realize_block(
         has_client_values: the stage also returns a value for each client.
         from_partial: the fold starts from a partial, not from `zero`; the tensors of the partial are the last operands.
         measured: names of values in the stage whose sizes are measured.
-        loops: for each client the interpreter of its operations. Default: that of all stages.
     Returns:
         A function whose result is <partial, client values, bits>, without the parts that the stage does not have.
         `bits` is int64 [clients, n]: the sizes of the n measured leaves whose types leave their sizes open.
@@ -201,8 +208,7 @@ def realize_block(
         for k, of_client in enumerate(of_clients):
             before = [] if zero is None else [partial]
             arguments = [*before, *broadcast, *of_client]
-            loop = loops[k] if loops else None
-            result, bits_of_client = _run_client(run, function, arguments, seeds[k], measured, loop)
+            result, bits_of_client = _run_client(run, function, arguments, seeds[k], measured)
             bits.append(bits_of_client)
             if zero is None:
                 client_values.append(result)
@@ -229,15 +235,11 @@ def _run_client(
     arguments: list,
     seed: tf.Tensor,
     measured: SequenceOf[str],
-    loop: "ClientLoop | None",
 ) -> tuple[Any, list]:
     """A client stage's result for one client, and the sizes of its measured leaves in bits."""
     values = dict(zip([p.name for p in function.parameters], arguments, strict=True))
     types = {p.name: p.type for p in function.parameters}
-    if loop is None:
-        run.operations(function.operations, values, types, tensor_seed(seed))
-    else:
-        loop.operations(function, values, types, tensor_seed(seed), [function.result.name, *measured])
+    run.operations(function.operations, values, types, tensor_seed(seed))
     bits = [size for name in measured for size in measured_bits(values[name], types[name])]
     return values[function.result.name], bits
 

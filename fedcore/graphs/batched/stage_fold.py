@@ -1,0 +1,348 @@
+"""A client stage for the clients of one call, as one TensorFlow function that returns their partial.
+
+In:  the broadcasts, then the tensors of the clients.
+Out: the leaves of the partial; where sizes are measured, also the bits that each client sends.
+
+The function has three parts:
+
+1. Client-invariant operations (they depend on broadcasts only) run once.
+2. Client operations run once for each group of clients. The values that the fold reads are the contribution of a
+   client. `batched_stage` computes groups of several clients side by side, `looped_stage` one client at a time.
+3. The fold runs over the clients of each block, all blocks side by side. The merge then runs over the tree of blocks.
+
+Example: 1,000 clients of FedAvg with weights [7, 3], width 32, blocks of 8, 64 blocks a call. The first call has 512
+clients in 16 groups. A group trains weights [32, 7, 3] and contributes <weighted change [32, 7, 3], weight [32]>. The
+block sums are [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and [].
+"""
+
+import abc
+import functools
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import Protocol
+
+import attrs
+import tensorflow as tf
+
+from fedcore.graphs import private_api
+from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
+from fedcore.graphs.batched.batched_value import BatchedValue, batched, broadcast_to_clients, shared
+from fedcore.graphs.batched.block_reduction import (
+    fold_blocks,
+    fold_next_client,
+    leaves_only_summed,
+    sum_blocks_by_group,
+    sum_only_leaves,
+)
+from fedcore.graphs.batched.client_contribution import (
+    PARALLEL_GROUPS,
+    ClientContribution,
+    Contribution,
+    Factors,
+    Tensors,
+    contributions_by_group,
+)
+from fedcore.graphs.batched.packing import PackedLayout
+from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.stages.realize import Realized, profiler_name
+from fedcore.graphs.tensors.sizes import bits_of, unsized
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
+from fedcore.ir.operations import lookup
+from fedcore.ir.purity import seeded_symbols
+from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
+
+
+class Group(Protocol):
+    """The client operations of a group."""
+
+    def __call__(self, first_lane: tf.Tensor, in_factors: Mapping[int, int]) -> list[tf.Tensor | Factors]:
+        """The leaves [width, …], or factors, of the contributions of a group's clients.
+
+        Args:
+            in_factors: leaves that may stay factors, as of `leaves_only_summed`.
+        """
+
+
+def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]:
+    """(client operations, fold operations, contribution) of a stage.
+
+    Fold operations depend on the partial; client operations do not. The contribution is the names of the values that
+    fold operations read from client operations and parameters.
+    """
+    dependent = {stage.parameters[0].name}
+    client_operations: list[Operation] = []
+    fold_operations: list[Operation] = []
+    contribution: dict[str, None] = {}  # in order
+    for op in stage.operations:
+        names = [o.name for o in op.operands if isinstance(o, Ref)]
+        if not dependent.intersection(names):
+            client_operations.append(op)
+            continue
+        dependent.add(op.name)
+        fold_operations.append(op)
+        contribution.update(dict.fromkeys(n for n in names if n not in dependent))
+    return client_operations, fold_operations, list(contribution)
+
+
+def _split_invariant(
+    module: Module, operations: list[Operation], broadcasts: list[str]
+) -> tuple[list[Operation], list[Operation]]:
+    """(client-invariant operations, other operations). The former depend on broadcasts only, and on no seed."""
+    seeded, invariant = seeded_symbols(module), set(broadcasts)
+    invariant_operations, others = [], []
+    for op in operations:
+        names = {o.name for o in op.operands if isinstance(o, Ref)}
+        is_random = lookup(op.kind).draws or any(isinstance(o, Symbol) and o.name in seeded for o in op.operands)
+        if names <= invariant and not is_random:
+            invariant.add(op.name)
+            invariant_operations.append(op)
+        else:
+            others.append(op)
+    return invariant_operations, others
+
+
+class StageFold(abc.ABC):
+    """The parts of a stage: zero, client operations by group, and fold.
+
+    Args:
+        broadcasts: number of the stage's parameters that all clients share.
+        width: clients of a group.
+        measured: names of values in the stage whose sizes are measured.
+        layout: of packed clients; the default where clients are not packed.
+        joined: the sum of a block's factors is one product.
+
+    Attributes:
+        parallel: groups of a call that may run in parallel.
+        telling: leaves of the partial; one of them is not finite if a left factor is not that was taken for finite.
+    """
+
+    parallel = PARALLEL_GROUPS
+
+    def __init__(
+        self,
+        module: Module,
+        zero: str,
+        stage: str,
+        broadcasts: int,
+        width: int,
+        measured: SequenceOf[str],
+        layout: PackedLayout | None = None,
+        *,
+        joined: bool,
+    ):
+        self.module = module
+        self.width = width
+        self._joined = joined
+        self._zero = module.function(zero)
+        self._stage = function = module.function(stage)
+        self.broadcasts = function.parameters[1 : 1 + broadcasts]
+        self.client_parameters = function.parameters[1 + broadcasts :]
+        self._measured = measured
+        client_operations, self._fold_operations, self._contribution = split_stage(function)
+        self._invariant_operations, self.client_operations = _split_invariant(
+            module, client_operations, [p.name for p in self.broadcasts]
+        )
+        self.types = function.types()
+        xla = bool(function.attributes.get("xla"))
+        self.interpreter = BatchedInterpreter(module, layout or PackedLayout((), ()), xla=xla)
+        self.invariant: dict[str, object] = {}
+        self.telling: set[int] = set()
+
+    # --- of the subclasses ---
+
+    @property
+    @abc.abstractmethod
+    def client_specs(self) -> list[tf.TensorSpec]:
+        """Specs of the clients' tensors."""
+
+    @abc.abstractmethod
+    def groups(self, tensors: list) -> tuple[list[tuple[Group, tf.Tensor]], tf.Tensor]:
+        """Functions that run the client operations of a group.
+
+        Args:
+            tensors: of the clients.
+        Returns:
+            groups: functions, and for how many groups (int64) each is called, in the order of the lanes.
+            lane_of: int64 [clients], the lane of each client of the call.
+        """
+
+    @property
+    @abc.abstractmethod
+    def has_factors(self) -> bool:
+        """Whether matrices that the fold only adds may stay factors."""
+
+    def groups_hold_blocks(self, block: int) -> bool:
+        """Whether a group holds whole blocks, so that it may add them up."""
+        return False
+
+    # --- parts ---
+
+    @property
+    def contribution_specs(self) -> list[tf.TensorSpec]:
+        """Specs of the leaves of one client's contribution."""
+        return [spec(t) for name in self._contribution for t in tensor_leaves(self.types[name])]
+
+    @property
+    def partial_type(self) -> Type:
+        return self._zero.result_type
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """Specs of the broadcasts and of the clients' tensors."""
+        return [*(spec(t) for p in self.broadcasts for t in tensor_leaves(p.type)), *self.client_specs]
+
+    @property
+    def sizes(self) -> int:
+        """Number of measured leaves; their sizes are one more leaf of the contribution, int64 [sizes], if there are."""
+        return sum(len(unsized(self.types[name])) for name in self._measured)
+
+    def contribution(self, scope: dict) -> list[BatchedValue]:
+        """The leaves of the contribution of a group's clients."""
+        return [value for name in self._contribution for value in flatten(scope[name])]
+
+    def sizes_of(self, scope: dict) -> Tensors:
+        """The sizes of the measured leaves of a group's clients, int64 [width, sizes]; nothing if none is measured."""
+        sizes = []
+        for name in self._measured:
+            values, types = flatten(scope[name]), leaves(self.types[name])
+            for i in unsized(self.types[name]):
+                sizes.append(bits_of(broadcast_to_clients(values[i], self.width), types[i][1]))
+        return [tf.stack(sizes, 1)] if sizes else []
+
+    def zeros(self) -> Tensors:
+        """The initial partial, leaves [1, …]."""
+        broadcast = [self.invariant[p.name] for p in self.broadcasts]
+        return [broadcast_to_clients(value, 1) for value in flatten(self.interpreter.run(self._zero, *broadcast))]
+
+    def fold(self, contributions: Tensors, before: Tensors) -> Tensors:
+        """The partials after one client of each block; leaves [blocks, …]."""
+        partial = unflatten([batched(t) for t in before], self.partial_type)
+        scope = {**self.invariant, self._stage.parameters[0].name: partial}
+        values = iter([batched(t) for t in contributions])
+        for name in self._contribution:
+            scope[name] = unflatten([next(values) for _ in tensor_leaves(self.types[name])], self.types[name])
+        self.interpreter.operations(self._fold_operations, scope, dict(self.types))
+        blocks = int(before[0].shape[0])
+        return [broadcast_to_clients(value, blocks) for value in flatten(scope[self._stage.result.name])]
+
+    def merge(self, join: str, left: Tensors, right: Tensors) -> Tensors:
+        """The merges of pairs of partials; leaves [pairs, …]."""
+        pair = [unflatten([batched(t) for t in side], self.partial_type) for side in (left, right)]
+        joined = self.interpreter.run(self.module.function(join), *pair)
+        return [broadcast_to_clients(value, int(left[0].shape[0])) for value in flatten(joined)]
+
+    # --- functions ---
+
+    def whole_call(self, join: str, block: int, blocks: int) -> Realized:
+        """The function of a call: (broadcasts, tensors of the clients) -> partial of all blocks.
+
+        If sizes are measured, it returns <partial,bits>, with bits int64 [places, sizes].
+
+        Args:
+            join: name of the function that merges partials.
+            block: clients of a block.
+            blocks: blocks of a call, a power of two; blocks without clients are skipped.
+        """
+        merge = functools.partial(self.merge, join)
+
+        def body(*tensors):
+            groups, lane_of = self._open(list(tensors))
+            lane_of, zeros = tf.reshape(lane_of, [blocks, block]), self.zeros()
+            specs = self.contribution_specs
+            addends = sum_only_leaves(self.fold, zeros, specs) if self.groups_hold_blocks(block) else {}
+            if len(addends) == len(zeros):
+                ((group, count),) = groups
+                in_factors = leaves_only_summed(self.fold, zeros, specs)
+                sizes = None
+                partial = sum_blocks_by_group(
+                    *(functools.partial(group, in_factors=in_factors), merge, zeros, addends, specs, lane_of),
+                    count=count,
+                    width=self.width,
+                    parallel=self.parallel,
+                    joined=self._joined,
+                )
+            else:
+                contributions, sizes = self._contributions(groups, zeros)
+                partial = fold_blocks(self.fold, merge, zeros, specs, contributions, lane_of)
+            of_clients = [] if sizes is None else [tf.gather(sizes, tf.maximum(tf.reshape(lane_of, [-1]), 0))]
+            return [*(tf.identity(t[0]) for t in partial), *of_clients]
+
+        return self._realized(body, self.specs, [self.partial_type, *self._bits_type(blocks * block)])
+
+    def next_client(self) -> Realized:
+        """The function that adds one client to the partial of its block: (is_first, is_last, broadcasts, tensors of
+        the client, partial after the previous clients, their joined factors) -> <partial,joined factors>, or
+        <partial,joined factors,bits>.
+
+        `is_first` and `is_last` are bools: whether the client is the first or the last of its block. The joined factors
+        are those of leaves whose blocks are summed by one product, [r, n] and [r, m] for each.
+        """
+        flag = tf.TensorSpec([], tf.bool)
+        partial = [spec(t) for t in tensor_leaves(self.partial_type)]
+        joined = self.joined_leaves
+        types = [TensorType("float32", (None, size)) for shape in joined.values() for size in shape]
+
+        def body(is_first, is_last, *tensors):
+            rest = list(tensors)
+            factors = [t[tf.newaxis] for t in rest[len(rest) - len(types) :]]
+            before = [t[tf.newaxis] for t in rest[len(rest) - len(types) - len(partial) : len(rest) - len(types)]]
+            groups, _ = self._open(rest[: len(rest) - len(types) - len(partial)])
+            zeros = self.zeros()
+            contributions, sizes = self._contributions(groups, zeros)
+            pending = {j: (factors[2 * i], factors[2 * i + 1]) for i, j in enumerate(joined)}
+            given = (self.fold, zeros, self.contribution_specs, contributions, before, pending)
+            after, pending = fold_next_client(*given, is_first, is_last)
+            kept = [t for j in joined for t in pending[j]]
+            return [*(tf.identity(t[0]) for t in (*after, *kept)), *([] if sizes is None else [sizes[:1]])]
+
+        specs = [flag, flag, *self.specs, *partial, *map(spec, types)]
+        kept = StructType([(None, t) for t in types])
+        realized = self._realized(body, specs, [self.partial_type, kept, *self._bits_type(1)])
+        return attrs.evolve(realized, joined_sizes=tuple(size for shape in joined.values() for size in shape))
+
+    @property
+    def joined_leaves(self) -> dict[int, tuple[int, int]]:
+        """Leaves of the contribution that may be joined factors, with their shapes."""
+        shapes = {j: s.shape for j, s in enumerate(self.contribution_specs) if s.dtype == tf.float32}
+        return {j: (int(s[0]), int(s[1])) for j, s in shapes.items() if self._joined and s.rank == 2}
+
+    def _open(self, tensors: list) -> tuple[list[tuple[Group, tf.Tensor]], tf.Tensor]:
+        """Runs the client-invariant operations, and returns the functions of groups, and the lanes of clients."""
+        broadcast = [unflatten([shared(tensors.pop(0)) for _ in leaves(p.type)], p.type) for p in self.broadcasts]
+        self.invariant = dict(zip([p.name for p in self.broadcasts], broadcast, strict=True))
+        self.interpreter.operations(self._invariant_operations, self.invariant, dict(self.types))
+        return self.groups(tensors)
+
+    def _contributions(
+        self, groups: SequenceOf[tuple[Group, tf.Tensor]], zeros: Tensors
+    ) -> tuple[list[Contribution], tf.Tensor | None]:
+        """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + 1, sizes]."""
+        specs = self.contribution_specs
+        in_factors = leaves_only_summed(self.fold, zeros, specs) if self.has_factors else {}
+        sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
+        given = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
+        of_leaves = [*specs, *sizes]
+        found = contributions_by_group(given, self.width, of_leaves, parallel=self.parallel, joined=self._joined)
+        if not sizes:
+            return found, None
+        (of_sizes,) = [c for c in found if len(specs) in c.leaves.positions]
+        assert isinstance(of_sizes, ClientContribution)
+        return found, of_sizes.leaves.unpack(of_sizes.concatenated())[len(specs)]
+
+    def _bits_type(self, clients: int) -> list[Type]:
+        return [TensorType("int64", (clients, self.sizes))] if self.sizes else []
+
+    def _realized(self, body: Callable, specs: list[tf.TensorSpec], results: list[Type]) -> Realized:
+        result = results[0] if len(results) == 1 else StructType([(None, t) for t in results])
+        name = profiler_name(self.module, self._stage.name)
+        with without_function_optimisation(), private_api.quick_operations():
+            call = private_api.unordered_function(body, specs, name=name)
+        return Realized(call, result, optimised=True, assumes_finite=tuple(sorted(self.telling)))
+
+
+def or_factors(value: BatchedValue, width: int, *, may_be_factors: bool) -> tf.Tensor | Factors:
+    """A leaf of the contribution of a group: its factors, or its tensor [width, …]."""
+    factors = value.low_rank.only_factors if may_be_factors and value.low_rank is not None else None
+    return broadcast_to_clients(value, width) if factors is None else factors
