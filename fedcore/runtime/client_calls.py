@@ -86,9 +86,9 @@ def looped_call(
     lane_of[list(clients.positions)] = np.arange(len(clients.positions))
 
     def realize() -> Realized:
-        given = (work.built, zero, work.stage, len(work.broadcasts), layouts, steps, work.measured)
+        given = (work.built, zero, work.stage, join, len(work.broadcasts), layouts, steps, work.measured)
         fold = LoopedFold(*given, parallel=work.parallel)
-        return fold.next_client() if alone else fold.whole_call(join, work.block, clients.places // work.block)
+        return fold.next_client() if alone else fold.whole_call(work.block, clients.places // work.block)
 
     kind = "single looped" if alone else "looped"
     function = device.functions.get((kind, *work.key, layouts, steps, clients.places), realize)
@@ -151,11 +151,13 @@ def vectorised_call(
 
 def single_vectorised_call(work: ClientWork, device: DeviceExecutor, client: ClientSlice) -> tuple[Realized, list]:
     """The executable that adds one client of a vectorised stage to a partial, and the client's tensors."""
-    zero, _ = _fold_stages(work)
+    zero, join = _fold_stages(work)
     shape, tensors = _packed(work, device, client, LEAST_WIDTH)
     function = device.functions.get(
         ("single vectorised", *work.key, shape),
-        lambda: BatchedFold(work.built, zero, work.stage, len(work.broadcasts), shape, work.measured).next_client(),
+        lambda: BatchedFold(
+            work.built, zero, work.stage, join, len(work.broadcasts), shape, work.measured
+        ).next_client(),
     )
     return function, tensors
 

@@ -62,6 +62,7 @@ class BatchedFold(StageFold):
         module: Module,
         zero: str,
         stage: str,
+        join: str,
         broadcasts: int,
         layout: PackedLayout,
         measured: SequenceOf[str],
@@ -69,7 +70,7 @@ class BatchedFold(StageFold):
         assumes: bool = False,
     ):
         joined = layout.joins_blocks
-        super().__init__(module, zero, stage, broadcasts, layout.width, measured, layout, joined=joined)
+        super().__init__(module, zero, stage, join, broadcasts, layout.width, measured, layout, joined=joined)
         self._layout = layout
         self._assumes = assumes
         self.is_blind = False
@@ -162,17 +163,18 @@ def realize_batched(
     """The function of a call; see `StageFold.whole_call`.
 
     Args:
-        zero: name of the function that makes partials.
+        zero, join: names of the functions that make and merge partials.
         broadcasts: number of the stage's parameters that all clients share.
         layout: of the packed clients.
         measured: names of values in the stage whose sizes are measured.
         assumes: the function may assume that clients' work is finite, see `Realized.assumes_finite`.
     """
-    fold = BatchedFold(module, zero, stage, broadcasts, layout, measured, assumes=assumes)
-    realized = fold.whole_call(join, block, blocks)
+    given = (module, zero, stage, join, broadcasts, layout, measured)
+    fold = BatchedFold(*given, assumes=assumes)
+    realized = fold.whole_call(block, blocks)
     if fold.is_blind:
-        fold = BatchedFold(module, zero, stage, broadcasts, layout, measured)
-        realized = fold.whole_call(join, block, blocks)
+        fold = BatchedFold(*given)
+        realized = fold.whole_call(block, blocks)
     return fold.with_products(realized)
 
 

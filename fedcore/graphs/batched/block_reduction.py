@@ -5,9 +5,9 @@ In:  the contributions of a call's clients, and `lane_of`, int64 [blocks, block]
 Out: leaves of the partial, [1, …].
 
 Example: 4 blocks of 8 clients, a partial <float32[5], float32> and a fold that adds to leaf 0 and takes the maximum in
-leaf 1. A trace of the fold on placeholders shows that leaf 0 is a sum-only leaf. One segment sum computes leaf 0:
-[32, 5] -> [4, 5]. Leaf 1 is folded in 8 steps; each step takes one client of every block, [4]. The merge tree then
-halves the leading axis: [4, 5] -> [2, 5] -> [1, 5].
+leaf 1. Leaf 0 is a sum-only leaf (see `reduction`): one segment sum computes it, [32, 5] -> [4, 5]. Leaf 1 is folded in
+8 steps; each step takes one client of every block, [4]. The merge tree then halves the leading axis:
+[4, 5] -> [2, 5] -> [1, 5].
 
 If all leaves are sum-only and the lanes are in the order of the client indices, `sum_blocks_by_group` sums the blocks
 of each group where its clients are computed, and keeps no contribution.
@@ -34,68 +34,52 @@ from fedcore.graphs.batched.client_contribution import (
 )
 from fedcore.graphs.batched.client_select import computed_if, select_by_client, select_rows
 from fedcore.graphs.batched.low_rank import product_of_factors, sum_of_products
-
-SUMMED_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
-"""Dtypes for which TensorFlow's sum kernels add values one after the other, in the precision of the dtype."""
+from fedcore.graphs.batched.reduction import Reduction
 
 MAX_SEQUENTIAL_TERMS = 8
 """Largest number of terms that AddN and SparseSegmentSum add sequentially; longer sums are split."""
 
 
-def fold_blocks(
-    fold: Callable,
-    merge: Callable,
-    zeros: Tensors,
-    specs: Sequence[tf.TensorSpec],
-    contributions: list[Contribution],
-    lane_of: tf.Tensor,
-) -> Tensors:
+def fold_blocks(reduction: Reduction, contributions: list[Contribution], lane_of: tf.Tensor) -> Tensors:
     """The partial of all blocks, leaves [1, …].
 
     Args:
-        fold: (contributions of one client of each block, partials) -> partials; leaves [blocks, …].
-        merge: (left partials, right partials) -> partials.
-        zeros: initial partial, leaves [1, …].
-        specs: of the leaves of one client's contribution.
         lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
     """
-    apart = _summed_apart(fold, merge, zeros, specs, contributions)
-    totals = {i: zeros[i] + c.sum_of_blocks(lane_of) for i, c in apart.items()}
+    apart = _summed_apart(reduction, contributions, merges=int(lane_of.shape[0]) > 1)
+    totals = {i: reduction.zeros[i] + c.sum_of_blocks(lane_of) for i, c in apart.items()}
     (lane_of,) = _bit_reversed([lane_of])
-    partial = _fold_clients(fold, zeros, specs, contributions, lane_of, without=apart)
-    merged = _merge_tree(merge, partial, tf.reduce_any(lane_of >= 0, axis=1))
+    partial = _fold_clients(reduction, contributions, lane_of, without=apart)
+    merged = _merge_tree(reduction.merge, partial, tf.reduce_any(lane_of >= 0, axis=1))
     return [totals.get(i, t) for i, t in enumerate(merged)]
 
 
 def _summed_apart(
-    fold: Callable,
-    merge: Callable,
-    zeros: Tensors,
-    specs: Sequence[tf.TensorSpec],
-    contributions: list[Contribution],
+    reduction: Reduction, contributions: list[Contribution], *, merges: bool
 ) -> dict[int, FactoredContribution]:
     """Leaf of the partial -> its contribution, where the fold and the merge only add, to zeros, what clients have as
     factors: (0 + a) + (0 + b) has the bits of 0 + (a + b). Their blocks are not stacked.
+
+    Args:
+        merges: there are several blocks.
     """
-    addends, only_added = sum_only_leaves(fold, zeros, specs), _leaves_only_added(merge, zeros)
     holders: dict[int, list[Contribution]] = {}
     for c in contributions:
         for j in c.leaves.positions:
             holders.setdefault(j, []).append(c)
     found = {}
-    for i, j in addends.items():
+    for i, j in reduction.sum_only_leaves.items():
         first, *others = holders[j]
-        if isinstance(first, FactoredContribution) and not others and i in only_added and _are_zeros([zeros[i]]):
+        if others or not isinstance(first, FactoredContribution):
+            continue
+        if not merges or (i in reduction.leaves_only_merged_by_sums and reduction.starts_from_zeros(i)):
             found[i] = first
     return found
 
 
 def sum_blocks_by_group(
     group: Callable,
-    merge: Callable,
-    zeros: Tensors,
-    addends: Mapping[int, int],
-    specs: Sequence[tf.TensorSpec],
+    reduction: Reduction,
     lane_of: tf.Tensor,
     *,
     count: tf.Tensor,
@@ -110,8 +94,6 @@ def sum_blocks_by_group(
 
     Args:
         group: first lane of a group (int64) -> leaves [width, …], or factors, of its clients' contributions.
-        merge, zeros, specs: as for `fold_blocks`.
-        addends: leaf of the partial -> the leaf of the contribution that the fold adds to it.
         lane_of: int64 [blocks, block]: the lane of each client, negative for clients behind the last one. The lanes are
             in the order of the client indices.
         count: int64, number of groups.
@@ -120,10 +102,11 @@ def sum_blocks_by_group(
         joined: the sum of a block's factors is one product.
     """
     blocks, of_group = int(lane_of.shape[0]), width // int(lane_of.shape[1])
-    is_sum = len(_leaves_only_added(merge, zeros)) == len(zeros)
-    adds_up = is_sum and _are_zeros(zeros)
+    zeros, merge, addends = reduction.zeros, reduction.merge, reduction.sum_only_leaves
+    is_sum = len(reduction.leaves_only_merged_by_sums) == len(zeros)
+    adds_up = is_sum and all(map(reduction.starts_from_zeros, range(len(zeros))))
     merges = adds_up and of_group & (of_group - 1) == 0 and blocks % of_group == 0
-    found = _sums_by_group(group, specs, lane_of, count, width, parallel, merges=merges, joined=joined)
+    found = _sums_by_group(group, reduction.specs, lane_of, count, width, parallel, merges=merges, joined=joined)
     present = tf.reduce_any(tf.reshape(lane_of >= 0, [found[0].shape[0], -1]), axis=1)
     present, *sums = _bit_reversed([present, *(found[addends[i]] for i in range(len(zeros)))])
     if not is_sum:
@@ -204,26 +187,6 @@ def _sums_by_group(
     return [found[i] for i in range(len(specs))]
 
 
-def _are_zeros(tensors: Tensors) -> bool:
-    """Whether all entries are known to be zeros, and none a negative one."""
-    values = [tf.get_static_value(t.op.inputs[0] if t.op.type == "BroadcastTo" else t) for t in tensors]
-    return all(v is not None and not v.any() and not np.signbit(v).any() for v in values)
-
-
-def _leaves_only_added(merge: Callable, partial: Tensors) -> set[int]:
-    """The leaves of partials that `merge` adds. It is traced once on placeholders, in a scratch graph."""
-    added: set[int] = set()
-
-    def scratch() -> None:
-        left, right = ([tf.compat.v1.placeholder(t.dtype, t.shape) for t in partial] for _ in range(2))
-        for i, (t, a, b) in enumerate(zip(merge(left, right), left, right, strict=True)):
-            if t.op.type in ("AddV2", "Add") and {id(x) for x in t.op.inputs} == {id(a), id(b)}:
-                added.add(i)
-
-    tf.function(scratch, autograph=False).get_concrete_function()
-    return added
-
-
 def _add(left: Tensors, right: Tensors) -> Tensors:
     return [a + b for a, b in zip(left, right, strict=True)]
 
@@ -296,9 +259,7 @@ def _bit_reversed(tensors: Tensors) -> Tensors:
 
 
 def fold_next_client(
-    fold: Callable,
-    zeros: Tensors,
-    specs: Sequence[tf.TensorSpec],
+    reduction: Reduction,
     contributions: list[Contribution],
     before: Tensors,
     pending: Mapping[int, Factors],
@@ -312,7 +273,6 @@ def fold_next_client(
     product of joined factors.
 
     Args:
-        zeros: initial partial, leaves [1, …].
         contributions: contributions of a call whose lane 0 holds the client.
         before: partial after the block's previous clients.
         pending: leaf of the contribution -> the joined factors of the block's previous clients, [1, r, …].
@@ -330,10 +290,10 @@ def fold_next_client(
             pending[j] = left, right
         else:
             kept.append(c)
-    leaves = _unpacked((c, c.of_first_lane()) for c in kept)
-    client = [leaves[j] if j in leaves else tf.zeros([1, *s.shape]) for j, s in enumerate(specs)]
-    after = fold(client, [tf.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
-    for i, j in sum_only_leaves(fold, zeros, specs).items():
+    zeros, leaves = reduction.zeros, _unpacked((c, c.of_first_lane()) for c in kept)
+    client = [leaves[j] if j in leaves else tf.zeros([1, *s.shape]) for j, s in enumerate(reduction.specs)]
+    after = reduction.fold(client, [tf.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
+    for i, j in reduction.sum_only_leaves.items():
         total = tf.where(is_first, client[j], before[i] + client[j])
         whole = total
         if j in pending:
@@ -346,21 +306,15 @@ def fold_next_client(
 
 
 def _fold_clients(
-    fold: Callable,
-    zeros: Tensors,
-    specs: Sequence[tf.TensorSpec],
-    contributions: list[Contribution],
-    lane_of: tf.Tensor,
-    *,
-    without: Container[int],
+    reduction: Reduction, contributions: list[Contribution], lane_of: tf.Tensor, *, without: Container[int]
 ) -> Tensors:
     """The partial of each block, leaves [blocks, …]: its present clients in the order of their indices.
 
     Args:
         without: leaves of the partial that are not used, and stay zeros.
     """
-    blocks = int(lane_of.shape[0])
-    addends = {i: j for i, j in sum_only_leaves(fold, zeros, specs).items() if i not in without}
+    zeros, specs, blocks = reduction.zeros, reduction.specs, int(lane_of.shape[0])
+    addends = {i: j for i, j in reduction.sum_only_leaves.items() if i not in without}
     sums: dict[int, tf.Tensor] = {}
     for c in contributions:
         if set(c.leaves.positions) & set(addends.values()):
@@ -378,7 +332,7 @@ def _fold_clients(
         for b in range(int(lane_of.shape[1])):
             lanes = tf.maximum(lane_of[:, b], 0)
             client = [zero[i] if i in zero else tf.gather(leaves[i], lanes) for i in range(len(specs))]
-            partial = select_rows(lane_of[:, b] >= 0, fold(client, partial), partial)
+            partial = select_rows(lane_of[:, b] >= 0, reduction.fold(client, partial), partial)
         results = {**dict(enumerate(partial)), **results}
     return [results[i] for i in range(len(zeros))]
 
@@ -421,38 +375,3 @@ def _sequential_sum(values: Tensors) -> tf.Tensor:
     for i in range(MAX_SEQUENTIAL_TERMS, len(values), MAX_SEQUENTIAL_TERMS - 1):
         total = tf.add_n([total, *values[i : i + MAX_SEQUENTIAL_TERMS - 1]])
     return total
-
-
-def sum_only_leaves(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> dict[int, int]:
-    """Sum-only leaf of the partial -> the leaf of the contribution that the fold adds to it."""
-    return {i: j for i, (j, _) in _addends(fold, zeros, specs).items()}
-
-
-def leaves_only_summed(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> dict[int, int]:
-    """Leaf of the contribution that the fold adds to one leaf of the partial, and uses for nothing else -> that leaf of
-    the partial.
-    """
-    return {j: i for i, (j, is_only_use) in _addends(fold, zeros, specs).items() if is_only_use}
-
-
-def _addends(fold: Callable, zeros: Tensors, specs: Sequence[tf.TensorSpec]) -> dict[int, tuple[int, bool]]:
-    """Sum-only leaf of the partial -> (its leaf of the contribution, whether that has no other use).
-
-    The fold is traced once on placeholders, in a scratch graph.
-    """
-    addends: dict[int, tuple[int, bool]] = {}
-
-    def scratch():
-        before = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in zeros]
-        client = [tf.compat.v1.placeholder(s.dtype, [zeros[0].shape[0], *s.shape]) for s in specs]
-        after = fold(client, before)
-        for i, tensor in enumerate(after):
-            if tensor.op.type not in ("AddV2", "Add") or tensor.dtype not in SUMMED_DTYPES:
-                continue
-            others = [t for t in tensor.op.inputs if t is not before[i]]
-            for j, t in enumerate(client):
-                if len(others) == 1 and others[0] is t:
-                    addends[i] = j, t.consumers() == [tensor.op] and not any(t is result for result in after)
-
-    tf.function(scratch, autograph=False).get_concrete_function()
-    return addends

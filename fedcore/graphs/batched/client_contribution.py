@@ -206,11 +206,14 @@ class FactoredContribution:
     def sum_of_blocks(self, lane_of: tf.Tensor) -> tf.Tensor:
         """[n, m]: the sum of the sums of blocks, added in the tree of merges; those without clients are zeros."""
         blocks = int(lane_of.shape[0])
-        sums, shape = self._list_of_blocks(lane_of)
-        row = [
-            tf.raw_ops.TensorListGetItem(input_handle=sums, index=i, element_shape=shape, element_dtype=tf.float32)
-            for i in range(blocks)
-        ]
+        if blocks == 1:
+            row = [self._sum(self.lanes.positions(lane_of[0]))]
+        else:
+            sums, shape = self._list_of_blocks(lane_of)
+            row = [
+                tf.raw_ops.TensorListGetItem(input_handle=sums, index=i, element_shape=shape, element_dtype=tf.float32)
+                for i in range(blocks)
+            ]
         while len(row) > 1:
             row = [left + right for left, right in zip(row[::2], row[1::2], strict=True)]
         return tf.transpose(row[0]) if self._is_transposed else row[0]

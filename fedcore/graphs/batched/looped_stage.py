@@ -40,6 +40,7 @@ class LoopedFold(StageFold):
         module: Module,
         zero: str,
         stage: str,
+        join: str,
         broadcasts: int,
         layouts: SequenceOf[Layout | None],
         steps: LowRankSteps,
@@ -47,7 +48,7 @@ class LoopedFold(StageFold):
         *,
         parallel: int,
     ):
-        super().__init__(module, zero, stage, broadcasts, 1, measured, joined=not steps.exceeds)
+        super().__init__(module, zero, stage, join, broadcasts, 1, measured, joined=not steps.exceeds)
         self._layouts = layouts
         self._loop = LowRankLoop(module, steps)
         self.parallel = parallel

@@ -27,13 +27,7 @@ import tensorflow as tf
 from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
 from fedcore.graphs.batched.batched_value import BatchedValue, batched, broadcast_to_clients, shared
-from fedcore.graphs.batched.block_reduction import (
-    fold_blocks,
-    fold_next_client,
-    leaves_only_summed,
-    sum_blocks_by_group,
-    sum_only_leaves,
-)
+from fedcore.graphs.batched.block_reduction import fold_blocks, fold_next_client, sum_blocks_by_group
 from fedcore.graphs.batched.client_contribution import (
     PARALLEL_GROUPS,
     ClientContribution,
@@ -43,6 +37,7 @@ from fedcore.graphs.batched.client_contribution import (
     contributions_by_group,
 )
 from fedcore.graphs.batched.packing import PackedLayout
+from fedcore.graphs.batched.reduction import Reduction
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 from fedcore.graphs.stages.realize import Realized, profiler_name
 from fedcore.graphs.tensors.sizes import bits_of, unsized
@@ -61,7 +56,7 @@ class Group(Protocol):
         """The leaves [width, …], or factors, of the contributions of a group's clients.
 
         Args:
-            in_factors: leaves that may stay factors, as of `leaves_only_summed`.
+            in_factors: leaves that may stay factors, as of `Reduction.leaves_only_summed`.
         """
 
 
@@ -107,6 +102,7 @@ class StageFold(abc.ABC):
     """The parts of a stage: zero, client operations by group, and fold.
 
     Args:
+        zero, join: names of the functions that make and merge partials.
         broadcasts: number of the stage's parameters that all clients share.
         width: clients of a group.
         measured: names of values in the stage whose sizes are measured.
@@ -125,6 +121,7 @@ class StageFold(abc.ABC):
         module: Module,
         zero: str,
         stage: str,
+        join: str,
         broadcasts: int,
         width: int,
         measured: SequenceOf[str],
@@ -135,7 +132,7 @@ class StageFold(abc.ABC):
         self.module = module
         self.width = width
         self._joined = joined
-        self._zero = module.function(zero)
+        self._zero, self._join = module.function(zero), module.function(join)
         self._stage = function = module.function(stage)
         self.broadcasts = function.parameters[1 : 1 + broadcasts]
         self.client_parameters = function.parameters[1 + broadcasts :]
@@ -227,45 +224,44 @@ class StageFold(abc.ABC):
         blocks = int(before[0].shape[0])
         return [broadcast_to_clients(value, blocks) for value in flatten(scope[self._stage.result.name])]
 
-    def merge(self, join: str, left: Tensors, right: Tensors) -> Tensors:
+    def merge(self, left: Tensors, right: Tensors) -> Tensors:
         """The merges of pairs of partials; leaves [pairs, …]."""
         pair = [unflatten([batched(t) for t in side], self.partial_type) for side in (left, right)]
-        joined = self.interpreter.run(self.module.function(join), *pair)
+        joined = self.interpreter.run(self._join, *pair)
         return [broadcast_to_clients(value, int(left[0].shape[0])) for value in flatten(joined)]
 
     # --- functions ---
 
-    def whole_call(self, join: str, block: int, blocks: int) -> Realized:
+    def whole_call(self, block: int, blocks: int) -> Realized:
         """The function of a call: (broadcasts, tensors of the clients) -> partial of all blocks.
 
         If sizes are measured, it returns <partial,bits>, with bits int64 [places, sizes].
 
         Args:
-            join: name of the function that merges partials.
             block: clients of a block.
             blocks: blocks of a call, a power of two; blocks without clients are skipped.
         """
-        merge = functools.partial(self.merge, join)
 
         def body(*tensors):
             groups, lane_of = self._open(list(tensors))
-            lane_of, zeros = tf.reshape(lane_of, [blocks, block]), self.zeros()
-            specs = self.contribution_specs
-            addends = sum_only_leaves(self.fold, zeros, specs) if self.groups_hold_blocks(block) else {}
-            if len(addends) == len(zeros):
+            lane_of = tf.reshape(lane_of, [blocks, block])
+            reduction = self._reduction()
+            holds_blocks = self.groups_hold_blocks(block)
+            if holds_blocks and len(reduction.sum_only_leaves) == len(reduction.zeros):
                 ((group, count),) = groups
-                in_factors = leaves_only_summed(self.fold, zeros, specs)
                 sizes = None
                 partial = sum_blocks_by_group(
-                    *(functools.partial(group, in_factors=in_factors), merge, zeros, addends, specs, lane_of),
+                    functools.partial(group, in_factors=reduction.leaves_only_summed),
+                    reduction,
+                    lane_of,
                     count=count,
                     width=self.width,
                     parallel=self.parallel,
                     joined=self._joined,
                 )
             else:
-                contributions, sizes = self._contributions(groups, zeros)
-                partial = fold_blocks(self.fold, merge, zeros, specs, contributions, lane_of)
+                contributions, sizes = self._contributions(groups, reduction)
+                partial = fold_blocks(reduction, contributions, lane_of)
             of_clients = [] if sizes is None else [tf.gather(sizes, tf.maximum(tf.reshape(lane_of, [-1]), 0))]
             return [*(tf.identity(t[0]) for t in partial), *of_clients]
 
@@ -289,11 +285,10 @@ class StageFold(abc.ABC):
             factors = [t[tf.newaxis] for t in rest[len(rest) - len(types) :]]
             before = [t[tf.newaxis] for t in rest[len(rest) - len(types) - len(partial) : len(rest) - len(types)]]
             groups, _ = self._open(rest[: len(rest) - len(types) - len(partial)])
-            zeros = self.zeros()
-            contributions, sizes = self._contributions(groups, zeros)
+            reduction = self._reduction()
+            contributions, sizes = self._contributions(groups, reduction)
             pending = {j: (factors[2 * i], factors[2 * i + 1]) for i, j in enumerate(joined)}
-            given = (self.fold, zeros, self.contribution_specs, contributions, before, pending)
-            after, pending = fold_next_client(*given, is_first, is_last)
+            after, pending = fold_next_client(reduction, contributions, before, pending, is_first, is_last)
             kept = [t for j in joined for t in pending[j]]
             return [*(tf.identity(t[0]) for t in (*after, *kept)), *([] if sizes is None else [sizes[:1]])]
 
@@ -315,12 +310,15 @@ class StageFold(abc.ABC):
         self.interpreter.operations(self._invariant_operations, self.invariant, dict(self.types))
         return self.groups(tensors)
 
+    def _reduction(self) -> Reduction:
+        return Reduction(self.fold, self.merge, self.zeros(), self.contribution_specs)
+
     def _contributions(
-        self, groups: SequenceOf[tuple[Group, tf.Tensor]], zeros: Tensors
+        self, groups: SequenceOf[tuple[Group, tf.Tensor]], reduction: Reduction
     ) -> tuple[list[Contribution], tf.Tensor | None]:
         """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + 1, sizes]."""
-        specs = self.contribution_specs
-        in_factors = leaves_only_summed(self.fold, zeros, specs) if self.has_factors else {}
+        specs = reduction.specs
+        in_factors = reduction.leaves_only_summed if self.has_factors else {}
         sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
         given = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
         of_leaves = [*specs, *sizes]

@@ -1,0 +1,90 @@
+"""The fold, the merge and the initial partial of a stage, and which leaves they only add.
+
+What they do is found by tracing them once on placeholders, in scratch graphs.
+
+Example: a partial <float32[5], float32> and a fold that adds to leaf 0 and takes the maximum in leaf 1. Leaf 0 is a
+sum-only leaf.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+Tensors = list[tf.Tensor]
+
+SUMMED_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
+"""Dtypes for which TensorFlow's sum kernels add values one after the other, in the precision of the dtype."""
+
+_SUMS = ("AddV2", "Add")
+
+
+@attrs.frozen(eq=False)
+class Reduction:
+    """The parts of a reduction in the graph being built.
+
+    Args:
+        fold: (contributions of one client of each block, partials) -> partials; leaves [blocks, …].
+        merge: (left partials, right partials) -> partials.
+        zeros: initial partial, leaves [1, …].
+        specs: of the leaves of one client's contribution.
+    """
+
+    fold: Callable[[Tensors, Tensors], Tensors]
+    merge: Callable[[Tensors, Tensors], Tensors]
+    zeros: Tensors
+    specs: Sequence[tf.TensorSpec]
+
+    @property
+    def sum_only_leaves(self) -> dict[int, int]:
+        """Sum-only leaf of the partial -> the leaf of the contribution that the fold adds to it."""
+        return {i: j for i, (j, _) in self._addends.items()}
+
+    @property
+    def leaves_only_summed(self) -> dict[int, int]:
+        """Leaf of the contribution that the fold adds to one leaf of the partial, and uses for nothing else -> that
+        leaf of the partial.
+        """
+        return {j: i for i, (j, is_only_use) in self._addends.items() if is_only_use}
+
+    @functools.cached_property
+    def leaves_only_merged_by_sums(self) -> set[int]:
+        """The leaves of partials that the merge adds."""
+        added: set[int] = set()
+
+        def scratch() -> None:
+            left, right = ([tf.compat.v1.placeholder(t.dtype, t.shape) for t in self.zeros] for _ in range(2))
+            for i, (t, a, b) in enumerate(zip(self.merge(left, right), left, right, strict=True)):
+                if t.op.type in _SUMS and {id(x) for x in t.op.inputs} == {id(a), id(b)}:
+                    added.add(i)
+
+        tf.function(scratch, autograph=False).get_concrete_function()
+        return added
+
+    def starts_from_zeros(self, leaf: int) -> bool:
+        """Whether all entries of a leaf of the initial partial are known to be zeros, and none a negative one."""
+        t = self.zeros[leaf]
+        value = tf.get_static_value(t.op.inputs[0] if t.op.type == "BroadcastTo" else t)
+        return value is not None and not value.any() and not np.signbit(value).any()
+
+    @functools.cached_property
+    def _addends(self) -> dict[int, tuple[int, bool]]:
+        """Sum-only leaf of the partial -> (its leaf of the contribution, whether that has no other use)."""
+        addends: dict[int, tuple[int, bool]] = {}
+
+        def scratch() -> None:
+            before = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in self.zeros]
+            client = [tf.compat.v1.placeholder(s.dtype, [self.zeros[0].shape[0], *s.shape]) for s in self.specs]
+            after = self.fold(client, before)
+            for i, tensor in enumerate(after):
+                if tensor.op.type not in _SUMS or tensor.dtype not in SUMMED_DTYPES:
+                    continue
+                others = [t for t in tensor.op.inputs if t is not before[i]]
+                for j, t in enumerate(client):
+                    if len(others) == 1 and others[0] is t:
+                        addends[i] = j, t.consumers() == [tensor.op] and not any(t is result for result in after)
+
+        tf.function(scratch, autograph=False).get_concrete_function()
+        return addends
