@@ -34,6 +34,12 @@ def update_goldens(request) -> bool:
     return request.config.getoption("--update-goldens")
 
 
+@pytest.fixture
+def plans_for_this_machine(monkeypatch):
+    """Plans of the kind of machine that runs the test; those of the pinned target have equal bits on its kind only."""
+    monkeypatch.delenv("FEDCORE_TARGET")
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: tests wait for processes and deadlines for a fifth of their time.
 

@@ -64,7 +64,7 @@ _KINDS = {
     "parallel": _CLIENTS,
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),
-    "products": (lambda x: isinstance(x, str) and x == "each", "each"),
+    "products": (lambda x: isinstance(x, str) and x in ("each", "tiles"), "each or tiles"),
     "program": (lambda x: isinstance(x, str) and _DIGEST.fullmatch(x) is not None, "the digest of a program"),
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),

@@ -183,7 +183,7 @@ def _packed(
             capacity=clients.places,
             cache=device.packed,
             low_rank=work.low_rank,
-            products_of_each=work.products_of_each,
+            products=work.products,
             halves=has_loops(work.module),
             block=work.block,
             **options,

@@ -119,9 +119,9 @@ class ClientWork:
         return int(self.plan.get("low_rank", 0))
 
     @functools.cached_property
-    def products_of_each(self) -> bool:
-        """Whether the number of rows in a client's products depends on its data set alone."""
-        return self.plan.get("products") == "each"
+    def products(self) -> str:
+        """Which rows the products of a vectorised stage have, see `own_rows`."""
+        return str(self.plan.get("products", ""))
 
     @functools.cached_property
     def parallel(self) -> int:

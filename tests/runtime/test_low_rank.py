@@ -22,6 +22,8 @@ from fedcore.runtime import client_calls
 from fedcore.runtime.device_stage import DeviceStage
 from fedcore.testing.faults import out_of_memory
 
+own_plans = pytest.mark.usefixtures("plans_for_this_machine")
+
 INPUTS, HIDDEN, BATCH = 256, 64, 5  # a kernel of 16,384 entries, whose factors break even at rank 51: 10 steps
 SGD = fc.learning.optimizers.build_sgdm
 ALGORITHMS = {
@@ -102,7 +104,7 @@ def test_low_rank_training_agrees_with_dense_training(algorithm, sizes):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
 
-@needs_equal_rows
+@own_plans
 @pytest.mark.parametrize("algorithm", ["sgd", "gradients"])
 def test_the_bits_of_a_last_batch_of_one_row_do_not_depend_on_the_group(algorithm):
     """Other kernels multiply a single row."""
@@ -126,7 +128,7 @@ def test_an_evaluation_of_clients_that_were_trained_reads_its_own_groups():
     assert metrics(3) == metrics(0)
 
 
-@needs_equal_rows
+@own_plans
 @pytest.mark.parametrize(
     "sizes",
     [MANY_STEPS, FEW_STEPS, (50, *FEW_STEPS, 51), (5, 0, 0, 0, 3, 0, 0), (1, 7, 6, 0, 1, 11, 16)],
@@ -141,7 +143,7 @@ def test_the_bits_depend_neither_on_workers_nor_on_widths_nor_on_the_calls_of_ot
         assert same_bits(expected, found), (width, workers)
 
 
-@needs_equal_rows
+@own_plans
 @pytest.mark.parametrize("sizes", [(30, 12, 61), (30, 12)], ids=["many steps", "few steps"])
 def test_the_bits_do_not_depend_on_memory(sizes):
     data = clients(sizes)
@@ -193,6 +195,7 @@ def test_the_first_layers_inputs_are_known_behind_rescaling_too(monkeypatch):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
 
+@own_plans
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_rows_of_another_client_that_are_not_finite_do_not_reach_one_without_examples(shuffled):
     x, y = np.full((40, INPUTS), np.nan, "f"), np.zeros(40, "i")
@@ -206,7 +209,7 @@ def test_rows_of_another_client_that_are_not_finite_do_not_reach_one_without_exa
     assert same_bits(trained("sgd", data, rounds=1), expected)
 
 
-@needs_equal_rows
+@own_plans
 def test_the_bits_of_a_client_do_not_depend_on_whether_another_one_takes_more_steps():
     data = clients((20, 33, 7))
     x, y = np.zeros((61, INPUTS), "f"), np.zeros(61, "i")
@@ -215,7 +218,7 @@ def test_the_bits_of_a_client_do_not_depend_on_whether_another_one_takes_more_st
     assert same_bits(trained("sgd", [*data, longer], rounds=1), trained("sgd", data, rounds=1))
 
 
-@needs_equal_rows
+@own_plans
 @pytest.mark.parametrize("sizes", [(61, 8, 0, 33, 50, 9, 12), (12, 3, 0), (10, 10, 20), (20,) * 9])
 def test_batches_of_some_rows_leave_out_the_pairs_that_no_step_takes(sizes):
     data = clients(sizes, batch=10)
@@ -306,7 +309,7 @@ def test_clients_of_one_step_keep_factors_and_others_dense_kernels(name, sizes):
         assert f"low_rank={51 if name == 'large batches' else 1}}}" in str(plan_of(one_step_process(name).next.module))
 
 
-@needs_equal_rows
+@own_plans
 @pytest.mark.parametrize("sizes", ONE_STEP.values(), ids=ONE_STEP)
 @pytest.mark.parametrize("name", ["sgd", "proximal", "clipping", "gradients", "large batches"])
 def test_the_bits_of_clients_of_one_step_depend_on_no_other_client(name, sizes):
@@ -322,7 +325,7 @@ def test_the_bits_of_clients_of_one_step_depend_on_no_other_client(name, sizes):
     assert same_bits(expected, found)
 
 
-@needs_equal_rows
+@own_plans
 @pytest.mark.parametrize("name", ["sgd", "clipping"])
 def test_wide_groups_of_clients_of_one_step_have_the_bits_of_narrow_ones(name, monkeypatch):
     sizes = [*np.random.default_rng(0).integers(1, 21, 120)]
@@ -367,7 +370,7 @@ def products_made(monkeypatch) -> list:
     return made
 
 
-@needs_equal_rows
+@own_plans
 def test_products_of_the_data_are_kept_as_long_as_packed_data_are(products_made):
     runtime, process = fc.runtime.local(workers_per_device=1), built("sgd")
     kept = runtime._clients.devices[0].products

@@ -174,7 +174,7 @@ def _strategy(
         **({"one_step_width": found.one_step_width} if found.one_step_width else {}),
         "block": block or BLOCK,
         "call": found.call,
-        **({"products": "each"} if found.products_of_each else {}),
+        **({"products": found.products} if found.products else {}),
         **kept,
         **dtype,
         **compiled,

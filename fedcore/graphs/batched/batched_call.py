@@ -9,6 +9,7 @@ import fedcore.graphs.batched.batching_rules  # noqa: F401  registers the rules
 from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batched, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.graphdef.parsed_graph import body_of
 from fedcore.graphs.tensors.specs import spec
@@ -23,7 +24,7 @@ def batched_call(
     sizes: tf.Tensor | None = None,
     seeds: tf.Tensor | None = None,
     *,
-    products_of_each: bool = False,
+    products: str = JOINED,
     assumed_finite: list[tf.Tensor] | None = None,
 ) -> list[BatchedValue]:
     """Emits the operations of a graph for K clients into the graph being built.
@@ -34,7 +35,7 @@ def batched_call(
         sizes: int64 [K], number of rows in each client's batch; None if no argument has a padded axis.
         seeds: int64 [K], the seed of each client's random numbers, equal to its seed when it runs alone; or int64 [],
             where no argument has a client axis. Required for a seeded graph.
-        products_of_each: multiply a shared matrix client by client.
+        products: how a shared matrix is multiplied, see `own_rows`.
         assumed_finite: gets the left factors of low-rank matrices that are taken to be finite; None: none are.
     Returns:
         Leaves of the result. A result that depends on no batched argument is shared.
@@ -59,7 +60,7 @@ def batched_call(
         max(clients, default=1),
         max(rows, default=None),
         sizes if rows else None,
-        products_of_each=products_of_each,
+        products=products,
         assumed_finite=assumed_finite,
     )
     results = evaluation.run(body, arguments)

@@ -23,6 +23,7 @@ from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, b
 from fedcore.graphs.batched.counted_loop import counted_loop
 from fedcore.graphs.batched.known_inputs import MIN_ROWS, Given, KnownInputs
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, low_rank_carry
+from fedcore.graphs.batched.own_rows import OwnRows
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.capture.graph_import import called
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
@@ -88,7 +89,7 @@ class BatchedInterpreter:
                 values,
                 sizes,
                 seed,
-                products_of_each=self._layout.products_of_each,
+                products=self._layout.products,
                 assumed_finite=None if compiles or has_convolutions else self._assumed_finite,
             )
             if compiles:
@@ -134,7 +135,11 @@ class BatchedInterpreter:
         carry: LowRankCarry | None,
     ) -> list[BatchedValue]:
         clients = int(sequence.sizes.shape[0])
-        kernels = None if carry is None else carry.opened(initial, clients, self._known_inputs(sequence))
+        kernels = (
+            None
+            if carry is None
+            else carry.opened(initial, clients, self._own_rows(sequence), self._known_inputs(sequence))
+        )
         dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
 
         def step(sequence: BatchedSequence, s, *variables):
@@ -173,7 +178,13 @@ class BatchedInterpreter:
         """The inputs of layers that are known before the loop over a sequence; None where none are, or without loop."""
         if sequence.single_step or sequence.batch_rows < MIN_ROWS:
             return None
-        return KnownInputs(sequence.all_columns(), tf.compat.v1.get_default_graph(), self._given)
+        own = self._own_rows(sequence)
+        rows = None if own is None else own.of_clients
+        return KnownInputs(sequence.all_columns(), tf.compat.v1.get_default_graph(), self._given, rows)
+
+    def _own_rows(self, sequence: BatchedSequence) -> OwnRows | None:
+        products = self._layout.products
+        return OwnRows(products, sequence.own_rows, sequence.batch_rows) if products else None
 
 
 def _whole_steps(sequence: BatchedSequence) -> tf.Tensor:

@@ -71,6 +71,7 @@ class BatchedFold(StageFold):
     ):
         joined = layout.joins_blocks
         super().__init__(module, zero, stage, join, broadcasts, layout.width, measured, layout, joined=joined)
+        self.joined_rows = layout.joined_rows
         self._layout = layout
         self._assumes = assumes
         self.is_blind = False
@@ -95,19 +96,22 @@ class BatchedFold(StageFold):
         return holds and not self.width % block and block <= MAX_SEQUENTIAL_TERMS and not self.sizes
 
     def groups(self, tensors: list) -> tuple[list[tuple[Group, tf.Tensor]], tf.Tensor]:
-        """There are two functions if kernels are kept low-rank for clients of one step only, and clients take more: the
-        groups of these, which are the first ones, have dense kernels.
+        """There may be two functions if clients exceed `low_rank_steps`: the groups of these are the first ones. Their
+        kernels are dense if kernels are kept low-rank for clients of one step only.
         """
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         arguments = _client_arguments(self.client_parameters, self._layout, tensors)
+        if self._layout.products and self._layout.low_rank_steps:
+            self.rows_of_lanes = self._sequence(arguments).own_rows
         given = None
         if self._layout.is_given_products:
-            (sequence,) = [x for value in arguments for x in flatten(value) if isinstance(x, BatchedSequence)]
+            sequence = self._sequence(arguments)
             self._given = given = GivenProducts(tensors.pop(0), sequence.rows, self.width, sequence.batch_rows)
 
         def group(
             first_lane: tf.Tensor, in_factors: Mapping[int, int], layout: PackedLayout = self._layout
         ) -> list[tf.Tensor | Factors]:
+            in_factors = {} if layout.exceeds_low_rank else in_factors
             lanes = Window(first_lane, self.width)
             of_group = [_group_of(v, lanes, first_lane) for v in arguments]
             names = [p.name for p in self.client_parameters]
@@ -125,13 +129,20 @@ class BatchedFold(StageFold):
             return [*leaves, *self.sizes_of(scope)]
 
         count, layout = tf.size(seeds, tf.int64) // self.width, self._layout
-        if not layout.has_dense_groups:
+        if not layout.has_longer_groups:
             return [(group, count)], lane_of
+        sizes = self._sequence(arguments).sizes[:: self.width, layout.low_rank_steps]
+        longer = tf.reduce_sum(tf.cast(sizes > 0, tf.int64))
+        of_longer = attrs.evolve(layout, low_rank_steps=0) if layout.keeps_one_step else layout
+        layouts = of_longer, attrs.evolve(layout, exceeds_low_rank=False)
+        first, others = (functools.partial(group, layout=of_groups) for of_groups in layouts)
+        return [(first, longer), (others, count - longer)], lane_of
+
+    @staticmethod
+    def _sequence(arguments: list) -> BatchedSequence:
+        """The only sequence of the clients."""
         (sequence,) = [x for value in arguments for x in flatten(value) if isinstance(x, BatchedSequence)]
-        longer = tf.reduce_sum(tf.cast(sequence.sizes[:: self.width, 1] > 0, tf.int64))
-        layouts = attrs.evolve(layout, low_rank_steps=0), attrs.evolve(layout, exceeds_low_rank=False)
-        dense, low_rank = (functools.partial(group, layout=of_groups) for of_groups in layouts)
-        return [(dense, longer), (low_rank, count - longer)], lane_of
+        return sequence
 
     def with_products(self, realized: Realized) -> Realized:
         """The function of a call, with that of the products which its groups have asked for."""
@@ -139,10 +150,10 @@ class BatchedFold(StageFold):
             return realized
         layouts = enumerate(self._layout.layouts, 2)  # behind the seeds and the lanes
         ((first, of_sequence),) = [(i, layout) for i, layout in layouts if layout is not None]
-        operands = tuple(range(first, first + len(of_sequence.column_specs()) + 1))
+        operands = tuple(range(first, first + len(of_sequence.column_specs()) + 2))
         specs = [packed_specs([p.type for p in self.client_parameters], self._layout)[i] for i in operands]
         name = profiler_name(self.module, "products")
-        call = data_products(self._given.of, specs, self.width, self._given.batch_rows, name)
+        call = data_products(self._given.of, specs, self.width, self._given.batch_rows, self._layout.products, name)
         function = Realized(call, TensorType("float32", (None,)), optimised=True)
         return attrs.evolve(realized, products=Products(function, operands))
 

@@ -12,6 +12,7 @@ from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.cost_model import why_loop
 from fedcore.graphs.batched.low_rank_loop import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, low_rank_of
+from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.stage_fold import split_stage
 from fedcore.graphs.graphdef.parsed_graph import Body, body_of, has_loops, operations_of, operations_of_graphs
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol
@@ -27,6 +28,9 @@ GROUPS_PER_CALL = 8  # enough to put clients with similar numbers of steps toget
 GROUPS_PER_CALL_SMALL = 16  # for small clients, where the overhead of a call shows
 ISAS_OF_EQUAL_ROWS = ("avx512",)
 """Instruction sets on which a row of a product has the same bits beside any number of other rows, zeros included."""
+
+ISAS_OF_EQUAL_TILES = ("avx2",)
+"""The same if there are few rows, and their number is a multiple of `TILE_ROWS`."""
 
 MAX_ONE_STEP_WIDTH = 128  # a quarter of a call of small clients: as many groups as run at once
 ONE_STEP_BYTES = 16 << 20
@@ -51,7 +55,7 @@ class BatchingPolicy:
         low_rank: rank from which kernels of dense layers are kept low-rank in local training; 0 if none is kept, 1 for
             clients of one step only.
         why_loop: the reason why a loop over clients is cheaper than groups with dense kernels; None if it is not.
-        products_of_each: the number of rows in a client's products depends on its data set alone.
+        products: which rows products have, see `own_rows`.
         one_step_width: clients of a group where all clients of a call take one step; 0 for no other than `width`.
     """
 
@@ -59,7 +63,7 @@ class BatchingPolicy:
     call: int
     low_rank: int = 0
     why_loop: str | None = None
-    products_of_each: bool = False
+    products: str = JOINED
     one_step_width: int = 0
 
 
@@ -103,17 +107,18 @@ def batching_policy(
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
         return error
-    keeps_rows = target.isa in ISAS_OF_EQUAL_ROWS
-    rank = _low_rank(module, function, client_operations, batched) if low_rank and keeps_rows else 0
+    rank = _low_rank(module, function, client_operations, batched) if low_rank else 0
     width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > ONE_STEP)
     loop = why_loop(target, _state_bytes(function), width) if requested_width is None else None
     batches = any(_has_batches(p.type) for p in function.parameters[1 + broadcasts :])
-    of_each = not keeps_rows and (batches or _any_graph_has(module, "MatMul"))
+    products = JOINED
+    if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(module, "MatMul")):
+        products = TILES if target.isa in ISAS_OF_EQUAL_TILES else EACH
     one_step_width = 0
     if rank == ONE_STEP and requested_width is None:
         one_step_width = _one_step_width(function.parameters[1 + broadcasts :], width)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
-    return BatchingPolicy(width, block << (blocks - 1).bit_length(), rank, loop, of_each, one_step_width)
+    return BatchingPolicy(width, block << (blocks - 1).bit_length(), rank, loop, products, one_step_width)
 
 
 def _has_batches(type_: Type) -> bool:

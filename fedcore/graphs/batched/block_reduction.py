@@ -27,13 +27,14 @@ from fedcore.graphs.batched.client_contribution import (
     FactoredContribution,
     Factors,
     Tensors,
+    joined_product,
     packed_leaves,
     reserve_list,
     traced,
     written,
 )
 from fedcore.graphs.batched.client_select import computed_if, select_by_client, select_rows
-from fedcore.graphs.batched.low_rank import product_of_factors, sum_of_products
+from fedcore.graphs.batched.low_rank import sum_of_products
 from fedcore.graphs.batched.reduction import Reduction
 
 MAX_SEQUENTIAL_TERMS = 8
@@ -265,6 +266,7 @@ def fold_next_client(
     pending: Mapping[int, Factors],
     is_first: tf.Tensor,
     is_last: tf.Tensor,
+    joined_rows: int = 0,
 ) -> tuple[Tensors, dict[int, Factors]]:
     """The partial of a block, leaves [1, …], after one more client; after the last one its bits are those of
     `fold_blocks`.
@@ -277,6 +279,7 @@ def fold_next_client(
         before: partial after the block's previous clients.
         pending: leaf of the contribution -> the joined factors of the block's previous clients, [1, r, …].
         is_first, is_last: bool, whether the client is the first or the last of its block.
+        joined_rows: as in `FactoredContribution`.
     Returns:
         The partial, and the joined factors with those of the client.
     """
@@ -298,7 +301,7 @@ def fold_next_client(
         whole = total
         if j in pending:
             (product,) = computed_if(
-                is_last, lambda x, y: [product_of_factors(x, y)], [*pending[j]], [tf.zeros_like(total)]
+                is_last, lambda x, y: [joined_product(x, y, joined_rows)], [*pending[j]], [tf.zeros_like(total)]
             )
             whole = product + total
         after[i] = tf.where(is_last, zeros[i] + whole, total)

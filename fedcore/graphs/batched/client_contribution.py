@@ -111,6 +111,10 @@ class Lanes:
         position = lane_of - self.first
         return tf.where((lane_of >= 0) & (position >= 0) & (position < self.count), position, self.count)
 
+    def of(self, numbers: tf.Tensor | None) -> tf.Tensor | None:
+        """Numbers of these lanes, from those of all lanes of the call, then 0."""
+        return None if numbers is None else tf.pad(numbers[self.first : self.first + self.count], [[0, 1]])
+
 
 @attrs.frozen
 class ClientContribution:
@@ -173,13 +177,17 @@ class FactoredContribution:
         leaves: the leaf.
         lefts, rights: TensorLists of factors, one for each group, then factors without rows.
         joined: the sum of a block is one product of the factors of all its clients; else their products are added.
+        rows: int64 [lanes + 1]: the rows of the factors of each lane, behind which there are zeros, then 0. None: all.
+        joined_rows: rows of joined factors; 0 for as many as the clients have.
     """
 
     leaves: PackedLeaves
     lefts: tf.Tensor
     rights: tf.Tensor
     lanes: Lanes
-    joined: bool
+    joined: bool = False
+    rows: tf.Tensor | None = None
+    joined_rows: int = 0
 
     def of_first_lane(self) -> tf.Tensor:
         """[1, n, m]."""
@@ -248,7 +256,7 @@ class FactoredContribution:
         """[n, m], or transposed: the sum of the products of the clients at positions of lanes (int64 [n], n static)."""
         lefts, rights = self._factors(lanes)
         if self.joined:
-            return product_of_factors(tf.concat(lefts, 1), tf.concat(rights, 1))[0]
+            return joined_product(tf.concat(lefts, 1), tf.concat(rights, 1), self.joined_rows)[0]
         total = None
         for left, right in zip(rights, lefts, strict=True) if self._is_transposed else zip(lefts, rights, strict=True):
             with tf.control_dependencies([] if total is None else [total]):
@@ -258,25 +266,42 @@ class FactoredContribution:
         return total
 
     def _factors(self, lanes: tf.Tensor) -> tuple[Tensors, Tensors]:
-        n, m = self.leaves.spec.shape
-        lefts = _slices(self.lefts, lanes, self.lanes.width, tf.float32, [None, n])
-        return lefts, _slices(self.rights, lanes, self.lanes.width, tf.float32, [None, m])
+        (n, m), rows = self.leaves.spec.shape, None if self.rows is None else tf.gather(self.rows, lanes)
+        lefts = _slices(self.lefts, lanes, self.lanes.width, tf.float32, [None, n], rows)
+        return lefts, _slices(self.rights, lanes, self.lanes.width, tf.float32, [None, m], rows)
 
 
 Contribution: TypeAlias = ClientContribution | FactoredContribution
 
 
-def _slices(groups: tf.Tensor, lanes: tf.Tensor, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
-    """A tensor [1, …] for each of the lanes (int64 [n], n static), as views of the tensors [width, …] of a list."""
+def joined_product(left: tf.Tensor, right: tf.Tensor, rows: int) -> tf.Tensor:
+    """left^T right, [1, n, m], of joined factors [1, r, …], with zeros behind them up to `rows` if that is not 0."""
+    if rows:
+        missing = [[0, 0], [0, rows - tf.shape(left)[1]], [0, 0]]
+        left, right = tf.pad(left, missing), tf.pad(right, missing)
+    return product_of_factors(left, right)
+
+
+def _slices(
+    groups: tf.Tensor, lanes: tf.Tensor, width: int, dtype: tf.DType, shape: Sequence, rows: tf.Tensor | None = None
+) -> Tensors:
+    """A tensor [1, …] for each of the lanes (int64 [n], n static), as views of the tensors [width, …] of a list.
+
+    Args:
+        shape: of one client's tensor; None for a number of rows.
+        rows: int64 [n]: how many rows each has. None: all.
+    """
     sizes = [-1 if s is None else s for s in shape]
     numbers = tf.unstack(tf.cast(lanes // width, tf.int32))
     begins = tf.unstack(tf.pad((lanes % width)[:, None], [[0, 0], [0, len(sizes)]]))
-    size = tf.constant([1, *sizes], tf.int64)
+    counts = None if rows is None else tf.unstack(rows, len(numbers))
+    one, *rest = tf.unstack(tf.constant([1, *sizes[1:]], tf.int64))
     views = []
-    for number, begin in zip(numbers, begins, strict=True):
+    for i, (number, begin) in enumerate(zip(numbers, begins, strict=True)):
         group = tf.raw_ops.TensorListGetItem(
             input_handle=groups, index=number, element_shape=[-1, *sizes], element_dtype=dtype
         )
+        size = tf.constant([1, *sizes], tf.int64) if counts is None else tf.stack([one, counts[i], *rest])
         views.append(tf.raw_ops.Slice(input=group, begin=begin, size=size))
         views[-1].set_shape([1, *shape])
     return views
@@ -300,6 +325,8 @@ def contributions_by_group(
     *,
     parallel: int,
     joined: bool = False,
+    joined_rows: int = 0,
+    rows: tf.Tensor | None = None,
 ) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
 
@@ -307,7 +334,8 @@ def contributions_by_group(
         groups: functions and for how many groups, int64, each of them is called, one after the other.
         specs: of the leaves of one client's contribution.
         parallel: groups that may run in parallel.
-        joined: as in `FactoredContribution`.
+        joined, joined_rows: as in `FactoredContribution`.
+        rows: int64 [lanes]: rows of the factors of each lane; None: all.
     """
     packed = packed_leaves(specs)
     kinds: list[list[bool]] = []  # for each function, of the packed leaves: whether it returns factors
@@ -328,7 +356,13 @@ def contributions_by_group(
         for store in used:
             store.lists, filled = filled[: len(store.lists)], filled[len(store.lists) :]
         first += number
-    return [store.contribution(width, joined=joined) for _, store in sorted(stores.items(), reverse=True)]
+    found = [store.contribution(width) for _, store in sorted(stores.items(), reverse=True)]
+    return [
+        attrs.evolve(c, joined=joined, joined_rows=joined_rows, rows=c.lanes.of(rows))
+        if isinstance(c, FactoredContribution)
+        else c
+        for c in found
+    ]
 
 
 def _packing(group: Group, packed: list[PackedLeaves], kinds: list[list[bool]]) -> Callable:
@@ -375,7 +409,7 @@ class _Store:
         dtype = self.leaves.spec.dtype
         self.lists = [reserve_list(last + 1, [-1, *shape], dtype) for shape in self._shapes]
 
-    def contribution(self, width: int, *, joined: bool) -> "Contribution":
+    def contribution(self, width: int) -> "Contribution":
         groups = tf.add_n(self.numbers)
         lists = []
         for list_, shape in zip(self.lists, self._shapes, strict=True):
@@ -385,7 +419,7 @@ class _Store:
         lanes = Lanes(width, self.first * width, groups * width)
         if self.factored:
             left, right = lists
-            return FactoredContribution(self.leaves, left, right, lanes, joined)
+            return FactoredContribution(self.leaves, left, right, lanes)
         return ClientContribution(self.leaves, lists[0], lanes)
 
 

@@ -4,7 +4,7 @@ No weight decides the products of a first layer's inputs with those of earlier s
 computed in the function of a call: another function computes them from the packed columns, and as long as these are
 kept for the next round, so are they.
 
-In:  columns [rows, …] and `rows`, int64 [groups + 1], of packed clients whose rows are in order.
+In:  columns [rows, …], `rows` and `sizes` of packed clients whose rows are in order.
 Out: float32 [entries]: the products [K, later, earlier] of each group, one after the other.
 """
 
@@ -14,7 +14,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.batched.batched_sequence import Window
+from fedcore.graphs.batched.batched_sequence import Window, rows_of_batches
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, reserve_list, traced, written
 from fedcore.graphs.batched.known_inputs import KnownInput, earlier_rows, products_of_rows
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
@@ -73,37 +73,39 @@ class ProductsOfGroup:
 
 
 def data_products(
-    of: KnownInput, specs: Sequence[tf.TensorSpec], width: int, batch_rows: int, name: str
+    of: KnownInput, specs: Sequence[tf.TensorSpec], width: int, batch_rows: int, products: str, name: str
 ) -> tf.types.experimental.ConcreteFunction:
-    """The function (columns, rows) -> products of all groups.
+    """The function (columns, rows, sizes) -> products of all groups.
 
     Args:
         of: the input, as it is computed from the columns.
-        specs: of the columns and of `rows`.
+        specs: of the columns, of `rows` and of `sizes`.
         width: lanes of a group.
         batch_rows: rows of a padded batch.
+        products: the plan's attribute, see `own_rows`.
         name: of the function.
     """
 
     def body(*tensors):
-        *columns, rows = tensors
+        *columns, rows, sizes = tensors
 
         def group(first_lane: tf.Tensor) -> list[tf.Tensor]:
             begin, end = tf.unstack(tf.gather(rows, first_lane // width + tf.range(2, dtype=tf.int64)))
             window = Window(begin, end - begin)
             of_group = [tf.reshape(window.of(c), [width, -1, *c.shape[1:]]) for c in columns]
-            return [tf.reshape(products_of_rows(of.of(of_group), batch_rows), [-1])]
+            own = rows_of_batches(Window(first_lane, width).of(sizes), batch_rows) if products else None
+            return [tf.reshape(products_of_rows(of.of(of_group), batch_rows, own), [-1])]
 
         count = tf.size(rows, tf.int64) - 1
         list_ = reserve_list(tf.cast(count, tf.int32), [-1], tf.float32)
         (filled,) = written(traced(group), count, [(list_, 0)], width, parallel_iterations=PARALLEL_GROUPS)
-        products, _ = tf.raw_ops.TensorListConcatV2(
+        joined, _ = tf.raw_ops.TensorListConcatV2(
             input_handle=filled,
             element_shape=[-1],
             leading_dims=tf.zeros([0], tf.int64),
             element_dtype=tf.float32,
         )
-        return [products]
+        return [joined]
 
     with without_function_optimisation(), private_api.quick_operations():
         return private_api.unordered_function(body, specs, name=name)

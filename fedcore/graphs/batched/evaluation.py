@@ -22,6 +22,7 @@ from fedcore.graphs.batched.aligned_reductions import packet_padding
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, Padding, batching_rules
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
 from fedcore.graphs.batched.low_rank import low_rank_rules
+from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
 
 _CONTROL_FLOW = frozenset(
@@ -61,7 +62,7 @@ class BatchedEvaluation:
         clients: K, the size of the client axis.
         rows: the padded size of the batch; None if nothing is padded.
         sizes: int64 [K], number of rows in each client's batch; None if nothing is padded.
-        products_of_each: multiply a shared matrix client by client.
+        products: how a shared matrix is multiplied, see `own_rows`.
         assumed_finite: gets the left factors that are taken to be finite; None: none are.
     """
 
@@ -71,12 +72,12 @@ class BatchedEvaluation:
         rows: int | None = None,
         sizes: tf.Tensor | None = None,
         *,
-        products_of_each: bool = False,
+        products: str = JOINED,
         assumed_finite: list[tf.Tensor] | None = None,
     ):
         self.clients = clients
         self.assumed_finite = assumed_finite
-        self.products_of_each = products_of_each
+        self.products = products
         self.rows = rows
         self.sizes = sizes
         self.probes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
@@ -86,7 +87,7 @@ class BatchedEvaluation:
 
     def for_nested_graph(self) -> "BatchedEvaluation":
         """An evaluation for a nested function, which cannot use the cached constants and masks of this graph."""
-        return BatchedEvaluation(self.clients, self.rows, self.sizes, products_of_each=self.products_of_each)
+        return BatchedEvaluation(self.clients, self.rows, self.sizes, products=self.products)
 
     # --- evaluation ---
 

@@ -20,6 +20,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.client_select import rows_from
+from fedcore.graphs.batched.own_rows import products_of_own_rows
 
 _EXACT = {"Mul": tf.multiply, "AddV2": tf.add, "Sub": tf.subtract, "RealDiv": tf.divide}
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
@@ -108,11 +109,14 @@ class KnownInputs:
         columns: of the clients of a group, [K, R, …].
         graph: the graph that holds the columns.
         given: products that the function of the call is given; None if it is given none.
+        rows: int64 [K]: products are those of so many rows of each client; the others are its last row, and zeros in
+            the place of products of rows with one another. None: products are those of all rows.
     """
 
     columns: Sequence[tf.Tensor]
     graph: tf.Graph
     given: "Given | None" = None
+    rows: tf.Tensor | None = None
     _built: dict = attrs.field(factory=dict, init=False)
 
     def input(self, of: KnownInput) -> tf.Tensor:
@@ -121,8 +125,18 @@ class KnownInputs:
 
     def product(self, of: KnownInput, matrix: tf.Tensor) -> tf.Tensor:
         """[K, R, m]: the product with a matrix that all clients share, [n, m]."""
-        x = self.input(of)
-        return self._once((of, id(matrix)), lambda: tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis]))
+        x, rows = self.input(of), self.rows
+
+        def product() -> tf.Tensor:
+            if rows is None:
+                return tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis])
+            own_rows = tf.maximum(rows, 1)
+            found = products_of_own_rows([x], own_rows, lambda own: tf.matmul(own, matrix))
+            numbers = tf.range(tf.shape(x, tf.int64)[1])
+            last = tf.unstack(own_rows - 1, x.shape[0])
+            return tf.stack([tf.gather(p, tf.minimum(numbers, i)) for p, i in zip(found, last, strict=True)])
+
+        return self._once((of, id(matrix)), product)
 
     def gram(self, of: KnownInput, step: tf.Tensor, rows: int) -> tf.Tensor:
         """[K, B, step * B]: the products of a step's rows with those of earlier steps; B is `rows`."""
@@ -133,7 +147,7 @@ class KnownInputs:
 
     def _gram(self, of: KnownInput, rows: int) -> tf.Tensor:
         given = None if self.given is None else self.given.get(of, rows)
-        return products_of_rows(self.input(of), rows) if given is None else given
+        return products_of_rows(self.input(of), rows, self.rows) if given is None else given
 
     def _once(self, key: tuple, build: Callable[[], tf.Tensor]) -> tf.Tensor:
         if key not in self._built:
@@ -153,14 +167,27 @@ def earlier_rows(rows: tf.Tensor, batch_rows: int) -> tuple[tf.Tensor, tf.Tensor
     return rows - tf.minimum(tf.constant(batch_rows, rows.dtype), earlier), earlier
 
 
-def products_of_rows(x: tf.Tensor, batch_rows: int) -> tf.Tensor:
+def products_of_rows(x: tf.Tensor, batch_rows: int, own: tf.Tensor | None = None) -> tf.Tensor:
     """[K, later, earlier]: the products of rows with those of earlier batches, and with some that no step takes.
 
     The first batch has no earlier rows, and the last one no later ones. If there is one batch, all rows are multiplied
     with none.
+
+    Args:
+        x: [K, R, n].
+        own: int64 [K]: the number of rows of each client, whose products are then made; the others are zeros. None: all
+            rows are multiplied.
     """
+    later, earlier = earlier_rows(tf.shape(x, tf.int64)[1], batch_rows)
+    if own is not None:
+
+        def product(rows: tf.Tensor) -> tf.Tensor:
+            last, first = earlier_rows(tf.shape(rows, tf.int64)[0], batch_rows)
+            found = tf.matmul(rows[tf.shape(rows, tf.int64)[0] - last :], rows[:first], transpose_b=True)
+            return tf.pad(found, [[0, later - last], [0, earlier - first]])
+
+        return tf.stack(products_of_own_rows([x], own, product))
     rows = tf.shape(x, tf.int64)[1]
-    later, earlier = earlier_rows(rows, batch_rows)
     left, right = (x, x) if batch_rows < LEFT_OUT_ROWS else (x[:, rows - later :], x[:, :earlier])
     return tf.raw_ops.BatchMatMulV2(x=left, y=right, adj_y=True)
 

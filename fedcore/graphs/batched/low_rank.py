@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.client_select import computed_if, select_by_client
 from fedcore.graphs.batched.known_inputs import StepInputs
+from fedcore.graphs.batched.own_rows import JOINED, product_with_shared, products_of_own_rows
 
 NARROW = 16
 """Columns of the widest product whose transpose is computed: as many as a vector register holds on AVX-512."""
@@ -45,6 +46,9 @@ class LowRank:
         factors: (left [K, r, n], right [K, r, m]). No left factor stands twice.
         exists: bool; where it is false, matrices [K, n, m] are empty and count as zeros. None: no matrix is empty.
         inputs: of layers, whose products are known before the loop over steps. None: no products are.
+        products: how a shared matrix is multiplied, see `own_rows`.
+        rows: int64 [K]: behind so many rows of a client's factors there are zeros, whose number other clients decide.
+            None: they do not.
     """
 
     shape: tuple[int, int]
@@ -53,6 +57,8 @@ class LowRank:
     factors: tuple[tuple[tf.Tensor, tf.Tensor], ...] = ()
     exists: tf.Tensor | None = None
     inputs: StepInputs | None = None
+    products: str = JOINED
+    rows: tf.Tensor | None = None
 
     @property
     def only_factors(self) -> tuple[tf.Tensor, tf.Tensor] | None:
@@ -70,6 +76,8 @@ class LowRank:
             terms=tuple((m, c) for m, c in _summed([*self.terms, *other.terms]) if not _is_number(c, 0)),
             factors=tuple(_summed([*self.factors, *other.factors])),
             exists=other.exists if self.exists is None else self.exists,
+            products=self.products or other.products,
+            rows=other.rows if self.rows is None else self.rows,
         )
 
     def multiplied(self, x: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
@@ -102,8 +110,7 @@ class LowRank:
         """The matrices of all clients, [K, n, m]."""
         total = None
         for left, right in self.factors:
-            product = self._product(left, right, adj_x=True) if self.clients == 1 else product_of_factors(left, right)
-            total = _plus(total, product)
+            total = _plus(total, self._product_of_factors(left, right))
         shape = [self.clients, *self.shape]
         for matrix, coefficient in self.terms:
             if self._always_exists(matrix):
@@ -183,8 +190,17 @@ class LowRank:
         factors = tuple((selected.get(id(left), left), selected[id(right)]) for left, right in self.factors)
         return attrs.evolve(self, terms=tuple(term(*pair) for pair in self.terms), factors=factors)
 
+    def _product_of_factors(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+        if self.clients == 1:
+            return self._product(left, right, adj_x=True)
+        if self.rows is None:
+            return product_of_factors(left, right)
+        return tf.stack(products_of_own_rows([left, right], self.rows, lambda u, v: tf.matmul(u, v, transpose_a=True)))
+
     def _product(self, x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = False) -> tf.Tensor:
         """x @ y for each client; of one client by MatMul, which is faster where x has few rows."""
+        if self.clients > 1 and y.shape.rank == 2:
+            return product_with_shared(self.products, x, y, transposed=adj_y)
         if self.clients > 1:
             return _product(x, y, adj_x=adj_x, adj_y=adj_y)
         a, b = (tf.squeeze(t, 0) if t.shape.rank == 3 else t for t in (x, y))

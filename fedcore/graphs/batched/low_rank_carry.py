@@ -26,6 +26,7 @@ from fedcore.graphs.batched.client_select import computed_if, select_rows
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, StepInputs
 from fedcore.graphs.batched.low_rank import Coefficient, LowRank, zero_rows
 from fedcore.graphs.batched.low_rank_policy import is_kept
+from fedcore.graphs.batched.own_rows import JOINED, OwnRows
 from fedcore.graphs.batched.packing import PackedLayout
 
 Tensors = list[tf.Tensor]
@@ -113,7 +114,11 @@ class LowRankCarry:
         return attrs.evolve(self, inputs=(*others, (group[0], known)))
 
     def opened(
-        self, initial: Sequence[BatchedValue], clients: int, known_inputs: KnownInputs | None = None
+        self,
+        initial: Sequence[BatchedValue],
+        clients: int,
+        own_rows: OwnRows | None = None,
+        known_inputs: KnownInputs | None = None,
     ) -> "OpenCarry":
         """The carry for given initial values of all loop variables; those of the kernels are shared tensors."""
         shapes = {i: tuple(initial[i].tensor.shape) for i in self.kernels}
@@ -121,7 +126,8 @@ class LowRankCarry:
         for i in self.kernels:
             known = tf.get_static_value(initial[i].tensor)
             bases[i] = None if known is not None and not known.any() else initial[i].tensor
-        return OpenCarry(self, shapes, bases, clients, None if self.exceeds or self.is_one_step else known_inputs)
+        known_inputs = None if self.exceeds or self.is_one_step else known_inputs
+        return OpenCarry(self, shapes, bases, clients, own_rows, known_inputs)
 
     def without(self, kernel: int) -> "LowRankCarry | None":
         """The carry that does not keep a kernel; None if none is left."""
@@ -142,6 +148,7 @@ class OpenCarry:
     Args:
         bases: kernel -> its initial value; None if that is zero.
         clients: K.
+        own_rows: None: the number of rows in a product decides no bits.
         known_inputs: None: no input is known before the loop.
     """
 
@@ -149,6 +156,7 @@ class OpenCarry:
     shapes: dict[int, tuple[int, int]]
     bases: dict[int, tf.Tensor | None]
     clients: int
+    own_rows: OwnRows | None = None
     known_inputs: KnownInputs | None = None
 
     def initial(self) -> Tensors:
@@ -218,6 +226,8 @@ class OpenCarry:
     def _added_up(self, exists: tf.Tensor, variables: Tensors) -> Tensors:
         """The loop variables with the factors added to the clients' own matrices."""
         before = CarriedKernels.of(self, variables, exists)
+        if self.own_rows is not None:
+            before = before.filled_up(self.carry.limit * self.own_rows.of_batch)
         lefts = [t[:, :0] for t in before.lefts]
         rights = {i: t[:, :0] for i, t in before.rights.items()}
         scales = {(i, m): c if m[0] == "shared" else c * 0 + float(i == m[1]) for (i, m), c in before.scales.items()}
@@ -232,7 +242,10 @@ class OpenCarry:
         exists = steps > self.carry.limit if self.carry.exceeds else None
         if exists is not None and self.clients > 1:
             variables = computed_if(exists, lambda *given: self._added_up(exists, list(given)), variables, variables)
-        return CarriedKernels.of(self, variables, exists).values
+        kernels = CarriedKernels.of(self, variables, exists)
+        if self.own_rows is not None and not self.carry.is_one_step and exists is None:
+            kernels = attrs.evolve(kernels, rows=self.own_rows.of_clients)
+        return kernels.values
 
 
 @attrs.frozen(eq=False)
@@ -247,6 +260,7 @@ class CarriedKernels:
         exists: whether `own` holds sums.
         inputs: of layers, known before the loop; None where no input is.
         are_new: no step has changed them, so their factors have no rows.
+        rows: as in `LowRank`.
     """
 
     of_carry: OpenCarry
@@ -257,6 +271,7 @@ class CarriedKernels:
     exists: tf.Tensor | None = None
     inputs: StepInputs | None = None
     are_new: bool = False
+    rows: tf.Tensor | None = None
 
     @classmethod
     def of(cls, carry: OpenCarry, variables: Tensors, exists: tf.Tensor | None) -> "CarriedKernels":
@@ -284,7 +299,17 @@ class CarriedKernels:
             (matrix, c) for m, matrix in self._matrices() if not isinstance(c := self._coefficient(kernel, m), int)
         ]
         factors = () if self.are_new else ((self._left(kernel), self.rights[kernel]),)
-        return LowRank(shape, clients, tuple(terms), factors, self.exists, self.inputs)
+        products = JOINED if self.of_carry.own_rows is None else self.of_carry.own_rows.products
+        return LowRank(shape, clients, tuple(terms), factors, self.exists, self.inputs, products, self.rows)
+
+    def filled_up(self, rows: int) -> "CarriedKernels":
+        """The kernels with zeros behind the rows of their factors, up to a number of rows."""
+
+        def filled(t: tf.Tensor) -> tf.Tensor:
+            return tf.pad(t, [[0, 0], [0, rows - tf.shape(t)[1]], [0, 0]])
+
+        rights = {i: filled(t) for i, t in self.rights.items()}
+        return attrs.evolve(self, lefts=[filled(t) for t in self.lefts], rights=rights)
 
     def own_after(self) -> dict[int, tf.Tensor]:
         """Kernel -> the sum of its factors and of all matrices of clients."""

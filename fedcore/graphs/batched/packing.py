@@ -30,6 +30,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.sequences.columns import Columns, Rows
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.identity_cache import IdentityCache, identities
@@ -56,9 +57,9 @@ class PackedLayout:
         low_rank: the plan's rank, from which kernels are kept low-rank; see `low_rank_carry`.
         low_rank_steps: number of steps whose batches have that many rows, at least 1; 0 keeps no kernel low-rank.
         exceeds_low_rank: a client takes more steps.
-        products_of_each: a matrix that clients share is multiplied client by client.
-        joins_blocks: the sum of the factors of a block's clients is one product; the clients of such factors take one
-            step.
+        products: the plan's attribute, see `own_rows`.
+        joins_blocks: the sum of the factors of a block's clients is one product.
+        joined_rows: rows of that product, some of which may be zeros; 0 for as many as the clients have.
         is_given_products: the function of a call is given products of the clients' rows; see `data_products`.
         width: lanes of a group.
     """
@@ -72,8 +73,9 @@ class PackedLayout:
     low_rank: int = 0
     low_rank_steps: int = 0
     exceeds_low_rank: bool = False
-    products_of_each: bool = False
+    products: str = JOINED
     joins_blocks: bool = False
+    joined_rows: int = 0
     is_given_products: bool = False
     width: int = 1
 
@@ -83,9 +85,14 @@ class PackedLayout:
         return self.low_rank_steps == 1
 
     @property
-    def has_dense_groups(self) -> bool:
-        """Whether the first groups have dense kernels, and the others low-rank ones."""
-        return self.keeps_one_step and self.exceeds_low_rank
+    def has_longer_groups(self) -> bool:
+        """Whether the first groups, of clients that exceed `low_rank_steps`, have a function of their own."""
+        return self.exceeds_low_rank and (self.keeps_one_step or bool(self.products))
+
+    @property
+    def has_own_factors(self) -> bool:
+        """Whether clients keep factors for several steps, and products have the rows of all steps of one client."""
+        return bool(self.products) and self.low_rank_steps > 1
 
 
 MAX_JOINED_ROWS = 384
@@ -162,7 +169,7 @@ def pack_clients(
     capacity: int,
     cache: PackingCache,
     low_rank: int = 0,
-    products_of_each: bool = False,
+    products: str = JOINED,
     halves: bool = False,
     block: int = 1,
     wide: int = 0,
@@ -182,8 +189,8 @@ def pack_clients(
         capacity: number of clients of a full call, present and absent.
         cache: cache for the tensors that do not depend on the seeds.
         low_rank: the plan's rank, from which kernels are kept low-rank; 0 keeps none.
-        products_of_each: the number of rows in a client's products depends on its data set alone: batches are padded to
-            its batch size.
+        products: the plan's attribute, see `own_rows`; batches are padded to the batch size of their data set if it is
+            not `JOINED`.
         halves: steps of small batches may be built for half of the padded rows.
         block: clients of a block.
         wide: lanes of a group if all clients take one step, and few lanes are empty; 0 for no other width.
@@ -191,7 +198,7 @@ def pack_clients(
     """
     rules: dict[str, Any] = {
         "low_rank": low_rank,
-        "products_of_each": products_of_each,
+        "products": products,
         "halves": halves,
         "block": block,
         "wide": wide,
@@ -215,9 +222,13 @@ def pack_clients(
             continue
         columns, padded, (rows, sizes, *rest) = leaves.sequences[position], layout.batch_rows[position], rest
         if layout.rows_in_order:
-            kind: Hashable = ("rows", padded, layout.width, layout.single_step, client_of.tobytes())
+            whole = layout.has_own_factors
+            kind: Hashable = ("rows", padded, layout.width, layout.single_step, whole, client_of.tobytes())
             shape = (-1, padded) if layout.single_step else (-1,)
-            make = functools.partial(_rows_in_order, columns, client_of, sizes, padded, layout.width, shape)
+            of_lanes = _rows_of_lanes(np.asarray(sizes), padded, layout.width, whole=whole)
+            make = functools.partial(
+                _rows_in_order, columns, client_of, sizes, np.repeat(of_lanes, layout.width), shape
+            )
         else:
             kind, make = "columns", functools.partial(_concatenated_columns, columns)
         packed = cache.get(kind, columns, functools.partial(_as_tensors, make), leaves.identities[position])
@@ -234,7 +245,7 @@ def _arranged(
     capacity: int,
     *,
     low_rank: int,
-    products_of_each: bool,
+    products: str,
     halves: bool,
     block: int,
     wide: int,
@@ -242,14 +253,15 @@ def _arranged(
 ) -> tuple:
     """The layout, the client of each lane, the lane of each client, then `rows` and `sizes` for each sequence."""
     low_rank_steps = _low_rank_steps(leaves, low_rank)
-    halves &= len(leaves.sequences) == 1 and not products_of_each
+    has_own_factors = bool(products) and low_rank_steps > 1
+    halves &= len(leaves.sequences) == 1 and not products
     width, client_of, *rest = _assign_lanes(
         leaves,
         numbers,
         seeds,
         width,
         wide if low_rank_steps == 1 else 0,
-        pads_fully=products_of_each,
+        pads_fully=bool(products),
         low_rank_steps=low_rank_steps,
         sorts_by_rows=halves or low_rank_steps > 1,
     )
@@ -264,14 +276,16 @@ def _arranged(
         tuple(padded.get(i, 0) for i in range(len(leaves.each[0]))),
         leaves.rows_in_order,
         equal_steps,
-        single_step=equal_steps and all(s.shape[1] == 1 for s in all_sizes),
+        single_step=equal_steps and all(s.shape[1] == 1 for s in all_sizes) and not has_own_factors,
         has_half_steps=halves and _saved_by_halves(rest[1], rest[2], width) >= LEAST_SAVED,
-        products_of_each=products_of_each,
+        products=products,
         width=width,
     )
     if low_rank_steps:
-        joins = low_rank_steps == 1 and block * _batch_size(leaves) <= MAX_JOINED_ROWS
-        layout = attrs.evolve(layout, joins_blocks=joins)
+        rows = block * _batch_size(leaves)
+        joins = has_own_factors or (low_rank_steps == 1 and rows <= MAX_JOINED_ROWS)
+        joined_rows = rows if joins and products and not has_own_factors else 0
+        layout = attrs.evolve(layout, joins_blocks=joins, joined_rows=joined_rows)
         exceeds = any(s.shape[1] > low_rank_steps for s in all_sizes)
         kept = attrs.evolve(
             layout,
@@ -280,7 +294,7 @@ def _arranged(
             exceeds_low_rank=exceeds,
             is_given_products=gives_products and leaves.rows_in_order and low_rank_steps > 1 and not exceeds,
         )
-        all_dense = kept.has_dense_groups and all((s[:, 1] > 0).all() for s in all_sizes)
+        all_dense = kept.keeps_one_step and exceeds and all((s[:, 1] > 0).all() for s in all_sizes)
         layout = layout if all_dense else kept
     return layout, client_of, lane_of, *(item for i, item in enumerate(rest) if i % 3 != 2)
 
@@ -353,7 +367,8 @@ def _assign_lanes(
         padded = _padded_size(of_clients, columns, fully=pads_fully) if columns[0].layout.batched else 0
         sizes = _sizes_by_lane(of_clients, client_of)
         if leaves.rows_in_order:
-            rows = np.cumsum([0, *_rows_of_lanes(sizes, padded, width) * width])
+            whole = pads_fully and low_rank_steps > 1
+            rows = np.cumsum([0, *_rows_of_lanes(sizes, padded, width, whole=whole) * width])
         else:
             rows = _rows_by_lane(columns, of_clients, client_of, padded)
         results.extend([rows, sizes, padded])
@@ -418,12 +433,17 @@ def _saved_by_halves(sizes: np.ndarray, padded: int, width: int) -> float:
     return float((taken - whole) * (padded - half) / (taken * padded)) if half > 1 and taken else 0.0
 
 
-def _rows_of_lanes(sizes: np.ndarray, padded: int, width: int) -> np.ndarray:
+def _rows_of_lanes(sizes: np.ndarray, padded: int, width: int, *, whole: bool) -> np.ndarray:
     """int64 [groups]: the number of rows of each lane of a group.
 
     It is that of the client with most rows; a last batch of one row has two, since products of one row have other bits.
     If no client takes two steps, it is a whole batch, so that clients of a single step have equally many.
+
+    Args:
+        whole: the last batch is a whole one too.
     """
+    if whole:
+        return padded * (sizes > 0).sum(axis=1).reshape(len(sizes) // width, width).max(axis=1)
     most = sizes.sum(axis=1).reshape(len(sizes) // width, width).max(axis=1)
     if sizes.shape[1] == 1:
         return np.where(most > 0, padded, 0)
@@ -431,23 +451,24 @@ def _rows_of_lanes(sizes: np.ndarray, padded: int, width: int) -> np.ndarray:
 
 
 def _rows_in_order(
-    columns: list[Columns], client_of: np.ndarray, sizes, padded: int, width: int, shape: tuple[int, ...]
+    columns: list[Columns], client_of: np.ndarray, sizes, of_lanes: np.ndarray, shape: tuple[int, ...]
 ) -> tuple:
     """The columns as rows, group after group, and lane after lane; [*shape, …].
 
     The rows of a client are filled up with its last row, those of a client without rows with a row of any client, or
     with zeros if that row is not finite. The graph computes with padded rows too, so they must be valid inputs of the
     model; products with zeros may read them, so they must be finite where the client's own rows are.
+
+    Args:
+        of_lanes: int64 [lanes], the number of rows of each lane.
     """
-    sizes = np.asarray(sizes)
-    counts = sizes.sum(axis=1).tolist()
-    of_lanes = np.repeat(_rows_of_lanes(sizes, padded, width), width).tolist()
+    counts = np.asarray(sizes).sum(axis=1).tolist()
     results = []
     for position in range(len(columns[0].arrays)):
         arrays = [np.asarray(c.arrays[position]) for c in columns]
         row = _filling_row(arrays)
         pieces = [row[:0]]
-        for client, count, rows in zip(client_of.tolist(), counts, of_lanes, strict=True):
+        for client, count, rows in zip(client_of.tolist(), counts, of_lanes.tolist(), strict=True):
             last = row
             if count:
                 pieces.append(arrays[client][:count])

@@ -112,6 +112,8 @@ class StageFold(abc.ABC):
     Attributes:
         parallel: groups of a call that may run in parallel.
         telling: leaves of the partial; one of them is not finite if a left factor is not that was taken for finite.
+        joined_rows: as in `FactoredContribution`.
+        rows_of_lanes: int64 [lanes]: rows of the factors of each lane, in the graph being built; None: all.
     """
 
     parallel = PARALLEL_GROUPS
@@ -146,6 +148,8 @@ class StageFold(abc.ABC):
         self.interpreter = BatchedInterpreter(module, layout or PackedLayout((), ()), xla=xla)
         self.invariant: dict[str, object] = {}
         self.telling: set[int] = set()
+        self.joined_rows = 0
+        self.rows_of_lanes: tf.Tensor | None = None
 
     # --- of the subclasses ---
 
@@ -288,7 +292,9 @@ class StageFold(abc.ABC):
             reduction = self._reduction()
             contributions, sizes = self._contributions(groups, reduction)
             pending = {j: (factors[2 * i], factors[2 * i + 1]) for i, j in enumerate(joined)}
-            after, pending = fold_next_client(reduction, contributions, before, pending, is_first, is_last)
+            after, pending = fold_next_client(
+                reduction, contributions, before, pending, is_first, is_last, self.joined_rows
+            )
             kept = [t for j in joined for t in pending[j]]
             return [*(tf.identity(t[0]) for t in (*after, *kept)), *([] if sizes is None else [sizes[:1]])]
 
@@ -322,7 +328,15 @@ class StageFold(abc.ABC):
         sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
         given = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
         of_leaves = [*specs, *sizes]
-        found = contributions_by_group(given, self.width, of_leaves, parallel=self.parallel, joined=self._joined)
+        found = contributions_by_group(
+            given,
+            self.width,
+            of_leaves,
+            parallel=self.parallel,
+            joined=self._joined,
+            joined_rows=self.joined_rows,
+            rows=self.rows_of_lanes,
+        )
         if not sizes:
             return found, None
         (of_sizes,) = [c for c in found if len(specs) in c.leaves.positions]

@@ -12,6 +12,7 @@ from fedcore.graphs.batched.batched_value import (
     rowwise_padding,
 )
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.own_rows import product_with_shared
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 MANY_CLASSES = 32
@@ -29,8 +30,8 @@ def product(
 ) -> BatchedValue:
     """x @ y over the last two axes; both operands have the same rank.
 
-    A shared operand is multiplied with the matrix of each client. Kernels join the rows of all clients; where the bits
-    of a row would then depend on their number (`products_of_each`), there is a product for each client.
+    A shared operand is multiplied with the matrix of each client. Kernels join the rows of all clients, except where
+    the bits of a row would then depend on their number (`own_rows`).
     """
     rank = evaluation.rank(x)
     if rank != evaluation.rank(y):
@@ -57,7 +58,9 @@ def product(
         b = tf.expand_dims(b, 0)
     if y.batched and not x.batched and rank > 2:
         a = tf.expand_dims(a, 0)
-    if evaluation.products_of_each and x.batched != y.batched:
+    if evaluation.products and x.batched and not y.batched and rank == 2 and not transpose_x:
+        tensor = product_with_shared(evaluation.products, a, b, transposed=transpose_y)
+    elif evaluation.products and x.batched != y.batched:
         clients = range(evaluation.clients)
         pairs = [(a[k : k + 1] if x.batched else a, b[k : k + 1] if y.batched else b) for k in clients]
         products = [tf.raw_ops.BatchMatMulV2(x=p, y=q, adj_x=transpose_x, adj_y=transpose_y) for p, q in pairs]

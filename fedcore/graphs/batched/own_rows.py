@@ -1,0 +1,92 @@
+"""Products whose bits are a client's own, whatever the other clients of its group are.
+
+Kernels choose their order of additions by the sizes of a product. On AVX-512 a row of a product has the same bits
+beside any number of other rows; elsewhere it has not. A plan's attribute `products` says what its stages do about that:
+
+    (none)  the rows of all clients of a group are one product, padded to the group's longest batch
+    each    a product has the rows of one client: those of its batch, padded to the batch size of its data set, or
+            those of all its batches
+    tiles   as `each`, but batches of few rows that are multiplied with a shared matrix are joined, in tiles of a
+            multiple of 48 rows: up to 192, the number of rows and the place of a row decide nothing on AVX2
+
+Example: 8 clients with batches of 20 rows are one tile of 192, the last 32 rows of which are zeros. On AVX2, a core
+multiplies 20 rows at 33, 192 rows at 68 GFLOP/s.
+"""
+
+from collections.abc import Callable
+
+import attrs
+import tensorflow as tf
+
+JOINED, EACH, TILES = "", "each", "tiles"
+"""Values of the plan's attribute `products`; without it, the rows of all clients are joined."""
+
+TILE_ROWS = 48
+"""Rows of the smallest tile: a multiple of the rows that kernels for AVX2 (24, 6) and AVX-512 (48) compute at once."""
+
+MAX_TILE_ROWS = 192
+"""From 288 rows on, the bits of products with wide matrices depended on the number of rows."""
+
+MIN_OWN_ROWS = 64
+"""Rows of the smallest batch that is multiplied by itself as fast as in a tile."""
+
+
+@attrs.frozen(eq=False)
+class OwnRows:
+    """The rows of the clients of a group that products have.
+
+    Args:
+        products: the attribute of the plan.
+        of_clients: int64 [K]: the rows of all batches of a client.
+        of_batch: rows of a padded batch.
+    """
+
+    products: str
+    of_clients: tf.Tensor
+    of_batch: int
+
+
+def product_with_shared(products: str, x: tf.Tensor, matrix: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
+    """x @ matrix, or x @ matrix^T, for each client: [K, rows, m].
+
+    Args:
+        products: the attribute of the plan.
+        x: [K, rows, n].
+        matrix: of all clients, [n, m], or transposed [m, n].
+    """
+    clients, rows = x.shape[:2]
+    if products == TILES and x.dtype == tf.float32 and rows < MIN_OWN_ROWS:
+        return _in_tiles(x, matrix, transposed=transposed)
+    if products:
+        found = [tf.raw_ops.MatMul(a=x[k], b=matrix, transpose_b=transposed) for k in range(clients)]
+        return tf.stack(found)
+    return tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis], adj_y=transposed)
+
+
+def _in_tiles(x: tf.Tensor, matrix: tf.Tensor, *, transposed: bool) -> tf.Tensor:
+    clients, rows, n = x.shape
+    count = clients * rows
+    tiles = max(1, -(-count // MAX_TILE_ROWS))
+    size = -(-count // (tiles * TILE_ROWS)) * TILE_ROWS
+    flat = tf.reshape(x, [count, n])
+    parts = [flat[begin : begin + size] for begin in range(0, max(count, 1), size)]
+    missing = len(parts) * size - count
+    if missing:
+        parts[-1] = tf.pad(parts[-1], [[0, missing], [0, 0]])
+    found = [tf.raw_ops.MatMul(a=part, b=matrix, transpose_b=transposed) for part in parts]
+    whole = found[0] if len(found) == 1 else tf.concat(found, 0)
+    return tf.reshape(whole[:count] if missing else whole, [clients, rows, whole.shape[1]])
+
+
+def products_of_own_rows(
+    tensors: list[tf.Tensor], rows: tf.Tensor, product: Callable[..., tf.Tensor]
+) -> list[tf.Tensor]:
+    """The products of each client's own rows.
+
+    Args:
+        tensors: [K, R, …], with K static.
+        rows: int64 [K]: the number of rows of each client; behind them there are others.
+        product: tensors [rows, …] of one client -> its product.
+    """
+    counts = tf.unstack(rows, tensors[0].shape[0])
+    return [product(*(t[k, :count] for t in tensors)) for k, count in enumerate(counts)]
