@@ -114,9 +114,14 @@ class BatchedSequence:
         return [rows_from(c, begin, self.first_rows or self.batch_rows) for c in self.columns]
 
     @property
-    def own_rows(self) -> tf.Tensor:
+    def rows_of_batches(self) -> tf.Tensor:
         """int64 [clients]: the rows of the padded batches of each client."""
-        return rows_of_batches(self.sizes, self.batch_rows)
+        return self.batch_rows * tf.reduce_sum(tf.cast(self.sizes > 0, tf.int64), axis=1)
+
+    @property
+    def own_rows(self) -> tf.Tensor:
+        """int64 [clients]: the rows of all steps, behind which the rows of each client in `all_columns` are padded."""
+        return tf.reduce_sum(self.sizes, axis=1) if self.rows_in_order else self.rows_of_batches
 
     def all_columns(self) -> list[tf.Tensor]:
         """The columns of the batches of a group, all steps side by side, [clients, rows, …].
@@ -135,11 +140,6 @@ class BatchedSequence:
 def steps_of(sizes: tf.Tensor) -> tf.Tensor:
     """int64: the number of steps that clients take whose batches have the given sizes, int64 [clients, steps]."""
     return tf.reduce_sum(tf.cast(tf.reduce_any(sizes > 0, axis=0), tf.int64))
-
-
-def rows_of_batches(sizes: tf.Tensor, batch_rows: int) -> tf.Tensor:
-    """int64 [clients]: the rows of the padded batches of each client; sizes are [clients, steps]."""
-    return batch_rows * tf.reduce_sum(tf.cast(sizes > 0, tf.int64), axis=1)
 
 
 def at_element(fn: Callable, index: tf.Tensor) -> Callable:

@@ -102,7 +102,8 @@ class BatchedFold(StageFold):
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         arguments = _client_arguments(self.client_parameters, self._layout, tensors)
         if self._layout.products and self._layout.low_rank_steps:
-            self.rows_of_lanes = self._sequence(arguments).own_rows
+            sequence = self._sequence(arguments)
+            self.rows_of_lanes = sequence.own_rows if self._layout.has_own_factors else sequence.rows_of_batches
         given = None
         if self._layout.is_given_products:
             sequence = self._sequence(arguments)

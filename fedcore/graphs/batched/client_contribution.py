@@ -266,9 +266,13 @@ class FactoredContribution:
         return total
 
     def _factors(self, lanes: tf.Tensor) -> tuple[Tensors, Tensors]:
-        (n, m), rows = self.leaves.spec.shape, None if self.rows is None else tf.gather(self.rows, lanes)
-        lefts = _slices(self.lefts, lanes, self.lanes.width, tf.float32, [None, n], rows)
-        return lefts, _slices(self.rights, lanes, self.lanes.width, tf.float32, [None, m], rows)
+        lists = zip((self.lefts, self.rights), self.leaves.spec.shape, strict=True)
+        if self.rows is None:
+            lefts, rights = (_slices(of, lanes, self.lanes.width, tf.float32, [None, size]) for of, size in lists)
+        else:
+            rows = tf.gather(self.rows, lanes)
+            lefts, rights = (_first_rows(of, lanes, self.lanes.width, size, rows) for of, size in lists)
+        return lefts, rights
 
 
 Contribution: TypeAlias = ClientContribution | FactoredContribution
@@ -282,29 +286,38 @@ def joined_product(left: tf.Tensor, right: tf.Tensor, rows: int) -> tf.Tensor:
     return product_of_factors(left, right)
 
 
-def _slices(
-    groups: tf.Tensor, lanes: tf.Tensor, width: int, dtype: tf.DType, shape: Sequence, rows: tf.Tensor | None = None
-) -> Tensors:
-    """A tensor [1, …] for each of the lanes (int64 [n], n static), as views of the tensors [width, …] of a list.
-
-    Args:
-        shape: of one client's tensor; None for a number of rows.
-        rows: int64 [n]: how many rows each has. None: all.
-    """
+def _slices(groups: tf.Tensor, lanes: tf.Tensor, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
+    """A tensor [1, …] for each of the lanes (int64 [n], n static), as views of the tensors [width, …] of a list."""
     sizes = [-1 if s is None else s for s in shape]
-    numbers = tf.unstack(tf.cast(lanes // width, tf.int32))
     begins = tf.unstack(tf.pad((lanes % width)[:, None], [[0, 0], [0, len(sizes)]]))
-    counts = None if rows is None else tf.unstack(rows, len(numbers))
-    one, *rest = tf.unstack(tf.constant([1, *sizes[1:]], tf.int64))
+    size = tf.constant([1, *sizes], tf.int64)
     views = []
-    for i, (number, begin) in enumerate(zip(numbers, begins, strict=True)):
-        group = tf.raw_ops.TensorListGetItem(
-            input_handle=groups, index=number, element_shape=[-1, *sizes], element_dtype=dtype
-        )
-        size = tf.constant([1, *sizes], tf.int64) if counts is None else tf.stack([one, counts[i], *rest])
+    for group, begin in zip(_groups_of(groups, lanes, width, dtype, shape), begins, strict=True):
         views.append(tf.raw_ops.Slice(input=group, begin=begin, size=size))
         views[-1].set_shape([1, *shape])
     return views
+
+
+def _first_rows(groups: tf.Tensor, lanes: tf.Tensor, width: int, columns: int, rows: tf.Tensor) -> Tensors:
+    """The first rows of each of the lanes, [1, rows, columns]; lanes and rows are int64 [n], n static."""
+    numbers, counts = tf.unstack(lanes % width), tf.unstack(rows, lanes.shape[0])
+    views = []
+    for group, number, count in zip(
+        _groups_of(groups, lanes, width, tf.float32, [None, columns]), numbers, counts, strict=True
+    ):
+        begin = number * tf.shape(group, tf.int64)[1]
+        view = tf.reshape(group, [-1, columns])[begin : begin + count]  # in place: rows of one lane are no view
+        views.append(view[tf.newaxis])
+    return views
+
+
+def _groups_of(groups: tf.Tensor, lanes: tf.Tensor, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
+    """For each of the lanes the tensor [width, …] of its group."""
+    sizes = [-1, *(-1 if s is None else s for s in shape)]
+    return [
+        tf.raw_ops.TensorListGetItem(input_handle=groups, index=number, element_shape=sizes, element_dtype=dtype)
+        for number in tf.unstack(tf.cast(lanes // width, tf.int32))
+    ]
 
 
 def traced(body: Callable) -> tf.types.experimental.ConcreteFunction:

@@ -14,7 +14,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.batched.batched_sequence import Window, rows_of_batches
+from fedcore.graphs.batched.batched_sequence import Window
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, reserve_list, traced, written
 from fedcore.graphs.batched.known_inputs import KnownInput, earlier_rows, products_of_rows
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
@@ -93,7 +93,7 @@ def data_products(
             begin, end = tf.unstack(tf.gather(rows, first_lane // width + tf.range(2, dtype=tf.int64)))
             window = Window(begin, end - begin)
             of_group = [tf.reshape(window.of(c), [width, -1, *c.shape[1:]]) for c in columns]
-            own = rows_of_batches(Window(first_lane, width).of(sizes), batch_rows) if products else None
+            own = tf.reduce_sum(Window(first_lane, width).of(sizes), axis=1) if products else None
             return [tf.reshape(products_of_rows(of.of(of_group), batch_rows, own), [-1])]
 
         count = tf.size(rows, tf.int64) - 1

@@ -20,7 +20,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.client_select import rows_from
-from fedcore.graphs.batched.own_rows import products_of_own_rows
+from fedcore.graphs.batched.own_rows import own_rows_of
 
 _EXACT = {"Mul": tf.multiply, "AddV2": tf.add, "Sub": tf.subtract, "RealDiv": tf.divide}
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
@@ -130,11 +130,10 @@ class KnownInputs:
         def product() -> tf.Tensor:
             if rows is None:
                 return tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis])
-            own_rows = tf.maximum(rows, 1)
-            found = products_of_own_rows([x], own_rows, lambda own: tf.matmul(own, matrix))
-            numbers = tf.range(tf.shape(x, tf.int64)[1])
-            last = tf.unstack(own_rows - 1, x.shape[0])
-            return tf.stack([tf.gather(p, tf.minimum(numbers, i)) for p, i in zip(found, last, strict=True)])
+            counts = tf.minimum(tf.maximum(rows, 1), tf.shape(x, tf.int64)[1])
+            products = tf.concat([tf.raw_ops.MatMul(a=own, b=matrix) for own in own_rows_of(x, counts)], 0)
+            numbers = tf.minimum(tf.range(tf.shape(x, tf.int64)[1]), counts[:, tf.newaxis] - 1)
+            return tf.gather(products, tf.cumsum(counts, exclusive=True)[:, tf.newaxis] + numbers)
 
         return self._once((of, id(matrix)), product)
 
@@ -180,13 +179,18 @@ def products_of_rows(x: tf.Tensor, batch_rows: int, own: tf.Tensor | None = None
     """
     later, earlier = earlier_rows(tf.shape(x, tf.int64)[1], batch_rows)
     if own is not None:
-
-        def product(rows: tf.Tensor) -> tf.Tensor:
-            last, first = earlier_rows(tf.shape(rows, tf.int64)[0], batch_rows)
-            found = tf.matmul(rows[tf.shape(rows, tf.int64)[0] - last :], rows[:first], transpose_b=True)
-            return tf.pad(found, [[0, later - last], [0, earlier - first]])
-
-        return tf.stack(products_of_own_rows([x], own, product))
+        last, first = earlier_rows(own, batch_rows)
+        missing = tf.reshape(
+            tf.stack([tf.zeros_like(last), later - last, tf.zeros_like(last), earlier - first], 1), [-1, 2, 2]
+        )
+        lefts, rights = own_rows_of(x, own), own_rows_of(x, first)
+        found = []
+        for left, right, of_left, of_both in zip(
+            lefts, rights, tf.unstack(own - last), tf.unstack(missing), strict=True
+        ):
+            product = tf.raw_ops.MatMul(a=left[of_left:], b=right, transpose_b=True)
+            found.append(tf.pad(product, of_both))
+        return tf.stack(found)
     rows = tf.shape(x, tf.int64)[1]
     left, right = (x, x) if batch_rows < LEFT_OUT_ROWS else (x[:, rows - later :], x[:, :earlier])
     return tf.raw_ops.BatchMatMulV2(x=left, y=right, adj_y=True)

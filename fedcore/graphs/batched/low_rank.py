@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.client_select import computed_if, select_by_client
 from fedcore.graphs.batched.known_inputs import StepInputs
-from fedcore.graphs.batched.own_rows import JOINED, product_with_shared, products_of_own_rows
+from fedcore.graphs.batched.own_rows import JOINED, own_rows_of, product_with_shared
 
 NARROW = 16
 """Columns of the widest product whose transpose is computed: as many as a vector register holds on AVX-512."""
@@ -195,7 +195,8 @@ class LowRank:
             return self._product(left, right, adj_x=True)
         if self.rows is None:
             return product_of_factors(left, right)
-        return tf.stack(products_of_own_rows([left, right], self.rows, lambda u, v: tf.matmul(u, v, transpose_a=True)))
+        own = zip(own_rows_of(left, self.rows), own_rows_of(right, self.rows), strict=True)
+        return tf.stack([tf.raw_ops.MatMul(a=u, b=v, transpose_a=True) for u, v in own])
 
     def _product(self, x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = False) -> tf.Tensor:
         """x @ y for each client; of one client by MatMul, which is faster where x has few rows."""

@@ -13,8 +13,6 @@ Example: 8 clients with batches of 20 rows are one tile of 192, the last 32 rows
 multiplies 20 rows at 33, 192 rows at 68 GFLOP/s.
 """
 
-from collections.abc import Callable
-
 import attrs
 import tensorflow as tf
 
@@ -78,15 +76,20 @@ def _in_tiles(x: tf.Tensor, matrix: tf.Tensor, *, transposed: bool) -> tf.Tensor
     return tf.reshape(whole[:count] if missing else whole, [clients, rows, whole.shape[1]])
 
 
-def products_of_own_rows(
-    tensors: list[tf.Tensor], rows: tf.Tensor, product: Callable[..., tf.Tensor]
-) -> list[tf.Tensor]:
-    """The products of each client's own rows.
+def own_rows_of(x: tf.Tensor, rows: tf.Tensor) -> list[tf.Tensor]:
+    """The first rows of each client, [rows, n].
 
     Args:
-        tensors: [K, R, …], with K static.
-        rows: int64 [K]: the number of rows of each client; behind them there are others.
-        product: tensors [rows, …] of one client -> its product.
+        x: [K, R, n], with K and n static.
+        rows: int64 [K], the number of rows of each client.
     """
-    counts = tf.unstack(rows, tensors[0].shape[0])
-    return [product(*(t[k, :count] for t in tensors)) for k, count in enumerate(counts)]
+    clients, _, n = x.shape
+    whole = tf.shape(x, tf.int64)[1]
+    begins = tf.pad(whole * tf.range(clients, dtype=tf.int64)[:, tf.newaxis], [[0, 0], [0, 1]])
+    sizes = tf.stack([tf.minimum(rows, whole), tf.fill([clients], tf.constant(n, tf.int64))], 1)
+    flat = tf.reshape(x, [-1, n])
+    of_each = zip(tf.unstack(begins, clients), tf.unstack(sizes, clients), strict=True)
+    found = [tf.raw_ops.Slice(input=flat, begin=begin, size=size) for begin, size in of_each]
+    for part in found:
+        part.set_shape([None, n])
+    return found
