@@ -11,6 +11,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_call import batched_call, why_not_batchable
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding
 from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_ROWS
+from fedcore.graphs.batched.own_rows import EACH, JOINED
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.frontend.function_tracing import trace_function
@@ -22,6 +23,8 @@ WIDTHS = (2, 3, 4, 5, 6, 7) if os.environ.get("FEDCORE_SOAK") else (3, 5)
 
 PLACES = range(1, 8) if os.environ.get("FEDCORE_SOAK") else (1,)
 """Places in the group by which all clients move on."""
+
+PRODUCTS = JOINED if host_target().isa in ISAS_OF_EQUAL_ROWS else EACH
 
 MORE_ROWS = 37
 """Rows by which padded batches are made longer."""
@@ -50,7 +53,8 @@ def run_batched(
         for i, t in enumerate(tensors):
             arguments.append(BatchedValue(t, i in per_client, padded.get(i), padding=Padding.COPIES))
         of_clients = None if seeds is None else tf.constant(seeds)
-        results[:] = batched_call(graph, graph.data, arguments, None if sizes is None else lengths, of_clients)
+        given = None if sizes is None else lengths
+        results[:] = batched_call(graph, graph.data, arguments, given, of_clients, products=PRODUCTS)
         return [x.tensor for x in results]
 
     lengths = np.zeros(1, np.int64) if sizes is None else np.asarray(sizes, np.int64)

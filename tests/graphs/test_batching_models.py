@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from batched_by_client import check, check_padded, close, run_batched, run_one_client, traced, why_not_batchable
-from equal_rows import needs_equal_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batching_elementwise import normal
@@ -39,7 +38,6 @@ def gradients(loss):
     return fn
 
 
-@needs_equal_rows
 @settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.booleans(), st.booleans(), st.integers(0, 2))
 def test_products_of_matrices(n, k, m, transpose_a, transpose_b, common):

@@ -52,16 +52,20 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, kernel: Batche
     batch = image_batch_axis(node, x)
     if kernel.padded_axis is not None:
         raise NoBatchingRule(node.op, "the kernel has a batch axis")
-    if node.op == "Conv2D" and _is_shared(node, x, kernel):
+    if node.op == "Conv2D" and _is_one_for_all(evaluation, node, x, kernel):
         (out,) = emit(node.op, [without_client_axis(evaluation.tensor(x)), evaluation.tensor(kernel)], node.attributes)
         return BatchedValue(_with_client_axis(evaluation, out), True, batch, x.entries_per_row)
     (tensor,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x), per_client(evaluation, kernel)])
     return BatchedValue(tensor, True, batch, x.entries_per_row)
 
 
-def _is_shared(node: Node, images: BatchedValue, kernel: BatchedValue) -> bool:
-    """Whether all clients share the kernel, and an image's bits do not depend on how many images there are."""
-    return node["T"] == tf.float32 and images.batched and not kernel.batched
+def _is_one_for_all(evaluation: BatchedEvaluation, node: Node, images: BatchedValue, kernel: BatchedValue) -> bool:
+    """Whether all clients share the kernel, and an image's bits do not depend on how many images there are.
+
+    oneDNN computes each image by itself. TensorFlow's other kernels make one product of the pixels of all images; they
+    are the ones that it uses on processors without AVX-512.
+    """
+    return node["T"] == tf.float32 and images.batched and not kernel.batched and not evaluation.products
 
 
 @batching_rule("Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput", "Conv3DBackpropInputV2")
@@ -73,7 +77,7 @@ def _(
     if known is None and not sizes.client_invariant:
         raise NoBatchingRule(node.op, "the shape of the images is not known")
     sizes_of_client = () if known is None else tuple(known.values[0])
-    if node.op == "Conv2DBackpropInput" and len(sizes_of_client) == 4 and _is_shared(node, dy, kernel):
+    if node.op == "Conv2DBackpropInput" and len(sizes_of_client) == 4 and _is_one_for_all(evaluation, node, dy, kernel):
         rows, *image = sizes_of_client
         whole = tf.constant([evaluation.clients * rows, *image], tf.int32)
         dys = without_client_axis(evaluation.tensor(dy))

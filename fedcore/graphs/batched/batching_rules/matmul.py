@@ -170,7 +170,7 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
 
     def apply(a, b):
         is_dense = b.shape.rank == 2
-        wide = _whole_packets(a, 0 if is_dense else LONG_RUN)
+        wide = _whole_packets(a, 0 if is_dense or evaluation.products else LONG_RUN)
         if is_dense and wide is not a:
             b = tf.pad(b, [[0, 0], [0, wide.shape[1] - a.shape[1]]])
         if not is_dense and a.dtype == tf.float32 and (a.shape[0] or 0) > 0 and (a.shape[1] or 0) >= MANY_CLASSES:
@@ -220,7 +220,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
         raise NoBatchingRule(node.op, "the batch is the last axis")
 
     def apply(rows):
-        (out,) = emit(node.op, [_whole_packets(rows, LONG_RUN)], node.attributes)
+        (out,) = emit(node.op, [_whole_packets(rows, 0 if evaluation.products else LONG_RUN)], node.attributes)
         return [_columns(out, rows.shape[1])]
 
     if not x.batched:
@@ -232,7 +232,8 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 def _whole_packets(logits: tf.Tensor, longer_than: int) -> tf.Tensor:
     """Rows of logits of more entries, with further classes of probability 0, so that each row is whole packets.
 
-    Kernels evaluate rows in an order, and with instructions, that depend on where they begin in memory.
+    Kernels evaluate rows in an order, and with instructions, that depend on where they begin in memory; oneDNN's softmax
+    does so for long rows only.
     """
     classes = logits.shape[1]
     extra = 0 if classes is None or classes <= longer_than else packet_padding(classes, logits.dtype)
