@@ -179,9 +179,7 @@ def test_last_steps_take_half_the_rows_if_that_saves_enough(sizes, lanes, has_ha
     assert np.asarray(lane_of).tolist() == lanes
     assert shape.has_half_steps == has_half_steps
     assert shape.equal_steps == (len(set(sizes)) == 1)
-    shape, _ = pack_clients(
-        *given, width=2, capacity=count, cache=packing_cache(1 << 20), halves=True, products_of_each=True
-    )
+    shape, _ = pack_clients(*given, width=2, capacity=count, cache=packing_cache(1 << 20), halves=True, products="each")
     assert not shape.has_half_steps
 
 

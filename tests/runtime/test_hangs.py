@@ -100,7 +100,7 @@ def test_a_computation_is_called_in_a_cohorts_function(timeout_s):
 
 
 def test_nested_calls_take_one_more_thread_each_and_give_it_back():
-    total([Nested(0)])  # the threads of the default runtime, which computes nested calls, stay
+    total([Nested(2)] * 2)  # threads of the default runtime, which computes nested calls, stay
     runtime = fc.runtime.local(workers_per_device=1)
     before = set(threading.enumerate())
     with fc.use(runtime):

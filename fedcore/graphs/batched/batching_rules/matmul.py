@@ -232,8 +232,8 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 def _whole_packets(logits: tf.Tensor, longer_than: int) -> tf.Tensor:
     """Rows of logits of more entries, with further classes of probability 0, so that each row is whole packets.
 
-    Kernels evaluate rows in an order, and with instructions, that depend on where they begin in memory; oneDNN's softmax
-    does so for long rows only.
+    Kernels evaluate rows in an order, and with instructions, that depend on where they begin in memory. oneDNN's
+    softmax does so for long rows only.
     """
     classes = logits.shape[1]
     extra = 0 if classes is None or classes <= longer_than else packet_padding(classes, logits.dtype)
