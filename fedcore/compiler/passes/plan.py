@@ -1,3 +1,5 @@
+"""The pass `plan`: the strategy of each client stage, and the size of each crossing."""
+
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 

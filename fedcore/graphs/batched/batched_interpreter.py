@@ -135,11 +135,8 @@ class BatchedInterpreter:
         carry: LowRankCarry | None,
     ) -> list[BatchedValue]:
         clients = int(sequence.sizes.shape[0])
-        kernels = (
-            None
-            if carry is None
-            else carry.opened(initial, clients, self._own_rows(sequence), self._known_inputs(sequence))
-        )
+        own = self._own_rows(sequence)
+        kernels = None if carry is None else carry.opened(initial, clients, own, self._known_inputs(sequence, own))
         dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
 
         def step(sequence: BatchedSequence, s, *variables):
@@ -174,11 +171,10 @@ class BatchedInterpreter:
         results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
         return [results[i] for i in range(len(initial))]
 
-    def _known_inputs(self, sequence: BatchedSequence) -> KnownInputs | None:
+    def _known_inputs(self, sequence: BatchedSequence, own: OwnRows | None) -> KnownInputs | None:
         """The inputs of layers that are known before the loop over a sequence; None where none are, or without loop."""
         if sequence.single_step or sequence.batch_rows < MIN_ROWS:
             return None
-        own = self._own_rows(sequence)
         rows = None if own is None else own.of_clients
         return KnownInputs(sequence.all_columns(), tf.compat.v1.get_default_graph(), self._given, rows)
 

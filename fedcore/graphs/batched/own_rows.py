@@ -52,22 +52,22 @@ def product_with_shared(products: str, x: tf.Tensor, matrix: tf.Tensor, *, trans
         x: [K, rows, n].
         matrix: of all clients, [n, m], or transposed [m, n].
     """
-    clients, rows = x.shape[:2]
-    if products == TILES and x.dtype == tf.float32 and rows < MIN_OWN_ROWS:
+    in_tiles = products == TILES and x.dtype == tf.float32 and x.shape.is_fully_defined()
+    if in_tiles and 0 < x.shape[1] < MIN_OWN_ROWS:
         return _in_tiles(x, matrix, transposed=transposed)
     if products:
-        found = [tf.raw_ops.MatMul(a=x[k], b=matrix, transpose_b=transposed) for k in range(clients)]
-        return tf.stack(found)
+        of_each = (x[k : k + 1] for k in range(x.shape[0]))
+        return tf.concat([tf.raw_ops.BatchMatMulV2(x=own, y=matrix, adj_y=transposed) for own in of_each], 0)
     return tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis], adj_y=transposed)
 
 
 def _in_tiles(x: tf.Tensor, matrix: tf.Tensor, *, transposed: bool) -> tf.Tensor:
     clients, rows, n = x.shape
     count = clients * rows
-    tiles = max(1, -(-count // MAX_TILE_ROWS))
+    tiles = -(-count // MAX_TILE_ROWS)
     size = -(-count // (tiles * TILE_ROWS)) * TILE_ROWS
     flat = tf.reshape(x, [count, n])
-    parts = [flat[begin : begin + size] for begin in range(0, max(count, 1), size)]
+    parts = [flat[begin : begin + size] for begin in range(0, count, size)]
     missing = len(parts) * size - count
     if missing:
         parts[-1] = tf.pad(parts[-1], [[0, missing], [0, 0]])

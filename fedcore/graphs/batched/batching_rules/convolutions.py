@@ -62,8 +62,8 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, kernel: Batche
 def _is_one_for_all(evaluation: BatchedEvaluation, node: Node, images: BatchedValue, kernel: BatchedValue) -> bool:
     """Whether all clients share the kernel, and an image's bits do not depend on how many images there are.
 
-    oneDNN computes each image by itself. TensorFlow's other kernels make one product of the pixels of all images; they
-    are the ones that it uses on processors without AVX-512.
+    oneDNN computes each image by itself. TensorFlow's own kernels, which it uses by default on most processors without
+    AVX-512, make one product of the pixels of all images.
     """
     return node["T"] == tf.float32 and images.batched and not kernel.batched and not evaluation.products
 

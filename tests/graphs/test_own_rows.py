@@ -1,0 +1,55 @@
+"""Products whose number of rows the other clients of a group do not decide."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedcore.compiler.host_target import host_target
+from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_TILES
+from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, products_of_rows
+from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES, own_rows_of, product_with_shared
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+@pytest.mark.parametrize("products", [JOINED, EACH, TILES])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("clients", "rows"), [(2, 0), (2, 1), (3, 20), (8, 24), (9, 63), (2, 64)])
+def test_products_with_a_shared_matrix(products, dtype, clients, rows):
+    x, matrix = normal(clients, rows, 30).astype(dtype), normal(30, 7).astype(dtype)
+    for given, transposed in ((matrix, False), (matrix.T, True)):
+        found = product_with_shared(products, tf.constant(x), tf.constant(given), transposed=transposed)
+        np.testing.assert_allclose(found, x @ matrix, atol=1e-5)
+
+
+@pytest.mark.skipif(host_target().isa not in ISAS_OF_EQUAL_TILES, reason="plans for this processor have no tiles")
+@pytest.mark.parametrize("columns", [3, 10, 200, 512])
+@pytest.mark.parametrize("rows", [1, 5, 20, 50])
+def test_neither_the_place_nor_the_number_of_clients_decides_the_bits_of_a_tile(rows, columns):
+    x, matrix = tf.constant(normal(32, rows, 784), tf.float32), tf.constant(normal(784, columns), tf.float32)
+    whole = product_with_shared(TILES, x, matrix).numpy()
+    for clients in (2, 3, 8, 17):
+        for first in (0, 1, 13):
+            part = product_with_shared(TILES, x[first : first + clients], matrix).numpy()
+            assert part.tobytes() == whole[first : first + clients].tobytes(), (clients, first)
+
+
+@pytest.mark.parametrize("batch_rows", [2, 8])
+def test_products_of_the_rows_of_each_client_are_those_of_all_rows(batch_rows):
+    whole, counts = 3 * batch_rows, [3 * batch_rows - 1, batch_rows, 0, 1]
+    x, matrix, rows = normal(4, whole, 9).astype("f"), normal(9, 5).astype("f"), tf.constant(counts, tf.int64)
+    assert [int(part.shape[0]) for part in own_rows_of(tf.constant(x), rows)] == counts
+    found, expected = (products_of_rows(tf.constant(x), batch_rows, own).numpy() for own in (rows, None))
+    assert found.shape == expected.shape
+    taken = np.s_[0, : counts[0] - batch_rows, : 2 * batch_rows]  # by the steps of the first client
+    np.testing.assert_allclose(found[taken], expected[taken], atol=1e-5)
+
+    @tf.function
+    def product(x, matrix):
+        return KnownInputs([x], tf.compat.v1.get_default_graph(), None, rows).product(KnownInput(0), matrix)
+
+    numbers = [np.minimum(np.arange(whole), max(count, 1) - 1) for count in counts]  # the last row stands in
+    own = np.stack([of_client[i] for of_client, i in zip(x, numbers, strict=True)])
+    np.testing.assert_allclose(product(x, matrix), own @ matrix, atol=1e-5)
