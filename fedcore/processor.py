@@ -31,13 +31,18 @@ def avoids_avx512() -> bool:
     return max_isa().startswith(("SSE", "AVX2")) or max_isa() == "AVX"
 
 
+def avoids_onednn() -> bool:
+    """Whether the user keeps TensorFlow from oneDNN."""
+    return os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
+
+
 def has_bfloat16_products(root: str = "/") -> bool:
     """Whether oneDNN computes products of bfloat16 with instructions of this processor.
 
     Args:
         root: folder with the system's `proc`.
     """
-    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" or avoids_avx512():
+    if avoids_onednn() or avoids_avx512():
         return False
     return bool(processor_flags(root) & _BFLOAT16) and max_isa() not in _WITHOUT_BFLOAT16
 

@@ -105,6 +105,12 @@ def defined_function(name: str) -> function_pb2.FunctionDef:
     return _eager().get_function_def(name)
 
 
+@part("tensorflow.python.eager.context: Context.remove_function")
+def forget_function(name: str) -> None:
+    """Makes the process forget a function."""
+    _eager().remove_function(name)
+
+
 @part("tensorflow.python.eager.context: Context._context_handle")
 def has_started() -> bool:
     """Whether TensorFlow has made its devices and threads; asking does not start it."""
@@ -126,6 +132,12 @@ def op_definition(op: str):
     from tensorflow.python.framework import op_def_registry
 
     return op_def_registry.get(op)
+
+
+@part("the operations _MklNativeFusedConv2D, _MklNativeConv2D, … with kernels of the label MklNameChangeOp")
+def has_onednn() -> bool:
+    """Whether this TensorFlow was built with oneDNN, whose kernels are operations of their own."""
+    return op_definition("_MklNativeFusedConv2D") is not None
 
 
 # --- running functions ---

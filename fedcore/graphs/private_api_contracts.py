@@ -70,6 +70,35 @@ def defined_function() -> None:
 
 
 @contract
+def forget_function() -> None:
+    private_api.define_function(_function("fedcore_contract_forgotten"))
+    private_api.forget_function("fedcore_contract_forgotten")
+    _require(not private_api.is_defined("fedcore_contract_forgotten"), "a forgotten function is still defined")
+
+
+@contract
+def has_onednn() -> None:
+    if not private_api.has_onednn():
+        return
+    from fedcore.graphs.graphdef.onednn_kernels import with_onednn_kernels
+
+    def layer(images, kernel):
+        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, "VALID"), [-1.0]))
+
+    images, kernel = tf.reshape([1.0, 2.0, 3.0, 4.0], [1, 2, 2, 1]), tf.reshape([1.0, 2.0, 3.0, 4.0], [2, 2, 1, 1])
+    traced = tf.function(layer, autograph=False).get_concrete_function(images, kernel)
+    function = function_pb2.FunctionDef()
+    function.CopyFrom(traced.function_def)
+    _require(with_onednn_kernels(function), "a convolution is not replaced by that of oneDNN")
+    function.signature.name = "fedcore_contract_onednn"
+    if not private_api.is_defined(function.signature.name):
+        private_api.define_function(function)
+    attributes, manager = private_api.call_attributes(private_api.call_config()), private_api.cancellation_manager()
+    (found,) = private_api.execute(function.signature.name, 1, [images, kernel], attributes, manager)
+    _require(float(found) == 29, f"the convolution of [1, 2, 3, 4] with itself, and a bias of -1, is {found}")
+
+
+@contract
 def has_started() -> None:
     tf.constant(0)
     _require(private_api.has_started(), "TensorFlow is said not to have started")

@@ -59,6 +59,7 @@ _KINDS = {
     "effects": (lambda x: type(x) is bool, "true or false"),
     "index": (_whole(0, MAX_PARTS), "the position of an element"),
     "keeps": (lambda x: type(x) is bool, "true or false"),
+    "kernels": (lambda x: isinstance(x, str) and x == "onednn", "onednn"),
     "low_rank": (_whole(1, limits.MAX_RANK), "the rank from which factors of kernels are kept, 1 or more"),
     "one_step_width": _CLIENTS,
     "parallel": _CLIENTS,
@@ -81,7 +82,7 @@ _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
 _OF_STAGES = frozenset(
     {
         *("strategy", "width", "one_step_width", "block", "call", "parallel", "products", "low_rank"),
-        *("compute_dtype", "xla", "why"),
+        *("kernels", "compute_dtype", "xla", "why"),
     }
 )
 _OF_PLANS = frozenset({"program", "target"})

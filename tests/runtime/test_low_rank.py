@@ -91,9 +91,16 @@ MANY_STEPS = (61, 4, 0, 33, 118, 50, 51, 9, 12, 70, 5)  # up to 24 steps: factor
 FEW_STEPS = (41, 4, 0, 33, 50, 9, 12)  # factors are never added up: the inputs of the first layer are known
 
 
-@pytest.mark.parametrize("sizes", [MANY_STEPS, FEW_STEPS], ids=["many steps", "few steps"])
 @pytest.mark.parametrize(
-    "algorithm", ["sgd", "nesterov and decay", "proximal", "clipping", "metrics of some", "gradients"]
+    ("algorithm", "sizes"),
+    [
+        *(
+            (a, MANY_STEPS)
+            for a in ("sgd", "nesterov and decay", "proximal", "clipping", "metrics of some", "gradients")
+        ),
+        *((a, FEW_STEPS) for a in ("sgd", "gradients")),
+        *(pytest.param(a, FEW_STEPS, marks=pytest.mark.soak) for a in ("nesterov and decay", "proximal", "clipping")),
+    ],
 )
 def test_low_rank_training_agrees_with_dense_training(algorithm, sizes):
     data = clients(sizes)
@@ -133,8 +140,9 @@ def test_an_evaluation_of_clients_that_were_trained_reads_its_own_groups():
     ("algorithm", "sizes"),
     [
         *(("sgd", sizes) for sizes in (MANY_STEPS, FEW_STEPS, (5, 0, 0, 0, 3, 0, 0), (1, 7, 6, 0, 1, 11, 16))),
-        *((a, (50, *FEW_STEPS, 51)) for a in ("sgd", "nesterov and decay", "clipping", "metrics of some", "gradients")),
-        *((a, FEW_STEPS) for a in ("nesterov and decay", "clipping", "gradients")),
+        *((a, (50, *FEW_STEPS, 51)) for a in ("nesterov and decay", "clipping", "metrics of some", "gradients")),
+        pytest.param("sgd", (50, *FEW_STEPS, 51), marks=pytest.mark.soak),
+        *(pytest.param(a, FEW_STEPS, marks=pytest.mark.soak) for a in ("nesterov and decay", "clipping", "gradients")),
     ],
 )
 def test_the_bits_depend_neither_on_workers_nor_on_widths_nor_on_the_calls_of_other_clients(algorithm, sizes):
@@ -301,8 +309,10 @@ def one_step_round(name: str, sizes: tuple[int, ...], runtime=None, **settings) 
     ("name", "kind"),
     [
         *(("sgd", kind) for kind in ONE_STEP),
-        *((name, "some more") for name in ("decay", "proximal", "clipping", "gradients", "large batches")),
-        *((name, "all more") for name in ("decay", "large batches")),
+        *((name, "some more") for name in ("decay", "clipping", "gradients", "large batches")),
+        ("decay", "all more"),
+        pytest.param("proximal", "some more", marks=pytest.mark.soak),
+        pytest.param("large batches", "all more", marks=pytest.mark.soak),
     ],
 )
 def test_clients_of_one_step_keep_factors_and_others_dense_kernels(name, kind):
@@ -323,8 +333,9 @@ def test_clients_of_one_step_keep_factors_and_others_dense_kernels(name, kind):
     ("name", "kind"),
     [
         *(("sgd", kind) for kind in ONE_STEP),
-        *((name, "some more") for name in ("proximal", "clipping", "gradients", "large batches")),
-        *((name, "one step each") for name in ("clipping", "large batches")),
+        *((name, "some more") for name in ("clipping", "large batches")),
+        *(pytest.param(name, "some more", marks=pytest.mark.soak) for name in ("proximal", "gradients")),
+        *(pytest.param(name, "one step each", marks=pytest.mark.soak) for name in ("clipping", "large batches")),
     ],
 )
 def test_the_bits_of_clients_of_one_step_depend_on_no_other_client(name, kind):

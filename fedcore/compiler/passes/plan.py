@@ -39,7 +39,7 @@ def plan(
     clients where all clients of a call take one step. Strategy `loop`: a graph call computes one client; `why` holds
     the reason. The workers run such calls in parallel. A loop with `parallel` computes a block in one graph call, which
     loops over its clients, `parallel` at once; unless it keeps kernels low-rank, its bits are those of a loop with the
-    same blocks.
+    same blocks. On AVX2, `kernels=onednn` gives stages oneDNN's kernels, which TensorFlow leaves out there.
 
     Args:
         vectorize: `auto`, `false`, or the width. Stages without batching rules loop for every width.
@@ -154,22 +154,24 @@ def _strategy(
 ) -> dict[str, object]:
     compiled = {"xla": True} if xla and not rounded and _is_for_xla(module, op) else {}
     dtype = {"compute_dtype": "bfloat16"} if rounded else {}
+    kernels = {} if compiled else _kernels(module, op, target)
     if masked and join is not None and "secure" in join.attributes:
         why = "secure sums mask the partial of each client"
-        return {"strategy": "loop", "block": 1, **dtype, **compiled, "why": why}
+        return {"strategy": "loop", "block": 1, **kernels, **dtype, **compiled, "why": why}
     found = _batching(module, op, join, target, width, block, low_rank=low_rank and not compiled and not rounded)
     if isinstance(found, str):
-        return {"strategy": "loop", "block": block or 1, **dtype, **compiled, "why": _in_text(found)}
+        return {"strategy": "loop", "block": block or 1, **kernels, **dtype, **compiled, "why": _in_text(found)}
     kept = {"low_rank": found.low_rank} if found.low_rank else {}
     from fedcore.graphs.batched.cost_model import PARALLEL
 
     if found.width == 1:
         own = block or (LOW_RANK_BLOCK if kept else 1)
         at_once = {"parallel": min(PARALLEL, own)} if kept and own > 1 else {}
-        loop = {"strategy": "loop", "block": own, **at_once, **kept, **dtype, **compiled}
+        loop = {"strategy": "loop", "block": own, **at_once, **kept, **kernels, **dtype, **compiled}
         return {**loop, "why": _in_text(found.why_loop or "")}
     if found.why_loop is not None and not compiled and found.low_rank <= 1:
-        return {"strategy": "loop", "block": block or BLOCK, "parallel": PARALLEL, **dtype, "why": found.why_loop}
+        loop = {"strategy": "loop", "block": block or BLOCK, "parallel": PARALLEL, **kernels, **dtype}
+        return {**loop, "why": found.why_loop}
     return {
         "strategy": "vectorised",
         "width": found.width,
@@ -178,18 +180,31 @@ def _strategy(
         "call": found.call,
         **({"products": found.products} if found.products else {}),
         **kept,
+        **kernels,
         **dtype,
         **compiled,
     }
 
 
+def _kernels(module: Module, op: Operation, target: Target) -> dict[str, object]:
+    from fedcore.graphs.graphdef.parsed_graph import operations_of
+    from fedcore.graphs.stages.onednn import ONEDNN, chooses_onednn
+
+    graphs = [(g.digest, module.blobs[g.digest]) for g in _of_stage(module, op).graphs if g.digest in module.blobs]
+    return {"kernels": ONEDNN} if chooses_onednn({o for g in graphs for o in operations_of(*g)}, target) else {}
+
+
 def _is_for_xla(module: Module, op: Operation) -> bool:
     from fedcore.graphs.stages.xla import can_compile
 
-    names = [f.name for f in module.functions]
-    stage = names.index(_stage_of(op))
-    graphs = reachable(module, module.functions[: stage + 1]).graphs
+    graphs = _of_stage(module, op).graphs
     return bool(graphs) and all(can_compile(g, module.blob(g.digest)) for g in graphs)
+
+
+def _of_stage(module: Module, op: Operation) -> Module:
+    """The functions and graphs that the stage of a fold or a collect calls."""
+    names = [f.name for f in module.functions]
+    return reachable(module, module.functions[: names.index(_stage_of(op)) + 1])
 
 
 def _in_text(reason: str) -> str:

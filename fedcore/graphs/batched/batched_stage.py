@@ -18,6 +18,7 @@ from fedcore.graphs.batched.data_products import GivenProducts, data_products
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
 from fedcore.graphs.graphdef.parsed_graph import has_loops
+from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Products, Realized, profiler_name
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
@@ -155,7 +156,7 @@ class BatchedFold(StageFold):
         specs = [packed_specs([p.type for p in self.client_parameters], self._layout)[i] for i in operands]
         name = profiler_name(self.module, "products")
         call = data_products(self._given.of, specs, self.width, self._given.batch_rows, self._layout.products, name)
-        function = Realized(call, TensorType("float32", (None,)), optimised=True)
+        function = Realized(with_kernels_of(self._stage, call), TensorType("float32", (None,)), optimised=True)
         return attrs.evolve(realized, products=Products(function, operands))
 
 

@@ -109,7 +109,8 @@ def batching_policy(
         return error
     rank = _low_rank(module, function, client_operations, batched) if low_rank else 0
     width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > ONE_STEP)
-    loop = why_loop(target, _state_bytes(function), width) if requested_width is None else None
+    is_free = requested_width is None and not has_loops(module)  # a loop over time steps starts operations by thousands
+    loop = why_loop(target, _state_bytes(function), width) if is_free else None
     batches = any(_has_batches(p.type) for p in function.parameters[1 + broadcasts :])
     products = JOINED
     if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(module, "MatMul")):

@@ -39,6 +39,7 @@ from fedcore.graphs.batched.client_contribution import (
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.batched.reduction import Reduction
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Realized, profiler_name
 from fedcore.graphs.tensors.sizes import bits_of, unsized
 from fedcore.graphs.tensors.specs import spec
@@ -351,6 +352,7 @@ class StageFold(abc.ABC):
         name = profiler_name(self.module, self._stage.name)
         with without_function_optimisation(), private_api.quick_operations():
             call = private_api.unordered_function(body, specs, name=name)
+        call = with_kernels_of(self._stage, call)
         return Realized(call, result, optimised=True, assumes_finite=tuple(sorted(self.telling)))
 
 

@@ -160,6 +160,10 @@ class _Unchanged(dict):
         return name
 
 
+CONTENT_PREFIX = "f_"
+"""Of the content names of functions."""
+
+
 def with_content_names(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     """The graph with each library function named by the digest of its body and of the functions that it calls.
 
@@ -213,7 +217,7 @@ class _Library:
     def _add(self, original: str) -> None:
         function = self._canonical(self.functions[original])
         content = function.SerializeToString(deterministic=True)
-        function.signature.name = "f_" + hashlib.sha256(content).hexdigest()[: self._digest_digits]
+        function.signature.name = CONTENT_PREFIX + hashlib.sha256(content).hexdigest()[: self._digest_digits]
         self._names[original] = function.signature.name
         self.canonical[function.signature.name] = function
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.kernels import interpreter
+from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Realized, profiler_name
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
@@ -76,7 +77,8 @@ def realize_loop(
     body.__name__ = profiler_name(module, stage)
     specs = [tf.TensorSpec([None], tf.int64), *shared_specs, *(s for of_leaf in of_leaves for s in of_leaf)]
     traced = tf.function(body, autograph=False, input_signature=specs)
-    return Realized(traced.get_concrete_function(), StructType([(None, partial_type)]), in_order=True)
+    call = with_kernels_of(function, traced.get_concrete_function())
+    return Realized(call, StructType([(None, partial_type)]), in_order=True)
 
 
 def is_loopable(module: Module, stage: str, broadcasts: int) -> bool:

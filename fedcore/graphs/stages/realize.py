@@ -22,6 +22,7 @@ from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.sequence_results import result_tensors, result_value
 from fedcore.graphs.stages.kernels import interpreter
+from fedcore.graphs.stages.onednn import TracedFunction, with_kernels_of
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.sizes import measured_bits, unsized
 from fedcore.graphs.tensors.specs import spec
@@ -54,7 +55,7 @@ class Realized:
         products: makes the last operand; None if any tensor will do, or there is no such operand.
     """
 
-    call: tf.types.experimental.ConcreteFunction
+    call: TracedFunction
     result: Type
     pure: bool = False
     optimised: bool = False
@@ -226,7 +227,8 @@ def realize_block(
 
     body.__name__ = profiler_name(module, stage)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
-    return _realized(traced, type_, in_order=len(clients) > 1)
+    realized = _realized(traced, type_, in_order=len(clients) > 1)
+    return attrs.evolve(realized, call=with_kernels_of(function, realized.call))
 
 
 def _run_client(

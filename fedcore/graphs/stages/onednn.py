@@ -1,0 +1,104 @@
+"""Traced functions with oneDNN's kernels, defined in the process beside the functions that they were made of."""
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import attrs
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs import private_api
+from fedcore.graphs.graphdef.canonical_form import CONTENT_PREFIX
+from fedcore.graphs.graphdef.onednn_kernels import REPLACED, called_functions, with_onednn_kernels
+from fedcore.ir.module import Function
+from fedcore.ir.target import Target
+from fedcore.processor import avoids_onednn
+
+ONEDNN = "onednn"
+"""Value of the plan's attribute `kernels`; without it, stages have the kernels that TensorFlow chooses."""
+
+SUFFIX = "_onednn"
+
+_ISAS = ("avx2",)
+"""Instruction sets for which TensorFlow leaves oneDNN out, and on which it was measured to be faster."""
+
+
+@attrs.frozen(eq=False)
+class DefinedFunction:
+    """A function of the process, with what a call of it needs, as a traced function has it.
+
+    The process forgets the function, and those that it calls, with the object.
+
+    Args:
+        name: of the function.
+        outputs: its flat results, symbolic.
+        captured_inputs: operands behind those of the caller.
+    """
+
+    name: str
+    outputs: Sequence[tf.Tensor]
+    captured_inputs: Sequence[tf.Tensor]
+
+
+TracedFunction: TypeAlias = tf.types.experimental.ConcreteFunction | DefinedFunction
+
+
+def chooses_onednn(operations: Iterable[str], target: Target) -> bool:
+    """Whether a stage whose graphs have these operations gets oneDNN's kernels.
+
+    TensorFlow's variable TF_ENABLE_ONEDNN_OPTS=0 forbids them.
+    """
+    fits = target.isa in _ISAS and target.gpu == "no" and not avoids_onednn()
+    return fits and private_api.has_onednn() and not REPLACED.isdisjoint(operations)
+
+
+def with_kernels_of(stage: Function, traced: tf.types.experimental.ConcreteFunction) -> TracedFunction:
+    """The function of a stage, with the kernels that its plan names.
+
+    Raises:
+        FedcoreError: the plan names oneDNN's, and this TensorFlow has none.
+    """
+    if stage.attributes.get("kernels") != ONEDNN:
+        return traced
+    if not private_api.has_onednn():
+        raise FedcoreError(
+            f"@{stage.name} has kernels of oneDNN, which this TensorFlow was built without\n"
+            "  make the plan where TensorFlow has none, or for a target without AVX2"
+        )
+    after: dict[str, str] = {}
+    name = traced.name.decode() if isinstance(traced.name, bytes) else traced.name
+    if _define(name, after) == name:
+        return traced
+    function = DefinedFunction(after[name], traced.outputs, traced.captured_inputs)
+    own = [n for n in after.values() if n.endswith(SUFFIX) and not n.startswith(CONTENT_PREFIX)]
+    weakref.finalize(function, _forget, own).atexit = False
+    return function
+
+
+def _define(name: str, after: dict[str, str]) -> str:
+    """Defines a function with oneDNN's kernels, and those that it calls.
+
+    Args:
+        after: gets the names of the functions by those of the functions that they are made of; equal for a function
+            that has no operation with such a kernel.
+    """
+    if name in after:
+        return after[name]
+    function = function_pb2.FunctionDef()
+    function.CopyFrom(private_api.defined_function(name))
+    changed = with_onednn_kernels(function)
+    for called in called_functions(function):
+        before, called.name = called.name, _define(called.name, after)
+        changed |= called.name != before
+    after[name] = f"{name}{SUFFIX}" if changed else name
+    if changed and not private_api.is_defined(after[name]):
+        function.signature.name = after[name]
+        private_api.define_function(function)
+    return after[name]
+
+
+def _forget(names: Sequence[str]) -> None:
+    for name in names:
+        private_api.forget_function(name)
