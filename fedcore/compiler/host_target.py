@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedcore.errors import FedcoreError
 from fedcore.ir.target import Target, parse_target
-from fedcore.processor import avoids_avx512, max_isa, processor_flags, read_or_empty
+from fedcore.processor import avoids_avx512, avoids_onednn, max_isa, processor_flags, read_or_empty
 
 LARGE_L2_BYTES = 1 << 20
 """Bytes of a core's second-level cache from which its class is `large`."""
@@ -36,7 +36,8 @@ def host_target(root: str = "/") -> Target:
     """The target of this machine.
 
     The system does not say how fast memory is: AVX-512 servers and CPUs with a large cache count as `fast`. A cache
-    whose size the system does not say counts as `large`.
+    whose size the system does not say counts as `large`. Only plans for AVX2 name oneDNN's kernels, which TensorFlow's
+    variable TF_ENABLE_ONEDNN_OPTS=0 forbids.
 
     Args:
         root: folder with the system's `proc` and `sys`.
@@ -45,7 +46,9 @@ def host_target(root: str = "/") -> Target:
     l2 = _l2_bytes(Path(root, "sys/devices/system/cpu/cpu0/cache"))
     is_large = l2 is None or l2 >= LARGE_L2_BYTES
     gpu = "nvidia" if Path(root, "proc/driver/nvidia/version").exists() else "no"
-    return Target(isa, "large" if is_large else "small", "fast" if is_large or isa == "avx512" else "slow", gpu)
+    memory = "fast" if is_large or isa == "avx512" else "slow"
+    onednn = "no" if isa == "avx2" and avoids_onednn() else "yes"
+    return Target(isa, "large" if is_large else "small", memory, gpu, onednn)
 
 
 def _isa(flags: set[str]) -> str:

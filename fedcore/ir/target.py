@@ -12,6 +12,9 @@ CLASSES = {
 }
 """By field of a target its classes; docs/performance.md has their limits."""
 
+WITHOUT_ONEDNN = "/no-onednn"
+"""Last part of the name of a target whose plans name no kernels of oneDNN."""
+
 EXAMPLE = "avx2/small-l2/slow-memory/no-gpu"
 
 
@@ -26,6 +29,7 @@ class Target:
         l2: class of a core's second-level cache.
         memory: class of the bytes that a core moves per second where its own caches miss.
         gpu: kind of the GPU.
+        onednn: whether plans may name oneDNN's kernels, `yes` or `no`; in the target's name only if not.
     Example:
         >>> str(Target("avx2", "small", "slow"))
         'avx2/small-l2/slow-memory/no-gpu'
@@ -35,19 +39,22 @@ class Target:
     l2: str = "large"
     memory: str = "fast"
     gpu: str = "no"
+    onednn: str = "yes"
 
     def __str__(self) -> str:
-        return f"{self.isa}/{self.l2}-l2/{self.memory}-memory/{self.gpu}-gpu"
+        without = WITHOUT_ONEDNN if self.onednn == "no" else ""
+        return f"{self.isa}/{self.l2}-l2/{self.memory}-memory/{self.gpu}-gpu{without}"
 
 
 _BY_NAME = {
     str(target): target
     for target in (
-        Target(i, c, m, g)
+        Target(i, c, m, g, o)
         for i in CLASSES["isa"]
         for c in CLASSES["l2"]
         for m in CLASSES["memory"]
         for g in CLASSES["gpu"]
+        for o in ("yes", "no")
     )
 }
 
@@ -71,4 +78,5 @@ def parse_target(text: object) -> Target:
 
 
 FORM = "/".join("|".join(names) + ("" if field == "isa" else f"-{field}") for field, names in CLASSES.items())
+FORM += f"[{WITHOUT_ONEDNN}]"
 """The form of a target's name."""

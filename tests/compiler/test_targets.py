@@ -50,6 +50,7 @@ def strategy(module) -> dict:
 def machine(tmp_path, monkeypatch):
     """Writes the files of a machine's system, and returns its target."""
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
 
     def target(flags: str, l2: str | None, nvidia: bool = False) -> str:
         root = tmp_path / f"{len(list(tmp_path.iterdir()))}"
@@ -115,6 +116,13 @@ def test_products_of_bfloat16_need_instructions_that_onednn_may_use(tmp_path, mo
     assert not has_bfloat16_products(str(tmp_path / "nothing"))
 
 
+def test_a_variable_forbids_the_kernels_of_onednn_that_plans_for_avx2_name(machine, monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    assert machine("fpu avx avx2", "512K") == f"{OTHER}/no-onednn"
+    assert machine("fpu avx avx2 avx512f", "2048K") == THIS
+    assert str(parse_target(f"{OTHER}/no-onednn")) == f"{OTHER}/no-onednn"
+
+
 def test_a_cache_whose_size_the_system_does_not_say_counts_as_large(machine, tmp_path):
     assert machine("fpu avx2", None) == "avx2/large-l2/fast-memory/no-gpu"
     assert host_target(str(tmp_path / "nothing")).l2 == "large"
@@ -127,7 +135,7 @@ def test_the_name_of_a_target_reads_back():
 
 @pytest.mark.parametrize("text", ["avx1024/large-l2/fast-memory/no-gpu", "avx2", "", THIS + "/", THIS.upper(), 3])
 def test_an_unknown_target_is_refused_with_the_form(text):
-    says = "a target is avx512|avx2|sse|neon/large|small-l2/fast|slow-memory/no|nvidia-gpu, such as avx2/small-l2/slow"
+    says = "a target is avx512|avx2|sse|neon/large|small-l2/fast|slow-memory/no|nvidia-gpu[/no-onednn], such as avx2"
     with pytest.raises(fc.errors.FedcoreError) as error:
         parse_target(text)
     assert says in str(error.value)

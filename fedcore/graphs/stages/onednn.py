@@ -13,8 +13,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import CONTENT_PREFIX
 from fedcore.graphs.graphdef.onednn_kernels import REPLACED, called_functions, with_onednn_kernels
 from fedcore.ir.module import Function
-from fedcore.ir.target import Target
-from fedcore.processor import avoids_onednn
+from fedcore.ir.target import EXAMPLE, WITHOUT_ONEDNN, Target
 
 ONEDNN = "onednn"
 """Value of the plan's attribute `kernels`; without it, stages have the kernels that TensorFlow chooses."""
@@ -46,11 +45,8 @@ TracedFunction: TypeAlias = tf.types.experimental.ConcreteFunction | DefinedFunc
 
 
 def chooses_onednn(operations: Iterable[str], target: Target) -> bool:
-    """Whether a stage whose graphs have these operations gets oneDNN's kernels.
-
-    TensorFlow's variable TF_ENABLE_ONEDNN_OPTS=0 forbids them.
-    """
-    fits = target.isa in _ISAS and target.gpu == "no" and not avoids_onednn()
+    """Whether a stage whose graphs have these operations gets oneDNN's kernels."""
+    fits = target.isa in _ISAS and target.gpu == "no" and target.onednn == "yes"
     return fits and private_api.has_onednn() and not REPLACED.isdisjoint(operations)
 
 
@@ -65,7 +61,7 @@ def with_kernels_of(stage: Function, traced: tf.types.experimental.ConcreteFunct
     if not private_api.has_onednn():
         raise FedcoreError(
             f"@{stage.name} has kernels of oneDNN, which this TensorFlow was built without\n"
-            "  make the plan where TensorFlow has none, or for a target without AVX2"
+            f"  make the plan for a target that ends with {WITHOUT_ONEDNN}, such as target={EXAMPLE}{WITHOUT_ONEDNN}"
         )
     after: dict[str, str] = {}
     name = traced.name.decode() if isinstance(traced.name, bytes) else traced.name
@@ -86,16 +82,19 @@ def _define(name: str, after: dict[str, str]) -> str:
     """
     if name in after:
         return after[name]
+    after[name] = name
+    if not private_api.is_defined(name):  # in the library of a graph only
+        return name
     function = function_pb2.FunctionDef()
     function.CopyFrom(private_api.defined_function(name))
     changed = with_onednn_kernels(function)
     for called in called_functions(function):
         before, called.name = called.name, _define(called.name, after)
         changed |= called.name != before
-    after[name] = f"{name}{SUFFIX}" if changed else name
-    if changed and not private_api.is_defined(after[name]):
-        function.signature.name = after[name]
-        private_api.define_function(function)
+    if changed:
+        function.signature.name = after[name] = f"{name}{SUFFIX}"
+        if not private_api.is_defined(after[name]):
+            private_api.define_function(function)
     return after[name]
 
 
