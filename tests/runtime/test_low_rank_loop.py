@@ -86,8 +86,14 @@ def test_low_rank_training_agrees_with_dense_training(processes, optimizer):
 NO_MORE_STEPS = (30, 12, 4, 0, 20)  # the factors of a block stay factors
 
 
-@pytest.mark.parametrize("sizes", [(33, 12), NO_MORE_STEPS, SIZES], ids=["two", "as factors", "some added up"])
-@pytest.mark.parametrize("block", ["auto", 2, 1])
+@pytest.mark.parametrize(
+    ("sizes", "block"),
+    [
+        *((sizes, "auto") for sizes in ((33, 12), NO_MORE_STEPS, SIZES)),
+        *((NO_MORE_STEPS, 2), (SIZES, 1)),
+        *(pytest.param(*more, marks=pytest.mark.soak) for more in (((33, 12), 2), ((33, 12), 1), (SIZES, 2))),
+    ],
+)
 def test_the_bits_depend_neither_on_workers_nor_on_memory(processes, sizes, block):
     process, data = processes["sgd"], clients(sizes)
     expected = one_round(process, data, fc.runtime.local(workers_per_device=2, block_size=block))

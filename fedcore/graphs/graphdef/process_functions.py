@@ -22,7 +22,7 @@ def define(functions) -> None:
     "Function f_… is not defined".
 
     Args:
-        functions: with the content names of `with_content_names`.
+        functions: with the content names of `with_content_names`, or names that nothing else has.
     Raises:
         FedcoreError: TensorFlow refuses a function, or has another definition of its name.
     """

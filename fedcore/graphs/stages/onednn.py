@@ -12,6 +12,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import CONTENT_PREFIX
 from fedcore.graphs.graphdef.onednn_kernels import REPLACED, called_functions, with_onednn_kernels
+from fedcore.graphs.graphdef.process_functions import define
 from fedcore.ir.module import Function
 from fedcore.ir.target import EXAMPLE, WITHOUT_ONEDNN, Target
 
@@ -93,8 +94,7 @@ def _define(name: str, after: dict[str, str]) -> str:
         changed |= called.name != before
     if changed:
         function.signature.name = after[name] = f"{name}{SUFFIX}"
-        if not private_api.is_defined(after[name]):
-            private_api.define_function(function)
+        define([function])
     return after[name]
 
 
