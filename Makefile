@@ -75,5 +75,5 @@ $(READY): pyproject.toml constraints.txt
 	"fedcore needs Python 3.11, 3.12 or 3.13; $(PYTHON) is %d.%d. Try: make PYTHON=python3.13" % v)' && \
 	echo "Setting up .venv (once; a few minutes)" && \
 	$(PYTHON) -m venv --clear .venv; }
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test,data]'
+	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt -e '.[test,data]'
 	@touch $@

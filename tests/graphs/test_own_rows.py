@@ -1,13 +1,18 @@
 """Products whose number of rows the other clients of a group do not decide."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from fedcore.compiler.host_target import host_target
+from fedcore.graphs.batched.batched_sequence import BatchedSequence
 from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_TILES
-from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, products_of_rows
+from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES, own_rows_of, product_with_shared
+from fedcore.graphs.sequences.layout import Layout
+from fedcore.types import TensorType
 
 
 def normal(*shape, seed=0):
@@ -36,20 +41,42 @@ def test_neither_the_place_nor_the_number_of_clients_decides_the_bits_of_a_tile(
             assert part.tobytes() == whole[first : first + clients].tobytes(), (clients, first)
 
 
+def group_of(x, counts, batch_rows, *, own: bool) -> BatchedSequence:
+    """A group whose clients have the first rows of x [clients, rows, n], padded or by themselves."""
+    steps = np.arange(0, x.shape[1], batch_rows)
+    sizes = tf.constant(np.clip(np.array(counts)[:, None] - steps, 0, batch_rows), tf.int64)
+    layout = Layout(TensorType("float32", (None, x.shape[2])), (), True, ())
+    if not own:
+        begins = tf.constant([0, x.shape[0] * x.shape[1]], tf.int64)
+        return BatchedSequence(layout, (tf.constant(x),), begins, sizes, batch_rows, rows_in_order=True)
+    rows = tf.constant(np.concatenate([of_client[:n] for of_client, n in zip(x, counts, strict=True)]))
+    begins = tf.constant(np.where(counts, np.cumsum(counts) - counts, 0))
+    return BatchedSequence(layout, (rows,), begins, sizes, batch_rows, rows_in_order=True, has_own_rows=True)
+
+
 @pytest.mark.parametrize("batch_rows", [2, 8])
 def test_products_of_the_rows_of_each_client_are_those_of_all_rows(batch_rows):
     whole, counts = 3 * batch_rows, [3 * batch_rows - 1, batch_rows, 0, 1]
-    x, matrix, rows = normal(4, whole, 9).astype("f"), normal(9, 5).astype("f"), tf.constant(counts, tf.int64)
+    x, matrix = normal(4, whole, 9).astype("f"), normal(9, 5).astype("f")
+    rows = tf.constant(counts, tf.int64)
     assert [int(part.shape[0]) for part in own_rows_of(tf.constant(x), rows)] == counts
-    found, expected = (products_of_rows(tf.constant(x), batch_rows, own).numpy() for own in (rows, None))
-    assert found.shape == expected.shape
+
+    @functools.partial(tf.function, autograph=False)
+    def products(own_rows: bool, own_products: bool):
+        sequence = group_of(x, counts, batch_rows, own=own_rows)
+        known = KnownInputs(sequence, tf.compat.v1.get_default_graph(), None, own_products)
+        steps = [known.product(KnownInput(0), matrix, tf.constant(s, tf.int64), batch_rows) for s in range(3)]
+        return known.products_of_rows(KnownInput(0), batch_rows), tf.concat(steps, 1), known.input(KnownInput(0))
+
+    of_rows, with_matrix, _ = products(False, False)
     taken = np.s_[0, : counts[0] - batch_rows, : 2 * batch_rows]  # by the steps of the first client
-    np.testing.assert_allclose(found[taken], expected[taken], atol=1e-5)
-
-    @tf.function
-    def product(x, matrix):
-        return KnownInputs([x], tf.compat.v1.get_default_graph(), None, rows).product(KnownInput(0), matrix)
-
     numbers = [np.minimum(np.arange(whole), max(count, 1) - 1) for count in counts]  # the last row stands in
     own = np.stack([of_client[i] for of_client, i in zip(x, numbers, strict=True)])
-    np.testing.assert_allclose(product(x, matrix), own @ matrix, atol=1e-5)
+    own[2] = 0  # has no rows
+    np.testing.assert_allclose(with_matrix, x @ matrix, atol=1e-5)
+    for own_rows in (False, True):
+        found, with_matrix, inputs = products(own_rows, True)
+        assert found.shape == of_rows.shape
+        np.testing.assert_allclose(found[taken], of_rows[taken], atol=1e-5)
+        np.testing.assert_allclose(with_matrix, own @ matrix, atol=1e-5)
+        np.testing.assert_array_equal(inputs, own if own_rows else x)

@@ -89,9 +89,10 @@ NO_MORE_STEPS = (30, 12, 4, 0, 20)  # the factors of a block stay factors
 @pytest.mark.parametrize(
     ("sizes", "block"),
     [
-        *((sizes, "auto") for sizes in ((33, 12), NO_MORE_STEPS, SIZES)),
-        *((NO_MORE_STEPS, 2), (SIZES, 1)),
-        *(pytest.param(*more, marks=pytest.mark.soak) for more in (((33, 12), 2), ((33, 12), 1), (SIZES, 2))),
+        *((sizes, "auto") for sizes in (NO_MORE_STEPS, SIZES)),
+        (NO_MORE_STEPS, 2),
+        *(pytest.param((33, 12), block, marks=pytest.mark.soak) for block in ("auto", 2, 1)),
+        *(pytest.param(SIZES, block, marks=pytest.mark.soak) for block in (2, 1)),
     ],
 )
 def test_the_bits_depend_neither_on_workers_nor_on_memory(processes, sizes, block):

@@ -99,8 +99,10 @@ def after_a_round(model: str, optimizer: str, data: list, **settings) -> bytes:
     ("model", "optimizer"),
     [
         *((m, "sgd") for m in MODELS),
-        ("wide mlp", "decay"),
-        *(pytest.param(*more, marks=pytest.mark.soak) for more in (("mlp", "momentum"), ("text", "adam"))),
+        *(
+            pytest.param(*more, marks=pytest.mark.soak)
+            for more in (("mlp", "momentum"), ("text", "adam"), ("wide mlp", "decay"))
+        ),
     ],
 )
 def test_devices_do_not_decide_the_bits_where_they_decide_the_padding(model, optimizer):
@@ -114,8 +116,11 @@ def test_devices_do_not_decide_the_bits_where_they_decide_the_padding(model, opt
 @pytest.mark.parametrize(
     ("model", "shuffles"),
     [
-        *(("logistic", True), ("wide mlp", False), ("text", True)),
-        *(pytest.param(*more, marks=pytest.mark.soak) for more in (("wide mlp", True), ("text", False))),
+        *(("logistic", True), ("wide mlp", False)),
+        *(
+            pytest.param(*more, marks=pytest.mark.soak)
+            for more in (("wide mlp", True), ("text", False), ("text", True))
+        ),
     ],
 )
 def test_clients_of_a_call_may_all_have_no_examples(model, shuffles):
@@ -218,7 +223,9 @@ for process in (average, fc.learning.algorithms.build_fed_sgd(model)):
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN can be held to older instructions of x86 only")
-@pytest.mark.parametrize(("isa", "products"), [("AVX2", "tiles"), ("SSE41", "each")])
+@pytest.mark.parametrize(
+    ("isa", "products"), [("AVX2", "tiles"), pytest.param("SSE41", "each", marks=pytest.mark.soak)]
+)
 def test_bits_stay_equal_on_processors_where_rows_decide_the_bits_of_products(isa, products):
     environment = {"ONEDNN_MAX_CPU_ISA": isa, "FEDCORE_TARGET": ""}
     if host_target().isa == isa.lower():  # whose plans with oneDNN's kernels the other tests have

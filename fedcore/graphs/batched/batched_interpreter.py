@@ -53,6 +53,7 @@ class BatchedInterpreter:
         self._layout = layout
         self._assumed_finite: list[tf.Tensor] | None = None
         self._given: Given | None = None
+        self._known_inputs: list[KnownInputs] = []
         self._xla = xla
         self._interpreter = Interpreter(module, self._evaluate, self._graph)
         self.run = self._interpreter.run
@@ -61,19 +62,19 @@ class BatchedInterpreter:
     @contextlib.contextmanager
     def using(
         self, layout: PackedLayout, assumed_finite: list[tf.Tensor] | None, given: Given | None = None
-    ) -> Iterator[None]:
-        """The layout of the clients whose operations are built in the context.
+    ) -> Iterator[list[KnownInputs]]:
+        """The layout of the clients whose operations are built in the context; yields the known inputs of their loops.
 
         Args:
             assumed_finite: gets the left factors of low-rank matrices that are taken to be finite; None: none are.
             given: products of the clients' rows; None: they are computed.
         """
-        before = self._layout, self._assumed_finite, self._given
-        self._layout, self._assumed_finite, self._given = layout, assumed_finite, given
+        before = self._layout, self._assumed_finite, self._given, self._known_inputs
+        self._layout, self._assumed_finite, self._given, self._known_inputs = layout, assumed_finite, given, []
         try:
-            yield
+            yield self._known_inputs
         finally:
-            self._layout, self._assumed_finite, self._given = before
+            self._layout, self._assumed_finite, self._given, self._known_inputs = before
 
     def _graph(self, graph, data: bytes) -> Callable:
         compiles = self._xla and can_compile(graph, data)
@@ -136,7 +137,7 @@ class BatchedInterpreter:
     ) -> list[BatchedValue]:
         clients = int(sequence.sizes.shape[0])
         own = self._own_rows(sequence)
-        kernels = None if carry is None else carry.opened(initial, clients, own, self._known_inputs(sequence, own))
+        kernels = None if carry is None else carry.opened(initial, clients, own, self._inputs_of(sequence, own))
         dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
 
         def step(sequence: BatchedSequence, s, *variables):
@@ -171,12 +172,13 @@ class BatchedInterpreter:
         results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
         return [results[i] for i in range(len(initial))]
 
-    def _known_inputs(self, sequence: BatchedSequence, own: OwnRows | None) -> KnownInputs | None:
+    def _inputs_of(self, sequence: BatchedSequence, own: OwnRows | None) -> KnownInputs | None:
         """The inputs of layers that are known before the loop over a sequence; None where none are, or without loop."""
         if sequence.single_step or sequence.batch_rows < MIN_ROWS:
             return None
-        rows = None if own is None else own.of_clients
-        return KnownInputs(sequence.all_columns(), tf.compat.v1.get_default_graph(), self._given, rows)
+        known = KnownInputs(sequence, tf.compat.v1.get_default_graph(), self._given, own is not None)
+        self._known_inputs.append(known)
+        return known
 
     def _own_rows(self, sequence: BatchedSequence) -> OwnRows | None:
         products = self._layout.products

@@ -14,32 +14,11 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients
-from fedcore.graphs.batched.client_select import rows_from, select_by_client
+from fedcore.graphs.batched.client_select import Window, rows_from, select_by_client
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.values import unflatten
 from fedcore.ir.interpret import Callee
-
-
-class Window:
-    """A window along the leading axis of tensors, whose position is a tensor.
-
-    Args:
-        begin: int64, position of the first entry.
-        size: number of entries.
-    """
-
-    def __init__(self, begin: tf.Tensor, size: int | tf.Tensor):
-        self._begin = tf.reshape(begin, [1])
-        self._end = self._begin + size
-        self._stride = tf.constant([1], begin.dtype)
-        self._size = tf.get_static_value(size)
-
-    def of(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The window of a tensor, [size, …]; TensorFlow returns a view."""
-        view = tf.raw_ops.StridedSlice(input=tensor, begin=self._begin, end=self._end, strides=self._stride)
-        view.set_shape([self._size, *tensor.shape[1:]])
-        return view
 
 
 @attrs.frozen
@@ -49,12 +28,14 @@ class BatchedSequence:
     Args:
         columns: rows of all clients of the call.
         rows: int64 [clients, steps(, rows)] row numbers; if rows are in order int64 [groups + 1], the row where each
-            group begins, and the end.
+            group begins, and the end; with own rows int64 [clients], the row where each client begins.
         sizes: int64 [clients, steps]: rows of each batch; 1 for an element that is not a batch, 0 behind a client's
             end.
         batch_rows: the number of rows of a padded batch; 0 if elements are no batches.
         rows_in_order: the columns hold the rows of each client in the order of the steps. Those of a group are
             [clients, rows of all steps, …]; the last batch may have fewer rows than the others.
+        has_own_rows: rows are in order, and the columns hold the rows of each client and no other ones, also those of a
+            group: they are the columns of the call.
         single_step: every client takes one step; rows in order are then [clients, batch_rows, …].
         maps: functions of batched elements that are applied in order.
         first_rows: the number of rows of a padded batch that are read, from the first one on; None for all.
@@ -66,6 +47,7 @@ class BatchedSequence:
     sizes: tf.Tensor
     batch_rows: int
     rows_in_order: bool = False
+    has_own_rows: bool = False
     single_step: bool = False
     maps: tuple[Callable, ...] = ()
     first_rows: int | None = None
@@ -73,7 +55,7 @@ class BatchedSequence:
     def group(self, lanes: Window, first_lane: tf.Tensor) -> "BatchedSequence":
         """The sequences of the clients in a window of lanes."""
         sizes = lanes.of(self.sizes)
-        if not self.rows_in_order:
+        if self.has_own_rows or not self.rows_in_order:
             return attrs.evolve(self, rows=lanes.of(self.rows), sizes=sizes)
         if self.single_step:
             return attrs.evolve(self, columns=tuple(lanes.of(c) for c in self.columns), sizes=sizes)
@@ -111,6 +93,9 @@ class BatchedSequence:
         if self.single_step:
             return list(self.columns)
         begin = step * self.batch_rows
+        if self.has_own_rows:
+            numbers = self._numbers(begin, tf.constant(self.first_rows or self.batch_rows, tf.int64))
+            return [tf.gather(c, numbers) for c in self.columns]
         return [rows_from(c, begin, self.first_rows or self.batch_rows) for c in self.columns]
 
     @property
@@ -123,18 +108,45 @@ class BatchedSequence:
         """int64 [clients]: the rows of all steps, behind which the rows of each client in `all_columns` are padded."""
         return tf.reduce_sum(self.sizes, axis=1) if self.rows_in_order else self.rows_of_batches
 
+    def rows_of_groups(self, width: int) -> tf.Tensor:
+        """int64 [groups]: the rows of each client in `all_columns`, for the groups of a call; rows are in order."""
+        if self.has_own_rows:
+            return tf.reduce_max(tf.reshape(self.rows_of_batches, [-1, width]), axis=1)
+        return (self.rows[1:] - self.rows[:-1]) // width
+
+    @property
+    def most_rows(self) -> tf.Tensor:
+        """int64: the rows of the padded batches of the client that has most."""
+        return tf.reduce_max(self.rows_of_batches)
+
     def all_columns(self) -> list[tf.Tensor]:
         """The columns of the batches of a group, all steps side by side, [clients, rows, …].
 
         Behind a client's end there are finite rows, as long as the client's own rows are finite.
         """
-        if self.rows_in_order:
+        if self.rows_in_order and not self.has_own_rows:
             return list(self.columns)
         has_rows = tf.reduce_any(self.sizes > 0, axis=1)
-        rows = tf.reshape(self.rows[:, : steps_of(self.sizes)], [self.rows.shape[0], -1])
+        if self.has_own_rows:
+            rows = self._numbers(tf.constant(0, tf.int64), self.most_rows)
+        else:
+            rows = tf.reshape(self.rows[:, : steps_of(self.sizes)], [self.rows.shape[0], -1])
         found = [tf.gather(c, rows) for c in self.columns]
         # The rows of a client without rows are those of another one.
         return [select_by_client(has_rows, [t], [tf.zeros_like(t)])[0] for t in found]
+
+    def columns_of_clients(self) -> list[list[tf.Tensor]]:
+        """For each client of a group its columns, [own rows, …], as views of the columns, which hold own rows."""
+        clients = int(self.sizes.shape[0])
+        windows = map(Window, tf.unstack(self.rows, clients), tf.unstack(self.own_rows, clients))
+        return [[window.of(c) for c in self.columns] for window in windows]
+
+    def _numbers(self, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """int64 [clients, count]: numbers of own rows in the columns, from row `begin` of each client on; the last one
+        stands in for missing ones.
+        """
+        last = tf.maximum(self.own_rows, 1)[:, tf.newaxis] - 1
+        return self.rows[:, tf.newaxis] + tf.minimum(begin + tf.range(count), last)
 
 
 def steps_of(sizes: tf.Tensor) -> tf.Tensor:

@@ -10,11 +10,13 @@ from collections.abc import Sequence as SequenceOf
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_sequence import BatchedSequence, Window
+from fedcore.graphs.batched.batched_sequence import BatchedSequence
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.block_reduction import MAX_SEQUENTIAL_TERMS
-from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, Factors
+from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, DataRows, Factors
+from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.data_products import GivenProducts, data_products
+from fedcore.graphs.batched.known_inputs import KnownInputs
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
 from fedcore.graphs.graphdef.parsed_graph import has_loops
@@ -105,10 +107,12 @@ class BatchedFold(StageFold):
         if self._layout.products and self._layout.low_rank_steps:
             sequence = self._sequence(arguments)
             self.rows_of_lanes = sequence.own_rows if self._layout.has_own_factors else sequence.rows_of_batches
+            if self._layout.has_own_rows and not self._layout.has_longer_groups:
+                self.data_rows = DataRows(sequence.columns, sequence.rows)
         given = None
         if self._layout.is_given_products:
             sequence = self._sequence(arguments)
-            self._given = given = GivenProducts(tensors.pop(0), sequence.rows, self.width, sequence.batch_rows)
+            self._given = given = GivenProducts(tensors.pop(0), sequence, self.width)
 
         def group(
             first_lane: tf.Tensor, in_factors: Mapping[int, int], layout: PackedLayout = self._layout
@@ -121,13 +125,16 @@ class BatchedFold(StageFold):
             seed = tensor_seed(lanes.of(seeds))
             assumed: list[tf.Tensor] = []
             products = None if given is None else given.of_group(first_lane)
-            with self.interpreter.using(layout, assumed if self._assumes and in_factors else None, products):
+            assumes = assumed if self._assumes and in_factors else None
+            with self.interpreter.using(layout, assumes, products) as known_inputs:
                 self.interpreter.operations(self.client_operations, scope, dict(self.types), seed)
             found = enumerate(self.contribution(scope))
             leaves = [or_factors(value, self.width, may_be_factors=i in in_factors) for i, value in found]
             telling = {id(f[0]): in_factors[i] for i, f in enumerate(leaves) if isinstance(f, tuple)}
             self.telling.update(telling[id(left)] for left in assumed if id(left) in telling)
             self.is_blind |= any(id(left) not in telling for left in assumed)
+            if self.data_rows is not None:
+                leaves = [_with_input(leaf, known_inputs) for leaf in leaves]
             return [*leaves, *self.sizes_of(scope)]
 
         count, layout = tf.size(seeds, tf.int64) // self.width, self._layout
@@ -155,7 +162,7 @@ class BatchedFold(StageFold):
         operands = tuple(range(first, first + len(of_sequence.column_specs()) + 2))
         specs = [packed_specs([p.type for p in self.client_parameters], self._layout)[i] for i in operands]
         name = profiler_name(self.module, "products")
-        call = data_products(self._given.of, specs, self.width, self._given.batch_rows, self._layout.products, name)
+        call = data_products(self._given, specs, has_own_products=bool(self._layout.products), name=name)
         function = Realized(with_kernels_of(self._stage, call), TensorType("float32", (None,)), optimised=True)
         return attrs.evolve(realized, products=Products(function, operands))
 
@@ -191,6 +198,14 @@ def realize_batched(
     return fold.with_products(realized)
 
 
+def _with_input(leaf: tf.Tensor | Factors, known_inputs: SequenceOf[KnownInputs]) -> tf.Tensor | Factors:
+    """The leaf, with an input in the place of the left factor, if that is one."""
+    if not isinstance(leaf, tuple):
+        return leaf
+    left, right = leaf
+    return next((known for inputs in known_inputs if (known := inputs.input_of(left)) is not None), left), right
+
+
 def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
     """The arguments of all clients, as batched values and sequences.
 
@@ -208,12 +223,9 @@ def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
                 continue
             columns = tuple(tensors.pop(0) for _ in of_sequence.column_specs())
             rows, sizes = tensors.pop(0), tensors.pop(0)
-            in_order, single = layout.rows_in_order, layout.single_step
-            values.append(
-                BatchedSequence(
-                    of_sequence, columns, rows, sizes, batch_rows, rows_in_order=in_order, single_step=single
-                )
-            )
+            sequence = BatchedSequence(of_sequence, columns, rows, sizes, batch_rows)
+            in_order, own, single = layout.rows_in_order, layout.has_own_rows, layout.single_step
+            values.append(attrs.evolve(sequence, rows_in_order=in_order, has_own_rows=own, single_step=single))
         arguments.append(unflatten(values, parameter.type))
     return arguments
 

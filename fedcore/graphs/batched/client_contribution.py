@@ -20,12 +20,14 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs import private_api
+from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.counted_loop import counted_loop
+from fedcore.graphs.batched.known_inputs import KnownInput
 from fedcore.graphs.batched.low_rank import product_of_factors
 
 Tensors = list[tf.Tensor]
-Factors: TypeAlias = tuple[tf.Tensor, tf.Tensor]
-"""(left [K, r, n], right [K, r, m]) of matrices left^T right."""
+Factors: TypeAlias = tuple[tf.Tensor | KnownInput, tf.Tensor]
+"""(left [K, r, n], right [K, r, m]) of matrices left^T right; the left one may be an input of the data's rows."""
 
 PARALLEL_GROUPS = 4
 """Groups of a call that may run in parallel; this uses TensorFlow's threads where a worker has no more calls."""
@@ -169,34 +171,59 @@ class ClientContribution:
             return tf.identity(total)
 
 
+@attrs.frozen(eq=False)
+class DataRows:
+    """The rows of a call's clients in the data, one client after the other in the order of their indices.
+
+    Args:
+        columns: [rows, …]; there are no other rows.
+        begins: int64 [lanes], the row where each lane's client begins.
+    """
+
+    columns: Sequence[tf.Tensor]
+    begins: tf.Tensor
+
+    def of(self, known: KnownInput, lanes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """The input [1, r, n] of the clients at lanes, whose rows stand side by side; a view where it can be one.
+
+        Args:
+            counts: int64, the number of rows of each of these lanes.
+        """
+        begins = tf.where(counts > 0, tf.gather(self.begins, lanes), tf.shape(self.columns[0], tf.int64)[0])
+        window = Window(tf.reduce_min(begins), tf.reduce_sum(counts))
+        return known.of([tf.expand_dims(window.of(c), 0) for c in self.columns])
+
+
 @attrs.frozen
 class FactoredContribution:
     """The factors of one leaf, a matrix, of the lanes of a call.
 
     Args:
         leaves: the leaf.
-        lefts, rights: TensorLists of factors, one for each group, then factors without rows.
+        lefts, rights: TensorLists of factors, one for each group, then factors without rows. Left factors may instead
+            be an input that is computed from `data`.
         joined: the sum of a block is one product of the factors of all its clients; else their products are added.
         rows: int64 [lanes + 1]: the rows of the factors of each lane, behind which there are zeros, then 0. None: all.
         joined_rows: rows of joined factors; 0 for as many as the clients have.
+        data: the rows of the lanes, then of nothing.
     """
 
     leaves: PackedLeaves
-    lefts: tf.Tensor
+    lefts: tf.Tensor | KnownInput
     rights: tf.Tensor
     lanes: Lanes
     joined: bool = False
     rows: tf.Tensor | None = None
     joined_rows: int = 0
+    data: DataRows | None = None
 
     def of_first_lane(self) -> tf.Tensor:
         """[1, n, m]."""
         total = self._sum(tf.zeros([1], tf.int64))
         return (tf.transpose(total) if self._is_transposed else total)[tf.newaxis]
 
-    def factors_of_first_lane(self) -> Factors:
-        lefts, rights = self._factors(tf.zeros([1], tf.int64))
-        return lefts[0], rights[0]
+    def factors_of_first_lane(self) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._joined_factors(tf.zeros([1], tf.int64))
 
     def block_sums(self, lane_of: tf.Tensor) -> tf.Tensor:
         """[blocks, n, m]: the sum of each block's clients, in the order of their indices.
@@ -254,9 +281,9 @@ class FactoredContribution:
 
     def _sum(self, lanes: tf.Tensor) -> tf.Tensor:
         """[n, m], or transposed: the sum of the products of the clients at positions of lanes (int64 [n], n static)."""
-        lefts, rights = self._factors(lanes)
         if self.joined:
-            return joined_product(tf.concat(lefts, 1), tf.concat(rights, 1), self.joined_rows)[0]
+            return joined_product(*self._joined_factors(lanes), self.joined_rows)[0]
+        lefts, rights = (self._factors(side, lanes) for side in (0, 1))
         total = None
         for left, right in zip(rights, lefts, strict=True) if self._is_transposed else zip(lefts, rights, strict=True):
             with tf.control_dependencies([] if total is None else [total]):
@@ -265,14 +292,21 @@ class FactoredContribution:
         assert total is not None
         return total
 
-    def _factors(self, lanes: tf.Tensor) -> tuple[Tensors, Tensors]:
-        lists = zip((self.lefts, self.rights), self.leaves.spec.shape, strict=True)
+    def _joined_factors(self, lanes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """([1, r, n], [1, r, m]): the factors of all lanes."""
+        right = tf.concat(self._factors(1, lanes), 1)
+        if not isinstance(self.lefts, KnownInput):
+            return tf.concat(self._factors(0, lanes), 1), right
+        assert self.data is not None
+        assert self.rows is not None
+        return self.data.of(self.lefts, lanes, tf.gather(self.rows, lanes)), right
+
+    def _factors(self, side: int, lanes: tf.Tensor) -> Tensors:
+        """The left (0) or right (1) factors of each of the lanes, [1, r, …]."""
+        groups, columns = (self.lefts, self.rights)[side], self.leaves.spec.shape[side]
         if self.rows is None:
-            lefts, rights = (_slices(of, lanes, self.lanes.width, tf.float32, [None, size]) for of, size in lists)
-        else:
-            rows = tf.gather(self.rows, lanes)
-            lefts, rights = (_first_rows(of, lanes, self.lanes.width, size, rows) for of, size in lists)
-        return lefts, rights
+            return _slices(groups, lanes, self.lanes.width, tf.float32, [None, columns])
+        return _first_rows(groups, lanes, self.lanes.width, columns, tf.gather(self.rows, lanes))
 
 
 Contribution: TypeAlias = ClientContribution | FactoredContribution
@@ -340,6 +374,7 @@ def contributions_by_group(
     joined: bool = False,
     joined_rows: int = 0,
     rows: tf.Tensor | None = None,
+    data: DataRows | None = None,
 ) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
 
@@ -349,51 +384,70 @@ def contributions_by_group(
         parallel: groups that may run in parallel.
         joined, joined_rows: as in `FactoredContribution`.
         rows: int64 [lanes]: rows of the factors of each lane; None: all.
+        data: the rows of the lanes; None if no left factor is an input.
     """
     packed = packed_leaves(specs)
-    kinds: list[list[bool]] = []  # for each function, of the packed leaves: whether it returns factors
+    kinds: list[list[_Kind]] = []  # for each function, of the packed leaves
     functions = [_packing(group, packed, kinds) for group, _ in groups]
     first = tf.zeros([], tf.int64)
-    stores: dict[tuple[int, bool], _Store] = {}  # by packed leaf and kind
+    stores: dict[tuple[int, _Kind], _Store] = {}  # by packed leaf and kind
     for of_leaves, (_, number) in zip(kinds, groups, strict=True):
-        for i, factored in enumerate(of_leaves):
-            stores.setdefault((i, factored), _Store(packed[i], factored, first)).numbers.append(number)
+        for i, kind in enumerate(of_leaves):
+            stores.setdefault((i, kind), _Store(packed[i], kind, first)).numbers.append(number)
         first += number
     for store in stores.values():
         store.reserve()
     first = tf.zeros([], tf.int64)
     for function, of_leaves, (_, number) in zip(functions, kinds, groups, strict=True):
-        used = [stores[i, factored] for i, factored in enumerate(of_leaves)]
+        used = [stores[key] for key in enumerate(of_leaves)]
         lists = [(list_, store.first) for store in used for list_ in store.lists]
         filled = written(function, number, lists, width, first, parallel_iterations=parallel)
         for store in used:
             store.lists, filled = filled[: len(store.lists)], filled[len(store.lists) :]
         first += number
-    found = [store.contribution(width) for _, store in sorted(stores.items(), reverse=True)]
+    in_order = sorted(stores, key=lambda key: (key[0], key[1] is not False), reverse=True)
+    found = [stores[key].contribution(width) for key in in_order]
     return [
-        attrs.evolve(c, joined=joined, joined_rows=joined_rows, rows=c.lanes.of(rows))
+        attrs.evolve(
+            c,
+            joined=joined,
+            joined_rows=joined_rows,
+            rows=c.lanes.of(rows),
+            data=None if data is None else attrs.evolve(data, begins=c.lanes.of(data.begins)),
+        )
         if isinstance(c, FactoredContribution)
         else c
         for c in found
     ]
 
 
-def _packing(group: Group, packed: list[PackedLeaves], kinds: list[list[bool]]) -> Callable:
-    """The traced function of a group's packed leaves; appends which of them are factors."""
+_Kind: TypeAlias = bool | KnownInput
+"""What a leaf of a group is: a tensor (False), factors (True), or right factors, whose left ones are an input."""
+
+
+def _packing(group: Group, packed: list[PackedLeaves], kinds: list[list[_Kind]]) -> Callable:
+    """The traced function of a group's packed leaves; appends what each of them is."""
 
     def contribution(first_lane: tf.Tensor) -> Tensors:
         leaves = group(first_lane)
         of_leaves = [leaves[p.positions[0]] for p in packed]
-        found[:] = [isinstance(leaf, tuple) for leaf in of_leaves]
+        found[:] = map(_kind, of_leaves)
         parts: list[tf.Tensor] = []
         for p, leaf in zip(packed, of_leaves, strict=True):
-            parts.extend(leaf if isinstance(leaf, tuple) else [p.pack(leaves)])
+            tensors = leaf if isinstance(leaf, tuple) else [p.pack(leaves)]
+            parts.extend(t for t in tensors if not isinstance(t, KnownInput))
         return parts
 
-    found: list[bool] = []
+    found: list[_Kind] = []
     function = traced(contribution)
     kinds.append(found)
     return function
+
+
+def _kind(leaf: tf.Tensor | Factors) -> _Kind:
+    if isinstance(leaf, tuple):
+        return leaf[0] if isinstance(leaf[0], KnownInput) else True
+    return False
 
 
 @attrs.define
@@ -406,7 +460,7 @@ class _Store:
     """
 
     leaves: PackedLeaves
-    factored: bool
+    kind: _Kind
     first: tf.Tensor
     numbers: Tensors = attrs.field(factory=list)
     lists: Tensors = attrs.field(factory=list)
@@ -415,7 +469,9 @@ class _Store:
     def _shapes(self) -> list[list[int]]:
         """Shapes of the tensors of one client; -1 for a number of rows."""
         shape = [*self.leaves.spec.shape]
-        return [[-1, size] for size in shape] if self.factored else [shape]
+        if self.kind is False:
+            return [shape]
+        return [[-1, size] for size in (shape[1:] if isinstance(self.kind, KnownInput) else shape)]
 
     def reserve(self) -> None:
         last = tf.cast(tf.add_n(self.numbers), tf.int32)
@@ -430,10 +486,10 @@ class _Store:
             index = tf.cast(groups, tf.int32)
             lists.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=nothing))
         lanes = Lanes(width, self.first * width, groups * width)
-        if self.factored:
-            left, right = lists
-            return FactoredContribution(self.leaves, left, right, lanes)
-        return ClientContribution(self.leaves, lists[0], lanes)
+        if self.kind is False:
+            return ClientContribution(self.leaves, lists[0], lanes)
+        left, right = [self.kind, *lists] if isinstance(self.kind, KnownInput) else lists
+        return FactoredContribution(self.leaves, left, right, lanes)
 
 
 def reserve_list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:

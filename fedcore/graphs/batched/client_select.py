@@ -1,4 +1,4 @@
-"""Selection between two tensors for each client."""
+"""Selection between two tensors for each client, and of the rows of some steps or clients."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -90,3 +90,24 @@ def rows_from(tensor: tf.Tensor, begin: tf.Tensor, count: int) -> tf.Tensor:
     """The rows begin … begin + count - 1 of a tensor [clients, rows, …]; the last row stands in for missing ones."""
     last = tf.shape(tensor, tf.int64)[1] - 1
     return tf.gather(tensor, tf.minimum(begin + tf.range(count, dtype=tf.int64), last), axis=1)
+
+
+class Window:
+    """A window along the leading axis of tensors, whose position is a tensor.
+
+    Args:
+        begin: int64, position of the first entry.
+        size: number of entries.
+    """
+
+    def __init__(self, begin: tf.Tensor, size: int | tf.Tensor):
+        self._begin = tf.reshape(begin, [1])
+        self._end = self._begin + size
+        self._stride = tf.constant([1], begin.dtype)
+        self._size = tf.get_static_value(size)
+
+    def of(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The window of a tensor, [size, …]; TensorFlow returns a view."""
+        view = tf.raw_ops.StridedSlice(input=tensor, begin=self._begin, end=self._end, strides=self._stride)
+        view.set_shape([self._size, *tensor.shape[1:]])
+        return view

@@ -14,9 +14,10 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.batched.batched_sequence import Window
+from fedcore.graphs.batched.batched_sequence import BatchedSequence
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, reserve_list, traced, written
-from fedcore.graphs.batched.known_inputs import KnownInput, earlier_rows, products_of_rows
+from fedcore.graphs.batched.client_select import Window
+from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, earlier_rows
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 
 
@@ -26,23 +27,20 @@ class GivenProducts:
 
     Args:
         products: float32 [entries].
-        rows: int64 [groups + 1], the row where each group begins, and the end.
+        sequence: of all clients of the call.
         width: lanes of a group.
-        batch_rows: rows of a padded batch.
         of: the input whose products they are: the first one that is asked for.
     """
 
     products: tf.Tensor
-    rows: tf.Tensor
+    sequence: BatchedSequence
     width: int
-    batch_rows: int
     of: KnownInput | None = None
     _counts: tf.Tensor = attrs.field(init=False)
     _ends: tf.Tensor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        of_lane = (self.rows[1:] - self.rows[:-1]) // self.width
-        later, earlier = earlier_rows(of_lane, self.batch_rows)
+        later, earlier = earlier_rows(self.sequence.rows_of_groups(self.width), self.sequence.batch_rows)
         self._counts = tf.stack([later, earlier], 1)
         self._ends = tf.cumsum(self.width * later * earlier)
 
@@ -61,7 +59,7 @@ class ProductsOfGroup:
         """[K, later, earlier]; None if the products are those of another input."""
         given = self.all
         given.of = given.of or of
-        if given.of != of or given.batch_rows != batch_rows:
+        if given.of != of or given.sequence.batch_rows != batch_rows:
             return None
         group = self.first_lane // given.width
         counts, end = tf.gather(given._counts, group), tf.gather(given._ends, group)
@@ -73,30 +71,31 @@ class ProductsOfGroup:
 
 
 def data_products(
-    of: KnownInput, specs: Sequence[tf.TensorSpec], width: int, batch_rows: int, products: str, name: str
+    given: GivenProducts, specs: Sequence[tf.TensorSpec], *, has_own_products: bool, name: str
 ) -> tf.types.experimental.ConcreteFunction:
     """The function (columns, rows, sizes) -> products of all groups.
 
     Args:
-        of: the input, as it is computed from the columns.
+        given: what the function of a call, whose graph is another one, has asked for.
         specs: of the columns, of `rows` and of `sizes`.
-        width: lanes of a group.
-        batch_rows: rows of a padded batch.
-        products: the plan's attribute, see `own_rows`.
+        has_own_products: as in `KnownInputs`.
         name: of the function.
     """
 
+    of = given.of
+    assert of is not None
+
     def body(*tensors):
         *columns, rows, sizes = tensors
+        sequence = attrs.evolve(given.sequence, columns=tuple(columns), rows=rows, sizes=sizes)
+        width = given.width
 
         def group(first_lane: tf.Tensor) -> list[tf.Tensor]:
-            begin, end = tf.unstack(tf.gather(rows, first_lane // width + tf.range(2, dtype=tf.int64)))
-            window = Window(begin, end - begin)
-            of_group = [tf.reshape(window.of(c), [width, -1, *c.shape[1:]]) for c in columns]
-            own = tf.reduce_sum(Window(first_lane, width).of(sizes), axis=1) if products else None
-            return [tf.reshape(products_of_rows(of.of(of_group), batch_rows, own), [-1])]
+            of_group = sequence.group(Window(first_lane, width), first_lane)
+            inputs = KnownInputs(of_group, tf.compat.v1.get_default_graph(), None, has_own_products)
+            return [tf.reshape(inputs.products_of_rows(of, sequence.batch_rows), [-1])]
 
-        count = tf.size(rows, tf.int64) - 1
+        count = tf.shape(sizes, tf.int64)[0] // width
         list_ = reserve_list(tf.cast(count, tf.int32), [-1], tf.float32)
         (filled,) = written(traced(group), count, [(list_, 0)], width, parallel_iterations=PARALLEL_GROUPS)
         joined, _ = tf.raw_ops.TensorListConcatV2(

@@ -13,14 +13,17 @@ and with the inputs of earlier steps, are then computed once before the loop, an
 The bits of such a product are those of one product for each step, as long as a batch has more than one row.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.client_select import rows_from
+from fedcore.graphs.batched.client_select import Window, rows_from
 from fedcore.graphs.batched.own_rows import own_rows_of
+
+if TYPE_CHECKING:
+    from fedcore.graphs.batched.batched_sequence import BatchedSequence
 
 _EXACT = {"Mul": tf.multiply, "AddV2": tf.add, "Sub": tf.subtract, "RealDiv": tf.divide}
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
@@ -106,36 +109,35 @@ class KnownInputs:
     """Products with the known inputs of a loop, computed before it, in the graph around it.
 
     Args:
-        columns: of the clients of a group, [K, R, …].
-        graph: the graph that holds the columns.
+        sequence: of the clients of a group.
+        graph: the graph that holds the sequence.
         given: products that the function of the call is given; None if it is given none.
-        rows: int64 [K]: products are those of so many rows of each client; the others are its last row, and zeros in
-            the place of products of rows with one another. None: products are those of all rows.
+        has_own_products: a product has the rows of one client, see `own_rows`.
     """
 
-    columns: Sequence[tf.Tensor]
+    sequence: "BatchedSequence"
     graph: tf.Graph
     given: "Given | None" = None
-    rows: tf.Tensor | None = None
+    has_own_products: bool = False
     _built: dict = attrs.field(factory=dict, init=False)
+
+    @property
+    def rows(self) -> tf.Tensor:
+        """int64, R."""
+        return self._once("rows", self._rows)
 
     def input(self, of: KnownInput) -> tf.Tensor:
         """[K, R, n]."""
-        return self._once((of,), lambda: of.of(self.columns))
+        return self._once(of, lambda: of.of(self._columns()))
 
-    def product(self, of: KnownInput, matrix: tf.Tensor) -> tf.Tensor:
-        """[K, R, m]: the product with a matrix that all clients share, [n, m]."""
-        x, rows = self.input(of), self.rows
+    def input_of(self, tensor: tf.Tensor) -> KnownInput | None:
+        """Which input in all steps a tensor is; None if it is none."""
+        return next((of for of, built in self._built.items() if built is tensor and isinstance(of, KnownInput)), None)
 
-        def product() -> tf.Tensor:
-            if rows is None:
-                return tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis])
-            counts = tf.minimum(tf.maximum(rows, 1), tf.shape(x, tf.int64)[1])
-            products = tf.concat([tf.raw_ops.MatMul(a=own, b=matrix) for own in own_rows_of(x, counts)], 0)
-            numbers = tf.minimum(tf.range(tf.shape(x, tf.int64)[1]), counts[:, tf.newaxis] - 1)
-            return tf.gather(products, tf.cumsum(counts, exclusive=True)[:, tf.newaxis] + numbers)
-
-        return self._once((of, id(matrix)), product)
+    def product(self, of: KnownInput, matrix: tf.Tensor, step: tf.Tensor, rows: int) -> tf.Tensor:
+        """[K, B, m]: the product of a step's rows with a matrix that all clients share, [n, m]; B is `rows`."""
+        of_steps = self._once((of, id(matrix)), lambda: self._products_by_step(of, matrix, rows))
+        return tf.squeeze(Window(step, 1).of(of_steps), 0)
 
     def gram(self, of: KnownInput, step: tf.Tensor, rows: int) -> tf.Tensor:
         """[K, B, step * B]: the products of a step's rows with those of earlier steps; B is `rows`."""
@@ -144,11 +146,67 @@ class KnownInputs:
         first = tf.maximum(step - 1, 0) if leaves_out else step
         return rows_from(products, first * rows, rows)[:, :, : step * rows]
 
+    def products_of_rows(self, of: KnownInput, batch_rows: int) -> tf.Tensor:
+        """[K, later, earlier]: the products of rows with those of earlier batches, and with some that no step takes.
+
+        The first batch has no earlier rows, and the last one no later ones. If there is one batch, all rows are
+        multiplied with none. Products have zeros in the place of those of rows behind a client's end, if they have the
+        rows of one client.
+        """
+        later, earlier = earlier_rows(self.rows, batch_rows)
+        if not self.has_own_products:
+            x = self.input(of)
+            left, right = (x, x) if batch_rows < LEFT_OUT_ROWS else (x[:, self.rows - later :], x[:, :earlier])
+            return tf.raw_ops.BatchMatMulV2(x=left, y=right, adj_y=True)
+        own = self.sequence.own_rows
+        last, first = earlier_rows(own, batch_rows)
+        none = tf.zeros_like(last)
+        missing = tf.reshape(tf.stack([none, later - last, none, earlier - first], 1), [-1, 2, 2])
+        found = []
+        for x, of_later, of_earlier, of_both in zip(
+            self._of_each(of), *(tf.unstack(t, self._clients) for t in (own - last, first, missing)), strict=True
+        ):
+            product = tf.raw_ops.MatMul(a=x[of_later:], b=x[:of_earlier], transpose_b=True)
+            found.append(tf.pad(product, of_both))
+        return tf.stack(found)
+
+    @property
+    def _clients(self) -> int:
+        return int(self.sequence.sizes.shape[0])
+
+    def _columns(self) -> list[tf.Tensor]:
+        return self._once("columns", self.sequence.all_columns)
+
+    def _rows(self) -> tf.Tensor:
+        has_own_rows = self.sequence.has_own_rows
+        return self.sequence.most_rows if has_own_rows else tf.shape(self._columns()[0], tf.int64)[1]
+
+    def _of_each(self, of: KnownInput) -> list[tf.Tensor]:
+        """The input of each client, [own rows, n]."""
+        if not self.sequence.has_own_rows:
+            return own_rows_of(self.input(of), self.sequence.own_rows)
+        each = self._once("columns of clients", self.sequence.columns_of_clients)
+        return [tf.squeeze(of.of([tf.expand_dims(c, 0) for c in columns]), 0) for columns in each]
+
+    def _products_by_step(self, of: KnownInput, matrix: tf.Tensor, batch_rows: int) -> tf.Tensor:
+        """[T, K, B, m]; the last row of a client stands in for missing ones, or zeros, if it has none."""
+        if self.has_own_products:
+            products = [tf.raw_ops.MatMul(a=x, b=matrix) for x in self._of_each(of)]
+            products.append(tf.zeros([1, matrix.shape[1]]))
+            flat, counts = tf.concat(products, 0), self.sequence.own_rows
+        else:
+            product = tf.raw_ops.BatchMatMulV2(x=self.input(of), y=matrix[tf.newaxis])
+            flat, counts = tf.reshape(product, [-1, matrix.shape[1]]), tf.fill([self._clients], self.rows)
+        steps = -(-self.rows // batch_rows)
+        of_step = tf.reshape(tf.range(steps * batch_rows), [-1, 1, batch_rows])
+        begins, last = tf.cumsum(counts, exclusive=True)[:, tf.newaxis], counts[:, tf.newaxis] - 1
+        return tf.gather(flat, tf.where(last < 0, tf.shape(flat, tf.int64)[0] - 1, begins + tf.minimum(of_step, last)))
+
     def _gram(self, of: KnownInput, rows: int) -> tf.Tensor:
         given = None if self.given is None else self.given.get(of, rows)
-        return products_of_rows(self.input(of), rows, self.rows) if given is None else given
+        return self.products_of_rows(of, rows) if given is None else given
 
-    def _once(self, key: tuple, build: Callable[[], tf.Tensor]) -> tf.Tensor:
+    def _once(self, key: Hashable, build: Callable[[], Any]) -> Any:
         if key not in self._built:
             with self.graph.as_default():
                 self._built[key] = build()
@@ -164,36 +222,6 @@ def earlier_rows(rows: tf.Tensor, batch_rows: int) -> tuple[tf.Tensor, tf.Tensor
         return rows, rows
     earlier = tf.maximum(rows - 1, 0) // batch_rows * batch_rows
     return rows - tf.minimum(tf.constant(batch_rows, rows.dtype), earlier), earlier
-
-
-def products_of_rows(x: tf.Tensor, batch_rows: int, own: tf.Tensor | None = None) -> tf.Tensor:
-    """[K, later, earlier]: the products of rows with those of earlier batches, and with some that no step takes.
-
-    The first batch has no earlier rows, and the last one no later ones. If there is one batch, all rows are multiplied
-    with none.
-
-    Args:
-        x: [K, R, n].
-        own: int64 [K]: the number of rows of each client, whose products are then made; the others are zeros. None: all
-            rows are multiplied.
-    """
-    later, earlier = earlier_rows(tf.shape(x, tf.int64)[1], batch_rows)
-    if own is not None:
-        last, first = earlier_rows(own, batch_rows)
-        missing = tf.reshape(
-            tf.stack([tf.zeros_like(last), later - last, tf.zeros_like(last), earlier - first], 1), [-1, 2, 2]
-        )
-        lefts, rights = own_rows_of(x, own), own_rows_of(x, first)
-        found = []
-        for left, right, of_left, of_both in zip(
-            lefts, rights, tf.unstack(own - last), tf.unstack(missing), strict=True
-        ):
-            product = tf.raw_ops.MatMul(a=left[of_left:], b=right, transpose_b=True)
-            found.append(tf.pad(product, of_both))
-        return tf.stack(found)
-    rows = tf.shape(x, tf.int64)[1]
-    left, right = (x, x) if batch_rows < LEFT_OUT_ROWS else (x[:, rows - later :], x[:, :earlier])
-    return tf.raw_ops.BatchMatMulV2(x=left, y=right, adj_y=True)
 
 
 @attrs.frozen(eq=False)
@@ -235,11 +263,11 @@ class StepInputs:
         known = self.known(x)
         if known is None or not any(matrix is m for m in self.shared):
             return None
-        return rows_from(self.of.product(known, matrix), self.step * self._rows, self._rows)
+        return self.of.product(known, matrix, self.step, self._rows)
 
     def present(self, of: KnownInput, rows: tf.Tensor) -> tf.Tensor:
         """The rows of the step that the input of all steps has; rows are [K, B, …]."""
-        return rows[:, : tf.shape(self.of.input(of), tf.int64)[1] - self.step * self._rows]
+        return rows[:, : self.of.rows - self.step * self._rows]
 
     def gram(self, x: tf.Tensor, left: tf.Tensor) -> tf.Tensor | None:
         """x @ left^T, if x is known and the left factor holds the same input of earlier steps."""

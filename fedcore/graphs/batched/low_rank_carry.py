@@ -22,7 +22,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue
-from fedcore.graphs.batched.client_select import computed_if, select_rows
+from fedcore.graphs.batched.client_select import computed_if, select_by_client, select_rows
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, StepInputs
 from fedcore.graphs.batched.low_rank import Coefficient, LowRank, zero_rows
 from fedcore.graphs.batched.low_rank_policy import is_kept
@@ -396,7 +396,8 @@ class CarriedKernels:
 
     def _appended(self, rows: tf.Tensor, new: tf.Tensor, active: tf.Tensor | None) -> tf.Tensor:
         """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
-        new = _selected(active, new, tf.zeros_like(new))
+        if active is not None:
+            (new,) = select_by_client(active, [new], [tf.zeros([])])
         return new if self.are_new else tf.concat([rows, new], 1)
 
     def _left(self, kernel: int) -> tf.Tensor:

@@ -18,6 +18,10 @@ Rows in order: if there is one sequence and its batches are its examples in orde
 lane, group after group, and in a group lane after lane. The lanes of a group have as many rows as the largest one. In
 the example, the columns are [14, …]: 5 rows of lane 0, 5 of lane 1, and 2 of lanes 2 and 3. `rows` is [0, 10, 14],
 where groups begin, and the end. If all clients take one step, a lane has a whole batch: the columns are [lanes, 2, …].
+
+Own rows: if clients keep factors for several steps, and products have the rows of one client (`own_rows`), the columns
+hold the rows of each client and no other ones, one client after the other, [10, …]; a block's rows stand side by side.
+`rows` is where each lane's client begins, [2, 7, 0, 0].
 """
 
 import functools
@@ -49,8 +53,8 @@ class PackedLayout:
     Args:
         layouts: for each leaf of a client's arguments the layout of its sequence; None for a tensor.
         batch_rows: for each leaf the padded size of a batch; 0 if the leaf is not a sequence of batches.
-        rows_in_order: the columns of the only sequence hold the rows of each lane in reading order; otherwise row
-            numbers give the examples of each batch.
+        rows_in_order: the columns of the only sequence hold the rows of each lane, or of each client (own rows), in
+            reading order; otherwise row numbers give the examples of each batch.
         equal_steps: all clients take equally many steps, and the lanes are in the order of the client indices.
         single_step: `equal_steps`, and the number of steps is 1.
         has_half_steps: the last steps of groups have batches of at most half of `batch_rows`, and are built for that.
@@ -93,6 +97,11 @@ class PackedLayout:
     def has_own_factors(self) -> bool:
         """Whether clients keep factors for several steps, and products have the rows of all steps of one client."""
         return bool(self.products) and self.low_rank_steps > 1
+
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether the columns hold the rows of each client, one client after the other, and nothing else."""
+        return self.rows_in_order and self.has_own_factors
 
 
 MAX_JOINED_ROWS = 384
@@ -221,11 +230,14 @@ def pack_clients(
             tensors.append(values[np.maximum(client_of, 0)])
             continue
         columns, padded, (rows, sizes, *rest) = leaves.sequences[position], layout.batch_rows[position], rest
-        if layout.rows_in_order:
-            whole = layout.has_own_factors
-            kind: Hashable = ("rows", padded, layout.width, layout.single_step, whole, client_of.tobytes())
+        if layout.has_own_rows:
+            counts = _by_client(np.asarray(sizes).sum(axis=1), client_of)
+            kind: Hashable = ("own rows", counts.tobytes())
+            make = functools.partial(_concatenated_columns, columns, counts.tolist())
+        elif layout.rows_in_order:
+            kind = ("rows", padded, layout.width, layout.single_step, client_of.tobytes())
             shape = (-1, padded) if layout.single_step else (-1,)
-            of_lanes = _rows_of_lanes(np.asarray(sizes), padded, layout.width, whole=whole)
+            of_lanes = _rows_of_lanes(np.asarray(sizes), padded, layout.width)
             make = functools.partial(
                 _rows_in_order, columns, client_of, sizes, np.repeat(of_lanes, layout.width), shape
             )
@@ -366,9 +378,11 @@ def _assign_lanes(
         columns = leaves.sequences[i]
         padded = _padded_size(of_clients, columns, fully=pads_fully) if columns[0].layout.batched else 0
         sizes = _sizes_by_lane(of_clients, client_of)
-        if leaves.rows_in_order:
-            whole = pads_fully and low_rank_steps > 1
-            rows = np.cumsum([0, *_rows_of_lanes(sizes, padded, width, whole=whole) * width])
+        if leaves.rows_in_order and pads_fully and low_rank_steps > 1:
+            counts = _by_client(sizes.sum(axis=1), client_of)
+            rows = np.where(sizes.any(axis=1), (np.cumsum(counts) - counts)[client_of], 0)
+        elif leaves.rows_in_order:
+            rows = np.cumsum([0, *_rows_of_lanes(sizes, padded, width) * width])
         else:
             rows = _rows_by_lane(columns, of_clients, client_of, padded)
         results.extend([rows, sizes, padded])
@@ -433,17 +447,20 @@ def _saved_by_halves(sizes: np.ndarray, padded: int, width: int) -> float:
     return float((taken - whole) * (padded - half) / (taken * padded)) if half > 1 and taken else 0.0
 
 
-def _rows_of_lanes(sizes: np.ndarray, padded: int, width: int, *, whole: bool) -> np.ndarray:
+def _by_client(of_lanes: np.ndarray, client_of: np.ndarray) -> np.ndarray:
+    """[clients] of the numbers of all lanes."""
+    lanes = np.flatnonzero(client_of != ABSENT)
+    of_clients = np.zeros(len(lanes), of_lanes.dtype)
+    of_clients[client_of[lanes]] = of_lanes[lanes]
+    return of_clients
+
+
+def _rows_of_lanes(sizes: np.ndarray, padded: int, width: int) -> np.ndarray:
     """int64 [groups]: the number of rows of each lane of a group.
 
     It is that of the client with most rows; a last batch of one row has two, since products of one row have other bits.
     If no client takes two steps, it is a whole batch, so that clients of a single step have equally many.
-
-    Args:
-        whole: the last batch is a whole one too.
     """
-    if whole:
-        return padded * (sizes > 0).sum(axis=1).reshape(len(sizes) // width, width).max(axis=1)
     most = sizes.sum(axis=1).reshape(len(sizes) // width, width).max(axis=1)
     if sizes.shape[1] == 1:
         return np.where(most > 0, padded, 0)
@@ -486,11 +503,16 @@ def _filling_row(arrays: list[np.ndarray]) -> np.ndarray:
     return zeros if row.dtype.kind in "fc" and not np.isfinite(row).all() else row
 
 
-def _concatenated_columns(columns: list[Columns]) -> tuple:
-    """Each column of all clients, one client after the other; one row of zeros if no client has rows."""
+def _concatenated_columns(columns: list[Columns], counts: SequenceOf[int | None] | None = None) -> tuple:
+    """Each column of all clients, one client after the other; one row of zeros if no client has rows.
+
+    Args:
+        counts: how many rows of each client, the first ones; None: all.
+    """
+    counts = [None] * len(columns) if counts is None else counts
     results = []
     for i in range(len(columns[0].arrays)):
-        column = _concatenated([np.asarray(c.arrays[i]) for c in columns])
+        column = _concatenated([np.asarray(c.arrays[i])[:n] for c, n in zip(columns, counts, strict=True)])
         results.append(column if len(column) else np.zeros((1, *column.shape[1:]), column.dtype))
     return tuple(results)
 

@@ -32,6 +32,7 @@ from fedcore.graphs.batched.client_contribution import (
     PARALLEL_GROUPS,
     ClientContribution,
     Contribution,
+    DataRows,
     Factors,
     Tensors,
     contributions_by_group,
@@ -115,6 +116,8 @@ class StageFold(abc.ABC):
         telling: leaves of the partial; one of them is not finite if a left factor is not that was taken for finite.
         joined_rows: as in `FactoredContribution`.
         rows_of_lanes: int64 [lanes]: rows of the factors of each lane, in the graph being built; None: all.
+        data_rows: the rows of the clients' data, in that graph, where left factors may be inputs that are computed from
+            them.
     """
 
     parallel = PARALLEL_GROUPS
@@ -151,6 +154,7 @@ class StageFold(abc.ABC):
         self.telling: set[int] = set()
         self.joined_rows = 0
         self.rows_of_lanes: tf.Tensor | None = None
+        self.data_rows: DataRows | None = None
 
     # --- of the subclasses ---
 
@@ -337,6 +341,7 @@ class StageFold(abc.ABC):
             joined=self._joined,
             joined_rows=self.joined_rows,
             rows=self.rows_of_lanes,
+            data=self.data_rows,
         )
         if not sizes:
             return found, None
