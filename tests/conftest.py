@@ -12,6 +12,8 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ["FEDCORE_TARGET"] = (
     "avx512/large-l2/fast-memory/no-gpu"  # plans, and so bits, are those of one kind of machine
 )
+# Ray gives its workers niceness 15: beside the tests, whose niceness is 0, they hardly run.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray names it so
 
 import pytest
 from hypothesis import HealthCheck, settings
