@@ -99,9 +99,10 @@ def test_a_branch_by_the_size_of_a_padded_batch_has_no_rule():
     assert why_not_batchable(graph, graph.data, {0}, {0: 0}) is not None
 
 
-# SimpleRNN is in the training steps of test_batching_models too, and its loop in the other two.
+# The others are in the training steps of test_batching_models too, and their loops in the last one.
 @pytest.mark.parametrize(
-    "layer", [pytest.param(keras.layers.SimpleRNN, marks=pytest.mark.soak), keras.layers.GRU, keras.layers.LSTM]
+    "layer",
+    [*(pytest.param(x, marks=pytest.mark.soak) for x in (keras.layers.SimpleRNN, keras.layers.GRU)), keras.layers.LSTM],
 )
 def test_recurrent_layers(layer):
     model = keras.Sequential(
