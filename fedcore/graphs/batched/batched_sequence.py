@@ -38,7 +38,8 @@ class BatchedSequence:
             group: they are the columns of the call.
         single_step: every client takes one step; rows in order are then [clients, batch_rows, …].
         maps: functions of batched elements that are applied in order.
-        first_rows: the number of rows of a padded batch that are read, from the first one on; None for all.
+        first_rows: the number of rows of a padded batch that are read, from the first one on; None for all, as with
+            own rows.
     """
 
     layout: Layout
@@ -94,7 +95,7 @@ class BatchedSequence:
             return list(self.columns)
         begin = step * self.batch_rows
         if self.has_own_rows:
-            numbers = self._numbers(begin, tf.constant(self.first_rows or self.batch_rows, tf.int64))
+            numbers = self._numbers(begin, tf.constant(self.batch_rows, tf.int64))
             return [tf.gather(c, numbers) for c in self.columns]
         return [rows_from(c, begin, self.first_rows or self.batch_rows) for c in self.columns]
 

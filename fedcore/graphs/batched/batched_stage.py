@@ -13,10 +13,10 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_sequence import BatchedSequence
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.block_reduction import MAX_SEQUENTIAL_TERMS
-from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, DataRows, Factors
+from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, Factors
 from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.data_products import GivenProducts, data_products
-from fedcore.graphs.batched.known_inputs import KnownInputs
+from fedcore.graphs.batched.known_inputs import DataRows, KnownInputs
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
 from fedcore.graphs.graphdef.parsed_graph import has_loops

@@ -8,6 +8,8 @@ whose last leaf the clients have as factors of r rows:
     leaf 3, float32[7,5] TensorLists of 3 tensors [4, r, 7] and [4, r, 5], where r differs between groups, and of
                          factors without rows, [1, 0, 7] and [1, 0, 5]
 
+Left factors that are rows of the data are not stored: they are an input of `DataRows`.
+
 The zeros and the factors without rows stand in for absent clients, which read lane 12.
 
 Where some groups have a leaf as factors and others as a matrix, it has both: two contributions, each for its own lanes.
@@ -20,9 +22,8 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.counted_loop import counted_loop
-from fedcore.graphs.batched.known_inputs import KnownInput
+from fedcore.graphs.batched.known_inputs import DataRows, KnownInput
 from fedcore.graphs.batched.low_rank import product_of_factors
 
 Tensors = list[tf.Tensor]
@@ -169,29 +170,6 @@ class ClientContribution:
             reference = tf.raw_ops.TensorListLength(input_handle=self.groups)
         with tf.control_dependencies([reference]):
             return tf.identity(total)
-
-
-@attrs.frozen(eq=False)
-class DataRows:
-    """The rows of a call's clients in the data, one client after the other in the order of their indices.
-
-    Args:
-        columns: [rows, …]; there are no other rows.
-        begins: int64 [lanes], the row where each lane's client begins.
-    """
-
-    columns: Sequence[tf.Tensor]
-    begins: tf.Tensor
-
-    def of(self, known: KnownInput, lanes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        """The input [1, r, n] of the clients at lanes, whose rows stand side by side; a view where it can be one.
-
-        Args:
-            counts: int64, the number of rows of each of these lanes.
-        """
-        begins = tf.where(counts > 0, tf.gather(self.begins, lanes), tf.shape(self.columns[0], tf.int64)[0])
-        window = Window(tf.reduce_min(begins), tf.reduce_sum(counts))
-        return known.of([tf.expand_dims(window.of(c), 0) for c in self.columns])
 
 
 @attrs.frozen

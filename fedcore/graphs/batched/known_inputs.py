@@ -6,9 +6,10 @@ Out: the tensor of all T steps, [K, R, n]. R is T * B, or less if the last batch
 The input of a model's first layer is the batch itself, reshaped or scaled. Its products with what all clients share,
 and with the inputs of earlier steps, are then computed once before the loop, and no step reads or copies the inputs:
 
-    x W          [K, R, m]  step s takes the rows s * B … (s + 1) * B - 1; the last row stands in for missing ones
-    x x^T        [K, R, R]  of these rows step s takes the columns 0 … s * B - 1; no step takes a column of the last
-                            one, and the first one takes none, so batches of some rows leave out both
+    x W    [T, K, B, m]  stored step after step; a client's last row stands in for missing ones
+    x x^T  [K, R, R]     step s takes the rows s * B … (s + 1) * B - 1, and of these the columns 0 … s * B - 1; no step
+                         takes a column of the last one, and the first one takes none, so batches of some rows leave
+                         out both
 
 The bits of such a product are those of one product for each step, as long as a batch has more than one row.
 """
@@ -81,6 +82,29 @@ class KnownInput:
         for step in self.steps:
             x = step.applied(x)
         return x
+
+
+@attrs.frozen(eq=False)
+class DataRows:
+    """The rows of a call's clients in the data, one client after the other in the order of their indices.
+
+    Args:
+        columns: [rows, …]; there are no other rows.
+        begins: int64 [lanes], the row where each lane's client begins.
+    """
+
+    columns: Sequence[tf.Tensor]
+    begins: tf.Tensor
+
+    def of(self, known: KnownInput, lanes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """The input [1, r, n] of the clients at lanes, whose rows stand side by side; a view where it can be one.
+
+        Args:
+            counts: int64, the number of rows of each of these lanes.
+        """
+        begins = tf.where(counts > 0, tf.gather(self.begins, lanes), tf.shape(self.columns[0], tf.int64)[0])
+        window = Window(tf.reduce_min(begins), tf.reduce_sum(counts))
+        return known.of([tf.expand_dims(window.of(c), 0) for c in self.columns])
 
 
 def known_input(x: tf.Tensor, elements: Sequence[tf.Tensor]) -> KnownInput | None:

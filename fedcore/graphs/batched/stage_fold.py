@@ -32,11 +32,11 @@ from fedcore.graphs.batched.client_contribution import (
     PARALLEL_GROUPS,
     ClientContribution,
     Contribution,
-    DataRows,
     Factors,
     Tensors,
     contributions_by_group,
 )
+from fedcore.graphs.batched.known_inputs import DataRows
 from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.batched.reduction import Reduction
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
