@@ -261,11 +261,14 @@ def is_unordered(graph: tf.Graph) -> bool:
 
 @contextlib.contextmanager
 def _forgetting(graph) -> Iterator[None]:
+    from fedcore.graphs import private_api_operations
+
     before = len(graph.get_operations())
     try:
         yield
     except BaseException:
         graph.forgotten.update(graph.get_operations()[before:])
+        private_api_operations.shared_constants(graph).clear()
         raise
 
 
@@ -287,18 +290,22 @@ def optimize_graph(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGrap
 
 
 @part(
-    "tensorflow.python.framework: op_def_library._apply_op_helper, ops.Operation._from_c_op, func_graph.FuncGraph, "
-    "auto_control_deps._get_resource_inputs; tensorflow.python.client.pywrap_tf_session"
+    "tensorflow.python.framework: op_def_library._apply_op_helper, ops.Operation._from_c_op, "
+    "ops._create_graph_constant, func_graph.FuncGraph, auto_control_deps._get_resource_inputs; "
+    "tensorflow.python.client.pywrap_tf_session"
 )
-def quick_operations(*, with_stacks: bool = False) -> contextlib.AbstractContextManager[None]:
+def quick_operations(
+    *, with_stacks: bool = False, shares_constants: bool = False
+) -> contextlib.AbstractContextManager[None]:
     """Inside, this thread adds operations to graphs in a quarter of TensorFlow's time.
 
     Args:
         with_stacks: operations know the Python frames that created them, which errors about users' functions show.
+        shares_constants: a graph has one operation for equal small constants, for graphs that run and are not kept.
     """
     from fedcore.graphs import private_api_operations
 
-    return private_api_operations.quickly(with_stacks=with_stacks)
+    return private_api_operations.quickly(with_stacks=with_stacks, shares_constants=shares_constants)
 
 
 @part("tf.__internal__.EagerTensor")

@@ -1,14 +1,16 @@
 """Creates operations of graphs with a fraction of TensorFlow's Python; a part of `private_api`.
 
 TensorFlow builds an operation in 0.2 to 0.5 ms: it infers attributes by general code, records the stack of Python
-frames, and locks the graph. This module replaces three private functions of TensorFlow: `_apply_op_helper`, through
-which every generated function (`tf.raw_ops`) adds its operation, `FuncGraph._create_op_internal`, and
-`_get_resource_inputs`, which a finished graph calls for each of its operations. Inside of `quick_operations` the first
-two take what an operation needs from a record of its definition and a cache of encoded attributes, and call
-TensorFlow's C API; the third answers at once for an operation without handles. Outside they are TensorFlow's own.
+frames, and locks the graph. This module replaces four private functions of TensorFlow: `_apply_op_helper`, through
+which every generated function (`tf.raw_ops`) adds its operation, `FuncGraph._create_op_internal`,
+`_create_graph_constant`, and `_get_resource_inputs`, which a finished graph calls for each of its operations. Inside of
+`quick_operations` the first three take what an operation needs from a record of its definition and a cache of encoded
+attributes, and call TensorFlow's C API; the fourth answers at once for an operation without handles. Outside they are
+TensorFlow's own.
 
 Guarantees:
-  - The graph is the one that TensorFlow's functions build, with the same names, inputs and attributes.
+  - The graph is the one that TensorFlow's functions build, with the same names, inputs and attributes. Only where
+    constants are shared, a graph has one operation for equal small constants.
   - Errors are TensorFlow's: operands that do not fit are given to its own functions.
 """
 
@@ -19,8 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs as attr
+import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, op_def_pb2
+from tensorflow.core.framework import attr_value_pb2, op_def_pb2, tensor_pb2
 from tensorflow.python.client import pywrap_tf_session as c_api
 from tensorflow.python.framework import (
     auto_control_deps,
@@ -29,24 +32,27 @@ from tensorflow.python.framework import (
     op_def_library,
     op_def_registry,
     ops,
+    tensor_util,
 )
 from tensorflow.python.util import tf_stack
 
 _quick: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_quick_operations", default=False)
 _stacks: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_stacks_of_operations", default=False)
+_shares: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_shared_constants", default=False)
 _CACHED = 4096  # encodings of attributes
+_SMALL = 64  # entries of a constant
 
 
 @contextlib.contextmanager
-def quickly(*, with_stacks: bool) -> Iterator[None]:
-    """Inside, this thread creates operations quickly; with the Python frames that create them, if asked for."""
+def quickly(*, with_stacks: bool, shares_constants: bool) -> Iterator[None]:
+    """Inside, this thread creates operations quickly; see `private_api.quick_operations`."""
     _install()
-    quick, stacks = _quick.set(True), _stacks.set(with_stacks)
+    set_before = [(v, v.set(to)) for v, to in ((_quick, True), (_stacks, with_stacks), (_shares, shares_constants))]
     try:
         yield
     finally:
-        _stacks.reset(stacks)
-        _quick.reset(quick)
+        for variable, token in set_before:
+            variable.reset(token)
 
 
 class _NotQuick(Exception):
@@ -101,15 +107,18 @@ def _definition(op: str) -> _Definition | None:
 @functools.cache
 def _install() -> None:
     original_apply, original_create = op_def_library._apply_op_helper, func_graph.FuncGraph._create_op_internal
-    original_resources = auto_control_deps._get_resource_inputs
+    original_resources, original_constant = auto_control_deps._get_resource_inputs, ops._create_graph_constant
+
+    def is_quick(graph) -> bool:
+        is_own = getattr(type(graph), "_create_op_internal", None) is create  # gradients of loops have another
+        return is_own and _is_plain(graph)
 
     @functools.wraps(original_apply)
     def apply(op_type_name, name=None, **keywords):
         if _quick.get():
             graph = ops.get_default_graph()
             definition = _definition(op_type_name)
-            is_own = getattr(type(graph), "_create_op_internal", None) is create  # gradients of loops have another
-            if definition is not None and is_own and _is_plain(graph) and (name is None or isinstance(name, str)):
+            if definition is not None and is_quick(graph) and (name is None or isinstance(name, str)):
                 try:
                     return _applied(graph, definition, name or op_type_name, dict(keywords))
                 except _NotQuick:
@@ -122,8 +131,23 @@ def _install() -> None:
         if definition is None or definition.has_lists:
             return original_create(self, op_type, inputs, dtypes, input_types, name, attrs, *rest, **options)
         encoded = [(key, value.SerializeToString()) for key, value in (attrs or {}).items()]
-        name = self.unique_name(name or op_type) if not name or name[-1] != "/" else name[:-1]
-        return _created(self, op_type, name, [_captured(self, t) for t in inputs], encoded)
+        return _created(self, op_type, _unique(self, name or op_type), [_captured(self, t) for t in inputs], encoded)
+
+    @functools.wraps(original_constant)
+    def constant(value, dtype, shape, name, verify_shape, allow_broadcast):
+        graph = ops.get_default_graph()
+        quick = _quick.get() and not verify_shape and is_quick(graph)
+        key = _constant_key(value, dtype, shape) if quick else None
+        if key is None:
+            return original_constant(value, dtype, shape, name, verify_shape, allow_broadcast)
+        key = (*key, allow_broadcast)
+        made = shared_constants(graph) if _shares.get() and not graph._control_dependencies_stack else {}
+        if key not in made:
+            if key not in _constants:
+                tensor = tensor_util.make_tensor_proto(value, dtype, shape, allow_broadcast=allow_broadcast)
+                _kept(_constants, key, _encoded_constant(tensor))
+            made[key] = _created(graph, "Const", _unique(graph, name or "Const"), [], _constants[key]).outputs[0]
+        return made[key]
 
     @functools.wraps(original_resources)
     def resources(operation):
@@ -131,7 +155,49 @@ def _install() -> None:
 
     op_def_library._apply_op_helper = apply
     func_graph.FuncGraph._create_op_internal = create
+    ops._create_graph_constant = constant
     auto_control_deps._get_resource_inputs = resources
+
+
+def _unique(graph, name: str) -> str:
+    return name[:-1] if name[-1] == "/" else graph.unique_name(name)
+
+
+def shared_constants(graph) -> dict[tuple, tf.Tensor]:
+    """The constants of a graph that later operations may read in the place of equal ones."""
+    if not hasattr(graph, "fedcore_shared_constants"):
+        graph.fedcore_shared_constants = {}
+    return graph.fedcore_shared_constants
+
+
+_constants: dict[tuple, Sequence[tuple[str, bytes]]] = {}
+"""The serialized attributes of a constant by what it was made of."""
+
+
+def _encoded_constant(tensor: tensor_pb2.TensorProto) -> Sequence[tuple[str, bytes]]:
+    attributes = attr_value_pb2.AttrValue(tensor=tensor), attr_value_pb2.AttrValue(type=tensor.dtype)
+    return [*zip(("value", "dtype"), (a.SerializeToString() for a in attributes), strict=True)]
+
+
+def _constant_key(value, dtype, shape) -> tuple | None:
+    """What a small constant is made of; None where equality of a key would not imply that of the constants."""
+    kind = type(value)
+    content: Any
+    if kind in (bool, int):
+        content = value
+    elif kind is float:
+        content = value.hex()  # tells -0.0 from 0.0
+    elif kind in (list, tuple) and len(value) <= _SMALL and all(type(v) is int for v in value):
+        content = tuple(value)
+    elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf" and value.size <= _SMALL:
+        content = value.dtype.str, value.shape, value.tobytes()
+    else:
+        return None
+    if not isinstance(dtype, tf.DType | None) or not (shape is None or type(shape) in (list, tuple)):
+        return None
+    if shape is not None and not all(type(size) is int for size in shape):
+        return None
+    return kind, content, dtype, None if shape is None else tuple(shape)
 
 
 _HANDLES = (tf.resource, tf.variant)
@@ -280,10 +346,14 @@ def _encoded(definition: _Definition, attributes: dict[str, Any], keywords: dict
     op_def_library._ExtractOutputStructure(definition.op.name, definition.op, protos, structure)
     made = [(name, proto.SerializeToString()) for name, proto in protos.items()], structure
     if key is not None:
-        if len(_encodings) >= _CACHED:
-            _encodings.clear()
-        _encodings[key] = made
+        _kept(_encodings, key, made)
     return made
+
+
+def _kept(cache: dict, key: tuple, value) -> None:
+    if len(cache) >= _CACHED:
+        cache.clear()
+    cache[key] = value
 
 
 def _cache_key(op: str, attributes: Mapping[str, Any]) -> tuple | None:

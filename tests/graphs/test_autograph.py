@@ -65,3 +65,32 @@ def test_a_computation_over_a_sequence_is_called_as_it_is(converted):
     assert fc.tf_computation(fc.SequenceType("float32"))(walks_a_sequence)([1.0, 2.0]) == 12.0
     assert __name__ in converted
     assert not [m for m in converted if m.partition(".")[0] == "fedcore"]
+
+
+SCALE = 2.0
+
+
+def scaled(x):
+    return {"x": x * SCALE, "both": (x, -x)}
+
+
+def scaled_if_it_is_positive(x):
+    return x * SCALE if x > 0.0 else x
+
+
+def scaled_and_added(x):
+    return tf.add(x * SCALE, 1.0)
+
+
+def second(x):
+    return x[1]
+
+
+def test_only_a_function_without_calls_and_branches_is_traced_as_it_is(converted):
+    assert fc.tf_computation("float32")(scaled)(3.0) == {"x": 6.0, "both": (3.0, -3.0)}
+    assert fc.tf_computation("float32", "float32")(lambda x, y: (x - y) / SCALE)(3.0, 1.0) == 1.0
+    assert not converted
+    for fn in (scaled_if_it_is_positive, scaled_and_added):
+        assert fc.tf_computation("float32")(fn)(3.0) >= 6.0
+    assert fc.tf_computation(fc.TensorType("str", [2]))(second)(["a", "b"]) == b"b"
+    assert converted == [__name__] * 3

@@ -65,6 +65,19 @@ def _list_of_tensors(x):
     return rows.stack()
 
 
+def _constants(x):
+    """Constants that Python or numpy takes for equal, each made twice: the second comes from a cache."""
+    made = []
+    for _ in range(2):
+        made += [tf.constant(v) for v in (True, 1, 1.0, 0.0, -0.0, [1, 0], (1, 0), [True, False], [], b"a", 3.0 + 0j)]
+        made += [tf.constant(v) for v in (np.float32(-0.0), np.float64(1), np.array([0.0, -0.0], np.float32))]
+        made += [tf.constant(v) for v in (np.array([[1, 2]], np.int8), np.array([[1], [2]], np.int8), np.bool_(True))]
+        made += [tf.constant(1, dtype) for dtype in (None, tf.int64, tf.float32, "float64", np.float16, tf.bfloat16)]
+        made += [tf.constant(2.0, shape=shape) for shape in ([], [2, 3], (1,), tf.TensorShape([2]))]
+        made += [tf.constant(np.arange(100)), tf.constant([1, 2, 3, 4], shape=[2, 2], name="scope/named")]
+    return [x, *made]
+
+
 OUTSIDE = tf.range(1000.0)
 COUNT = tf.Variable(0.0)
 
@@ -87,6 +100,7 @@ FUNCTIONS = {
     "gradient of branches": _gradient_of_branches,
     "names, devices and control": _named,
     "random": lambda x: x + tf.random.stateless_normal(tf.shape(x), [1, 2]),
+    "constants": _constants,
     "eager tensor": lambda x: x[0, 0] + OUTSIDE,
     "variables": _variables,
     "dataset": _dataset,
@@ -134,6 +148,7 @@ MISTAKES = {
     "dtypes": lambda x: tf.add(x, tf.constant(1)),
     "dtypes of a list": lambda x: tf.raw_ops.Pack(values=[x, tf.cast(x, tf.int32)]),
     "not allowed": lambda x: tf.raw_ops.Sign(x=tf.strings.as_string(x)),
+    "shape of a constant": lambda x: tf.constant([1, 2], shape=[3]),
     "no value": lambda x: tf.raw_ops.AddV2(x=x, y=None),
     "too small": lambda x: tf.raw_ops.AddN(inputs=[]),
     "attribute": lambda x: tf.raw_ops.Conv2D(input=x, filter=x, strides=[1], padding="SIDEWAYS"),
@@ -179,3 +194,65 @@ def test_only_operations_with_handles_are_searched_for_them(monkeypatch):
     )
     _graph(lambda x: tf.tanh(x) * x + tf.stack([x, x]) + COUNT.assign_add(1.0), quickly=True)
     assert set(searched) == {"AssignAddVariableOp", "ReadVariableOp"}
+
+
+def _shared(fn):
+    with private_api.quick_operations(shares_constants=True):
+        return tf.function(fn, autograph=False).get_concrete_function(tf.TensorSpec([3, 4], tf.float32))
+
+
+def _bits(tensors) -> list[bytes]:
+    return [tf.io.serialize_tensor(t).numpy() for t in tf.nest.flatten(tensors)]
+
+
+def test_equal_constants_are_one_operation_and_no_other_ones():
+    x, shared = tf.zeros([3, 4]), _shared(_constants)
+    assert _bits(shared(x)) == _bits(tf.function(_constants, autograph=False)(x))
+    _, *made = [t.op.inputs[0] for t in shared.graph.outputs]
+    first, again = made[: len(made) // 2], made[len(made) // 2 :]
+    apart = [a.dtype.name for a, b in zip(first, again, strict=True) if a is not b]
+    assert apart == ["bool", "string", "complex128", "float64", "float16", "float32", "int64"]  # rare or large
+    assert len({t.name for t in first}) == len(first) - 1  # 1 and 1 without a dtype
+
+
+NOT_REPEATABLE = {"dataset"}  # reads ahead while a variable changes
+
+
+@pytest.mark.parametrize("name", FUNCTIONS.keys() - NOT_REPEATABLE)
+def test_graphs_with_shared_constants_compute_the_same(name):
+    x = tf.reshape(tf.range(12.0), [3, 4])
+    results = []
+    for shares in (True, False):
+        COUNT.assign(1.0)
+        with private_api.quick_operations(shares_constants=shares):
+            results.append(_bits(tf.function(FUNCTIONS[name], autograph=False)(x)))
+    assert results[0] == results[1]
+
+
+def test_a_constant_with_control_inputs_is_not_shared():
+    def body(x):
+        with tf.control_dependencies([tf.identity(x)]):
+            after = tf.constant(7.0)
+        return after + tf.constant(7.0), after
+
+    graph = _shared(body).graph
+    constants = [op for op in graph.get_operations() if op.type == "Const"]
+    assert [len(op.control_inputs) for op in constants] == [1, 0]
+
+
+def test_no_constant_of_operations_that_are_forgotten_is_shared():
+    def fails(graph):
+        with private_api.forgotten_unless_built(graph):
+            forgotten.append(tf.constant(7.0).op)
+            raise ZeroDivisionError
+
+    def body(x):
+        with pytest.raises(ZeroDivisionError):
+            fails(tf.compat.v1.get_default_graph())
+        return [x + tf.constant(7.0)]
+
+    forgotten: list = []
+    with private_api.quick_operations(shares_constants=True):
+        call = private_api.unordered_function(body, [tf.TensorSpec([], tf.float32)])
+    assert call(tf.constant(1.0))[0] == 8.0
+    assert not {op.name for op in forgotten} & {op.name for op in call.graph.get_operations()}

@@ -133,7 +133,7 @@ def why_not_batchable(
         batched_call(graph, data, arguments, sizes, seeds)
 
     try:
-        with private_api.quick_operations():
+        with private_api.quick_operations(shares_constants=True):
             tf.function(scratch, autograph=False).get_concrete_function()
     except NoBatchingRule as error:
         return error

@@ -106,5 +106,5 @@ def data_products(
         )
         return [joined]
 
-    with without_function_optimisation(), private_api.quick_operations():
+    with without_function_optimisation(), private_api.quick_operations(shares_constants=True):
         return private_api.unordered_function(body, specs, name=name)

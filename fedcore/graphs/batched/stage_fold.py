@@ -355,7 +355,7 @@ class StageFold(abc.ABC):
     def _realized(self, body: Callable, specs: list[tf.TensorSpec], results: list[Type]) -> Realized:
         result = results[0] if len(results) == 1 else StructType([(None, t) for t in results])
         name = profiler_name(self.module, self._stage.name)
-        with without_function_optimisation(), private_api.quick_operations():
+        with without_function_optimisation(), private_api.quick_operations(shares_constants=True):
             call = private_api.unordered_function(body, specs, name=name)
         call = with_kernels_of(self._stage, call)
         return Realized(call, result, optimised=True, assumes_finite=tuple(sorted(self.telling)))

@@ -252,7 +252,7 @@ def _no_sequences(type_: Type) -> Layouts:
 
 
 def _realized(traced, result: Type, *, pure: bool = False, in_order: bool = False) -> Realized:
-    with private_api.quick_operations():
+    with private_api.quick_operations(shares_constants=True):
         concrete = traced.get_concrete_function()
     in_order = in_order or sums_explode(concrete.graph.as_graph_def())
     return Realized(concrete, result, pure=pure, in_order=in_order)
