@@ -143,10 +143,11 @@ def _install() -> None:
         key = (*key, allow_broadcast)
         made = shared_constants(graph) if _shares.get() and not graph._control_dependencies_stack else {}
         if key not in made:
-            if key not in _constants:
+            encoded = _constants.get(key)
+            if encoded is None:
                 tensor = tensor_util.make_tensor_proto(value, dtype, shape, allow_broadcast=allow_broadcast)
-                _kept(_constants, key, _encoded_constant(tensor))
-            made[key] = _created(graph, "Const", _unique(graph, name or "Const"), [], _constants[key]).outputs[0]
+                encoded = _kept(_constants, key, _encoded_constant(tensor))
+            made[key] = _created(graph, "Const", _unique(graph, name or "Const"), [], encoded).outputs[0]
         return made[key]
 
     @functools.wraps(original_resources)
@@ -235,12 +236,15 @@ def _is_plain(graph) -> bool:
 
 
 def _applied(graph, definition: _Definition, name: str, keywords: dict) -> tuple:
-    """Converts the operands, infers the attributes and creates the operation, as `_apply_op_helper` does."""
+    """Converts the operands, infers the attributes and creates the operation, as `_apply_op_helper` does.
+
+    Constants that others share have no scope of the operation in their names.
+    """
     values = {a.name: _taken(keywords, a.name) for a in definition.inputs}
     names = graph._names_in_use
     whole_name = f"{graph._name_stack}/{name}".removeprefix("/").lower()
     before = names.get(whole_name)
-    with graph.name_scope(name) as scope:
+    with contextlib.nullcontext(f"{_unique(graph, name)}/") if _shares.get() else graph.name_scope(name) as scope:
         try:
             inputs, attributes = _operands(graph, definition, values)
             encoded, structure = _encoded(definition, attributes, keywords)
@@ -338,22 +342,23 @@ def _encoded(definition: _Definition, attributes: dict[str, Any], keywords: dict
     if keywords:
         raise _NotQuick
     key = _cache_key(definition.name, attributes)
-    if key is not None and key in _encodings:
-        return _encodings[key]
+    known = _encodings.get(key) if key is not None else None
+    if known is not None:
+        return known
     protos: dict[str, attr_value_pb2.AttrValue] = {}
     structure: list = []
     op_def_library._ExtractAttrProto(definition.op.name, definition.op, attributes, protos)
     op_def_library._ExtractOutputStructure(definition.op.name, definition.op, protos, structure)
     made = [(name, proto.SerializeToString()) for name, proto in protos.items()], structure
-    if key is not None:
-        _kept(_encodings, key, made)
-    return made
+    return made if key is None else _kept(_encodings, key, made)
 
 
-def _kept(cache: dict, key: tuple, value) -> None:
+def _kept(cache: dict, key: tuple, value):
+    """The value, which other threads find in the cache for some time."""
     if len(cache) >= _CACHED:
         cache.clear()
     cache[key] = value
+    return value
 
 
 def _cache_key(op: str, attributes: Mapping[str, Any]) -> tuple | None:
