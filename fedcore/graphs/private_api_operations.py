@@ -10,7 +10,7 @@ TensorFlow's own.
 
 Guarantees:
   - The graph is the one that TensorFlow's functions build, with the same names, inputs and attributes. Only where
-    constants are shared, a graph has one operation for equal small constants.
+    constants are shared, equal small ones are one operation, and the names of constants have no scopes of operations.
   - Errors are TensorFlow's: operands that do not fit are given to its own functions.
 """
 
@@ -40,7 +40,7 @@ _quick: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_quick_ope
 _stacks: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_stacks_of_operations", default=False)
 _shares: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_shared_constants", default=False)
 _CACHED = 4096  # encodings of attributes
-_SMALL = 64  # entries of a constant
+_SMALL = 64  # numbers that a constant is made of
 
 
 @contextlib.contextmanager
@@ -236,10 +236,7 @@ def _is_plain(graph) -> bool:
 
 
 def _applied(graph, definition: _Definition, name: str, keywords: dict) -> tuple:
-    """Converts the operands, infers the attributes and creates the operation, as `_apply_op_helper` does.
-
-    Constants that others share have no scope of the operation in their names.
-    """
+    """Converts the operands, infers the attributes and creates the operation, as `_apply_op_helper` does."""
     values = {a.name: _taken(keywords, a.name) for a in definition.inputs}
     names = graph._names_in_use
     whole_name = f"{graph._name_stack}/{name}".removeprefix("/").lower()
