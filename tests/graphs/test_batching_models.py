@@ -58,6 +58,22 @@ def test_products_have_the_same_bits_at_every_width(shared):
     check(tf.matmul, *(v[0] if i in shared else v for i, v in enumerate((a, b))), shared=shared, tolerance=1e-5)
 
 
+@pytest.mark.parametrize(
+    "of_pairs",
+    [
+        lambda x: x @ tf.transpose(x),
+        lambda x: tf.matmul(x[tf.newaxis], x[tf.newaxis], transpose_b=True),
+        lambda x: tf.matmul(x[:, tf.newaxis], x[tf.newaxis], transpose_b=True),
+    ],
+)
+def test_a_product_of_each_row_with_each_row_has_no_rule(of_pairs):
+    """As in attention over the rows of a batch: only one axis of the result could be masked."""
+    graph = traced(lambda x: tf.reduce_sum(tf.nn.relu(of_pairs(x))), (None, 5))
+    refused = why_not_batchable(graph, graph.data, {0}, {0: 0})
+    assert refused is not None
+    assert refused.why == "the result would have two batch axes"
+
+
 def dense(x, w, b, v):
     return tf.reduce_mean(tf.nn.softmax(tf.nn.tanh(x @ w + b) @ v)[:, 0])
 

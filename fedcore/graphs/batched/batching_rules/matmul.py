@@ -38,21 +38,21 @@ def product(
         raise NoBatchingRule(node.op, "the operands have different ranks")
     row_x, inner_x = (rank - 1, rank - 2) if transpose_x else (rank - 2, rank - 1)
     inner_y, column_y = (rank - 1, rank - 2) if transpose_y else (rank - 2, rank - 1)
-    a, b = evaluation.tensor(x), evaluation.tensor(y)
-    out = {
-        value.entries_per_row: axis
-        for value, moved in ((x, {row_x: rank - 2}), (y, {column_y: rank - 1}))
-        if value.padded_axis is not None and value.padded_axis not in (inner_x if value is x else inner_y,)
-        for axis in (moved.get(value.padded_axis, value.padded_axis),)
+    axes = {
+        (moved.get(value.padded_axis, value.padded_axis), value.entries_per_row)
+        for value, inner, moved in ((x, inner_x, {row_x: rank - 2}), (y, inner_y, {column_y: rank - 1}))
+        if value.padded_axis not in (None, inner)
     }
+    if len(axes) > 1:
+        raise NoBatchingRule(node.op, "the result would have two batch axes")
+    padded_axis, entries_per_row = next(iter(axes), (None, 1))
     contracted = x.padded_axis == inner_x, y.padded_axis == inner_y
     if any(contracted):
         if not all(contracted) or x.entries_per_row != y.entries_per_row:
             raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
         a, b = contraction_operands(evaluation, x, y)
-    if len(out) > 1 or (x.padded_axis is not None and y.padded_axis is not None and not all(contracted) and rank == 2):
-        raise NoBatchingRule(node.op, "the result would have two batch axes")
-    entries_per_row, padded_axis = next(iter(out.items()), (1, None))
+    else:
+        a, b = evaluation.tensor(x), evaluation.tensor(y)
     batched = x.batched or y.batched or any(contracted)
     if x.batched and not y.batched and rank > 2:
         b = tf.expand_dims(b, 0)
