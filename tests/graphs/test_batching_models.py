@@ -3,6 +3,7 @@
 import functools
 from collections import OrderedDict
 
+import batched_by_client
 import keras
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import fedcore as fc
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding, batched, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.graphdef.parsed_graph import Node
 from fedcore.types import tensor_leaves
@@ -72,6 +74,27 @@ def test_a_product_of_each_row_with_each_row_has_no_rule(of_pairs):
     refused = why_not_batchable(graph, graph.data, {0}, {0: 0})
     assert refused is not None
     assert refused.why == "the result would have two batch axes"
+
+
+@pytest.mark.parametrize("products", [JOINED, EACH, TILES])
+@pytest.mark.parametrize(
+    "weighted",
+    [
+        lambda weights, x: weights[tf.newaxis] @ x,
+        lambda weights, x: tf.matmul(x, weights[:, tf.newaxis], transpose_a=True),
+        lambda weights, x: tf.tensordot(weights, x, 1),
+        lambda weights, x: weights[tf.newaxis, tf.newaxis] @ x[tf.newaxis],
+        lambda weights, x: tf.transpose(x)[tf.newaxis] @ weights[tf.newaxis, :, tf.newaxis],
+    ],
+)
+def test_products_over_the_rows_with_what_follows_from_their_number(weighted, products, monkeypatch):
+    monkeypatch.setattr(batched_by_client, "PRODUCTS", products)
+
+    def fn(x):
+        numbers, ones = tf.cast(tf.range(tf.shape(x)[0]), tf.float32), tf.ones(tf.shape(x)[:1])
+        return weighted(numbers, x), weighted(ones, x), weighted(tf.zeros_like(ones), x)
+
+    check_padded(fn, normal(4, 6, 3), padded=[0], sizes=[6, 1, 3, 0], tolerance=1e-5)
 
 
 def dense(x, w, b, v):

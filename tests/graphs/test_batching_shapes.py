@@ -32,6 +32,17 @@ def test_reductions_over_a_padded_batch(name, axis):
     check_padded(fn, normal(4, 6, 3, 2), padded=[0], sizes=[6, 1, 4, 2], tolerance=1e-5)
 
 
+def test_reductions_of_zeros_over_a_padded_batch():
+    """All clients share the zeros, and they need no mask."""
+
+    def fn(x):
+        zeros = tf.zeros_like(x)
+        sums = tf.reduce_sum(zeros, 0), tf.reduce_sum(zeros), tf.reduce_mean(zeros, 0), tf.nn.l2_loss(zeros)
+        return [s + tf.reduce_sum(x, 0) for s in sums]
+
+    check_padded(fn, normal(4, 6, 3), padded=[0], sizes=[6, 1, 3, 0])
+
+
 def test_no_rows_reduce_to_what_an_empty_batch_reduces_to():
     def fn(x):
         return tf.reduce_sum(x), tf.reduce_max(x), tf.reduce_mean(x, 0), tf.reduce_all(x > 0), tf.shape(x)[0]

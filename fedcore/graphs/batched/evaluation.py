@@ -313,10 +313,12 @@ class BatchedEvaluation:
         return self._tensors[key]
 
     def masked(self, value: BatchedValue, fill=0) -> tf.Tensor:
-        """The tensor of a value with `fill` in all padded rows."""
+        """The tensor of a value with `fill` in all padded rows; it has a client axis if there are padded rows."""
         tensor = self.tensor(value)
-        if value.padded_axis is None or (not fill and Padding.ZEROS in value.padding):
+        if value.padded_axis is None:
             return tensor
+        if not fill and Padding.ZEROS in value.padding:
+            return self.with_client_axis(value)
         key = ("masked", id(tensor), value.padded_axis, fill)
         if key not in self._tensors:
             # The entry holds the tensor too, so that its id stays in use.

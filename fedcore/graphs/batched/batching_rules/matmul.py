@@ -1,5 +1,6 @@
 """Matrix products, softmax, and cross-entropy losses."""
 
+import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.aligned_reductions import LONG_RUN, packet_padding
@@ -50,10 +51,10 @@ def product(
     if any(contracted):
         if not all(contracted) or x.entries_per_row != y.entries_per_row:
             raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
+        x, y = (attrs.evolve(v, tensor=evaluation.with_client_axis(v), batched=True) for v in (x, y))
         a, b = contraction_operands(evaluation, x, y)
     else:
         a, b = evaluation.tensor(x), evaluation.tensor(y)
-    batched = x.batched or y.batched or any(contracted)
     if x.batched and not y.batched and rank > 2:
         b = tf.expand_dims(b, 0)
     if y.batched and not x.batched and rank > 2:
@@ -68,7 +69,7 @@ def product(
     else:
         tensor = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_x, adj_y=transpose_y)
     padding = Padding.UNKNOWN if padded_axis is None else product_padding((x, y))
-    return BatchedValue(tensor, batched, padded_axis, entries_per_row, padding=padding)
+    return BatchedValue(tensor, x.batched or y.batched, padded_axis, entries_per_row, padding=padding)
 
 
 def contraction_operands(
