@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from batched_by_client import check, check_padded
+from batched_by_client import check, check_padded, traced, why_not_batchable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batching_elementwise import normal
@@ -41,6 +41,50 @@ def test_reductions_of_zeros_over_a_padded_batch():
         return [s + tf.reduce_sum(x, 0) for s in sums]
 
     check_padded(fn, normal(4, 6, 3), padded=[0], sizes=[6, 1, 3, 0])
+
+
+def repeated_twice(x):
+    return tf.repeat(tf.repeat(x, 3, axis=1), 2, axis=2)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        repeated_twice,
+        lambda x: tf.tile(x, [1, 2, 3, 1, 2]),
+        lambda x: tf.reduce_mean(x[:, tf.newaxis, :, tf.newaxis, :, :, :, tf.newaxis], [2, 6], keepdims=True),
+        lambda x: tf.reduce_max(x[:, tf.newaxis, :, tf.newaxis, :, :, :, tf.newaxis], [0, 1, 6]),
+    ],
+)
+def test_reductions_of_many_axes(fn):
+    """As in gradients of `repeat` and `tile`, which add up twice as many axes."""
+
+    def with_gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            out = fn(x)
+            loss = tf.reduce_sum(tf.tanh(out))
+        return tf.reduce_sum(out, list(range(1, out.shape.rank))), tape.gradient(loss, x)
+
+    check(with_gradient, normal(8, 3, 2, 2, 2, 3))
+    check_padded(with_gradient, normal(4, 6, 2, 2, 2, 3), padded=[0], sizes=[6, 1, 3, 0])
+
+
+@pytest.mark.parametrize(
+    ("axes", "fn"),
+    [
+        (5, lambda x: tf.pad(x, [[0, 0], *[[1, 1]] * 3, [0, 0]], "REFLECT")),
+        (7, lambda x: tf.argmax(x, 1)),
+        (8, lambda x: x[..., ::2]),
+        (8, lambda x: tf.reverse(x, [7])),
+    ],
+)
+def test_an_operation_whose_kernel_takes_no_more_axes_has_no_rule(axes, fn):
+    graph = traced(fn, (2,) * axes)
+    refused = why_not_batchable(graph, graph.data, {0})
+    assert refused is not None
+    assert refused.why == f"TensorFlow's kernel takes no more than {axes} axes"
+    assert why_not_batchable(graph, graph.data, set()) is None
 
 
 def test_no_rows_reduce_to_what_an_empty_batch_reduces_to():

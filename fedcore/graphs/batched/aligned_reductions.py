@@ -7,6 +7,7 @@ first depends on a client's place in its group, the second on the size to which 
 other clients of a call. So entries and rows are padded, such that the order is the same.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -25,6 +26,9 @@ LONG_RUN = 256
 """Runs of more entries are padded. Kernels add up more than 8,192 floats, or 1,600 halves, in an order that depends on
 where they begin in memory."""
 
+MOST_AXES = 8
+"""TensorFlow's kernels of Pad and StridedSlice take no more."""
+
 
 def reduce_aligned(
     reduce: Callable, tensor: tf.Tensor, axes: list[int], *, keepdims: bool = False, rows: int | None = None, fill=0
@@ -38,7 +42,11 @@ def reduce_aligned(
 
     Args:
         rows: the axis of the batch, which is reduced and padded with `fill`; None if it is not reduced.
+    Raises:
+        ValueError: the tensor has too many axes for TensorFlow's kernels.
     """
+    if tensor.shape.rank > MOST_AXES:
+        return _reduce_merged(reduce, tensor, axes, keepdims=keepdims, rows=rows, fill=fill)
     others = [a for a in axes if a != rows]
     result = _reduce_others(reduce, tensor, others) if others else tensor
     if rows is not None:
@@ -46,6 +54,27 @@ def reduce_aligned(
     for axis in sorted(axes) if keepdims else ():
         result = tf.expand_dims(result, axis)
     return result
+
+
+def _reduce_merged(
+    reduce: Callable, tensor: tf.Tensor, axes: list[int], *, keepdims: bool, rows: int | None, fill
+) -> tf.Tensor:
+    """A reduction of a tensor of many axes, such as the gradient of `tf.repeat`: neighbouring axes become one, and axes
+    of size 1 none.
+    """
+    sizes = tensor.shape.as_list()
+    if None in sizes:
+        raise ValueError(f"a tensor of {len(sizes)} axes, of which some have unknown sizes")
+    apart = {0, rows}
+    own = [a for a, size in enumerate(sizes) if size != 1 or a in apart]
+    runs = [list(run) for _, run in itertools.groupby(own, lambda a: a if a in apart else -1 - (a in axes))]
+    if len(runs) > MOST_AXES:
+        raise ValueError(f"a tensor of {len(sizes)} axes")
+    merged = tf.reshape(tensor, [math.prod(sizes[a] for a in run) for run in runs])
+    of_axes = [i for i, (first, *_) in enumerate(runs) if first in axes]
+    of_rows = None if rows is None else runs.index([rows])
+    result = reduce_aligned(reduce, merged, of_axes, rows=of_rows, fill=fill)
+    return tf.reshape(result, [1 if a in axes else s for a, s in enumerate(sizes) if keepdims or a not in axes])
 
 
 def _reduce_rows(reduce: Callable, tensor: tf.Tensor, rows: int, fill) -> tf.Tensor:

@@ -50,6 +50,13 @@ _TENSOR_LISTS = frozenset(
     }
 )
 
+_MOST_AXES = {
+    **dict.fromkeys(("StridedSlice", "Slice", "ReverseV2", "Pad", "PadV2", "SelectV2"), 8),
+    **dict.fromkeys(("ArgMax", "ArgMin"), 7),
+    "MirrorPad": 5,
+}
+"""Axes that TensorFlow's kernel of an operation takes, at most."""
+
 
 class BatchedEvaluation:
     """One evaluation for a group of clients; batching rules compute with it.
@@ -152,6 +159,9 @@ class BatchedEvaluation:
     def _apply_rule(self, node: Node, operands: list[BatchedValue]) -> list[BatchedValue]:
         if node.op not in batching_rules:
             raise _no_rule(node)
+        most = _MOST_AXES.get(node.op)
+        if most is not None and any(x.batched and self.rank(x) >= most for x in operands):
+            raise NoBatchingRule(node.op, f"TensorFlow's kernel takes no more than {most} axes")
         try:
             results = batching_rules[node.op](self, node, *operands)
         except (TypeError, ValueError) as error:  # raised by TensorFlow for shapes that the rule does not foresee
