@@ -167,6 +167,13 @@ def test_functions_that_are_called_and_loops_have_them_too():
     assert "Conv2D" not in found
 
 
+def test_functions_that_xla_compiles_keep_their_kernels():
+    """As Keras's convolutions in groups. XLA has no kernels of oneDNN."""
+    compiled = tf.function(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), jit_compile=True, autograph=False)
+    found = check(lambda x, w: (compiled(x, w), tf.nn.conv2d(x, w, 2, "SAME")), normal(2, 6, 6, 4), normal(3, 3, 2, 4))
+    assert {"Conv2D", "_MklNativeConv2D"} <= found
+
+
 @pytest.mark.parametrize("images", [0, 2])
 def test_loops_of_one_graph_have_them_too(images):
     """The nodes that are added for a convolution belong to the iterations of its loop."""

@@ -55,8 +55,10 @@ def with_onednn_kernels(function: function_pb2.FunctionDef) -> bool:
 
 
 def called_functions(function: function_pb2.FunctionDef) -> Iterator[attr_value_pb2.NameAttrList]:
-    """The references to other functions, which may be changed."""
+    """The references to other functions, which may be changed; none to those that XLA compiles: it has no kernels."""
     for node in function.node_def:
+        if "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b:
+            continue
         for value in node.attr.values():
             if value.HasField("func"):
                 yield value.func
