@@ -49,7 +49,10 @@ def fits(have: Type, want: Type) -> bool:
 
 
 def join_shapes(one: Type, other: Type) -> Type | None:
-    """The narrowest type that both fit, for tensors and structs that differ in shapes only; else None."""
+    """The narrowest type that both fit, for tensors and structs that differ in shapes only; else None.
+
+    It has the Python containers of the first.
+    """
     if isinstance(one, TensorType) and isinstance(other, TensorType):
         if one.dtype != other.dtype:
             return None
@@ -59,7 +62,7 @@ def join_shapes(one: Type, other: Type) -> Type | None:
     if isinstance(one, StructType) and isinstance(other, StructType) and len(one) == len(other):
         parts = [join_shapes(a, b) for a, b in zip(one.types, other.types, strict=True)]
         known = [p for p in parts if p is not None]
-        return StructType(zip(one.names, known, strict=True)) if len(known) == len(parts) else None
+        return attrs.evolve(one, elements=zip(one.names, known, strict=True)) if len(known) == len(parts) else None
     return None
 
 

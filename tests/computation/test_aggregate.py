@@ -1,5 +1,7 @@
 """`federated_aggregate`: states wider than their zero, merges that run, what its functions may hold."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -64,6 +66,36 @@ def test_a_struct_of_states_may_widen_in_one_leaf(runtime):
     result = gathered_and_counted([5.0, 6.0, 7.0])
     assert result["n"] == 3
     np.testing.assert_array_equal(result["rows"], [5.0, 6.0, 7.0])
+
+
+class Gathered(NamedTuple):
+    n: int
+    rows: np.ndarray
+
+
+def test_a_state_that_widens_keeps_its_python_class(runtime):
+    @fc.federated_computation(FLOATS, fc.FederatedType(fc.SequenceType("float32"), fc.SERVER))
+    def of_clients_and_of_a_sequence(xs, sequence):
+        zero = Gathered(np.int32(0), np.zeros(0, np.float32))
+
+        @fc.tf_computation
+        def accumulate(state, x):
+            assert isinstance(state, Gathered)
+            return Gathered(state.n + 1, tf.concat([state.rows, [x]], 0))
+
+        @fc.tf_computation
+        def merge(a, b):
+            return Gathered(a.n + b.n, tf.concat([a.rows, b.rows], 0))
+
+        report = fc.tf_computation(lambda state: state)
+        return fc.federated_aggregate(xs, zero, accumulate, merge, report), fc.sequence_reduce(
+            sequence, zero, accumulate
+        )
+
+    for found in of_clients_and_of_a_sequence([5.0, 6.0, 7.0], [5.0, 6.0, 7.0]):
+        assert isinstance(found, Gathered)
+        assert found.n == 3
+        np.testing.assert_array_equal(found.rows, [5.0, 6.0, 7.0])
 
 
 def test_declared_functions_may_be_wider_than_the_zero(runtime):
