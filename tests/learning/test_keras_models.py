@@ -37,6 +37,16 @@ class Scaled(L.Layer):
         return x * self.scale
 
 
+class OfUnknownSize(L.Layer):
+    """Keeps all features; their number is known at run time only."""
+
+    def call(self, x):
+        return tf.gather(x, tf.where(x[0, 0] == x[0, 0])[:, 0], axis=2)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
 def sequential(*layers, shape=(6,), dtype="float32"):
     return keras.Sequential([keras.Input(shape, dtype=dtype), *layers])
 
@@ -65,6 +75,10 @@ MODELS = {
     "subclassed": (Subclassed, X),
     "custom layer with a loss": (lambda: sequential(Scaled(), L.Dense(3)), X),
     "batch normalization": (lambda: sequential(L.Dense(4), L.BatchNormalization(momentum=0.5), L.Dense(3)), X),
+    "sizes of run time": (
+        lambda: sequential(L.Reshape((6, 1)), OfUnknownSize(), L.Dense(2), L.GlobalAveragePooling1D(), L.Dense(3)),
+        X,
+    ),
     "layer normalization": (lambda: sequential(L.LayerNormalization(), L.Dense(3)), X),
     "embedding, gru": (lambda: sequential(L.Embedding(9, 4), L.GRU(3), L.Dense(3), shape=(3,), dtype="int32"), WORDS),
     "mirrored": (mirrored, X),

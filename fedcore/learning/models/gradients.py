@@ -13,7 +13,13 @@ def gradients_of(model: PureModel, weights, metrics: dict, batch, training: bool
         tape.watch(weights.trainable)
         output, non_trainable, after = model.step(weights, metrics, batch, training)
     gradients = tape.gradient(output.loss, weights.trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return tuple(tf.convert_to_tensor(g) for g in gradients), output, non_trainable, after
+    found = zip(gradients, weights.trainable, strict=True)
+    return tuple(_of_shape(tf.convert_to_tensor(g), w.shape) for g, w in found), output, non_trainable, after
+
+
+def _of_shape(gradient: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """The gradient with the static shape of its weight, which operations on sizes of run time lose."""
+    return gradient if gradient.shape.is_fully_defined() else tf.reshape(gradient, shape)
 
 
 def with_gradients(loss: tf.Tensor, gradients: Sequence, weights: Sequence[tf.Tensor]) -> tf.Tensor:
