@@ -127,8 +127,16 @@ def _tree(value: Any, path: str, arrays: dict[str, np.ndarray]) -> list:
         return ["texts", list(array.shape), [_text_leaf(path, v) for v in array.ravel().tolist()]]
     if array.dtype.kind not in "biufcV" or array.dtype.hasobject or array.dtype.fields:
         raise TypeMismatch(f"{path}: {brief(value)} cannot be saved; take arrays, numbers, texts and None")
-    arrays[path] = array
-    return ["scalar" if isinstance(value, np.generic) else "array", path]
+    name = _free_name(path, arrays)
+    arrays[name] = array
+    return ["scalar" if isinstance(value, np.generic) else "array", name]
+
+
+def _free_name(path: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """The path, or an extension of it: keys that hold `/`, or a number and its text, can give two leaves one path."""
+    while path in arrays:
+        path += "'"
+    return path
 
 
 def _kind(value: Any, fields: Mapping | None) -> str:

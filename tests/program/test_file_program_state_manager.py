@@ -95,6 +95,17 @@ def test_the_structure_gives_the_classes(tmp_path):
         run(manager.load(0, Record({"a": 0}, 0)))
 
 
+@pytest.mark.parametrize("keys", [("a/b", "a"), (1, "1"), ("a/b'", "a/b", "a")])
+def test_leaves_whose_keys_join_to_one_path_stay_apart(tmp_path, keys):
+    leaves = [np.float32(i) for i in range(len(keys))]
+    state = dict(zip(keys, leaves, strict=True))
+    if "a" in state:
+        state["a"] = {"b": state["a"], "b'": np.float32(9)}
+    manager = FileProgramStateManager(tmp_path)
+    run(manager.save(state, 0))
+    assert run(manager.load(0, None)) == state
+
+
 def test_what_cannot_be_saved_is_named(tmp_path):
     manager = FileProgramStateManager(tmp_path)
     with pytest.raises(TypeMismatch, match=r"state/a/0: .*cannot be saved"):
