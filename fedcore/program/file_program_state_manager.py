@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fedcore.errors import InvalidValue
+from fedcore.errors import InvalidValue, brief
 from fedcore.program.program_state_manager import (
     ProgramStateDamagedError,
     ProgramStateExistsError,
@@ -41,7 +41,7 @@ class FileProgramStateManager(ProgramStateManager):
         keep_first: whether the oldest state is one of them.
         keep_every_k: of the others, only versions that k divides are kept. The newest state is always kept.
     Raises:
-        InvalidValue: `root_dir` is empty.
+        InvalidValue: `root_dir` is empty, or `prefix` is a path.
         OSError: the directory cannot be made.
     Example:
         >>> manager = fc.program.FileProgramStateManager(folder, keep_total=3)
@@ -60,6 +60,8 @@ class FileProgramStateManager(ProgramStateManager):
     ):
         if not os.fspath(root_dir):
             raise InvalidValue("root_dir is the path of a directory, not empty")
+        if os.path.basename(prefix) != prefix:
+            raise InvalidValue(f"prefix is the beginning of a file's name, not the path {brief(prefix)}; fix: root_dir")
         self._root = Path(root_dir)
         self._root.mkdir(parents=True, exist_ok=True)
         self._prefix = prefix
@@ -72,6 +74,7 @@ class FileProgramStateManager(ProgramStateManager):
 
     async def load(self, version: int, structure: Any = None) -> Any:
         """A saved state, in numpy arrays; without a structure, in plain lists, tuples and dicts."""
+        version = whole_number("version", version)
         try:
             manifest = self._path(version, MANIFEST).read_bytes()
             tensors = self._path(version, TENSORS).read_bytes()
@@ -84,6 +87,7 @@ class FileProgramStateManager(ProgramStateManager):
             raise self._damaged(version, error) from error
 
     async def save(self, program_state: Any, version: int) -> None:
+        version = whole_number("version", version)
         if self._path(version, MANIFEST).exists() and self._is_whole(version):
             raise ProgramStateExistsError(version=version, path=str(self._root))
         tensors, manifest = to_files(await materialize_value(program_state), version)

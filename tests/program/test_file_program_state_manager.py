@@ -52,7 +52,7 @@ def run(coroutine):
 def saved(folder, *versions, **options):
     manager = FileProgramStateManager(folder, **options)
     for version in versions:
-        run(manager.save({"w": np.float32(version), "round": version}, version))
+        run(manager.save({"w": np.float32(version), "round": int(version)}, version))
     return manager
 
 
@@ -124,6 +124,22 @@ def test_a_version_is_saved_once_and_missing_ones_are_not_found(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InvalidValue, match="root_dir"):
         FileProgramStateManager("")
+
+
+def test_versions_are_whole_numbers_of_any_kind(tmp_path):
+    manager = saved(tmp_path, np.int64(1), np.uint8(2))
+    assert run(manager.get_versions()) == [1, 2]
+    assert run(manager.load(np.int64(2), None))["round"] == 2
+    for version in (1.5, True, "3"):
+        with pytest.raises(TypeMismatch, match="version is a whole number"):
+            run(manager.save({}, version))
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_prefix_is_no_path_since_states_there_would_not_be_found(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(InvalidValue, match="not the path 'run/state_'"):
+        FileProgramStateManager(tmp_path, prefix="run/state_")
 
 
 @pytest.mark.parametrize(
