@@ -3,6 +3,7 @@
 import doctest
 import os
 import pickle
+import re
 import sqlite3
 import threading
 
@@ -156,11 +157,23 @@ def test_a_forked_process_opens_the_file_anew(save, load, tmp_path):
     save(DATA, tmp_path / "data")
     store = load(tmp_path / "data")._store
     store.read("a")
-    file = getattr(store, "_file", None) or store._mapped
-    here = file.get()
-    file._opened = {os.getpid() + 1: file._opened[os.getpid()]}  # as a process sees it that was forked
-    assert file.get() is not here
+    here = store.get()
+    store._opened = {os.getpid() + 1: store._opened[os.getpid()]}  # as a process sees it that was forked
+    assert store.get() is not here
     assert store.read("a")["y"].tolist() == [1]
+
+
+@each_format
+def test_one_file_is_read_though_another_takes_its_place_and_a_copy_reads_the_other(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    data = load(tmp_path / "data")
+    stored = pickle.dumps(data)
+    other = TestClientData({"c": [[7, 8, 9]] * 3000})
+    save(other, tmp_path / "data")
+    assert_equal_clients(data, DATA)
+    assert_equal_clients(pickle.loads(stored), other)
+    (tmp_path / "data").unlink()
+    assert_equal_clients(data, DATA)
 
 
 @each_format
@@ -206,8 +219,9 @@ def test_groups_of_clients_are_read_with_fields_in_order_of_names(groups):
     }
     assert list(data.element_type_structure) == ["label", "pixels", "text"]
     assert [e["text"] for e in rows(data, "f0001_41")] == [b"to be"] * 2
-    with pytest.raises(KeyError, match="no client 'f9' among 2"):
-        data.create_tf_dataset_for_client("f9")
+    for unknown in ("f9", "f0000_14/pixels", "/", ".", "", "f\0"):
+        with pytest.raises(KeyError, match=re.escape(f"no client {unknown!r} among 2")):
+            data.create_tf_dataset_for_client(unknown)
 
 
 def test_an_hdf5_file_of_something_else_is_refused(tmp_path):
@@ -246,11 +260,11 @@ def test_examples_are_parsed_by_their_spec(examples):
 def test_a_database_without_an_index_is_searched_once(examples):
     data = SqlClientData(examples)
     rows(data, "a")
-    runs = dict(data._store._runs)
+    runs = dict(data._store.get()._runs)
     has_index = not runs
     assert has_index or sum(last - first + 1 for client in runs.values() for first, last in client) == 3
     rows(data, "b")
-    assert data._store._runs == runs
+    assert data._store.get()._runs == runs
     with sqlite3.connect(examples) as connection:
         indices = connection.execute("SELECT COUNT(*) FROM sqlite_master WHERE type = 'index'").fetchone()[0]
     connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -17,9 +18,9 @@ from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.simulation.datasets.client_data import ClientData
 from fedcore.simulation.datasets.stored_client_data import (
     Layout,
-    OpenFile,
     Store,
     StoredClientData,
+    StoreOfFile,
     by_split,
     check_layout,
     chosen_split,
@@ -33,6 +34,7 @@ from fedcore.simulation.datasets.structures import Structure, as_bytes, num_rows
 from fedcore.whole_files import written_whole
 
 FORMAT = "fedcore clients 1"
+_INDEX = ("client_ids", "client_id_ends", "row_splits")
 
 
 class HDF5ClientData(StoredClientData):
@@ -57,7 +59,10 @@ class HDF5ClientData(StoredClientData):
 
     def __init__(self, hdf5_filepath: str | os.PathLike, split_name: str | None = None):
         _h5py()
-        super().__init__(_store(existing_file("HDF5ClientData", hdf5_filepath), split_name))
+        path = existing_file("HDF5ClientData", hdf5_filepath)
+        store = StoreOfFile(functools.partial(_store, split=split_name), path)
+        store.get()
+        super().__init__(store)
 
 
 def save_hdf5(data: ClientData | Mapping[str, ClientData], path: str | os.PathLike) -> None:
@@ -159,12 +164,14 @@ def _stored_dtype(dtype: np.dtype) -> np.dtype:
 def _store(path: str, split: str | None) -> Store:
     h5py = _h5py()
     try:
-        with h5py.File(path, "r") as file:
+        # By one descriptor, since another file can take the path at any moment.
+        with open(path, "rb") as content, h5py.File(content, "r") as file:
             if file.attrs.get("format") == FORMAT:
                 name = chosen_split("HDF5ClientData", path, file["splits"], split)
-                return _Columns(path, name, file[f"splits/{name}"])
-            if isinstance(file.get("examples"), h5py.Group):
-                return _Groups(path)
+                return _Columns(np.memmap(content, np.uint8, "r"), file[f"splits/{name}"])
+            has_groups = isinstance(file.get("examples"), h5py.Group)
+        if has_groups:
+            return _Groups(h5py.File(path, "r"))
     except OSError as error:
         raise InvalidValue(f"HDF5ClientData: {path} is no HDF5 file that can be read: {error}") from None
     raise InvalidValue(f"HDF5ClientData: {path} has neither a group `examples` nor the format of save_hdf5")
@@ -180,30 +187,32 @@ def _h5py() -> Any:
     return h5py
 
 
-def _open(path: str):
-    return _h5py().File(path, "r")
-
-
 class _Groups:
     """TFF's and LEAF's format: a group for each client."""
 
-    def __init__(self, path: str):
-        self._file = OpenFile(_open, path)
+    def __init__(self, file):
+        self._file = file
+        self._examples = file["examples"]
         self._names: list[str] = []
 
     def client_ids(self) -> Iterable[str]:
-        return list(self._examples())
+        return list(self._examples)
 
     def read(self, client_id: str) -> Structure | None:
-        client = self._examples().get(client_id)
+        client = self._examples.get(client_id) if _is_name(client_id) else None
         if client is None:
             return None
         if not self._names or len(self._names) != len(client):
             self._names = sorted(client)
         return {name: _values(client[name]) for name in self._names}
 
-    def _examples(self):
-        return self._file.get()["examples"]
+    def close(self) -> None:
+        self._file.close()
+
+
+def _is_name(text: str) -> bool:
+    """Whether HDF5 can have a group of this name: `a/b` and `.` are paths."""
+    return text not in ("", ".") and not {"/", "\0"} & set(text)
 
 
 def _values(dataset) -> np.ndarray:
@@ -212,37 +221,36 @@ def _values(dataset) -> np.ndarray:
 
 
 class _Columns:
-    """The format of `save_hdf5`. Columns are mapped, so that threads read them without a lock."""
+    """The format of `save_hdf5`. Columns are mapped, so that threads read them without a lock.
 
-    def __init__(self, path: str, split: str, group):
-        self._path = path
-        self._split = split
+    Args:
+        mapped: the bytes of the file.
+        group: of the split, in the file.
+    """
+
+    def __init__(self, mapped: np.ndarray, group):
+        self._mapped = mapped
         self._layout = Layout(**json.loads(group.attrs["layout"]))
         self._offsets = [
             {name: stored.id.get_offset() for name, stored in group[f"columns/{i}"].items()}
             for i in range(len(self._layout.names))
         ]
-        self._mapped = OpenFile(_mapped_file, path)
-        self._ranges: dict[str, tuple[int, int]] | None = None
+        self._index = {name: (group[name].id.get_offset(), group[name].dtype, group[name].size) for name in _INDEX}
 
     def client_ids(self) -> Iterable[str]:
-        return self._rows_of_clients()
+        return self._rows_of_clients
 
     def read(self, client_id: str) -> Structure | None:
-        if client_id not in self._rows_of_clients():
+        if client_id not in self._rows_of_clients:
             return None
-        start, stop = self._rows_of_clients()[client_id]
+        start, stop = self._rows_of_clients[client_id]
         return self._layout.structured([self._rows(i, start, stop) for i in range(len(self._offsets))])
 
+    @functools.cached_property
     def _rows_of_clients(self) -> dict[str, tuple[int, int]]:
-        if self._ranges is None:
-            with _open(self._path) as file:
-                group = file[f"splits/{self._split}"]
-                ids = texts_of(group["client_ids"][()].tobytes(), group["client_id_ends"][()])
-                splits = group["row_splits"][()].tolist()
-            names = (client_id.decode() for client_id in ids)
-            self._ranges = dict(zip(names, itertools.pairwise(splits), strict=True))
-        return self._ranges
+        ids, ends, splits = (self._mapped_values(*self._index[name]) for name in _INDEX)
+        names = (client_id.decode() for client_id in texts_of(ids.tobytes(), ends))
+        return dict(zip(names, itertools.pairwise(splits.tolist()), strict=True))
 
     def _rows(self, column: int, start: int, stop: int) -> np.ndarray:
         shape, dtype = self._layout.shapes[column], self._layout.dtypes[column]
@@ -257,11 +265,9 @@ class _Columns:
 
     def _slice(self, column: int, name: str, dtype: str, start: int, stop: int) -> np.ndarray:
         """Values of a stored array, without a copy."""
-        if start == stop:
-            return np.zeros(0, dtype)
-        offset = self._offsets[column][name] + start * np.dtype(dtype).itemsize
-        return np.frombuffer(self._mapped.get(), dtype, stop - start, offset)
+        kind, offset = np.dtype(dtype), self._offsets[column][name]
+        begins = None if start == stop else offset + start * kind.itemsize
+        return self._mapped_values(begins, kind, stop - start)
 
-
-def _mapped_file(path: str) -> np.ndarray:
-    return np.memmap(path, np.uint8, "r")
+    def _mapped_values(self, offset: int | None, dtype: np.dtype, count: int) -> np.ndarray:
+        return np.zeros(0, dtype) if offset is None else np.frombuffer(self._mapped, dtype, count, offset)

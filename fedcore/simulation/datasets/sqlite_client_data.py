@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -16,9 +17,9 @@ from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.simulation.datasets.client_data import ClientData
 from fedcore.simulation.datasets.stored_client_data import (
     Layout,
-    OpenFile,
     Store,
     StoredClientData,
+    StoreOfFile,
     by_split,
     check_layout,
     chosen_split,
@@ -62,7 +63,7 @@ class SqlClientData(StoredClientData):
 
     def __init__(self, database_filepath: str | os.PathLike, split_name: str | None = None):
         path = existing_file("SqlClientData", database_filepath)
-        super().__init__(_store(path, split_name, lambda protos: protos))
+        super().__init__(_opened(path, split_name, _as_they_are))
 
 
 def load_and_parse_sql_client_data(
@@ -84,7 +85,7 @@ def load_and_parse_sql_client_data(
         [1, 2]
     """
     path = existing_file("load_and_parse_sql_client_data", database_filepath)
-    return StoredClientData(_store(path, split_name, _Parser(element_spec)))
+    return StoredClientData(_opened(path, split_name, _Parser(element_spec)))
 
 
 def save_sqlite(data: ClientData | Mapping[str, ClientData], path: str | os.PathLike) -> None:
@@ -205,33 +206,43 @@ class _Connection:
             self._connection.close()
 
 
+def _opened(path: str, split: str | None, decode: Callable[[np.ndarray], Structure]) -> StoreOfFile:
+    store = StoreOfFile(functools.partial(_store, split=split, decode=decode), path)
+    store.get()
+    return store
+
+
+def _as_they_are(protos: np.ndarray) -> Structure:
+    return protos
+
+
 def _store(path: str, split: str | None, decode: Callable[[np.ndarray], Structure]) -> Store:
-    file = OpenFile(_open, path)
     try:
+        connection = _open(path)
         tables = {
-            name for (name,) in file.get().execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
         }
         if {"layouts", "clients"} <= tables:
-            layouts = dict(file.get().execute("SELECT split_name, layout FROM layouts"))
+            layouts = dict(connection.execute("SELECT split_name, layout FROM layouts"))
             name = chosen_split("SqlClientData", path, layouts, split)
-            return _ClientRows(file, name, Layout(**json.loads(layouts[name])))
+            return _ClientRows(connection, name, Layout(**json.loads(layouts[name])))
         for table, wants in _PUBLISHED.items():
-            has = {row[1] for row in file.get().execute(f"PRAGMA table_info({table})")}
+            has = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
             if not wants <= has:
                 raise InvalidValue(
                     f"SqlClientData: {path} is no database of clients: the table `{table}` lacks "
                     f"{', '.join(sorted(wants - has))}"
                 )
-        if split is not None and not _has_split(file, split):
-            splits = (name for (name,) in file.get().execute("SELECT DISTINCT split_name FROM client_metadata"))
+        if split is not None and not _has_split(connection, split):
+            splits = (name for (name,) in connection.execute("SELECT DISTINCT split_name FROM client_metadata"))
             chosen_split("SqlClientData", path, splits, split)
     except sqlite3.DatabaseError as error:
         raise InvalidValue(f"SqlClientData: {path} is no SQLite database that can be read: {error}") from None
-    return _Examples(file, split, decode)
+    return _Examples(connection, split, decode)
 
 
-def _has_split(file: OpenFile[sqlite3.Connection], split: str) -> bool:
-    found = file.get().execute("SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1", (split,))
+def _has_split(connection: sqlite3.Connection, split: str) -> bool:
+    found = connection.execute("SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1", (split,))
     return found.fetchone() is not None
 
 
@@ -243,18 +254,21 @@ def _open(path: str) -> sqlite3.Connection:
 class _ClientRows:
     """The format of `save_sqlite`: for each client one row, with its columns one after another."""
 
-    def __init__(self, file: OpenFile[sqlite3.Connection], split: str, layout: Layout):
-        self._file = file
+    def __init__(self, connection: sqlite3.Connection, split: str, layout: Layout):
+        self._connection = connection
         self._split = split
         self._layout = layout
 
+    def close(self) -> None:
+        self._connection.close()
+
     def client_ids(self) -> Iterable[str]:
         query = "SELECT client_id FROM clients WHERE split_name = ?"
-        return [client_id for (client_id,) in self._file.get().execute(query, (self._split,))]
+        return [client_id for (client_id,) in self._connection.execute(query, (self._split,))]
 
     def read(self, client_id: str) -> Structure | None:
         query = "SELECT num_examples, content FROM clients WHERE split_name = ? AND client_id = ?"
-        found = self._file.get().execute(query, (self._split, client_id)).fetchone()
+        found = self._connection.execute(query, (self._split, client_id)).fetchone()
         if found is None:
             return None
         rows, content = found
@@ -287,17 +301,18 @@ def _unpacked(content: bytes, start: int, dtype: str, shape: tuple[int, ...]) ->
 class _Examples:
     """TFF's format: for each example one row, with a serialized proto."""
 
-    def __init__(
-        self, file: OpenFile[sqlite3.Connection], split: str | None, decode: Callable[[np.ndarray], Structure]
-    ):
-        self._file = file
+    def __init__(self, connection: sqlite3.Connection, split: str | None, decode: Callable[[np.ndarray], Structure]):
+        self._connection = connection
         self._split = split
         self._decode = decode
         self._runs: dict[str, list[list[int]]] | None = None
 
+    def close(self) -> None:
+        self._connection.close()
+
     def client_ids(self) -> Iterable[str]:
         query = "SELECT DISTINCT client_id FROM client_metadata" + self._of_split("WHERE")
-        return [client_id for (client_id,) in self._file.get().execute(query, self._arguments())]
+        return [client_id for (client_id,) in self._connection.execute(query, self._arguments())]
 
     def read(self, client_id: str) -> Structure | None:
         protos = [proto for (proto,) in self._protos(client_id)]
@@ -309,14 +324,14 @@ class _Examples:
 
     def _is_client(self, client_id: str) -> bool:
         query = "SELECT 1 FROM client_metadata WHERE client_id = ?" + self._of_split("AND")
-        return self._file.get().execute(query, self._arguments(client_id)).fetchone() is not None
+        return self._connection.execute(query, self._arguments(client_id)).fetchone() is not None
 
     def _protos(self, client_id: str) -> Iterable[tuple[bytes]]:
-        connection = self._file.get()
+        connection = self._connection
         of_client = "SELECT serialized_example_proto FROM examples WHERE client_id = ?" + self._of_split("AND")
         if self._runs is None:
             plan = connection.execute(f"EXPLAIN QUERY PLAN {of_client}", self._arguments(client_id)).fetchall()
-            self._runs = {} if any(step[-1].startswith("SEARCH") for step in plan) else self._located(connection)
+            self._runs = {} if any(step[-1].startswith("SEARCH") for step in plan) else self._located()
         if not self._runs:
             return connection.execute(f"{of_client} ORDER BY rowid", self._arguments(client_id))
         in_run = f"{of_client} AND rowid BETWEEN ? AND ? ORDER BY rowid"
@@ -325,12 +340,12 @@ class _Examples:
             connection.execute(in_run, (*self._arguments(client_id), *run)) for run in runs
         )
 
-    def _located(self, connection) -> dict[str, list[list[int]]]:
+    def _located(self) -> dict[str, list[list[int]]]:
         """For each client the first and the last row of its runs, in a table that has no index by client."""
         runs: dict[str, list[list[int]]] = {}
         last = None
         query = "SELECT rowid, client_id FROM examples" + self._of_split("WHERE") + " ORDER BY rowid"
-        for rowid, client_id in connection.execute(query, self._arguments()):
+        for rowid, client_id in self._connection.execute(query, self._arguments()):
             if client_id == last:
                 runs[client_id][-1][1] = rowid
             else:

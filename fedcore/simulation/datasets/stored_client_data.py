@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from fedcore.simulation.datasets.structures import Structure
 if TYPE_CHECKING:
     from fedcore.data import ClientDataset
 
-T = TypeVar("T")
 ONE_SPLIT = "all"
 """The name of the split of client data that was stored alone."""
 
@@ -62,37 +61,45 @@ class StoredClientData(ClientData):
         return ClientDataset.from_columns(columns)
 
 
-class OpenFile(Generic[T]):
-    """A file that each process opens for itself, at its first use.
+class StoreOfFile:
+    """The store of a file that each process opens for itself, at its first use.
 
     Guarantees:
       - Pickles without what is open; a forked process opens the file anew.
       - Threads share what is open.
+      - A process reads one file, also where another one has replaced it since.
 
     Args:
-        open_file: path -> the open file; a function of a module, so that it pickles.
+        open_store: path -> the store of the open file; a function of a module, or a `partial` of one, so that it
+            pickles.
     """
 
-    def __init__(self, open_file: Callable[[str], T], path: str | os.PathLike):
-        self._open_file = open_file
+    def __init__(self, open_store: Callable[[str], Store], path: str | os.PathLike):
+        self._open_store = open_store
         self.path = os.fspath(path)
-        self._opened: dict[int, T] = {}  # by process: closing another process's would disturb it
+        self._opened: dict[int, Store] = {}  # by process: closing another process's would disturb it
         self._lock = threading.Lock()
 
     def __reduce__(self):
-        return OpenFile, (self._open_file, self.path)
+        return StoreOfFile, (self._open_store, self.path)
 
-    def get(self) -> T:
+    def client_ids(self) -> Iterable[str]:
+        return self.get().client_ids()
+
+    def read(self, client_id: str) -> Structure | None:
+        return self.get().read(client_id)
+
+    def get(self) -> Store:
         process = os.getpid()
         if process not in self._opened:
             with self._lock:
                 if process not in self._opened:
-                    self._opened[process] = self._open_file(self.path)
+                    self._opened[process] = self._open_store(self.path)
                     weakref.finalize(self, _close, self._opened[process], process)
         return self._opened[process]
 
 
-def _close(opened, process: int) -> None:
+def _close(opened: Store, process: int) -> None:
     if os.getpid() == process and hasattr(opened, "close"):
         opened.close()
 
