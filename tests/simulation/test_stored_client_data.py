@@ -224,6 +224,24 @@ def test_groups_of_clients_are_read_with_fields_in_order_of_names(groups):
             data.create_tf_dataset_for_client(unknown)
 
 
+def test_a_client_whose_group_is_another_is_named(tmp_path):
+    with h5py.File(tmp_path / "data", "w") as file:
+        file["examples/a/x"] = file["examples/b/y"] = file["examples/c/x/y"] = file["examples/d"] = [1.0]
+        file.create_group("examples/e")
+    data = HDF5ClientData(tmp_path / "data")
+    assert rows(data, "a") == [{"x": 1.0}]
+    for client_id in "bcde":
+        with pytest.raises(FedcoreError, match=f"client '{client_id}' is no group with a data set for each field"):
+            data.create_tf_dataset_for_client(client_id)
+
+
+@pytest.mark.parametrize("split", ["a/b", "", ".", "a\0"])
+def test_a_split_that_hdf5_cannot_have_is_refused_before_it_is_written(split, tmp_path):
+    with pytest.raises(FedcoreError, match="a split has a name without `/`"):
+        save_hdf5({split: DATA}, tmp_path / "data")
+    assert os.listdir(tmp_path) == []
+
+
 def test_an_hdf5_file_of_something_else_is_refused(tmp_path):
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["weights"] = [1.0]

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.errors import FedcoreError, InvalidValue, brief
 from fedcore.simulation.datasets.client_data import ClientData
 from fedcore.simulation.datasets.stored_client_data import (
     Layout,
@@ -75,7 +75,7 @@ def save_hdf5(data: ClientData | Mapping[str, ClientData], path: str | os.PathLi
         data: client data, or several by the names of their splits.
     Raises:
         FedcoreError: h5py is not installed, clients differ in structure, dtypes or shapes, or their examples are
-            nested deeper than one dict or tuple.
+            nested deeper than one dict or tuple, or HDF5 cannot have a split of this name.
     Example:
         >>> save_hdf5({"train": train, "test": test}, path)
         >>> HDF5ClientData(path, "test").client_ids
@@ -85,6 +85,8 @@ def save_hdf5(data: ClientData | Mapping[str, ClientData], path: str | os.PathLi
     with written_whole(parent_made(path)) as partial, h5py.File(partial, "w", locking=False) as file:
         file.attrs["format"] = FORMAT
         for split, clients in by_split(data).items():
+            if not _is_name(split):
+                raise InvalidValue(f"save_hdf5: a split has a name without `/`, and not `.`; {brief(split)} is none")
             _write_split(file.create_group(f"splits/{split}"), clients, partial.parent)
 
 
@@ -202,9 +204,16 @@ class _Groups:
         client = self._examples.get(client_id) if _is_name(client_id) else None
         if client is None:
             return None
-        if not self._names or len(self._names) != len(client):
-            self._names = sorted(client)
-        return {name: _values(client[name]) for name in self._names}
+        group = client if hasattr(client, "keys") else {}
+        if len(self._names) != len(group):
+            self._names = sorted(group)
+        fields = {name: group.get(name) for name in self._names}
+        if not fields or not all(hasattr(field, "dtype") for field in fields.values()):
+            raise InvalidValue(
+                f"HDF5ClientData: client {brief(client_id)} is no group with a data set for each field"
+                + (f": {', '.join(self._names)}" if self._names else "")
+            )
+        return {name: _values(field) for name, field in fields.items()}
 
     def close(self) -> None:
         self._file.close()
