@@ -160,7 +160,7 @@ class _Rows:
 
 def _rows_of_clients(role: str, client_ids: Sequence | np.ndarray) -> dict[str, np.ndarray]:
     """Client's id -> the positions of its examples, ascending."""
-    ids = client_ids if isinstance(client_ids, np.ndarray) else np.asarray(client_ids)
+    ids = _vector(role, client_ids)
     missing = [x for x in ids.ravel().tolist() if x is None or x != x or str(x) == "<NA>"]
     if missing:
         raise InvalidValue(f"{role} has {len(missing)} missing values")
@@ -168,10 +168,25 @@ def _rows_of_clients(role: str, client_ids: Sequence | np.ndarray) -> dict[str, 
         distinct, number_of = np.unique(ids, return_inverse=True)
     except TypeError:
         raise TypeMismatch(f"{role} mixes text with numbers") from None
-    names = [x.decode() if isinstance(x, bytes) else str(x) for x in distinct.tolist()]
+    try:
+        names = [x.decode() if isinstance(x, bytes) else str(x) for x in distinct.tolist()]
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"{role} has {brief(error.object)}, which is no text in UTF-8") from None
     order = np.argsort(number_of, kind="stable")
     stops = np.cumsum(np.bincount(number_of, minlength=len(names)))
     return dict(zip(names, np.split(order, stops[:-1]), strict=True))
+
+
+def _vector(role: str, client_ids: Sequence | np.ndarray) -> np.ndarray:
+    try:
+        ids = client_ids if isinstance(client_ids, np.ndarray) else np.asarray(client_ids)
+    except ValueError:  # parts of different lengths
+        ids = np.zeros((0, 0))
+    if ids.ndim != 1:
+        raise TypeMismatch(f"{role} has not one text or number for each example")
+    if not len(ids):
+        raise InvalidValue(f"{role} is empty: no examples, so no clients")
+    return ids
 
 
 def _fields(user: str, has: Sequence[str], client_column: str, wanted: Sequence[str] | None) -> list[str]:

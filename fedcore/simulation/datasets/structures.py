@@ -37,9 +37,13 @@ def num_rows(structure: Structure, owner: str = "") -> int:
     Args:
         owner: whose columns they are, for the message.
     Raises:
-        InvalidValue: there are no columns, or their lengths differ.
+        InvalidValue: there are no columns, one has no rows, or their lengths differ.
     """
-    lengths = {len(column) for column in leaves_of(structure)}
+    columns = leaves_of(structure)
+    without = [column for column in columns if np.ndim(column) == 0]
+    if without:
+        raise InvalidValue(f"{owner}a column has a row for each example; {brief(without[0])} has none")
+    lengths = {len(column) for column in columns}
     if len(lengths) != 1:
         raise InvalidValue(f"{owner}columns must be equally long, not {sorted(lengths)}")
     return lengths.pop()
