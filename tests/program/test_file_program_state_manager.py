@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from typing import Any, NamedTuple
 
 import attrs
@@ -218,6 +219,24 @@ def test_a_read_only_directory_is_an_error_and_its_states_stay(tmp_path, monkeyp
     with pytest.raises(OSError, match="Read-only file system"):
         run(manager.save({}, 2))
     assert run(manager.load_latest(None))[1] == 1
+
+
+@pytest.mark.parametrize("meanwhile", [1, 3])
+def test_a_save_leaves_what_another_one_has_not_finished(tmp_path, monkeypatch, meanwhile):
+    manager, replaced = FileProgramStateManager(tmp_path), os.replace
+
+    def replace(source, target):
+        if os.fspath(target).endswith("_2.json"):
+            other = threading.Thread(target=saved, args=(tmp_path, meanwhile))
+            other.start()
+            other.join()
+        replaced(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    run(manager.save({"round": 2}, 2))
+    monkeypatch.undo()
+    assert run(manager.load(2, None)) == {"round": 2}
+    assert run(manager.get_versions()) == sorted([2, meanwhile])
 
 
 # Every system call of a save: it fails there, or the process is killed there.
