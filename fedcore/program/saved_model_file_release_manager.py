@@ -1,5 +1,6 @@
 """Values as SavedModels."""
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -16,7 +17,7 @@ class SavedModelFileReleaseManager(ReleaseManager):
     """Releases each value to a directory of its own, as a SavedModel.
 
     Guarantees:
-      - A directory of the name of a key holds a whole SavedModel, also after a crash.
+      - A directory of the name of a key holds a whole SavedModel, also after a crash of the program.
 
     Args:
         root_dir: the directory of the directories; made where there is none.
@@ -49,13 +50,17 @@ class SavedModelFileReleaseManager(ReleaseManager):
         places = iter(range(len(module.leaves)))
         indices = map_leaves(lambda _: next(places), value)
         module.value = tf.function(lambda: map_leaves(lambda i: tf.identity(module.leaves[i]), indices), [])
-        aside = self._root / f".{secrets.token_hex(16)}.partial"
+        aside, old = (self._root / f".{secrets.token_hex(16)}.partial" for _ in range(2))
         try:
             tf.saved_model.save(module, os.fspath(aside))
-            shutil.rmtree(self._path(key), ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(
+                    self._path(key), old
+                )  # a directory is removed file by file, and replaced only if it is empty
             os.replace(aside, self._path(key))
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
 
     async def get_value(self, key: Any) -> Any:
         """The value of a key, in numpy arrays and the containers of TensorFlow: lists, tuples, dicts.

@@ -6,6 +6,8 @@ import datetime
 import errno
 import logging
 import os
+import pathlib
+import shutil
 import sys
 import types
 from typing import NamedTuple
@@ -217,6 +219,22 @@ def test_values_as_saved_models(tmp_path):
         asyncio.run(manager.get_value(3))
     with pytest.raises(TypeMismatch, match=r"a: .*no tensor"):
         release(manager, {"a": object()})
+    assert asyncio.run(manager.get_value(1)) == {"a": 2}
+
+
+def test_a_saved_model_that_is_replaced_is_whole_if_the_program_ends_meanwhile(tmp_path, monkeypatch):
+    manager = SavedModelFileReleaseManager(tmp_path)
+    release(manager, {"a": np.float32(1)})
+
+    def ended(path, ignore_errors):
+        for name in list(pathlib.Path(path).glob("*.pb")):
+            name.unlink()
+        raise SystemExit
+
+    monkeypatch.setattr(shutil, "rmtree", ended)
+    with pytest.raises(SystemExit):
+        release(manager, {"a": np.float32(2)})
+    monkeypatch.undo()
     assert asyncio.run(manager.get_value(1)) == {"a": 2}
 
 
