@@ -18,6 +18,8 @@ from fedcore.program.serializable import Serializable
 from fedcore.program.structures import children_of, fields_of, with_children
 
 FORMAT = 1
+MAX_DEPTH = 150
+_STRUCTURES = {"record", "dict", "list", "tuple"}
 _NATIVE = {
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
     *("float16", "float32", "float64", "complex64"),
@@ -57,16 +59,21 @@ def from_files(tensors: bytes, manifest: bytes, version: int, structure: Any = N
         Damaged: the files are not those that `to_files` made for this version.
         TypeMismatch: the saved structure is another one; the message names the first difference.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import load
 
     content = checked(manifest, version)
     if hashlib.sha256(tensors).hexdigest() != content["tensors"]["sha256"]:
         raise Damaged("the tensors have another checksum")
-    stored = load(tensors)
-    arrays = {
-        name: stored[name].view(_dtype(dtype)).reshape(shape) for name, (dtype, shape) in content["dtypes"].items()
-    }
-    return _structure(content["tree"], "state", arrays, structure)
+    try:
+        stored = load(tensors)
+        arrays = {
+            name: stored[name].view(_dtype(dtype)).reshape(shape) for name, (dtype, shape) in content["dtypes"].items()
+        }
+        tree = _decoded(content["tree"], arrays)
+    except (ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+        raise Damaged(f"the manifest is no manifest: {error}") from error
+    return _structure(tree, "state", structure)
 
 
 def checked(manifest: bytes, version: int) -> dict:
@@ -77,17 +84,17 @@ def checked(manifest: bytes, version: int) -> dict:
         InvalidValue: another version of fedcore wrote it.
     """
     try:
-        found = json.loads(manifest)
-        content = found["content"]
+        content = json.loads(manifest)["content"]
         whole = _manifest(content) == manifest
+        written_as, written_for, _ = content["format"], content["version"], content["tensors"]["sha256"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise Damaged("the manifest is no manifest") from error
     if not whole:
         raise Damaged("the manifest has another checksum")
-    if content["format"] != FORMAT:
-        raise InvalidValue(f"the program state has format {content['format']}; this version of fedcore reads {FORMAT}")
-    if content["version"] != version:
-        raise Damaged(f"the manifest is that of version {content['version']}")
+    if written_as != FORMAT:
+        raise InvalidValue(f"the program state has format {brief(written_as)}; this version of fedcore reads {FORMAT}")
+    if written_for != version:
+        raise Damaged(f"the manifest is that of version {brief(written_for)}")
     return content
 
 
@@ -109,12 +116,14 @@ def _dtype(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def _tree(value: Any, path: str, arrays: dict[str, np.ndarray]) -> list:
+def _tree(value: Any, path: str, arrays: dict[str, np.ndarray], depth: int = 0) -> list:
+    if depth > MAX_DEPTH:
+        raise TypeMismatch(f"a saved program state nests at most {MAX_DEPTH} deep, not as {brief(path)}")
     if isinstance(value, Serializable):
         return ["bytes", _text(value.to_bytes())]
     fields, children = fields_of(value), children_of(value)
     if children is not None:
-        parts = [[key, _tree(child, f"{path}/{key}", arrays)] for key, child in children.items()]
+        parts = [[key, _tree(child, f"{path}/{key}", arrays, depth + 1)] for key, child in children.items()]
         if isinstance(value, Mapping) and not all(isinstance(key, str | int) for key in value):
             raise TypeMismatch(f"{path}: keys of a saved mapping are texts or whole numbers")
         return [_kind(value, fields), parts]
@@ -155,18 +164,37 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _structure(tree: list, path: str, arrays: Mapping[str, np.ndarray], structure: Any) -> Any:
+def _decoded(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> list:
+    """The tree with its leaves as values.
+
+    Raises:
+        ValueError, LookupError, TypeError: it is no tree.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it nests more than {MAX_DEPTH} deep")
     kind, value = tree[0], tree[-1]
-    if kind == "bytes":
-        data = base64.b64decode(value)
-        return type(structure).from_bytes(data) if isinstance(structure, Serializable) else data
     if kind == "value":
-        return value
+        return ["value", value]
+    if kind == "bytes":
+        return ["bytes", base64.b64decode(value)]
     if kind == "texts":
         texts = [text if of == "str" else base64.b64decode(text) for of, text in value]
-        return np.array(texts, dtype=object).reshape(tree[1])
+        return ["value", np.array(texts, dtype=object).reshape(tree[1])]
     if kind in ("array", "scalar"):
-        return arrays[value] if kind == "array" else arrays[value][()]
+        return ["value", arrays[value] if kind == "array" else arrays[value][()]]
+    if kind not in _STRUCTURES:
+        raise ValueError(f"{brief(kind)} is no kind of node")
+    parts = {key: _decoded(part, arrays, depth + 1) for key, part in value}
+    return [kind, list(parts.items())]
+
+
+def _structure(tree: list, path: str, structure: Any) -> Any:
+    """A decoded tree in the containers of `structure`."""
+    kind, value = tree
+    if kind == "bytes":
+        return type(structure).from_bytes(value) if isinstance(structure, Serializable) else value
+    if kind == "value":
+        return value
     wanted = None if isinstance(structure, Serializable) else children_of(structure)
     if wanted is not None and list(wanted) != [key for key, _ in value]:
         have, want = ([str(key) for key in keys] for keys in (dict(value), wanted))
@@ -174,7 +202,7 @@ def _structure(tree: list, path: str, arrays: Mapping[str, np.ndarray], structur
             f"{path}: the saved program state has other parts than the given structure\n"
             f"  saved  has    {', '.join(have) or 'none'}\n  given  wants  {', '.join(want) or 'none'}"
         )
-    parts = [_structure(part, f"{path}/{key}", arrays, None if wanted is None else wanted[key]) for key, part in value]
+    parts = [_structure(part, f"{path}/{key}", None if wanted is None else wanted[key]) for key, part in value]
     if wanted is not None:
         return with_children(structure, parts)
     if kind in ("list", "tuple"):

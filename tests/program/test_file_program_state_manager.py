@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import hashlib
+import json
 import os
 import threading
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from fedcore.program import (
     ProgramStateExistsError,
     ProgramStateNotFoundError,
     Serializable,
+    state_files,
 )
 
 
@@ -205,6 +208,43 @@ def test_a_state_under_another_name_is_damaged(tmp_path):
         os.rename(tmp_path / f"program_state_1{ending}", tmp_path / f"program_state_2{ending}")
     with pytest.raises(ProgramStateDamagedError, match="that of version 1"):
         run(manager.load(2, None))
+
+
+FORGED = {
+    "tensors": [b"garbage", b"\xff" * 8],
+    "tree": [3, [], ["kind", 1], ["array", "x"], ["bytes", 1], ["texts", [9], []], ["dict", [[[], ["value", 1]]]]],
+    "dtypes": [[], {"state/w": ["object", [1]]}, {"state/w": ["no dtype", [1]]}, {"state/w": ["float32", [10**30]]}],
+}
+
+
+@pytest.mark.parametrize("part", [*FORGED, "nesting"])
+def test_files_that_someone_forged_with_a_right_checksum_are_damaged(tmp_path, part):
+    manager = saved(tmp_path, 1)
+    tensors = (tmp_path / "program_state_1.safetensors").read_bytes()
+    content = json.loads((tmp_path / "program_state_1.json").read_bytes())["content"]
+    nested: list = ["value", 1]
+    for _ in range(200):
+        nested = ["list", [[0, nested]]]
+    for forged in [nested] if part == "nesting" else FORGED[part]:
+        if part == "tensors":
+            tensors = forged
+            content["tensors"]["sha256"] = hashlib.sha256(tensors).hexdigest()
+        else:
+            content["tree" if part == "nesting" else part] = forged
+        (tmp_path / "program_state_1.safetensors").write_bytes(tensors)
+        (tmp_path / "program_state_1.json").write_bytes(state_files._manifest(content))
+        with pytest.raises(ProgramStateDamagedError, match="the manifest is no manifest"):
+            run(manager.load(1))
+
+
+def test_a_state_that_nests_too_deeply_to_be_read_is_not_saved(tmp_path):
+    manager, nested = FileProgramStateManager(tmp_path), [np.ones(1)]
+    for _ in range(149):
+        nested = [nested]
+    run(manager.save(nested, 1))
+    assert run(manager.load(1)) == nested
+    with pytest.raises(TypeMismatch, match="nests at most 150 deep"):
+        run(manager.save([nested], 2))
 
 
 def test_a_read_only_directory_is_an_error_and_its_states_stay(tmp_path, monkeypatch):
