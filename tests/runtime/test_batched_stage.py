@@ -174,6 +174,18 @@ def test_leaves_of_every_place_and_size_are_merged_by_their_dtype():
         np.testing.assert_array_equal(found, np.full(shapes[i // 2 % 3], 780, found.dtype))
 
 
+@pytest.mark.parametrize("join", [fc.federated_sum, fc.federated_mean, fc.federated_max])
+@pytest.mark.parametrize("shapes", [[(0,)], [(2, 0)], [(), (0,), (0, 3), (4,)]])
+def test_arrays_without_elements_are_joined(shapes, join):
+    @fc.federated_computation(fc.FederatedType([("float32", shape) for shape in shapes], fc.CLIENTS))
+    def joined(xs):
+        return join(xs)
+
+    found = joined([[np.ones(shape, np.float32) for shape in shapes]] * 40)
+    assert [part.shape for part in found] == shapes
+    assert all((part == (40 if join is fc.federated_sum else 1)).all() for part in found)
+
+
 def images():
     stack = [keras.layers.Conv2D(8, 5, padding="same", activation="relu"), keras.layers.MaxPool2D()]
     stack += [keras.layers.Conv2D(4, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(3)]

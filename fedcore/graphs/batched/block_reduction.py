@@ -184,7 +184,8 @@ def _sums_by_group(
         stack = tf.raw_ops.TensorListStack(
             input_handle=list_, element_shape=shape, element_dtype=p.spec.dtype, num_elements=groups
         )
-        found.update(p.unpack(tf.reshape(stack, [-1, *p.spec.shape])[: groups if merges else blocks]))
+        rows = tf.reshape(stack, [groups * shape[0], *p.spec.shape])  # not -1, since a leaf may have no elements
+        found.update(p.unpack(rows[: groups if merges else blocks]))
     return [found[i] for i in range(len(specs))]
 
 
@@ -228,7 +229,7 @@ class _FlatLeaves:
         for of, tensor in zip(self.joined, joined, strict=True):
             sizes = [self.shapes[i].num_elements() for i in of]
             parts = [tensor] if len(of) == 1 else tf.split(tensor, sizes, 1)
-            leaves.update((i, tf.reshape(t, [-1, *self.shapes[i]])) for i, t in zip(of, parts, strict=True))
+            leaves.update((i, tf.reshape(t, [t.shape[0], *self.shapes[i]])) for i, t in zip(of, parts, strict=True))
         return [leaves[i] for i in range(len(leaves))]
 
 
