@@ -301,5 +301,27 @@ def test_settings_out_of_range_are_refused_before_a_cluster_starts(settings, mes
         fc.runtime.ray(**settings)
 
 
+NO_CLUSTER = """
+import socket
+
+import fedcore as fc
+from fedcore.runtime.cluster import connection
+
+connection.ANSWER_S = 1.0
+with socket.create_server(("127.0.0.1", 0)) as server:
+    port = server.getsockname()[1]
+for address in (f"127.0.0.1:{port}", f"localhost:{port}", f"ray://127.0.0.1:{port}", "127.0.0.1:99999"):
+    try:
+        fc.runtime.ray(address)
+    except fc.errors.FedcoreError as error:
+        tell(str(error).startswith(f"fc.runtime.ray: no cluster at {address}: "))
+"""
+
+
+@pytest.mark.timeout(60)
+def test_an_address_at_which_nothing_listens_is_an_error_soon():
+    assert in_process(NO_CLUSTER) == [True] * 4
+
+
 def test_importing_the_runtimes_imports_no_ray():
     assert in_process("import sys, fedcore as fc; fc.runtime.ray; tell('ray' in sys.modules)") == [False]
