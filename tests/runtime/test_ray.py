@@ -151,6 +151,15 @@ def test_clients_in_files_are_opened_on_the_workers(runtime, local, tmp_path, mo
     assert have == want == 2.0 * sum(sum(range(int(i[1]) + 1)) for i in ids)
 
 
+def test_workers_read_the_file_that_the_client_data_were_made_of(runtime, tmp_path):
+    path, ids = tmp_path / "clients.h5", [f"c{i}" for i in range(9)]
+    for number, size in enumerate((1, 2, 2, 3)):
+        values = {i: np.full(size, number, np.float32) for i in ids}
+        fc.simulation.datasets.save_hdf5(fc.simulation.datasets.from_clients(values), path)
+        data = fc.simulation.datasets.HDF5ClientData(path)
+        assert run(runtime, sum_of_sequences, data.cohort(ids))[0] == sum(v.sum() for v in values.values())
+
+
 @fc.federated_computation(fc.FederatedType(fc.SequenceType("float32"), fc.CLIENTS))
 def sum_of_sequences(xs):
     return fc.federated_sum(fc.federated_map(fc.sequence_sum, xs))

@@ -164,14 +164,18 @@ def test_a_forked_process_opens_the_file_anew(save, load, tmp_path):
 
 
 @each_format
-def test_one_file_is_read_though_another_takes_its_place_and_a_copy_reads_the_other(save, load, tmp_path):
+def test_one_file_is_read_though_another_takes_its_place_and_copies_do_not_mix_them(save, load, tmp_path):
     save(DATA, tmp_path / "data")
     data = load(tmp_path / "data")
-    stored = pickle.dumps(data)
+    copy = pickle.dumps(data)
+    assert_equal_clients(pickle.loads(copy), DATA)
+    assert pickle.dumps(pickle.loads(copy)) == copy
     other = TestClientData({"c": [[7, 8, 9]] * 3000})
     save(other, tmp_path / "data")
     assert_equal_clients(data, DATA)
-    assert_equal_clients(pickle.loads(stored), other)
+    assert pickle.dumps(load(tmp_path / "data")) != copy
+    with pytest.raises(FedcoreError, match=r"data has \d+ bytes, but had \d+ when .*; fix: make them anew"):
+        pickle.loads(copy).create_tf_dataset_for_client("a")
     (tmp_path / "data").unlink()
     assert_equal_clients(data, DATA)
 

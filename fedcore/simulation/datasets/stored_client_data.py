@@ -67,21 +67,28 @@ class StoreOfFile:
     Guarantees:
       - Pickles without what is open; a forked process opens the file anew.
       - Threads share what is open.
-      - A process reads one file, also where another one has replaced it since.
+      - A process reads one file, also where another one has replaced it since. The copy in another process refuses a
+        file of another size, and pickles of copies differ if their files do: who keeps copies keeps no old one.
 
     Args:
         open_store: path -> the store of the open file; a function of a module, or a `partial` of one, so that it
             pickles.
+        stamp: size in bytes and time of the change (ns) of the file. Default: those of the file at `path`.
+    Raises:
+        InvalidValue: a client is read, and the file has another size.
     """
 
-    def __init__(self, open_store: Callable[[str], Store], path: str | os.PathLike):
+    def __init__(
+        self, open_store: Callable[[str], Store], path: str | os.PathLike, stamp: tuple[int, int] | None = None
+    ):
         self._open_store = open_store
         self.path = os.fspath(path)
+        self._stamp = stamp
         self._opened: dict[int, Store] = {}  # by process: closing another process's would disturb it
         self._lock = threading.Lock()
 
     def __reduce__(self):
-        return StoreOfFile, (self._open_store, self.path)
+        return StoreOfFile, (self._open_store, self.path, self._stamp)
 
     def client_ids(self) -> Iterable[str]:
         return self.get().client_ids()
@@ -94,9 +101,21 @@ class StoreOfFile:
         if process not in self._opened:
             with self._lock:
                 if process not in self._opened:
-                    self._opened[process] = self._open_store(self.path)
+                    self._opened[process] = self._open()
                     weakref.finalize(self, _close, self._opened[process], process)
         return self._opened[process]
+
+    def _open(self) -> Store:
+        opened = self._open_store(self.path)
+        found = os.stat(self.path)
+        if self._stamp is None:
+            self._stamp = found.st_size, found.st_mtime_ns
+        if found.st_size != self._stamp[0]:
+            raise InvalidValue(
+                f"{self.path} has {found.st_size} bytes, but had {self._stamp[0]} when the client data were made of "
+                "it; fix: make them anew"
+            )
+        return opened
 
 
 def _close(opened: Store, process: int) -> None:
