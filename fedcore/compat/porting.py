@@ -10,7 +10,7 @@ from typing import Any
 
 import fedcore
 from fedcore.compat.names import GONE, Gone, gone
-from fedcore.compat.tff_public_names import COMPILER_INTERNALS, NAMES
+from fedcore.compat.tff_public_names import COMPILER_INTERNALS, EARLIER, NAMES
 from fedcore.whole_files import write_whole
 
 MARKER = "<!-- Below: written by `python -m fedcore.compat.porting docs/porting.md`. -->\n"
@@ -62,12 +62,13 @@ def status(name: str) -> str:
 
 def tables() -> str:
     """The part of the page below the marker."""
-    public, internals = qualified(NAMES), qualified(COMPILER_INTERNALS)
+    public, internals, earlier = map(qualified, (NAMES, COMPILER_INTERNALS, EARLIER))
     lines = ["## Counts\n", "| names of | all | resolve | replaced | not planned | open |", "|---|--:|--:|--:|--:|--:|"]
     for module, names in sorted(NAMES.items()):
         lines.append(_row(f"`tff.{module}`" if module else "`tff`", qualified({module: names})))
-    lines += [_row("all of these", public), _row("`federated_language.framework`, for compilers", internals), ""]
-    still_open = [name for name in public + internals if status(name) == "open"]
+    lines += [_row("all of these", public), _row("`federated_language.framework`, for compilers", internals)]
+    lines += [_row("earlier versions of `tff`", earlier), ""]
+    still_open = [name for name in public + internals + earlier if status(name) == "open"]
     if still_open:
         lines += ["Open: " + ", ".join(f"`{name}`" for name in still_open), ""]
     lines += ["## Names that are gone\n", "| TFF's names | use instead | why |", "|---|---|---|"]

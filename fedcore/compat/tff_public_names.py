@@ -187,3 +187,26 @@ COMPILER_INTERNALS = _split(
     }
 )
 """The names of `federated_language.framework`, which writes compilers."""
+
+EARLIER = _split(
+    {
+        "": "ConcreteComputation NamedTupleType federated_reduce jax jax_computation test utils",
+        "backends": "iree reference xla",
+        "backends.native": """
+            set_localhost_cpp_execution_context set_remote_execution_context set_remote_python_execution_context
+            set_thread_debugging_execution_context
+        """,
+        "framework": "create_local_executor default_executor deserialize_computation serialize_computation",
+        "learning": """
+            assign_weights_to_keras_model build_federated_sgd_process build_local_evaluation
+            build_personalization_eval build_personalization_eval_computation reconstruction
+            state_with_new_model_weights
+        """,
+        "simulation": """
+            CSVMetricsManager ClientData FileCheckpointManager FilePerUserClientData FromTensorSlicesClientData
+            HDF5ClientData MetricsManager SqlClientData TensorBoardManager TestClientData TransformingClientData
+            build_uniform_client_sampling_fn run_simulation
+        """,
+    }
+)
+"""Names of earlier versions of TFF, which older programs and tutorials have."""
