@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fedcore.computation import Computation
 from fedcore.data.sequence_values import columns_of
-from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.exported import ClientFunction, client_function
 from fedcore.intrinsics.planned import Sent, sent_by, split_operands
@@ -52,7 +52,7 @@ def save_client_work(computation: Computation, client: Any, path: str | os.PathL
         The interface, which also stands in `interface.json`: the shape and dtype of each input and output.
     Raises:
         FedcoreError: the computation has no client stage, or several.
-        TypeMismatch: the client's value does not fit the computation.
+        TypeMismatch: the client's value does not fit the computation, or `computation` is none.
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as path:
@@ -111,6 +111,8 @@ def save_client_work_for_litert(computation: Computation, client: Any, path: str
 
 def _exported(computation: Computation, client: Any) -> tuple[ClientFunction, bool]:
     """The function of the computation's client stage, and whether it reads batches."""
+    if not isinstance(computation, Computation):
+        raise TypeMismatch(f"a computation is exported, such as process.next, not {brief(computation)}")
     module = computation.to_module("planned")
     op = _client_operation(module, computation.__name__)
     stage = module.function(_stage_of(op))

@@ -123,6 +123,12 @@ def test_what_cannot_be_exported_is_named(tmp_path):
         fc.export.save_client_work(twice, 1.0, tmp_path)
 
 
+def test_a_process_is_no_computation_and_its_next_is_named(process, tmp_path):
+    for save in (fc.export.save_client_work, fc.export.save_client_work_for_litert):
+        with pytest.raises(TypeMismatch, match=r"such as process.next, not .*LearningProcess"):
+            save(process, SHUFFLED, tmp_path)
+
+
 def test_an_example_client_of_another_type_is_refused(process, tmp_path):
     with pytest.raises(TypeMismatch, match=r"client does not fit\n.*\n.*float64"):
         fc.export.save_client_work(process.next, SHUFFLED.map(lambda x, y: (tf.cast(x, tf.float64), y)), tmp_path)
