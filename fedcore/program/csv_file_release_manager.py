@@ -4,18 +4,21 @@ import csv
 import enum
 import io
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedcore.errors import InvalidValue
+from fedcore.errors import InvalidValue, brief
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import leaves_with_names
 from fedcore.program.value_reference import materialize_value
 from fedcore.scalars import whole_number
 from fedcore.whole_files import write_whole
+
+_WHOLE_NUMBER = re.compile(r"-?\d+")
 
 
 class CSVKeyFieldnameNotFoundError(InvalidValue):
@@ -50,7 +53,7 @@ class CSVFileReleaseManager(ReleaseManager):
         save_mode: how a row is added.
         key_fieldname: the name of the column of the keys.
     Raises:
-        InvalidValue: `file_path` or `key_fieldname` is empty.
+        InvalidValue: `file_path` or `key_fieldname` is empty, or the file has rows of something else.
         CSVKeyFieldnameNotFoundError: the file has no such column.
     Example:
         >>> manager = fc.program.CSVFileReleaseManager(folder + "/metrics.csv")
@@ -89,6 +92,12 @@ class CSVFileReleaseManager(ReleaseManager):
         columns, rows = list(reader.fieldnames or []), list(reader)
         if self._key not in columns:
             raise CSVKeyFieldnameNotFoundError(self._path, self._key)
+        for row in rows:
+            if None in row or not _WHOLE_NUMBER.fullmatch(row[self._key] or ""):
+                raise InvalidValue(
+                    f"{self._path} has a row that no CSVFileReleaseManager wrote, of the {self._key} "
+                    f"{brief(row[self._key])}: take another file"
+                )
         if whole != text:
             self._write(columns, rows)
         return columns, rows
@@ -97,9 +106,19 @@ class CSVFileReleaseManager(ReleaseManager):
         write_whole(self._path, _as_csv(columns, rows, header=True))
 
     async def release(self, value: Any, key: int) -> None:
+        """Writes a row.
+
+        Raises:
+            InvalidValue: a leaf has the name of the column of the keys.
+        """
         key = whole_number("key", key)
         value = await materialize_value(value)
-        row = {self._key: key, **{name: _plain(leaf) for name, leaf in leaves_with_names(value)}}
+        row = {name: _plain(leaf) for name, leaf in leaves_with_names(value)}
+        if self._key in row:
+            raise InvalidValue(
+                f"the value has a leaf {self._key}, which is the column of the keys; fix: take another key_fieldname"
+            )
+        row = {self._key: key, **row}
         if self._latest is not None and key <= self._latest:
             self._remove_from(key)
         new = [name for name in row if name not in self._columns]

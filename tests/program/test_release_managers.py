@@ -191,6 +191,22 @@ def test_a_file_of_someone_else_is_refused(tmp_path):
         CSVFileReleaseManager("")
 
 
+@pytest.mark.parametrize("row", ["abc,1", "1,2,3", ",1", "1.5,1"])
+def test_a_file_with_rows_of_someone_else_is_refused(tmp_path, row):
+    (tmp_path / "other.csv").write_text(f"key,a\n{row}\n")
+    with pytest.raises(InvalidValue, match=r"other.csv has a row that no CSVFileReleaseManager wrote"):
+        CSVFileReleaseManager(tmp_path / "other.csv")
+    assert (tmp_path / "other.csv").read_text() == f"key,a\n{row}\n"
+
+
+def test_a_leaf_with_the_name_of_the_keys_is_refused(tmp_path):
+    manager = CSVFileReleaseManager(tmp_path / "m.csv")
+    with pytest.raises(InvalidValue, match="leaf key, which is the column of the keys; fix:"):
+        release(manager, {"key": 7, "a": 1})
+    release(CSVFileReleaseManager(tmp_path / "n.csv", key_fieldname="round"), {"key": 7})
+    assert rows(tmp_path / "n.csv") == [{"round": "1", "key": "7"}]
+
+
 def test_summaries_for_tensorboard(tmp_path):
     import tensorflow as tf
     from tensorflow.core.util import event_pb2
