@@ -119,6 +119,8 @@ def _finish(result: Any) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(awaited())
-    with concurrent.futures.ThreadPoolExecutor(1) as aside:
-        return aside.submit(asyncio.run, awaited()).result()
+        pass
+    else:
+        with concurrent.futures.ThreadPoolExecutor(1) as aside:
+            return aside.submit(asyncio.run, awaited()).result()
+    return asyncio.run(awaited())  # not in the handler, since errors would be shown as consequences of its error

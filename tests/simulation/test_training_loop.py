@@ -90,6 +90,16 @@ def test_a_run_goes_on_after_the_saved_round():
     assert states.versions == [(54, 3)]
 
 
+def test_an_error_of_a_manager_is_no_consequence_of_an_event_loop():
+    class Full(States):
+        async def save(self, program_state, version):
+            raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        run_training_process(PROCESS, clients, 1, program_state_manager=Full())
+    assert caught.value.__context__ is None
+
+
 def test_it_runs_inside_a_running_event_loop():
     async def inside():
         return run_training_process(PROCESS, clients, 1, program_state_manager=States())
