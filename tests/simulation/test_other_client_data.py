@@ -1,6 +1,7 @@
 """Client data from files, functions and transformations; mixtures; data sets inside graphs."""
 
 import doctest
+import os
 
 import numpy as np
 import pytest
@@ -83,6 +84,22 @@ def test_data_sets_without_columns_are_handed_out_as_they_are(directory):
 def test_files_that_are_not_there_are_named(directory, make, message):
     with pytest.raises(FedcoreError, match=message):
         make(directory)
+
+
+@pytest.mark.parametrize("keep", [None, 0.9, "text"])
+def test_a_file_that_is_gone_cut_or_of_another_kind_is_named_with_its_client(tmp_path, keep):
+    path = tmp_path / "ada"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"record" * 10)
+    data = FilePerUserClientData.create_from_dir(tmp_path)
+    if keep is None:
+        path.unlink()
+    elif keep == "text":
+        path.write_text("no records, but text")
+    else:
+        os.truncate(path, int(path.stat().st_size * keep))
+    with pytest.raises(FedcoreError, match=rf"client 'ada' cannot be read from {path}: \S(.*\S)?$"):
+        data.create_tf_dataset_for_client("ada")
 
 
 # --- transformations ---

@@ -23,7 +23,8 @@ class FilePerUserClientData(ClientData):
         client_ids_to_files: client's id -> path of its file.
         dataset_fn: path -> data set.
     Raises:
-        FedcoreError: there are no clients, or `dataset_fn` is no Python function.
+        FedcoreError: there are no clients, or `dataset_fn` is no Python function. When a client is read: TensorFlow
+            cannot read its file.
     Example:
         >>> data = FilePerUserClientData({"a": path}, tf.data.TextLineDataset)
         >>> list(data.create_tf_dataset_for_client("a").as_numpy_iterator())
@@ -64,15 +65,23 @@ class FilePerUserClientData(ClientData):
         return cls(files, create_tf_dataset_fn or _records)
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        from fedcore.data import ClientDataset
+        import tensorflow as tf
 
-        dataset = self._dataset_fn(self._files[self._require(client_id)])
-        if dataset.cardinality() == _infinite():
+        from fedcore.data import ClientDataset
+        from fedcore.runtime.failures import reason
+
+        path = self._files[self._require(client_id)]
+        dataset = self._dataset_fn(path)
+        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
             return dataset
         try:
             return ClientDataset.from_columns(rows_of(dataset))
         except InvalidValue:
             return dataset
+        except tf.errors.OpError as error:
+            raise InvalidValue(
+                f"FilePerUserClientData: client {brief(client_id)} cannot be read from {path}: {reason(error)}"
+            ) from None
 
     def select(self, client_ids) -> FilePerUserClientData:
         return FilePerUserClientData({i: self._files[self._require(i)] for i in client_ids}, self._dataset_fn)
@@ -82,9 +91,3 @@ def _records(path: str) -> tf.data.Dataset:
     import tensorflow as tf
 
     return tf.data.TFRecordDataset(path)
-
-
-def _infinite():
-    import tensorflow as tf
-
-    return tf.data.INFINITE_CARDINALITY
