@@ -181,6 +181,21 @@ def test_one_file_is_read_though_another_takes_its_place_and_copies_do_not_mix_t
 
 
 @each_format
+@pytest.mark.parametrize("keep", [0, 5000, None], ids=["emptied", "cut", "overwritten"])
+def test_a_file_that_is_damaged_while_it_is_open_is_an_error(save, load, keep, tmp_path):
+    path = tmp_path / "data"
+    save(TestClientData({f"c{i}": np.zeros(3000, np.float32) for i in range(9)}), path)
+    data = load(path)
+    with open(path, "rb+") as file:
+        if keep is None:
+            file.write(b"other bytes" * 2000)
+        else:
+            file.truncate(keep)
+    with pytest.raises(FedcoreError, match=str(path)):
+        [data.create_tf_dataset_for_client(client_id) for client_id in ("c0", "c8")]
+
+
+@each_format
 def test_files_that_are_missing_or_of_another_kind_are_named(save, load, tmp_path):
     with pytest.raises(FedcoreError, match=f"there is no file {tmp_path}/nothing"):
         load(tmp_path / "nothing")

@@ -28,6 +28,7 @@ from fedcore.simulation.datasets.stored_client_data import (
     existing_file,
     flat_columns,
     parent_made,
+    stamp_of,
     texts_of,
 )
 from fedcore.simulation.datasets.structures import Structure, as_bytes, num_rows, rows_of
@@ -166,12 +167,16 @@ def _stored_dtype(dtype: np.dtype) -> np.dtype:
 def _store(path: str, split: str | None) -> Store:
     h5py = _h5py()
     try:
-        # By one descriptor, since another file can take the path at any moment.
-        with open(path, "rb") as content, h5py.File(content, "r") as file:
-            if file.attrs.get("format") == FORMAT:
-                name = chosen_split("HDF5ClientData", path, file["splits"], split)
-                return _Columns(np.memmap(content, np.uint8, "r"), file[f"splits/{name}"])
-            has_groups = isinstance(file.get("examples"), h5py.Group)
+        with contextlib.ExitStack() as opened:
+            # One descriptor, since another file can take the path at any moment.
+            content = opened.enter_context(open(path, "rb"))
+            with h5py.File(content, "r") as file:
+                if file.attrs.get("format") == FORMAT:
+                    name = chosen_split("HDF5ClientData", path, file["splits"], split)
+                    store = _Columns(content, file[f"splits/{name}"])
+                    opened.pop_all()
+                    return store
+                has_groups = isinstance(file.get("examples"), h5py.Group)
         if has_groups:
             return _Groups(h5py.File(path, "r"))
     except OSError as error:
@@ -233,12 +238,14 @@ class _Columns:
     """The format of `save_hdf5`. Columns are mapped, so that threads read them without a lock.
 
     Args:
-        mapped: the bytes of the file.
+        content: the open file.
         group: of the split, in the file.
     """
 
-    def __init__(self, mapped: np.ndarray, group):
-        self._mapped = mapped
+    def __init__(self, content: IO[bytes], group):
+        self._content = content
+        self._stamp = stamp_of(content)
+        self._mapped = np.memmap(content, np.uint8, "r")
         self._layout = Layout(**json.loads(group.attrs["layout"]))
         self._offsets = [
             {name: stored.id.get_offset() for name, stored in group[f"columns/{i}"].items()}
@@ -250,10 +257,18 @@ class _Columns:
         return self._rows_of_clients
 
     def read(self, client_id: str) -> Structure | None:
+        # What is mapped of a file that was cut ends the process when it is read.
+        if stamp_of(self._content) != self._stamp:
+            raise InvalidValue(
+                f"HDF5ClientData: {self._content.name} was written to since it was opened; fix: make the data anew"
+            )
         if client_id not in self._rows_of_clients:
             return None
         start, stop = self._rows_of_clients[client_id]
         return self._layout.structured([self._rows(i, start, stop) for i in range(len(self._offsets))])
+
+    def close(self) -> None:
+        self._content.close()
 
     @functools.cached_property
     def _rows_of_clients(self) -> dict[str, tuple[int, int]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from fedcore.errors import InvalidValue, brief
+from fedcore.errors import FedcoreError, InvalidValue, brief
 from fedcore.simulation.datasets.client_data import ClientData
 from fedcore.simulation.datasets.structures import Structure
 
@@ -91,10 +93,22 @@ class StoreOfFile:
         return StoreOfFile, (self._open_store, self.path, self._stamp)
 
     def client_ids(self) -> Iterable[str]:
-        return self.get().client_ids()
+        with self._reading("the clients"):
+            return self.get().client_ids()
 
     def read(self, client_id: str) -> Structure | None:
-        return self.get().read(client_id)
+        with self._reading(f"client {brief(client_id)}"):
+            return self.get().read(client_id)
+
+    @contextlib.contextmanager
+    def _reading(self, part: str) -> Iterator[None]:
+        """Names the file in errors."""
+        try:
+            yield
+        except FedcoreError:
+            raise
+        except (OSError, ValueError, LookupError, RuntimeError, sqlite3.DatabaseError) as error:
+            raise InvalidValue(f"{part} cannot be read from {self.path}: {error}") from error
 
     def get(self) -> Store:
         process = os.getpid()
@@ -107,12 +121,13 @@ class StoreOfFile:
 
     def _open(self) -> Store:
         opened = self._open_store(self.path)
-        found = os.stat(self.path)
+        size_bytes, changed_ns = stamp_of(self.path)
         if self._stamp is None:
-            self._stamp = found.st_size, found.st_mtime_ns
-        if found.st_size != self._stamp[0]:
+            self._stamp = size_bytes, changed_ns
+        if size_bytes != self._stamp[0]:
+            _close(opened, os.getpid())
             raise InvalidValue(
-                f"{self.path} has {found.st_size} bytes, but had {self._stamp[0]} when the client data were made of "
+                f"{self.path} has {size_bytes} bytes, but had {self._stamp[0]} when the client data were made of "
                 "it; fix: make them anew"
             )
         return opened
@@ -121,6 +136,12 @@ class StoreOfFile:
 def _close(opened: Store, process: int) -> None:
     if os.getpid() == process and hasattr(opened, "close"):
         opened.close()
+
+
+def stamp_of(file: str | IO[bytes]) -> tuple[int, int]:
+    """Size in bytes and time of the last change (ns) of a file, by its path or open."""
+    found = os.stat(file if isinstance(file, str) else file.fileno())
+    return found.st_size, found.st_mtime_ns
 
 
 def existing_file(reader: str, path: str | os.PathLike) -> str:
