@@ -11,6 +11,8 @@ import attrs
 import click
 import numpy as np
 
+_SHOWN = 80  # characters of a text that is no JSON
+
 
 def read_argument(text: str) -> tuple[str | None, Any]:
     """`[NAME=]VALUE` as name and value; VALUE is JSON or `@FILE`.
@@ -26,33 +28,51 @@ def read_argument(text: str) -> tuple[str | None, Any]:
 def _json(text: str, shown: str):
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{shown!r} is no JSON: {error}", param_hint="--arg") from None
+    except (ValueError, RecursionError) as error:
+        short = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+        why = "its values nest too deep" if isinstance(error, RecursionError) else error
+        raise click.BadParameter(f"{short!r} is no JSON: {why}", param_hint="--arg") from None
 
 
 def _file(path: str):
     try:
         if path.endswith((".npy", ".npz")):
-            loaded = np.load(path, allow_pickle=False)
-            return dict(loaded) if path.endswith(".npz") else loaded
+            return _arrays(path)
         with click.open_file(path, encoding="utf-8") as file:
             return _json(file.read(), path)
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"cannot read {Path(path).name}: {error}", param_hint="--arg") from None
+        raise click.BadParameter(f"cannot read {Path(path).name or path}: {error}", param_hint="--arg") from None
+
+
+def _arrays(path: str):
+    """The array of an .npy file, or the arrays of an .npz file by name."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # a damaged file: zipfile, zlib and numpy have an error for each way to be so
+        raise ValueError(error) from None
 
 
 def bound(given: list[tuple[str | None, Any]], parameters: Sequence) -> list:
     """The values in the order of the parameters. Values without a name go to the parameters that no name is given for.
 
     Raises:
-        click.BadParameter: too few, too many, or an unknown name; the message lists the parameters with their types.
+        click.BadParameter: too few, too many, or a name that is unknown or given twice; the message lists the
+            parameters with their types.
     """
     named = {name: value for name, value in given if name is not None}
     rest = iter([value for name, value in given if name is None])
     wanted = ", ".join(f"{p.name}: {p.type}" for p in parameters) or "none"
-    unknown = set(named) - {p.name for p in parameters}
-    if unknown or len(given) != len(parameters):
-        what = f"there is no {', '.join(sorted(unknown))}" if unknown else f"{len(given)} are given"
+    names = [name for name, _ in given if name is not None]
+    unknown, twice = set(names) - {p.name for p in parameters}, {name for name in names if names.count(name) > 1}
+    if unknown or twice or len(given) != len(parameters):
+        what = f"{len(given)} are given"
+        if unknown:
+            what = f"there is no {', '.join(sorted(unknown))}"
+        elif twice:
+            what = f"{', '.join(sorted(twice))} is given twice"
         raise click.BadParameter(f"{what}; the parameters are {wanted}", param_hint="--arg")
     return [named[p.name] if p.name in named else next(rest) for p in parameters]
 

@@ -47,13 +47,34 @@ def test_json_lists_who_was_left_out(fedcore, tmp_path):
         ((), "0 are given; the parameters are x: {float32}@CLIENTS"),
         (("--arg", "y=[1]"), "there is no y; the parameters are x: {float32}@CLIENTS"),
         (("--arg", "[1"), "'[1' is no JSON"),
+        (("--arg", "[" * 100_000), f"'{'[' * 80}…' is no JSON: its values nest too deep"),
         (("--arg", "@nothing.json"), "cannot read nothing.json"),
+        (("--arg", "@."), "cannot read .: "),
     ],
 )
 def test_wrong_arguments_are_usage_errors_that_say_what_is_wanted(fedcore, mean_fed, arguments, says):
     ran = fedcore("run", "mean.fed", *arguments)
     assert ran.code == 2
     assert says in ran.err
+
+
+def test_a_parameter_that_is_given_twice_is_a_usage_error(fedcore, tmp_path):
+    (tmp_path / "two.fed").write_text("fedcore 1 traced\n\nfn @main(%x: int32, %y: int32) -> int32 {\n  return %x\n}\n")
+    ran = fedcore("run", "two.fed", "--arg", "x=1", "--arg", "x=2")
+    assert ran.code == 2
+    assert "--arg: x is given twice; the parameters are x: int32, y: int32" in ran.err
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "changed"])
+def test_a_damaged_file_of_arrays_is_a_usage_error(fedcore, mean_fed, tmp_path, name, damage):
+    path = tmp_path / name
+    np.savez(path, x=np.arange(3.0)) if name.endswith("z") else np.save(path, np.arange(3.0))
+    data = path.read_bytes()
+    path.write_bytes({"empty": b"", "cut": data[:100], "changed": data[:50] + bytes(40) + data[90:]}[damage])
+    ran = fedcore("run", "mean.fed", "--arg", f"@{name}")
+    assert ran.code == 2
+    assert f"cannot read {name}: " in ran.err
 
 
 def test_a_value_of_another_type_is_an_error_of_the_program(fedcore, mean_fed):
