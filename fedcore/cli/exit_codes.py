@@ -28,6 +28,13 @@ EXIT_CODES = {
 }
 
 
+_REFUSED = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE,
+    errno.ENFILE,
+)  # fmt: skip
+"""Errors of the machine or of its settings, not of fedcore."""
+
+
 class InternalError(Exception):
     """An invariant of fedcore does not hold; the message names it."""
 
@@ -43,10 +50,16 @@ class GuardedGroup(click.Group):
     def main(self, args=None, prog_name=None, complete_var=None, standalone_mode: bool = True, **extra):
         if standalone_mode:
             atexit.register(gc.freeze)  # Python's search for cycles at the end takes a second where TensorFlow is
+            _open_missing_streams()
         with child_ends_here():
-            return super().main(
-                args, prog_name, complete_var, standalone_mode=standalone_mode, is_program=standalone_mode, **extra
-            )
+            try:
+                return super().main(
+                    args, prog_name, complete_var, standalone_mode=standalone_mode, is_program=standalone_mode, **extra
+                )
+            except OSError as error:  # of a help text, or of click's message
+                if not standalone_mode or error.errno not in _REFUSED:
+                    raise
+                sys.exit(_refused(error))
 
     def make_context(self, info_name, args, parent=None, *, is_program=False, **extra):
         return super().make_context(info_name, args, parent, obj=Work(is_program=is_program), **extra)
@@ -71,8 +84,10 @@ class GuardedGroup(click.Group):
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                _leave_closed_pipe()
+                _drop_unwritten()
                 ctx.exit(OK)
+            if isinstance(error, OSError) and error.errno in _REFUSED:
+                ctx.exit(_refused(error))
             say(ctx.obj.reproduce(error))
             ctx.exit(INTERNAL)
 
@@ -122,8 +137,11 @@ def _raise_later(interrupt: type[BaseException]) -> None:
 
 
 def say(message: str) -> None:
-    """Prints to stderr. On a terminal the message's control characters are escaped."""
-    click.echo(printable(message) if sys.stderr.isatty() else message, err=True)
+    """Prints to stderr, if it can be written. On a terminal the message's control characters are escaped."""
+    try:
+        click.echo(printable(message) if sys.stderr.isatty() else message, err=True)
+    except OSError:
+        _drop_unwritten()
 
 
 def printable(text: str) -> str:
@@ -137,6 +155,26 @@ def _escaped(char: str) -> str:
     return json.dumps(char)[1:-1] if ord(char) != 0x7F else "\\u007f"
 
 
-def _leave_closed_pipe() -> None:
-    """Redirects stdout to the null device: the reader has closed the pipe, and Python's flush at exit would fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _refused(error: OSError) -> int:
+    """Says what the operating system refused; returns the exit code."""
+    _drop_unwritten()
+    say(f"fedcore: {error.filename or 'the output cannot be written'}: {error.strerror}")
+    return WRONG_PROGRAM
+
+
+def _drop_unwritten() -> None:
+    """Redirects stdout and stderr to the null device if they cannot be written: Python's flush at exit would fail."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _open_missing_streams() -> None:
+    """Opens the null device for standard streams that are closed when the process starts (`>&-`)."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115  lives as long as the process
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
