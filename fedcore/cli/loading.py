@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -132,7 +133,7 @@ def read_target(target: str, work: Work, *, trusted: bool = False) -> "Module":
     if ":" in target and not os.path.exists(target):
         work.module = import_computation(target).to_module("traced")
         return work.module
-    if os.path.isfile(target) or target == "-":
+    if target == "-" or (os.path.exists(target) and not os.path.isdir(target)):  # a pipe too, such as bash's <(…)
         return read_module(target, work, trusted=trusted)
     raise click.BadParameter(f"no file {target!r}; a computation in a Python module is written MODULE:NAME")
 
@@ -212,7 +213,17 @@ def _computations(module_name: str) -> str:
 
 
 def import_extension(name: str):
-    """Imports a Python module; the current directory comes first in the search path."""
+    """Imports a Python module; the current directory comes first in the search path.
+
+    Raises:
+        click.BadParameter: there is no such module, or it is named by its file.
+        FedcoreError: the import raises.
+    """
+    if name.endswith(".py") and os.path.isfile(name):
+        where = f" in {Path(name).parent}" if Path(name).name != name else ""
+        raise click.BadParameter(f"{name!r} is a file; the module that it holds is named {Path(name).stem}{where}")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise click.BadParameter(f"{name!r} is no name of a Python module, such as my_module or package.my_module")
     sys.path.insert(0, os.getcwd())
     try:
         with quiet_start():

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import threading
 
 import pytest
 
@@ -110,6 +111,35 @@ def test_an_unknown_python_module_is_a_usage_error(fedcore):
     ran = fedcore("dump", "no_such_module:main")
     assert ran.code == 2
     assert "no module 'no_such_module' in the current directory or installed" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("there.py", "'there.py' is a file; the module that it holds is named there"),
+        ("package/inner.py", "'package/inner.py' is a file; the module that it holds is named inner in package"),
+        ("../there", "'../there' is no name of a Python module, such as my_module or package.my_module"),
+        ("", "'' is no name of a Python module"),
+    ],
+)
+def test_a_module_is_named_and_not_its_file(fedcore, tmp_path, name, says):
+    (tmp_path / "package").mkdir()
+    for file in ("there.py", "package/inner.py"):
+        (tmp_path / file).write_text("")
+    for arguments in ((f"{name}:main",), ("there:main", "--load", name)):
+        ran = fedcore("dump", *arguments)
+        assert ran.code == 2
+        assert says in ran.err
+
+
+@pytest.mark.parametrize("verb", ["dump", "opt", "verify"])
+def test_a_pipe_is_read_as_a_file_is(fedcore, tmp_path, mean_fed, verb):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(mean_fed.read_bytes()))
+    writer.start()
+    ran = fedcore(verb, "pipe")
+    writer.join()
+    assert (ran.code, ran.out) == (0, fedcore(verb, "mean.fed").out.replace("mean.fed", "pipe"))
 
 
 def test_a_python_module_that_raises_shows_its_line_and_no_traceback(fedcore, tmp_path):
