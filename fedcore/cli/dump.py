@@ -38,6 +38,8 @@ def dump(work: Work, target, stage, after, pipeline, machine, format_, extension
     """
     if stage and after:
         raise click.UsageError("--stage and --after exclude each other")
+    if format_ == "html" and (stage or after):
+        raise click.UsageError("--format html shows all stages and passes: --stage and --after exclude it")
     from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
 
     for name in extensions:
@@ -70,6 +72,8 @@ def _stages(work: Work, given, pipeline: str, wanted):
         work.pipeline = pipelines[stage]
         with quiet_start():
             compiled = compile_module(given, pipelines[stage])
+        if compiled.stage != stage and len(wanted) == 1:
+            raise click.BadParameter(f"{pipeline!r} leaves a {compiled.stage} module, no {stage} one", param_hint="-p")
         yield compiled
 
 
@@ -108,7 +112,7 @@ def _print_page(module, pipeline: str, target: str) -> None:
     from fedcore.cli.show import write_bytes
     from fedcore.compiler import run_passes
 
-    passes = run_passes(module, pipeline) if module.stage == "traced" else iter(())
+    passes = run_passes(module, pipeline) if module.stage != "planned" else iter(())
     with quiet_start():
         one = computation_of(module, ((p.name, after) for p, after in passes))
     write_bytes(page(Recorded(Path(target), [one], [], [])).encode())

@@ -192,3 +192,26 @@ def test_html_opens_no_file_that_a_location_names(fedcore, mean_fed, tmp_path):
     assert (ran.code, ran.err) == (0, "")
     assert "fifo.py:13" in ran.out
     assert "top secret" not in ran.out
+
+
+def test_html_of_a_lowered_module_has_the_passes_that_are_left(fedcore, mean_fed):
+    assert fedcore("opt", "mean.fed", "-p", "lowering", "-o", "lowered.fed").code == 0
+    ran = fedcore("dump", "lowered.fed", "--format", "html")
+    assert (ran.code, ran.err) == (0, "")
+    assert "There is no plan" not in ran.out
+    assert 'class="plan"' in ran.out
+    assert "<button data-pass=" in ran.out
+    assert "partition<i>" in ran.out
+
+
+@pytest.mark.parametrize("option", [("--stage", "planned"), ("--after", "no-such-pass")])
+def test_html_shows_all_stages_and_refuses_to_show_one(fedcore, mean_fed, option):
+    ran = fedcore("dump", "mean.fed", "--format", "html", *option)
+    assert (ran.code, ran.out) == (2, "")
+    assert "--format html shows all stages and passes: --stage and --after exclude it" in ran.err
+
+
+def test_passes_that_make_no_plan_have_no_planned_stage_to_print(fedcore, mean_fed):
+    ran = fedcore("dump", "mean.fed", "-p", "inline", "--stage", "planned")
+    assert (ran.code, ran.out) == (2, "")
+    assert "Invalid value for -p: 'inline' leaves a traced module, no planned one" in ran.err
