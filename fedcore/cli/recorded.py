@@ -20,9 +20,10 @@ _FIGURES = (
 
 @attrs.frozen
 class Computation:
-    """A recorded computation.
+    """A recorded computation, as one plan ran it.
 
     Args:
+        plan_digest: empty if the calls have no plan.
         stages: the module after each pass.
         sources: name in locations -> text of the user's file.
         calls: its calls, in the order in which they began.
@@ -32,6 +33,7 @@ class Computation:
 
     name: str
     digest: str
+    plan_digest: str
     stages: list[StageRecord]
     sources: dict[str, str]
     calls: list[CallRecord]
@@ -69,19 +71,19 @@ def read_recorded(directory: Path) -> Recorded:
     if not calls and not modules:
         raise FedcoreError(f"{directory} holds no recording; run the program with FEDCORE_TRACE={directory}")
     calls.sort(key=lambda c: (c.began, c.number))
-    by_digest: dict[str, list[CallRecord]] = {}
+    by_plan: dict[tuple[str, str], list[CallRecord]] = {}
     for call in calls:
-        by_digest.setdefault(call.digest, []).append(call)
-    known = {m.digest: m for m in modules}
-    order = list(dict.fromkeys([*by_digest, *known]))
-    computations = [_computation(d, known.get(d), by_digest.get(d, [])) for d in order]
+        by_plan.setdefault((call.digest, call.plan), []).append(call)
+    known = {(m.digest, m.plan_digest): m for m in modules}
+    order = list(dict.fromkeys([*by_plan, *known]))
+    computations = [_computation(key, known.get(key), by_plan.get(key, [])) for key in order]
     return Recorded(directory, computations, calls, sorted(directory.glob("timeline-*.json")))
 
 
-def _computation(digest: str, module: ModuleRecord | None, calls: list[CallRecord]) -> Computation:
-    if module is None:  # run by a runtime that does not compile
-        return Computation(calls[0].name, digest, [], {}, calls)
-    return Computation(module.name, digest, module.stages, module.sources, calls)
+def _computation(digests: tuple[str, str], module: ModuleRecord | None, calls: list[CallRecord]) -> Computation:
+    if module is None:  # run by a runtime that does not compile, or not compiled because of an error
+        return Computation(calls[0].name, *digests, [], {}, calls)
+    return Computation(module.name, *digests, module.stages, module.sources, calls)
 
 
 def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:
@@ -91,4 +93,5 @@ def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> 
 
     found, after = stages_of(module, passes)
     stages = [StageRecord(name=s["pass"], text=s["text"], seconds=s["seconds"]) for s in found]
-    return Computation(module.main.name, module.source_digest(), stages, sources_of(module, after), [])
+    digests = module.source_digest(), after.digest()
+    return Computation(module.main.name, *digests, stages, sources_of(module, after), [])

@@ -239,10 +239,12 @@ class ModuleRecord:
     """A computation after each pass.
 
     Args:
+        digest, plan_digest: of the traced program with its source lines, and of the plan that the passes made.
         sources: name in locations -> text of the user's file.
     """
 
     name: str = attrs.field(metadata=_by(_text))
     digest: str = attrs.field(metadata=_by(_text))
+    plan_digest: str = attrs.field(metadata=_by(_text))
     stages: list[StageRecord] = attrs.field(metadata=_by(_list(_record(StageRecord))))
     sources: dict[str, str] = attrs.field(metadata=_by(_mapping(_text, _text)), default=attrs.Factory(dict))

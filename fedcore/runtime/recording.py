@@ -93,7 +93,7 @@ class Recording:
 
     def _write(self, report: Report, plan: Module | None, error: BaseException | None) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        number = next(_numbers)
+        number = next(n for n in _numbers if not self._file(n).exists())  # of an earlier process with this id
         call = {
             "fedcore": VERSION,
             "name": self.name,
@@ -117,8 +117,11 @@ class Recording:
             "spans": sorted(self.spans, key=lambda s: s["start"]),
             "samples": self.samples,
         }
-        write_whole(self.directory / f"call-{os.getpid()}-{number:06}.json", json.dumps(call))
+        write_whole(self._file(number), json.dumps(call))
         self._append_timeline(number)
+
+    def _file(self, number: int) -> Path:
+        return self.directory / f"call-{os.getpid()}-{number:06}.json"
 
     def _append_timeline(self, number: int) -> None:
         """Appends in Chrome's JSON array format, which Perfetto reads; the closing bracket may be missing."""
@@ -168,7 +171,8 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
             "stages": stages,
             "sources": sources_of(module, after),
         }
-        write_whole(directory / f"module-{module.source_digest()[:16]}.json", json.dumps(content))
+        name = f"module-{module.source_digest()[:16]}-{after.digest()[:16]}.json"  # a program may have several plans
+        write_whole(directory / name, json.dumps(content))
     return after
 
 

@@ -1,5 +1,6 @@
 """What FEDCORE_TRACE writes, and the page made of it."""
 
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedcore as fc
+from fedcore.cli.recorded import read_recorded
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 TABS = ("overview", "ir", "plan", "bits", "timeline", "memory-threads")
@@ -81,6 +83,63 @@ def test_a_module_records_what_each_pass_changed(recorded):
     assert [s["pass"] for s in stages] == ["traced", *fc.compiler.DEFAULT_PIPELINE.split(",")]
     assert all((s["text"] is not None) == s["changed"] for s in stages)
     assert stages[-1]["text"] == weighted_sum.to_text("planned")
+
+
+@pytest.fixture
+def under_three_runtimes(tmp_path, monkeypatch) -> Path:
+    """A program that ran vectorised, in a loop, and as it was traced."""
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path / "trace"))
+    weighted_sum([1.0, 2.0, 3.0], 2.0)
+    for runtime in (fc.runtime.local(vectorize=False), fc.runtime.reference()):
+        with fc.use(runtime):
+            weighted_sum([1.0, 2.0, 3.0], 2.0)
+    return tmp_path / "trace"
+
+
+def test_each_plan_of_a_program_is_recorded_and_has_its_own_calls(under_three_runtimes):
+    plans = [c.plan_digest for c in read_recorded(under_three_runtimes).computations]
+    assert plans == [c["plan"] for c in calls(under_three_runtimes)]
+    vectorised, loop, traced = read_recorded(under_three_runtimes).computations
+    assert [[c.number for c in one.calls] for one in (vectorised, loop, traced)] == [
+        [c["number"]] for c in calls(under_three_runtimes)
+    ]
+    assert "strategy=vectorised" in vectorised.plan
+    assert "strategy=loop" in loop.plan
+    assert traced.plan is None
+
+
+def test_the_page_shows_the_plan_of_each_call(fedcore, under_three_runtimes):
+    ran = fedcore("report", "trace")
+    assert ran.out.startswith("trace/report.html: 3 calls of 3 computations")
+    text = (under_three_runtimes / "report.html").read_text()
+    assert text.count("<p>This computation ran as it was traced: its runtime does not compile.</p>") == 1
+    panels = text.split('<section data-panel="plan"')[1:]
+    assert [set(re.findall(r">strategy (\w+)", part)) for part in panels] == [{"vectorised"}, {"loop"}, set()]
+
+
+def test_the_page_says_why_passes_are_missing(fedcore, tmp_path, recorded):
+    shutil.copytree(recorded, tmp_path / "trace")
+    for path in (tmp_path / "trace").glob("module-*"):
+        path.unlink()
+    assert fedcore("report", "trace").code == 0
+    text = (tmp_path / "trace" / "report.html").read_text()
+    assert "<p>The record of its passes is not in the directory.</p>" in text
+    for path in (tmp_path / "trace").glob("call-*"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"plan": "", "error": "FedcoreError: no"}))
+    assert fedcore("report", "trace").code == 0
+    text = (tmp_path / "trace" / "report.html").read_text()
+    assert "<p>Its calls failed before there was a plan; the overview shows the errors.</p>" in text
+
+
+def test_calls_of_an_earlier_process_with_this_id_stay(tmp_path, monkeypatch):
+    """In a container, a program has the same process id each time."""
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
+    weighted_sum([1.0], 2.0)
+    monkeypatch.setattr("fedcore.runtime.recording._numbers", itertools.count(calls(tmp_path)[0]["number"]))
+    weighted_sum([1.0, 2.0], 2.0)
+    first, second = calls(tmp_path)
+    assert (first["clients"], second["clients"]) == (1, 2)
+    assert second["number"] == first["number"] + 1
 
 
 def test_the_timeline_is_one_that_perfetto_reads(recorded):

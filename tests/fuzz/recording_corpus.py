@@ -45,6 +45,7 @@ CALL = {
 MODULE = {
     "name": "main",
     "digest": "ab",
+    "plan_digest": "cd",
     "stages": [
         {"pass": "traced", "text": TEXTS[0], "seconds": 0.0},
         {"pass": "cse", "text": None, "seconds": 0.0},

@@ -81,7 +81,7 @@ def _choice(index: int, one: Computation) -> Markup:
         "button",
         element("b", f"@{one.name}"),
         element("span", f"{calls} · {seconds(total)}"),
-        element("code", one.digest[:10]),
+        element("code", (one.plan_digest or one.digest)[:10]),
         data_computation=index,
     )
 
@@ -100,8 +100,8 @@ def _overview(recorded: Recorded) -> Markup:
         "sent back": bits(sum(c.aggregate_bits for c in calls)),
     }
     cards = [element("div", element("b", v), element("span", k), class_="card") for k, v in figures.items()]
-    index = {c.digest: i for i, c in enumerate(recorded.computations)}
-    rows = [_call_row(call, index[call.digest]) for call in calls]
+    index = {(c.digest, c.plan_digest): i for i, c in enumerate(recorded.computations)}
+    rows = [_call_row(call, index[call.digest, call.plan]) for call in calls]
     perfetto = [element("li", element("code", str(t))) for t in recorded.timelines]
     head = [
         element("th", name, class_="num" if right else None)

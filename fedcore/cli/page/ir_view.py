@@ -29,7 +29,7 @@ _TOKENS = re.compile(
 
 def ir_view(one: Computation) -> Markup:
     if not one.stages:
-        return element("p", "This computation ran as it was traced: its runtime does not compile.")
+        return element("p", _why_no_passes(one))
     chips: list[Markup] = []
     bodies = []
     last, total = "", sum(s.seconds for s in one.stages)
@@ -53,6 +53,14 @@ def ir_view(one: Computation) -> Markup:
 
 
 _TOO_LONG = f"It is not shown: the texts have more than {_MAX_SHOWN} characters."
+
+
+def _why_no_passes(one: Computation) -> str:
+    if one.plan_digest:
+        return "The record of its passes is not in the directory."
+    if all(call.error for call in one.calls):
+        return "Its calls failed before there was a plan; the overview shows the errors."
+    return "This computation ran as it was traced: its runtime does not compile."
 
 
 def _chip(index: int, stage: StageRecord) -> Markup:

@@ -16,7 +16,7 @@ _CROSSES = ("broadcast", "merge")
 
 def plan_picture(one: Computation) -> Markup:
     if one.plan is None:
-        return element("p", "There is no plan: this runtime runs the traced program.")
+        return element("p", "There is no plan; the tab IR has what was recorded.")
     module = verify(parse_module(one.plan))
     spent = _spent(one.calls)
     heads = [element("th", name) for name in ("stage", "at", "how", "operations", "line")]
