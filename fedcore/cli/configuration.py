@@ -4,6 +4,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ def check_configuration(configuration: Configuration, shown: str) -> None:
     for name, value in configuration.items():
         if name != "program" and not isinstance(value, dict):
             raise FedcoreError(f"{shown}: {name} is no table; write it into one, such as [data]")
+    for key, value in _values(configuration):
+        if isinstance(value, date | time):
+            raise FedcoreError(f'{shown}: {key} is a date or a time; write it as a text, as in "{value}"')
+
+
+def _values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) for each value in tables and lists."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _values(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _values(inner, key)
+    else:
+        yield key, value
 
 
 def swept(configuration: Configuration, options: Sequence[str]) -> Iterator[tuple[dict[str, Any], Configuration]]:

@@ -55,14 +55,16 @@ class Run:
         write_whole(self.directory / CONFIGURATION, json.dumps(content, indent=2) + "\n")
 
     def as_json(self) -> dict[str, Any]:
-        newest = self.newest
-        return {
+        from fedcore.cli.json_values import as_json
+
+        found = {
             "directory": str(self.directory),
             "rounds": self.rounds_done,
             "of": self.rounds,
             "set": self.sets,
-            "metrics": {name: value for name, value in newest.items() if name != "round"},
+            "metrics": {name: value for name, value in self.newest.items() if name != "round"},
         }
+        return as_json(found)
 
 
 def write_run(directory: Path, program: Path, configuration: Configuration, sets: dict[str, Any]) -> Run:

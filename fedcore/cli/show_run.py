@@ -20,12 +20,13 @@ def show_run(directory: Path, format_: str):
     """
     import json
 
+    from fedcore.cli.json_values import as_json
     from fedcore.cli.runs import read_run
 
     run = read_run(directory)
     found = {**run.as_json(), "program": str(run.program), "config": run.configuration, **_checkpoints(directory)}
     if format_ == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(as_json(found), indent=2))
         return
     click.echo(f"{directory}: {run.rounds_done} of {run.rounds} rounds")
     tables = {name: value for name, value in run.configuration.items() if isinstance(value, dict)}

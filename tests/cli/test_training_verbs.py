@@ -111,6 +111,20 @@ def test_a_run_is_trained_resumed_listed_and_shown(project, fedcore):
     )
 
 
+def test_json_has_texts_for_numbers_that_are_not_finite(project, fedcore):
+    def parsed(text: str):
+        return json.loads(text, parse_constant=pytest.fail)  # NaN and Infinity are no JSON
+
+    (project / "train.toml").write_text(CONFIGURATION.replace("noise = 0.1", "noise = 0.1\nlimits = [nan, inf]"))
+    (run,) = parsed(fedcore("train", "train.toml", "--format=json"))["runs"]
+    metrics = project / run["directory"] / "metrics.csv"
+    metrics.write_text(metrics.read_text().replace(str(run["metrics"]["loss"]), "nan"))
+    assert parsed(fedcore("list", "--format=json"))["runs"][0]["metrics"]["loss"] == "nan"
+    shown = parsed(fedcore("show", run["directory"], "--format=json"))
+    assert shown["metrics"]["loss"] == "nan"
+    assert shown["config"]["optimizer"]["limits"] == ["nan", "inf"]
+
+
 def test_an_evaluation_of_the_newest_checkpoint(project, fedcore):
     (project / "own_program.py").write_text(
         PROGRAM + "\ndef build_evaluation(train):\n    return tiny.build_evaluation()\n"
@@ -171,6 +185,8 @@ def test_wrong_values_of_set(project, fedcore, option, message):
         ('program = "p.py"\n[run]\nrounds = 1\nround = 2', r"\[run\] has no round; it may have rounds"),
         ('program = "p.py"\n[run]\nrounds = "1"', "run.rounds is a whole number, not '1'"),
         ('program = "p.py"\nlr = 1\n[run]\nrounds = 1', "lr is no table"),
+        ('program = "p.py"\n[run]\nrounds = 1\n[data]\nat = 2020-01-01', 'data.at is a date .* as in "2020-01-01"'),
+        ('program = "p.py"\n[run]\nrounds = 1\n[data]\nof.at = [1, [07:32:00]]', 'data.of.at is .* in "07:32:00"'),
         ("program =", "train.toml: Invalid value"),
     ],
 )
