@@ -4,7 +4,7 @@ import click
 
 from fedcore.cli.exit_codes import OK, WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import trusted_option
+from fedcore.cli.loading import load_option, trusted_option
 from fedcore.cli.reproducer import Work
 
 
@@ -13,9 +13,10 @@ from fedcore.cli.reproducer import Work
 @click.argument("b", metavar="B")
 @click.option("--stage", type=click.Choice(["traced", "lowered", "planned"]), help="Compile both to this stage first.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@load_option
 @trusted_option
 @click.pass_context
-def diff(ctx, a, b, stage, format_, trusted):
+def diff(ctx, a, b, stage, format_, extensions, trusted):
     """Compares two computations, each a file or MODULE:NAME; exits with 0 if they are equal and with 1 if not.
 
     Names of bindings, parameters, functions and graphs do not count, nor do source locations. Graphs are equal if their
@@ -29,7 +30,10 @@ def diff(ctx, a, b, stage, format_, trusted):
     import json
 
     from fedcore.cli.comparing import comparison
+    from fedcore.cli.loading import import_extension
 
+    for name in extensions:
+        import_extension(name)
     left, right = (_module(path, stage, trusted) for path in (a, b))
     found = comparison(left, right)
     if format_ == "json":

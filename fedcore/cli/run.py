@@ -3,7 +3,7 @@
 import click
 
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import trusted_option
+from fedcore.cli.loading import load_option, trusted_option
 from fedcore.cli.reproducer import Work
 
 
@@ -14,9 +14,10 @@ from fedcore.cli.reproducer import Work
 @click.option("--seed", type=int, help="Seed of the call. Default: drawn; --format json prints it.")
 @click.option("--format", "format_", type=click.Choice(["value", "json"]), default="value", show_default=True,
               help="json adds the report: plan, clients, graph calls, bits, seconds, seed, dropped.")  # fmt: skip
+@load_option
 @trusted_option
 @click.pass_obj
-def run(work: Work, target, arguments, seed, format_, trusted):
+def run(work: Work, target, arguments, seed, format_, extensions, trusted):
     """Calls a computation and prints its result as JSON. A plan is not compiled again.
 
     Structs are JSON objects or lists, client values and sequences are lists, strings are bytes in UTF-8. For a client
@@ -31,8 +32,10 @@ def run(work: Work, target, arguments, seed, format_, trusted):
     import json
 
     from fedcore.cli.json_values import as_json, bound, read_argument
-    from fedcore.cli.loading import quiet_start, read_target
+    from fedcore.cli.loading import import_extension, quiet_start, read_target
 
+    for name in extensions:
+        import_extension(name)
     module = read_target(target, work, trusted=trusted)
     if module.stage == "lowered":
         raise click.BadParameter(f"{target} is lowered; only a traced program or a plan can be run")

@@ -6,7 +6,7 @@ import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import trusted_option
+from fedcore.cli.loading import load_option, trusted_option
 from fedcore.cli.reproducer import Work
 
 
@@ -14,9 +14,10 @@ from fedcore.cli.reproducer import Work
 @click.argument("files", nargs=-1, required=True, metavar="FILE...|MODULE:NAME...")
 @click.option("--secure", is_flag=True, help="Also prove that clients' values reach the server in secure sums only.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@load_option
 @trusted_option
 @click.pass_context
-def verify(ctx, files, secure, format_, trusted):
+def verify(ctx, files, secure, format_, extensions, trusted):
     """Checks each FILE (text or bundle): it parses, its types fit, and it obeys the rules of its stage.
 
     The graphs of a bundle must match their digests and hold only operations that fc.load accepts. The exit code is 1 if
@@ -34,10 +35,12 @@ def verify(ctx, files, secure, format_, trusted):
     """
     import json
 
-    from fedcore.cli.loading import import_computation, read_module
+    from fedcore.cli.loading import import_computation, import_extension, read_module
     from fedcore.cli.show import heading
     from fedcore.errors import FedcoreError
 
+    for name in extensions:
+        import_extension(name)
     results = []
     for file in files:
         try:

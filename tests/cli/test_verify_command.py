@@ -53,3 +53,35 @@ def test_secure_fails_where_a_clients_value_reaches_the_server_and_names_line_an
         "sums:shown: clients' values reach the server outside of secure sums",
         "  sums.py:13: counts : int32",
     ]
+
+
+def test_a_file_with_operations_from_elsewhere_needs_their_module(fedcore, tmp_path):
+    (tmp_path / "own_operation.py").write_text(OWN_OPERATION)
+    (tmp_path / "own.fed").write_text(
+        "fedcore 1 traced\n\nfn @main(%x: int32) -> int32 {\n  %0 = twice_of(%x) : int32\n  return %0\n}\n"
+    )
+    commands = [("verify", "own.fed"), ("run", "own.fed", "--arg", "3"), ("diff", "own.fed", "own.fed")]
+    for command in commands:
+        without = fedcore(*command)
+        assert without.code == 1
+        assert "no operation is called 'twice_of'" in without.out + without.err
+    said = [fedcore(*command, "--load", "own_operation").out for command in commands]
+    assert said == ["own.fed: traced: 1 operation, 1 function\n", "6\n", "equal\n"]
+
+
+OWN_OPERATION = """
+import fedcore as fc
+
+@fc.intrinsic("(value: int32 -> int32)", level="local")
+def twice_of(value):
+    \"\"\"Twice the value.
+
+    Example:
+        >>> twice_of(x)
+    \"\"\"
+    return value + value
+
+@twice_of.lowering
+def _(value):
+    return fc.generic_plus(value, value)
+"""
