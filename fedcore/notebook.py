@@ -2,6 +2,7 @@
 
 import functools
 import io
+import re
 import shlex
 from collections.abc import Iterable
 from typing import Any
@@ -139,7 +140,7 @@ def unload_ipython_extension(shell) -> None:
 def _dump(shell, line: str, cell: str | None = None) -> None:
     from IPython.display import HTML, display
 
-    words = shlex.split(line)
+    words = [part for word in shlex.split(line) for part in re.split("(?<=^--stage)=", word)]
     stage = "traced"
     if "--stage" in words:
         at = words.index("--stage")
@@ -152,6 +153,8 @@ def _dump(shell, line: str, cell: str | None = None) -> None:
             raise FedcoreError("dump: name one computation, as in %dump process.next --stage planned")
         found = {words[0]: shell.ev(words[0])}
     else:
+        if words:
+            raise FedcoreError(f"dump: a cell takes --stage only, not {' '.join(words)}")
         before = dict(shell.user_ns)
         result = shell.run_cell(cell)
         if not result.success:

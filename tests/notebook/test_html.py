@@ -46,9 +46,10 @@ def shell(monkeypatch):
     InteractiveShell.clear_instance()
 
 
-def test_dump_shows_the_wanted_stage(shell):
+@pytest.mark.parametrize("line", ["mean --stage planned", "--stage=planned mean"])
+def test_dump_shows_the_wanted_stage(shell, line):
     with capture_output() as found:
-        shell.run_line_magic("dump", "mean --stage planned")
+        shell.run_line_magic("dump", line)
     (html,) = (output.data["text/html"] for output in found.outputs)
     assert "planned" in html
     assert "fold" in html
@@ -59,6 +60,12 @@ def test_a_cell_is_run_and_its_computations_are_shown(shell):
         shell.run_cell_magic("dump", "", "import fedcore as fc\ntwice = fc.tf_computation(lambda x: 2 * x, 'int32')\n")
     assert ["twice" in output.data["text/html"] for output in found.outputs] == [True]
     assert shell.user_ns["twice"](3) == 6
+
+
+def test_options_of_a_cell_that_are_not_understood_are_refused_before_it_runs(shell):
+    with pytest.raises(fc.errors.FedcoreError, match="a cell takes --stage only, not --stages planned"):
+        shell.run_cell_magic("dump", "--stages planned", "ran = True\n")
+    assert "ran" not in shell.user_ns
 
 
 @pytest.mark.parametrize(
