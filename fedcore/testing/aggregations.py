@@ -1,10 +1,10 @@
 """Checks the laws of an aggregation: its result does not depend on the division of clients into blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 import fedcore as fc
 from fedcore.computation.computation import _typed
-from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.graphs.tensors.values import to_python
 from fedcore.ir import Symbol
@@ -16,7 +16,7 @@ from fedcore.types import FederatedType, Type, to_type
 
 
 def check_aggregation(
-    zero, accumulate, merge, report, values: Sequence, *, value_type=None, tolerance: float = 64
+    zero, accumulate, merge, report, values: Iterable, *, value_type=None, tolerance: float = 64
 ) -> None:
     """Checks that merging the partials of two groups of clients equals accumulating all their values.
 
@@ -33,12 +33,15 @@ def check_aggregation(
     Example:
         >>> fc.testing.check_aggregation(0, lambda n, _: n + 1, lambda m, n: m + n, lambda n: n, [1, 2, 3])
     """
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise TypeMismatch(f"check_aggregation: values is a list of the clients' values, not {brief(values)}")
+    values = list(values)
     if len(values) < 3:
         raise InvalidValue(
             f"check_aggregation wants at least three values, not {len(values)}: two splits lie between them"
         )
     type_ = to_type(_typed(values[0]) if value_type is None else value_type)
-    _Aggregation(zero, accumulate, merge, report, type_, list(values), tolerance).check()
+    _Aggregation(zero, accumulate, merge, report, type_, values, tolerance).check()
 
 
 class _Aggregation:

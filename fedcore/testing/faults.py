@@ -15,7 +15,7 @@ from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.runtime import LocalRuntime
 from fedcore.runtime.secure.settings import PHASES, Masked
-from fedcore.scalars import random_generator
+from fedcore.scalars import random_generator, real_number, whole_number
 from fedcore.types import map_tensors
 
 KINDS = ("raise", "hang", "nan", "misshapen")
@@ -53,11 +53,12 @@ class Faults:
 
     @fraction.validator
     def _check_fraction(self, attribute, fraction) -> None:
-        if not 0 <= fraction <= 1:
+        if not 0 <= real_number("fraction", fraction) <= 1:
             raise FedcoreError(f"fraction is a number from 0 to 1, not {brief(fraction)}")
 
     def clients(self, count: int) -> list[int]:
         """The indices of the clients that fail, in a cohort of `count` clients."""
+        count = whole_number("count", count, at_least=0)
         drawn = random_generator(self.seed).choice(count, round(self.fraction * count), replace=False)
         return sorted(drawn.tolist())
 

@@ -14,7 +14,7 @@ import fedcore as fc
 from fedcore import context
 from fedcore.compiler.inlining import with_parameters
 from fedcore.computation import Computation
-from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.ir import Intrinsic, Module, Value, lookup, parse_module
 from fedcore.ir.operations import LOCAL
@@ -48,10 +48,13 @@ def check_intrinsic(
         How many programs were run.
     Raises:
         LawBroken: names the law, shows the program and the inputs, and describes the difference.
+        FedcoreError: it is no intrinsic.
     Example:
         >>> fc.testing.check_intrinsic(fc.federated_sum)
     """
     op = lookup(op) if isinstance(op, str) else op
+    if not isinstance(op, Intrinsic):
+        raise TypeMismatch(f"check_intrinsic takes an intrinsic or its name, not {brief(op)}")
     example = _documentation(op)
     calls = list(calls_of(op))
     runtime = fc.runtime.local(workers_per_device=1, default_num_clients=0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import fedcore as fc
 from fedcore.compiler import compile_module, get_pass
 from fedcore.compiler.pipeline import Pass
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir import Module, lookup, parse_module, verify
@@ -41,9 +41,9 @@ class Checked:
 def check_pass(
     one: str | Pass | Callable,
     *,
-    before: Sequence[str] = ("",),
+    before: str | Sequence[str] = ("",),
     programs: int = 25,
-    cases: Iterable[str] = (),
+    cases: str | Iterable[str] = (),
 ) -> Checked:
     """Checks the laws of a pass on generated programs and on given programs.
 
@@ -53,25 +53,26 @@ def check_pass(
 
     Args:
         one: a pass, its name, or a function from module to module.
-        before: pipelines; each prepares generated programs for the pass. Default: traced programs.
+        before: a pipeline or several; each prepares generated programs for the pass. Default: traced programs.
         programs: how many programs to generate for each pipeline.
-        cases: programs as text, of any stage, to which the pass is applied directly. They call no graphs, since text
-            has no bytes of graphs. Needed for a pass that changes no generated program.
+        cases: a program or several as text, of any stage, to which the pass is applied directly. They call no graphs,
+            since text has no bytes of graphs. Needed for a pass that changes no generated program.
     Returns:
         How many programs there were, and how many of them the pass changed.
     Raises:
         LawBroken: names the law, shows the smallest program found and the inputs, and describes the difference.
-        FedcoreError: a case does not parse, is not valid, or calls a graph.
+        FedcoreError: a case does not parse, is not valid, or calls a graph; or there is no such pass.
     Example:
         >>> fc.testing.check_pass('dce', before=['', 'inline'])
     """
     checked = one if isinstance(one, Pass) else get_pass(one) if isinstance(one, str) else _registered(one)
     changed = []
-    for text in cases:
+    for text in [cases] if isinstance(cases, str) else cases:
         module = _case(text)
         inputs = {n: [Values(n, [i, n]).value(p.type) for i, p in enumerate(module.main.parameters)] for n in (0, 3)}
         changed.append(check_laws(checked, module, inputs))
-    for pipeline in before if programs else ():
+    pipelines = [before] if isinstance(before, str) else before
+    for pipeline in pipelines if programs else ():
         changed += _check(checked, pipeline, programs)
     if not any(changed):
         raise LawBroken(
@@ -85,6 +86,8 @@ def check_pass(
 def _registered(fn: Callable) -> Pass:
     from fedcore.compiler import all_passes
 
+    if not callable(fn):
+        raise TypeMismatch(f"check_pass takes a pass, its name or a function from module to module, not {brief(fn)}")
     return next((p for p in all_passes() if p.run is fn), Pass(getattr(fn, "__name__", "pass"), fn))
 
 
