@@ -35,8 +35,8 @@ def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: 
       fedcore train train.toml
       fedcore train train.toml --set optimizer.lr=0.1 --set run.rounds=100
       fedcore train train.toml --set optimizer.lr=0.1,0.03,0.01   # three runs
-    fedcore train train.toml --runtime ray
-    tensorboard --logdir runs
+      fedcore train train.toml --runtime ray
+      tensorboard --logdir runs
     """
     from fedcore.cli.configuration import read_configuration, swept
     from fedcore.cli.runs import next_directory, write_run

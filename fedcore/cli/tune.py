@@ -79,6 +79,8 @@ def tune(
     parsed_pipeline(pipeline)
     _check_sizes("--width", widths)
     _check_sizes("--block", blocks)
+    if not all_:
+        _check_can_be_written(output)
     modules = _modules(target, work, trusted=trusted, all_=all_)
 
     def measured(module):
@@ -176,6 +178,17 @@ def _progress():
     return say
 
 
+def _check_can_be_written(output: str) -> None:
+    """Refuses an output in a directory that cannot be written, before minutes are spent on measurements."""
+    import errno
+    import os
+
+    directory = os.path.dirname(os.path.realpath(output))
+    number = errno.ENOENT if not os.path.isdir(directory) else errno.EACCES
+    if not os.access(directory, os.W_OK):
+        raise click.BadParameter(f"cannot write {output}: {os.strerror(number)}", param_hint="-o")
+
+
 def _write(plan, output: str) -> None:
     from fedcore.ir import bundle
 
@@ -185,7 +198,7 @@ def _write(plan, output: str) -> None:
         raise click.BadParameter(f"cannot write {output}: {error.strerror}", param_hint="-o") from None
 
 
-_NUMBERS = ("width", "block", "first call", "a round")
+_NARROWEST = 80  # columns that hold the table; a narrower terminal wraps its lines
 
 
 def _print(tuned, plan, output: str) -> None:
@@ -194,7 +207,8 @@ def _print(tuned, plan, output: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    columns = max(Console().width, _NARROWEST) if sys.stdout.isatty() else 200
+    console = Console(width=columns, highlight=False)
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", err=True, nl=False)
     for stage, trials in tuned.trials.items():

@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +98,20 @@ def test_comparisons_name_the_fastest_strategy_and_its_share(capsys):
     ]
 
 
+def test_a_narrow_terminal_cuts_no_column_of_the_table(capsys, monkeypatch):
+    from fedcore.cli.tune import _print
+    from fedcore.cli.tuning import Trial, Tuned
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    trial = Trial({"strategy": "vectorised", "width": 32, "block": 8}, 1.25, [0.002], chosen=True)
+    _print(Tuned({"clients": [trial]}, None), SimpleNamespace(digest=lambda: "ab" * 32), "pinned.fed")
+    said = capsys.readouterr().out
+    assert "…" not in said.split("pinned.fed")[0]
+    for part in ("vectorised", "32", "1.25 s", "2.0 ms", "1.00", "same", "first call", "a round", "strategy"):
+        assert part in said
+
+
 @pytest.mark.usefixtures("sensors")
 def test_tune_prints_a_table_of_plain_text_in_a_pipe(fedcore):
     ran = fedcore("tune", "sensors:mean", "--arg", "[68.0, 66.0]", "--rounds", "1", "--width", "2", "-o", "here.fed")
@@ -113,7 +128,7 @@ def test_tune_prints_a_table_of_plain_text_in_a_pipe(fedcore):
     ("arguments", "code", "says"),
     [
         (("sensors:no_clients",), 1, "@no_clients has no client stage: there is nothing to tune"),
-        (("sensors:mean", "--arg", "[1.0]", "-o", "no/such/place.fed", "--rounds", "1", "--width", "2"), 2, "cannot"),
+        (("nothing:measured", "-o", "no/such.fed"), 2, "-o: cannot write no/such.fed: No such file or directory"),
         (("sensors:mean", "--width", "1"), 2, "is not in the range"),
         (("sensors:mean", "--width", "65537"), 2, "Invalid value for --width: it is at most 65536 clients"),
         (("sensors:mean", "--block", "1000000000"), 2, "Invalid value for --block: it is at most 65536 clients"),
