@@ -36,6 +36,7 @@ from fedcore.runtime.client_source import ClientSource, UnreadSlice, longest_fir
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.device_stage import DeviceSliceExecutor
+from fedcore.runtime.failures import end_of_stage
 from fedcore.runtime.faults import Drop, FaultPolicy
 from fedcore.runtime.finite_check import checked_finite
 from fedcore.runtime.memory import DeviceMemory
@@ -162,7 +163,8 @@ class _Run:
         self.partials = stack.merging.prepare(work, report, stop)
         self.tree = MergeTree(self.partials.merge)
         self.kept: dict[int, object] = {}
-        self.faults = FaultPolicy(stack.policy, report)
+        where = f"in the stage @{work.stage} of {work.module.main.name}{end_of_stage(work.module, work.stage)}"
+        self.faults = FaultPolicy(stack.policy, report, where)
         self.secure: SecurePartials | None = None
         if stack.secure is not None and work.secure:
             from fedcore.runtime.secure import secure_partials  # imports the extra `secure`

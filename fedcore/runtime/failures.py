@@ -51,6 +51,11 @@ def failures_of(module: Module, stage: str) -> Iterator[None]:
     except (tf.errors.ResourceExhaustedError, tf.errors.CancelledError):
         raise
     except tf.errors.OpError as error:
-        location = next((op.location for op in reversed(module.function(stage).operations) if op.location), None)
-        ends = f", which ends at {location}" if location else ""
-        raise ExecutionError(f"{module.main.name} failed: {reason(error)}\n  in the stage @{stage}{ends}") from None
+        where = f"in the stage @{stage}{end_of_stage(module, stage)}"
+        raise ExecutionError(f"{module.main.name} failed: {reason(error)}\n  {where}") from None
+
+
+def end_of_stage(module: Module, stage: str) -> str:
+    """`, which ends at FILE:LINE`, with the user's line of the stage's last operation; empty if no line is known."""
+    location = next((op.location for op in reversed(module.function(stage).operations) if op.location), None)
+    return f", which ends at {location}" if location else ""

@@ -73,12 +73,14 @@ class FaultPolicy:
 
     Args:
         policy: the policy of `drop()`; None raises ClientError, which names the client.
+        where: where clients run, for the message about a graph that fails.
     """
 
-    def __init__(self, policy: Drop | None, report: Report):
+    def __init__(self, policy: Drop | None, report: Report, where: str = ""):
         self._policy = policy
         self._retries = policy.max_retries if policy else 0
         self._report = report
+        self._where = f"\n  {where}" if where else ""
 
     @property
     def drops(self) -> bool:
@@ -164,7 +166,9 @@ class FaultPolicy:
         message = f"client {index} failed: {reason(error)}"
         if isinstance(error, tf.errors.ResourceExhaustedError):
             raise ClientOutOfMemory(message) from error
-        raise ClientError(message) from (None if isinstance(error, tf.errors.OpError) else error)
+        if isinstance(error, tf.errors.OpError):
+            raise ClientError(message + self._where) from None
+        raise ClientError(message) from error
 
     def check_quorum(self, clients: int) -> None:
         """Raises ClientError if too few of the call's clients did not fail."""
