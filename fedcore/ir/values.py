@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import attrs
-
 from fedcore.errors import TracingError, shortened
 from fedcore.ir.active import active_builder
 from fedcore.ir.module import Operand
@@ -18,17 +16,22 @@ def is_placed(type_: Type) -> bool:
     return contains(type_, lambda t: isinstance(t, FederatedType))
 
 
-@attrs.define(eq=False, repr=False)
 class Value:
     """A typed value of the computation being traced.
 
     Structs support attributes, indices, slices and iteration; functions can be called; `+ - * /` apply the
-    `generic_*` intrinsics.
+    `generic_*` intrinsics. Comparisons are refused: two placeholders would be unequal in every run.
     """
 
-    builder: "Builder"
-    operand: Operand
-    type: Type
+    # No attrs class: `tf.nest` would take its attributes for tensors.
+    __slots__ = ("__weakref__", "builder", "operand", "type")
+    __array_priority__ = 1000  # numpy leaves `array + value` to the value
+    __hash__ = object.__hash__
+
+    def __init__(self, builder: "Builder", operand: Operand, type: Type):
+        self.builder = builder
+        self.operand = operand
+        self.type = type
 
     def __repr__(self):
         return f"Value({self.operand}: {shortened(str(self.type))})"
@@ -93,6 +96,42 @@ class Value:
             f"a traced value of type {self.type} has no truth value: its bits are not known while the computation "
             "is traced. Put the condition inside a tf_computation (tf.cond, tf.where)"
         )
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        raise self._no_tensor()
+
+    def __tf_tracing_type__(self, context):
+        raise self._no_tensor()
+
+    def _no_tensor(self) -> TracingError:
+        return TracingError(
+            f"a function of TensorFlow is given a traced value of type {self.type}, which is no tensor. Put it inside "
+            "a tf_computation, and apply that: fc.federated_map(fc.tf_computation(fn), value)"
+        )
+
+    def _compared(self, sign: str, fix: str) -> TracingError:
+        return TracingError(
+            f"Python's {sign} compares a traced value of type {self.type} while the computation is traced, not its "
+            f"numbers when it runs: {fix}"
+        )
+
+    def __eq__(self, other):
+        raise self._compared("==", "fc.equal(a, b) does")
+
+    def __ne__(self, other):
+        raise self._compared("!=", "fc.equal(a, b) does")
+
+    def __lt__(self, other):
+        raise self._compared("<", "fc.less(a, b) does")
+
+    def __gt__(self, other):
+        raise self._compared(">", "fc.less(b, a) does")
+
+    def __le__(self, other):
+        raise self._compared("<=", "put the comparison inside a tf_computation")
+
+    def __ge__(self, other):
+        raise self._compared(">=", "put the comparison inside a tf_computation")
 
     def __add__(self, other):
         return _arithmetic("generic_plus", self, other)

@@ -216,6 +216,12 @@ def test_an_array_is_a_constant():
     np.testing.assert_array_equal(result[0], [11, 22])
 
 
+@pytest.mark.parametrize("left", [np.float32([1, 2]), tf.constant([1.0, 2.0])], ids=["numpy", "TensorFlow"])
+def test_an_array_is_a_constant_on_the_left(left):
+    result = fc.federated_computation(lambda x: (left + x, left - x), ("float32", (2,)))(np.float32([10, 20]))
+    np.testing.assert_array_equal(result, [[11, 22], [-9, -18]])
+
+
 def test_a_large_integer_is_a_constant_of_int64():
     assert fc.federated_computation(lambda x: x + 2**40, "int64")(np.int64(1)) == 2**40 + 1
     assert fc.federated_computation(lambda: 2**40)().dtype == np.int64
@@ -296,6 +302,39 @@ def test_arithmetic_after_its_computation_is_refused():
 def test_a_truth_value_is_refused_with_advice(use):
     with pytest.raises(TracingError, match=r"has no truth value: its bits are not known while .*tf\.cond"):
         fc.federated_computation(use, "bool")
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda x: x == 1.0, r"Python's == compares a traced value of type float32 while .* fc\.equal\(a, b\) does"),
+        (lambda x: x != 1.0, r"Python's != .* fc\.equal"),
+        (lambda x: x < 1.0, r"Python's < .* fc\.less\(a, b\)"),
+        (lambda x: x > 1.0, r"Python's > .* fc\.less\(b, a\)"),
+        (lambda x: x <= 1.0, r"Python's <= .* put the comparison inside a tf_computation"),
+        (lambda x: x >= 1.0, r"Python's >= .* put the comparison inside a tf_computation"),
+    ],
+)
+def test_a_comparison_is_refused_with_advice(use, says):
+    with pytest.raises(TracingError, match=says):
+        fc.federated_computation(use, "float32")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        tf.square,
+        lambda x: tf.stack([x, x]),
+        tf.function(lambda x: x),
+        lambda x: tf.ones([]) @ x,
+        lambda x: tf.nest.map_structure(tf.add, x, x),
+        lambda x: fc.federated_map(lambda y: tf.reduce_sum(y), fc.federated_value(x, fc.SERVER)),
+    ],
+    ids=["square", "stack", "tf.function", "matmul", "nest", "in a lambda"],
+)
+def test_a_function_of_tensorflow_on_a_traced_value_is_refused_with_advice(use):
+    with pytest.raises(TracingError, match=r"^a function of TensorFlow is given a traced value .* a tf_computation"):
+        fc.federated_computation(lambda x: use(x), "float32")
 
 
 # Containers.
