@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 import click
 import numpy as np
+
+from fedcore.types import fields_of
 
 _SHOWN = 80  # characters of a text that is no JSON
 
@@ -81,10 +82,9 @@ def as_json(value):
     """Nested Python containers and arrays as JSON values for `json.dumps`; NaN and infinities become strings."""
     if isinstance(value, Mapping):
         return {str(k): as_json(v) for k, v in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: as_json(getattr(value, name)) for name in value._fields}
-    if attrs.has(type(value)):
-        return {a.name: as_json(getattr(value, a.name)) for a in attrs.fields(type(value))}
+    fields = fields_of(value)
+    if fields is not None:
+        return {name: as_json(field) for name, field in fields.items()}
     if hasattr(value, "as_numpy_iterator"):  # a sequence
         return [as_json(v) for v in value.as_numpy_iterator()]
     if isinstance(value, list | tuple):

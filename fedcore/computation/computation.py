@@ -14,6 +14,7 @@ from fedcore.ir import Builder, Module, Symbol, Value
 from fedcore.ir.active import active_builder
 from fedcore.ir.locations import user_location
 from fedcore.ir.module import STAGES, Parameter
+from fedcore.ir.structural import struct_type
 from fedcore.ir.values import is_placed
 from fedcore.types import (
     FunctionType,
@@ -21,6 +22,7 @@ from fedcore.types import (
     Type,
     check_nesting,
     contains,
+    elements_and_class,
     explain,
     fits,
     member_of,
@@ -234,7 +236,7 @@ class PolymorphicComputation(HtmlDisplay):
     def _for_arguments(self, given: list) -> Computation:
         try:
             check_nesting(given)
-            types = [to_type(_typed(a)) for a in given]
+            types = [type_of(a) for a in given]
         except TypeMismatch as error:
             raise TypeMismatch(f"{self.__name__} cannot tell the type of its argument: {error}; declare it") from None
         return self.for_types(types)
@@ -249,19 +251,17 @@ class PolymorphicComputation(HtmlDisplay):
         return self.for_types(types).__fedcore_function__(builder, parameter_type)
 
 
-def _typed(value):
-    """An object whose type `to_type` can read: Python scalars become their class, containers are converted inside."""
-    if isinstance(value, dict):
-        return type(value)((k, _typed(v)) for k, v in value.items())
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_typed, value))
-    if isinstance(value, list | tuple):
-        return type(value)(map(_typed, value))
+def type_of(value) -> Type:
+    """The type of an argument: `to_type` with values, such as Python's numbers, in place of what stands for types."""
+    container = elements_and_class(value)
+    if container is not None:
+        elements, cls = container
+        return struct_type([(name, type_of(element)) for name, element in elements], cls)
     if hasattr(value, "element_spec") or hasattr(value, "dtype"):
-        return value
+        return to_type(value)
     if isinstance(value, bool | int | float | complex | str | bytes):
-        return type(value)
+        return to_type(type(value))
     array = np.asarray(value)
     if array.dtype == object and not all(isinstance(x, str | bytes) for x in array.ravel().tolist()):
         raise TypeMismatch(f"{brief(value)} stands for no type")
-    return array
+    return to_type(array)

@@ -23,7 +23,7 @@ from fedcore.graphs.sequences.steps import INFINITE, Step
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import leaves_of, to_python, unflatten
 from fedcore.ir.locations import describe
-from fedcore.types import TensorType, Type, not_dense, to_type
+from fedcore.types import TensorType, Type, fields_of, make_container, not_dense, to_type
 from fedcore.types.python_values import as_array
 
 
@@ -280,9 +280,9 @@ def _row_form(columns, leaves: list) -> tuple:
         return type(columns), tuple(columns), tuple(_row_form(c, leaves) for c in columns.values())
     if isinstance(columns, tuple | list):
         return type(columns), getattr(columns, "_fields", None), tuple(_row_form(c, leaves) for c in columns)
-    if attrs.has(type(columns)):
-        names = tuple(field.name for field in attrs.fields(type(columns)))
-        return type(columns), names, tuple(_row_form(getattr(columns, n), leaves) for n in names)
+    fields = fields_of(columns)
+    if fields is not None:
+        return type(columns), tuple(fields), tuple(_row_form(c, leaves) for c in fields.values())
     column = _as_column(columns)
     leaves.append(column)
     return column.dtype, tuple(column.shape)[1:] if column.shape else None
@@ -300,8 +300,7 @@ def _element_of(form: tuple) -> Type | None:
         return None
     if names is None:
         return to_type(container(types))
-    named = zip(names, types, strict=True)
-    return to_type(container(named) if issubclass(container, Mapping) else container(**dict(named)))
+    return to_type(make_container(container, names, types))
 
 
 _traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph]]" = weakref.WeakKeyDictionary()

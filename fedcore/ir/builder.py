@@ -5,7 +5,6 @@ import contextvars
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 
-import attrs
 import numpy as np
 
 from fedcore.errors import Location, TracingError, brief
@@ -14,7 +13,16 @@ from fedcore.ir.locations import describe, function_location, user_location
 from fedcore.ir.module import Constant, Function, Operand, Operation, Parameter, Ref, Symbol
 from fedcore.ir.module_builder import ModuleBuilder
 from fedcore.ir.values import Value, is_placed
-from fedcore.types import DType, FunctionType, StructType, TensorType, Type, as_dtype, check_nesting
+from fedcore.types import (
+    DType,
+    FunctionType,
+    StructType,
+    TensorType,
+    Type,
+    as_dtype,
+    check_nesting,
+    elements_and_class,
+)
 from fedcore.types.python_values import as_array, holds
 
 # Converters of callables without `__fedcore_function__`, such as a tf.function, to function values:
@@ -185,14 +193,9 @@ class Builder:
     def _value(self, x, like: Type | None) -> Value:
         if isinstance(x, Value):
             return x
-        if isinstance(x, dict):
-            return self._container(list(x.items()), type(x) if type(x) is not dict else None, like)
-        if isinstance(x, tuple) and hasattr(x, "_fields"):
-            return self._container([(n, getattr(x, n)) for n in x._fields], type(x), like)
-        if attrs.has(type(x)):
-            return self._container([(a.name, getattr(x, a.name)) for a in attrs.fields(type(x))], type(x), like)
-        if isinstance(x, list | tuple):
-            return self._container([(None, v) for v in x], list if isinstance(x, list) else None, like)
+        container = elements_and_class(x)
+        if container is not None:
+            return self._container(*container, like)
         if isinstance(like, StructType) and isinstance(x, int | float | complex):
             return self.struct([(n, self._value(x, t)) for n, t in like.items()])
         return self.constant(x, like if isinstance(like, TensorType) else None)

@@ -5,7 +5,8 @@ from typing import Any
 
 from fedcore.errors import TypeMismatch
 from fedcore.program.release_manager import ReleaseManager
-from fedcore.program.structures import children_of, fields_of, with_children
+from fedcore.program.structures import children_of, with_children
+from fedcore.types import fields_of
 
 _LEFT_OUT = object()
 

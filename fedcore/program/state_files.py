@@ -15,7 +15,8 @@ import numpy as np
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.program.serializable import Serializable
-from fedcore.program.structures import children_of, fields_of, with_children
+from fedcore.program.structures import children_of, with_children
+from fedcore.types import fields_of
 
 FORMAT = 1
 MAX_DEPTH = 150

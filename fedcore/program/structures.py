@@ -1,21 +1,9 @@
-"""Nested structures: lists, tuples, named tuples, mappings and attrs classes; everything else is a leaf."""
+"""Nested structures: lists, tuples, named tuples, mappings, attrs and dataclass objects; all else is a leaf."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
-
-
-def fields_of(value: object) -> dict[str, Any] | None:
-    """The fields of a named tuple or of an instance of an attrs class, by name; None for another value."""
-    if isinstance(value, type):
-        return None
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
-    cls: type = type(value)
-    if attrs.has(cls):
-        return {a.name: getattr(value, a.name) for a in attrs.fields(cls) if a.init}
-    return None
+from fedcore.types import fields_of, make_container
 
 
 def children_of(value: object) -> dict[Any, Any] | None:
@@ -32,11 +20,9 @@ def children_of(value: object) -> dict[Any, Any] | None:
 
 def with_children(value: Any, children: Sequence[Any]) -> Any:
     """A structure like `value` with other parts, in the order of `children_of`."""
-    fields = fields_of(value)
-    if fields is not None:
-        return type(value)(**dict(zip((name.lstrip("_") for name in fields), children, strict=True)))
-    if isinstance(value, Mapping):
-        return type(value)(zip(value, children, strict=True))  # type: ignore[call-arg]
+    parts = children_of(value)
+    if parts is not None and (isinstance(value, Mapping) or fields_of(value) is not None):
+        return make_container(type(value), list(parts), children)
     return type(value)(children)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import fedcore as fc
-from fedcore.computation.computation import _typed
+from fedcore.computation.computation import type_of
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.graphs.tensors.values import to_python
@@ -40,7 +40,7 @@ def check_aggregation(
         raise InvalidValue(
             f"check_aggregation wants at least three values, not {len(values)}: two splits lie between them"
         )
-    type_ = to_type(_typed(values[0]) if value_type is None else value_type)
+    type_ = type_of(values[0]) if value_type is None else to_type(value_type)
     _Aggregation(zero, accumulate, merge, report, type_, values, tolerance).check()
 
 

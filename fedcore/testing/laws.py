@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-import attrs
 import ml_dtypes
 import numpy as np
+
+from fedcore.types import fields_of
 
 
 class LawBroken(AssertionError):
@@ -25,8 +26,9 @@ def difference(have, want, tolerance: float = 64, path: str = "the result") -> s
 
     Integers must be equal. Floats may differ by `tolerance` roundings. NaN agrees with NaN.
     """
-    if attrs.has(type(want)) and type(have) is type(want):
-        pairs = [(f"{path}.{a.name}", getattr(have, a.name), getattr(want, a.name)) for a in attrs.fields(type(want))]
+    fields = fields_of(want)
+    if fields is not None and type(have) is type(want):
+        pairs = [(f"{path}.{name}", getattr(have, name), field) for name, field in fields.items()]
     elif isinstance(want, Mapping):
         if not isinstance(have, Mapping) or list(have) != list(want):
             return f"{path} is {have!r}, not {want!r}"

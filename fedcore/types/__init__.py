@@ -1,7 +1,13 @@
 """The types of the language: their notation, the relation `fits`, and signatures. Imports no TensorFlow."""
 
 from fedcore.tff_names import tff_name
-from fedcore.types.containers import container_class, register_container
+from fedcore.types.containers import (
+    container_class,
+    elements_and_class,
+    fields_of,
+    make_container,
+    register_container,
+)
 from fedcore.types.convert import not_dense, to_type
 from fedcore.types.dtypes import DTYPES, DType, as_dtype
 from fedcore.types.fits import Mismatch, explain, fits, float_fix, mismatches
@@ -74,11 +80,14 @@ __all__ = [
     "check_nesting",
     "container_class",
     "contains",
+    "elements_and_class",
     "explain",
+    "fields_of",
     "fits",
     "float_fix",
     "is_static",
     "leaves",
+    "make_container",
     "map_leaves",
     "map_tensors",
     "member_of",

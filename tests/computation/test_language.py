@@ -1,6 +1,8 @@
 """What the language takes: functions as parameters, nested computations, sugar on either side, containers."""
 
 import collections
+import dataclasses
+import types
 import typing
 
 import attrs
@@ -351,12 +353,28 @@ class Pair:
     right: float
 
 
+@dataclasses.dataclass
+class Span:
+    left: float
+    right: float
+
+
+@attrs.frozen
+class Private:
+    """Its constructor takes `a` and `c`, not `_a` and `b`, and no `d`."""
+
+    _a: float
+    b: float = attrs.field(alias="c", kw_only=True)
+    d: float = attrs.field(init=False, default=3.0)
+
+
 CONTAINERS = [
     {"b": 1.0, "a": 2.0},
     [1.0, 2.0],
     (1.0, 2.0),
     Point(1.0, 2.0),
     Pair(1.0, 2.0),
+    Span(1.0, 2.0),
     collections.OrderedDict(b=1.0, a=2.0),
 ]
 
@@ -374,6 +392,77 @@ def test_a_container_is_rebuilt_by_a_lambda(value):
     result = fc.federated_computation(lambda: fc.federated_value(value, fc.SERVER))()
     assert type(result) is type(value)
     assert result == value
+
+
+@pytest.mark.parametrize("value", CONTAINERS, ids=lambda v: type(v).__name__)
+def test_a_container_is_rebuilt_by_a_graph_and_gives_the_types_of_a_polymorphic_one(value):
+    result = fc.tf_computation(lambda v: tf.nest.map_structure(lambda x: x, v))(value)
+    assert type(result) is type(value)
+    assert result == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Private(1.0, c=2.0), collections.defaultdict(list, a=1.0), collections.Counter(a=1)],
+    ids=lambda v: type(v).__name__,
+)
+def test_a_container_whose_constructor_takes_other_arguments_is_rebuilt(value):
+    for result in (
+        fc.federated_computation(lambda: value)(),
+        fc.tf_computation(lambda: value)(),
+        fc.federated_computation(lambda v: v)(value),
+    ):
+        assert type(result) is type(value)
+        assert result == value
+
+
+def test_a_mapping_that_is_no_dict_becomes_one():
+    value = types.MappingProxyType({"a": 1.0})
+    assert fc.federated_computation(lambda: value)() == fc.tf_computation(lambda: value)() == {"a": 1.0}
+
+
+@pytest.mark.parametrize("trace", [fc.federated_computation, fc.tf_computation])
+def test_a_key_that_is_no_text_is_refused(trace):
+    with pytest.raises(TypeMismatch, match="elements of a struct are named by str; the key 1 is not one"):
+        trace(lambda: {1: 1.0})
+
+
+def test_a_class_that_refuses_the_elements_says_so():
+    @attrs.frozen
+    class Checked:
+        a: float = attrs.field(validator=attrs.validators.instance_of(fc.ir.Value))
+
+    checked = fc.federated_computation(lambda x: Checked(x), "float32")
+    with pytest.raises(InvalidValue, match=r"^Checked cannot be made of its elements: .*must be"):
+        checked(1.0)
+
+
+def test_a_class_that_was_defined_again_with_other_fields_leaves_a_dict():
+    def defined(*names):
+        return typing.NamedTuple("State", [(name, float) for name in names])
+
+    first = defined("a", "b")
+    older = fc.federated_computation(lambda: first(1.0, 2.0))
+    second = defined("a")
+    assert fc.federated_computation(lambda: second(1.0))() == second(1.0)
+    assert older() == {"a": 1.0, "b": 2.0}
+
+
+def test_a_named_tuple_is_read_by_its_names():
+    reversed_point = collections.namedtuple("reversed_point", ["y", "x"])
+    first = fc.tf_computation(fc.to_type(Point(np.float32, np.float32)))(lambda p: p.x)
+    assert first(reversed_point(y=2.0, x=1.0)) == 1.0
+    other = collections.namedtuple("other", ["x", "z"])
+    with pytest.raises(TypeMismatch, match=r"the fields at p are \['x', 'z'\], but the type is"):
+        first(other(1.0, 2.0))
+
+
+def test_only_an_empty_container_is_an_empty_struct():
+    one = fc.federated_computation(fc.to_type(()), "float32")(lambda nothing, x: x)
+    assert one((), 1.0) == one({}, 1.0) == 1.0
+    for value in (5, None, "", object()):
+        with pytest.raises(TypeMismatch, match=r"at nothing is no struct of type <>"):
+            one(value, 1.0)
 
 
 def _typed(value):

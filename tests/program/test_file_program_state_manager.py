@@ -1,6 +1,8 @@
 """States of programs in files: bit for bit, whole or refused, at every moment."""
 
 import asyncio
+import collections
+import dataclasses
 import errno
 import hashlib
 import json
@@ -35,6 +37,12 @@ class Pair(NamedTuple):
 class Record:
     weights: Any
     round: int
+
+
+@dataclasses.dataclass
+class Span:
+    left: Any
+    right: Any
 
 
 class Counter(Serializable):
@@ -108,6 +116,15 @@ def test_leaves_whose_keys_join_to_one_path_stay_apart(tmp_path, keys):
     manager = FileProgramStateManager(tmp_path)
     run(manager.save(state, 0))
     assert run(manager.load(0, None)) == state
+
+
+def test_a_result_of_any_class_is_saved_and_loaded(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    result = fc.federated_computation(lambda: Span(1.0, collections.defaultdict(list, a=2.0)))()
+    run(manager.save(result, 0))
+    back = run(manager.load(0, result))
+    assert back == result
+    assert type(back.right) is collections.defaultdict
 
 
 def test_what_cannot_be_saved_is_named(tmp_path):

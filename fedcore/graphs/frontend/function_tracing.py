@@ -2,7 +2,7 @@
 
 import dis
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import attrs
 import tensorflow as tf
@@ -24,6 +24,7 @@ from fedcore.types import (
     Type,
     check_nesting,
     contains,
+    elements_and_class,
     leaves,
     not_dense,
     to_type,
@@ -144,15 +145,9 @@ def _type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
         return _sequence(value, fn)
     if value is None:
         raise TracingError(f"{describe(fn)} returns None; a computation returns a value")
-    if isinstance(value, Mapping):
-        container = None if type(value) is dict else type(value)
-        return _struct(list(value.items()), container, fn)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _struct([(n, getattr(value, n)) for n in value._fields], type(value), fn)
-    if attrs.has(type(value)):
-        return _struct([(a.name, getattr(value, a.name)) for a in attrs.fields(type(value))], type(value), fn)
-    if isinstance(value, list | tuple):
-        return _struct([(None, v) for v in value], list if isinstance(value, list) else None, fn)
+    container = elements_and_class(value)
+    if container is not None:
+        return _struct(*container, fn)
     if isinstance(value, tf.SparseTensor):
         return _struct([(n, getattr(value, n)) for n in ("indices", "values", "dense_shape")], tf.SparseTensor, fn)
     problem = not_dense(value)

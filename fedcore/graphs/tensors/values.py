@@ -9,7 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from fedcore.errors import TypeMismatch, brief
-from fedcore.types import StructType, StructWithPythonType, TensorType, Type, container_class, explain, fits, not_dense
+from fedcore.types import (
+    StructType,
+    StructWithPythonType,
+    TensorType,
+    Type,
+    container_class,
+    explain,
+    fields_of,
+    fits,
+    make_container,
+    not_dense,
+)
 from fedcore.types.python_values import as_array, first_not_held, in_dtype, small_number
 
 
@@ -41,7 +52,7 @@ def _take(leaves: Iterator, type_: Type):
 
 
 def elements_of(value, type_: StructType, path: str = "") -> list:
-    """The elements of a Python struct (dict, tuple, list, NamedTuple, attrs) in the order of the type."""
+    """The elements of a Python struct (dict, tuple, list, NamedTuple, attrs, dataclass) in the order of the type."""
     names = type_.names
     where = f" at {path}" if path else ""
     if isinstance(value, Mapping):
@@ -51,9 +62,13 @@ def elements_of(value, type_: StructType, path: str = "") -> list:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if len(value) != len(names):
             raise TypeMismatch(f"there are {len(value)} elements{where}, but the type is {type_}")
-        return list(value)
+        fields = getattr(value, "_fields", names)
+        if fields == names or None in names:
+            return list(value)
+        if set(fields) != set(names):
+            raise TypeMismatch(f"the fields{where} are {sorted(fields)}, but the type is {type_}")
     named = [n for n in names if n is not None and hasattr(value, n)]
-    if len(named) == len(names) and not isinstance(value, np.ndarray):
+    if len(named) == len(names) and (names or fields_of(value) is not None) and not isinstance(value, np.ndarray):
         return [getattr(value, n) for n in named]
     raise TypeMismatch(f"{type(value).__name__}{where} is no struct of type {type_}")
 
@@ -79,12 +94,9 @@ def container(parts: list, type_: StructType):
     names = type_.names
     if isinstance(type_, StructWithPythonType):
         cls = container_class(type_.container)
-        if cls is list or cls is tuple:
-            return cls(parts)
-        if cls is not None and issubclass(cls, dict):
-            return cls(zip(names, parts, strict=True))
-        if cls is not None:
-            return cls(**dict(zip(map(str, names), parts, strict=True)))
+        made = None if cls is None else make_container(cls, names, parts)
+        if made is not None:
+            return made
     if names and None not in names:
         return dict(zip(names, parts, strict=True))
     return tuple(parts)
