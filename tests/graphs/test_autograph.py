@@ -1,5 +1,8 @@
 """AutoGraph converts what users write, and nothing of fedcore."""
 
+import functools
+
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.autograph.impl import api
@@ -47,6 +50,50 @@ def walks_a_sequence(xs):
     for x in xs.map(folded).take(10):
         total += one(x)
     return xs.reduce(total, lambda t, x: t + one(x))
+
+
+class Halving:
+    def __call__(self, x):
+        return self.halved(x)
+
+    def halved(self, x):
+        if x > 0.0:
+            return x / 2.0
+        return x
+
+    @classmethod
+    def of_the_class(cls, x):
+        return cls().halved(x)
+
+    @tf.function
+    def function(self, x):
+        return self.halved(x)
+
+
+halving = Halving()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        Halving().halved,
+        Halving.of_the_class,
+        Halving(),
+        halving.function,
+        tf.function(Halving().halved),
+        functools.partial(Halving.halved, Halving()),
+    ],
+    ids=["method", "class method", "object", "tf.function as a method", "method as a tf.function", "partial"],
+)
+def test_control_flow_of_any_callable_is_converted(fn):
+    assert fc.tf_computation("float32")(fn)(3.0) == 1.5
+    assert fc.tf_computation("float32")(fn)(-3.0) == -3.0
+    halves = fc.tf_computation(fc.SequenceType("float32"))(lambda xs: xs.map(fn).reduce(0.0, lambda t, x: t + x))
+    assert halves([3.0, -1.0]) == 0.5
+    dataset = fc.simulation.datasets.from_arrays({"x": np.float32([3, -1])}, ["a", "a"]).preprocess(
+        lambda d: d.map(lambda e: e["x"]).map(fn)
+    )
+    assert list(dataset.create_tf_dataset_for_client("a").as_numpy_iterator()) == [1.5, -1.0]
 
 
 @pytest.mark.parametrize("fn", [calls_one, calls_of_any_type, defines_another])

@@ -102,7 +102,9 @@ def _converted(fn: Callable) -> Callable:
     A conversion takes 10 to 30 ms.
     """
     fn = getattr(fn, "python_function", fn)
-    if (getattr(fn, "__module__", None) or "").startswith("fedcore.") or not inspect.isfunction(fn):
+    if not inspect.isfunction(fn):  # a method, an object, a partial
+        return private_api.converted(fn)
+    if (getattr(fn, "__module__", None) or "").startswith("fedcore."):
         return fn
     if all(i.opname in _STRAIGHT for i in dis.get_instructions(fn)):
         return fn
