@@ -12,6 +12,7 @@ from fedcore.graphs.frontend.calls_in_graphs import call_in_graph, inside_graph
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir import Builder, Module, Symbol, Value
 from fedcore.ir.active import active_builder
+from fedcore.ir.function_parameters import function_name
 from fedcore.ir.locations import user_location
 from fedcore.ir.module import STAGES, Parameter
 from fedcore.ir.structural import struct_type
@@ -85,7 +86,7 @@ class Computation(HtmlDisplay):
             return self.module
         return context.plan_of(self.module) if stage == "planned" else context.lowered(self.module)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, /, *args, **kwargs):
         builder = active_builder()
         if builder is not None:
             return self._in_trace(builder, args, kwargs)
@@ -93,7 +94,7 @@ class Computation(HtmlDisplay):
             return call_in_graph(self.to_module("lowered"), self.__name__, self._bound(args, kwargs))
         return self._run(args, kwargs, None)
 
-    def invoke(self, *args, seed: int | None = None, **kwargs):
+    def invoke(self, /, *args, seed: int | None = None, **kwargs):
         """Calls the computation from Python.
 
         Args:
@@ -201,7 +202,7 @@ class PolymorphicComputation(HtmlDisplay):
     def __init__(self, fn: Callable, trace: Callable[[list[Type]], Computation]):
         self._trace = trace
         self._traced: dict[tuple[Type, ...], Computation] = {}
-        self.__name__ = getattr(fn, "__name__", "computation")
+        self.__name__ = function_name(fn, "computation")
         self.__doc__ = fn.__doc__
         self._signature = inspect.signature(getattr(fn, "python_function", fn))
         self._arity = len(self._signature.parameters)
@@ -216,7 +217,7 @@ class PolymorphicComputation(HtmlDisplay):
             self._traced[key] = self._trace(list(types))
         return self._traced[key]
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, /, *args, **kwargs):
         given = _bound(self.__name__, self._signature, args, kwargs)
         builder = active_builder()
         if builder is not None:
@@ -224,7 +225,7 @@ class PolymorphicComputation(HtmlDisplay):
             return self.for_types([v.type for v in values])(*values)
         return self._for_arguments(given)(*given)
 
-    def invoke(self, *args, seed: int | None = None, **kwargs):
+    def invoke(self, /, *args, seed: int | None = None, **kwargs):
         """Calls the computation from Python.
 
         Args:

@@ -1,15 +1,15 @@
 """The decorators that trace Python functions to computations."""
 
-import inspect
 from collections.abc import Callable
 
 from fedcore.computation.computation import Computation, PolymorphicComputation
-from fedcore.errors import TracingError
+from fedcore.errors import TracingError, brief
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.intrinsics.rows import is_grouped, sequence_from_groups, sequence_from_rows
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
 from fedcore.ir.builder import function_converters
+from fedcore.ir.function_parameters import function_name, parameter_names
 from fedcore.ir.locations import describe, function_location
 from fedcore.ir.structural import call
 from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, Type, contains, to_type
@@ -50,14 +50,24 @@ def _decorate(args: tuple, trace: Callable):
     if args and _is_function(args[0]):
         fn, *types = args
         return _computation(fn, types, trace)
-    return lambda fn: _computation(fn, list(args), trace)
+    types = [to_type(t) for t in args]
+
+    def decorator(fn: Callable):
+        if not _is_function(fn):
+            raise TracingError(f"{brief(fn)} is no function, of which a computation is made")
+        return _computation(fn, types, trace)
+
+    return decorator
 
 
 def _is_function(x) -> bool:
-    return inspect.isroutine(x) or hasattr(x, "python_function")
+    """Whether x is a function, not something that stands for a type, as a class of numbers does."""
+    return callable(x) and not isinstance(x, type)
 
 
 def _computation(fn: Callable, types: list, trace: Callable):
+    if isinstance(fn, Computation | PolymorphicComputation):
+        raise TracingError(f"{fn!r} is a computation already")
     names = parameter_names(fn)
     types = [to_type(t) for t in types]
     if not types and names:
@@ -65,31 +75,6 @@ def _computation(fn: Callable, types: list, trace: Callable):
     if len(types) == 1 and len(names) > 1 and isinstance(types[0], StructType) and len(types[0]) == len(names):
         types = list(types[0].types)
     return trace(fn, names, types)
-
-
-def parameter_names(fn: Callable) -> list[str]:
-    """The names of a function's parameters.
-
-    Raises:
-        TracingError: the function has defaults, `*args`, `**kwargs` or keyword-only parameters.
-    """
-    function = getattr(fn, "python_function", fn)
-    names = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
-            raise TracingError(
-                f"{describe(function)} has the parameter {stars}{parameter.name}; a computation names all of its "
-                "parameters"
-            )
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            raise TracingError(
-                f"{describe(function)} has the keyword-only parameter {parameter.name}; make it positional"
-            )
-        if parameter.default is not parameter.empty:
-            raise TracingError(f"{describe(function)} gives {parameter.name} a default; a computation has none")
-        names.append(parameter.name)
-    return names
 
 
 def _check_arity(fn, names: list[str], types: list[Type]) -> None:
@@ -102,7 +87,7 @@ def _check_arity(fn, names: list[str], types: list[Type]) -> None:
 
 def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Computation:
     _check_arity(fn, names, types)
-    name = getattr(fn, "__name__", "computation")
+    name = function_name(fn, "computation")
     module = ModuleBuilder("traced")
     module.reserve(name)
     builder = Builder(module, salted="")
@@ -127,7 +112,7 @@ def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Comp
     if types:
         parameter = types[0] if len(types) == 1 else StructType(list(zip(names, types, strict=True)))
     traced = trace_function(python, parameter, spread=len(types) > 1)
-    name = getattr(python, "__name__", "graph")
+    name = function_name(python, "graph")
     return Computation(graph_module(traced, name, names, types, function_location(python)), name)
 
 

@@ -2,13 +2,13 @@
 
 import contextlib
 import contextvars
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from fedcore.errors import Location, TracingError, brief
 from fedcore.ir.active import active
+from fedcore.ir.function_parameters import function_name, parameter_names
 from fedcore.ir.locations import describe, function_location, user_location
 from fedcore.ir.module import Constant, Function, Operand, Operation, Parameter, Ref, Symbol
 from fedcore.ir.module_builder import ModuleBuilder
@@ -240,8 +240,7 @@ class Builder:
             value = convert(self, fn, parameter_type, name)
             if value is not None:
                 return value
-        own_name: str = getattr(fn, "__name__", "fn")
-        return self._trace(fn, parameter_type, name or own_name)
+        return self._trace(fn, parameter_type, name or function_name(fn, "fn"))
 
     def _trace(self, fn, parameter_type: Type | None, name: str) -> Value:
         from fedcore.ir.structural import bind
@@ -283,17 +282,12 @@ def _dtype_of_number(x, like: TensorType | None) -> DType:
 
 def declare_parameters(builder: Builder, fn, parameter_type: Type | None) -> list[Value]:
     """Declares the parameters of `fn` in `builder`; several parameters take the elements of a struct."""
-    if parameter_type is None:
+    names = parameter_names(fn, inner=True)
+    if parameter_type is None and not names:
         return []
-    names = [
-        p.name
-        for p in inspect.signature(fn).parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    if len(names) == 1:
+    if len(names) == 1 and parameter_type is not None:
         return [builder.parameter(names[0], parameter_type)]
     if not isinstance(parameter_type, StructType) or len(parameter_type) != len(names):
-        raise TracingError(
-            f"{describe(fn)} takes {len(names)} parameters ({', '.join(names)}), but is given {parameter_type}"
-        )
+        takes = f"{len(names)} parameter{'s' * (len(names) != 1)} ({', '.join(names) or 'none'})"
+        raise TracingError(f"{describe(fn)} takes {takes}, but is given {parameter_type or 'none'}")
     return [builder.parameter(n, t) for n, t in zip(names, parameter_type.types, strict=True)]

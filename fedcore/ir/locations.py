@@ -1,5 +1,6 @@
 """Locations in the user's code, of traced calls and of functions."""
 
+import functools
 import inspect
 import os
 import re
@@ -35,6 +36,8 @@ def _relative(path: str) -> str:
 
 
 def function_location(fn) -> Location | None:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     code = getattr(inspect.unwrap(fn), "__code__", None)
     if code is None or code.co_filename.startswith(_PACKAGE):
         return None

@@ -78,7 +78,7 @@ class Value:
 
         return item.emit([self], index=index)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, /, *args, **kwargs):
         from fedcore.ir.structural import call
 
         if not isinstance(self.type, FunctionType):

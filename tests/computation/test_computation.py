@@ -1,4 +1,5 @@
 import collections
+import functools
 import inspect
 import re
 import typing
@@ -71,6 +72,34 @@ def test_a_keyword_only_parameter_is_refused(decorator):
 
 
 @DECORATORS
+def test_a_generator_is_refused(decorator):
+    def each(x):
+        yield x
+
+    with pytest.raises(TracingError, match=f"`each` .*{line_of(each)}.* yields; a computation returns a value"):
+        decorator("float32")(each)
+
+
+@DECORATORS
+def test_a_coroutine_is_refused(decorator):
+    async def later(x):
+        return x
+
+    with pytest.raises(TracingError, match=f"`later` .*{line_of(later)}.* is async; a computation returns a value"):
+        decorator("float32")(later)
+
+
+@DECORATORS
+def test_what_is_no_function_is_refused(decorator):
+    with pytest.raises(TracingError, match=r"^5 is no function, of which a computation is made"):
+        decorator("float32")(5)
+    with pytest.raises(TracingError, match=r"^<computation half : .*> is a computation already"):
+        decorator(half, "float32")
+    with pytest.raises(TracingError, match=r"^`max` does not say which parameters it has"):
+        decorator("float32", "float32")(max)
+
+
+@DECORATORS
 def test_a_result_of_none_names_file_and_line(decorator):
     def forgotten(x):
         pass
@@ -102,6 +131,61 @@ def test_a_variable_made_outside_is_refused():
     variable = tf.Variable(1.0, name="outer")
     with pytest.raises(TracingError, match=r"uses outer:0, made outside of it\. Make variables .* inside the"):
         fc.tf_computation("float32")(lambda x: x * variable)
+
+
+# What stands for a function.
+
+
+class Scale:
+    factor = 2.0
+
+    def scaled(self, x):
+        return x * self.factor
+
+    @classmethod
+    def of_the_class(cls, x):
+        return x * cls.factor
+
+    __call__ = scaled
+
+
+FUNCTIONS = {
+    "method": Scale().scaled,
+    "class method": Scale.of_the_class,
+    "object": Scale(),
+    "partial by position": functools.partial(lambda factor, x: x * factor, 2.0),
+    "partial by name": functools.partial(lambda x, factor: x * factor, factor=2.0),
+    "partial of a method": functools.partial(Scale().scaled),
+}
+functions = pytest.mark.parametrize("fn", FUNCTIONS.values(), ids=FUNCTIONS)
+
+
+@functions
+@DECORATORS
+def test_a_callable_is_traced_as_a_function(decorator, fn):
+    assert decorator(fn, "float32")(3.0) == 6.0
+    assert decorator("float32")(fn)(3.0) == 6.0
+    assert decorator(fn)(3.0) == 6.0
+
+
+@functions
+def test_a_callable_is_mapped_as_a_function(fn):
+    assert fc.federated_computation(lambda xs: fc.federated_map(fn, xs), FLOATS)([1.0, 2.0]) == [2.0, 4.0]
+
+
+def test_a_default_of_a_lambda_is_refused_with_its_name():
+    with pytest.raises(TracingError, match=r"gives factor a default; a function of .* functools\.partial"):
+        fc.federated_computation(lambda xs: fc.federated_map(lambda x, factor=2.0: x * factor, xs), FLOATS)
+
+
+def test_a_function_with_a_parameter_where_none_is_given_is_refused():
+    with pytest.raises(TracingError, match=r"takes 1 parameter \(x\), but is given none"):
+        fc.federated_computation(lambda: fc.federated_eval(lambda x: x, fc.SERVER))
+
+
+def test_parameters_have_any_names():
+    added = fc.federated_computation("float32", "float32", "float32")(lambda self, args, seed: self + args + seed)
+    assert added(self=1.0, args=2.0, seed=3.0) == 6.0
 
 
 # Functions in computations.
