@@ -174,7 +174,7 @@ class Computation(HtmlDisplay):
         if wanted is None:
             return f"{self.__name__} takes no argument, but is given {have}"
         fix = None
-        if fits(strip_placement(have), strip_placement(wanted)) and have != wanted:
+        if not is_placed(wanted) and fits(strip_placement(have), wanted):
             fix = f"fc.federated_map({self.__name__}, value) applies it at the value's placement"
         return explain(f"{self.__name__}: the argument does not fit", have, wanted, location=user_location(), fix=fix)
 

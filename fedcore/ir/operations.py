@@ -192,7 +192,11 @@ class Intrinsic:
             bound = self.__signature__.bind(*args, **kwargs)
         except TypeError as error:
             raise TracingError(f"{self.name}{self.__signature__}: {error}") from None
-        given = {k: v for k, v in bound.arguments.items() if v is not None}
+        absent = [k for k, v in bound.arguments.items() if v is None and k not in self.attributes]
+        for name in absent:
+            if self.__signature__.parameters[name].default is not None:
+                raise TypeMismatch(f"{self.name}{self.__signature__}: `{name}` is None")
+        given = {k: v for k, v in bound.arguments.items() if k not in absent}
         attributes = {k: self._attribute(k, bound.arguments.get(k)) for k in self.attributes}
         given = {k: v for k, v in given.items() if k not in attributes}
         given = as_values(self, builder, given)

@@ -5,6 +5,7 @@ Example: `({T}@CLIENTS -> T@SERVER) where T: numeric`. Matching argument types a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -14,7 +15,7 @@ from fedcore.errors import InvalidValue, Location, TypeMismatch
 from fedcore.types.fits import Comparison, explain
 from fedcore.types.kinds import KINDS
 from fedcore.types.placements import Placement, PlacementVariable
-from fedcore.types.types import AbstractType, FederatedType, StructType, Type
+from fedcore.types.types import AbstractType, FederatedType, FunctionType, StructType, Type
 from fedcore.types.walk import contains, strip_placement
 
 
@@ -63,16 +64,25 @@ class Alternative:
     @property
     def variables(self) -> frozenset[str]:
         """The labels of its type variables."""
-        found: set[str] = set()
+        return _labels(self._types)
+
+    @functools.cached_property
+    def placed_variables(self) -> frozenset[str]:
+        """The labels of its type variables that stand inside a placement."""
+        members: list[Type] = []
 
         def note(type_: Type) -> bool:
-            if isinstance(type_, AbstractType):
-                found.add(type_.label)
+            if isinstance(type_, FederatedType):
+                members.append(type_.member)
             return False
 
-        for type_ in (*[parameter.type for parameter in self.parameters], self.result):
+        for type_ in self._types:
             contains(type_, note)
-        return frozenset(found)
+        return _labels(members)
+
+    @property
+    def _types(self) -> list[Type]:
+        return [*(parameter.type for parameter in self.parameters), self.result]
 
     def with_kinds(self, kinds: Mapping[str, str]) -> Alternative:
         """The alternative with the kinds of the variables that it uses."""
@@ -85,6 +95,19 @@ class Alternative:
     def __str__(self) -> str:
         arrow = " -> " if self.parameters else "-> "
         return f"({', '.join(map(str, self.parameters))}{arrow}{self.result})"
+
+
+def _labels(types: Iterable[Type]) -> frozenset[str]:
+    found: set[str] = set()
+
+    def note(type_: Type) -> bool:
+        if isinstance(type_, AbstractType):
+            found.add(type_.label)
+        return False
+
+    for type_ in types:
+        contains(type_, note)
+    return frozenset(found)
 
 
 @attrs.frozen
@@ -174,12 +197,17 @@ def substitute(type_: Type, variables: Mapping[str, Type], placements: Mapping[s
     return mapped
 
 
+def _is_no_member(type_: Type) -> bool:
+    return isinstance(type_, FederatedType | FunctionType)
+
+
 class _Unification(Comparison):
     """Comparison with a type that has variables; a variable is bound to the first type that it is compared with."""
 
-    def __init__(self, kinds: Mapping[str, str]) -> None:
+    def __init__(self, alternative: Alternative) -> None:
         super().__init__()
-        self.kinds = kinds
+        self.kinds = alternative.kinds
+        self.placed_variables = alternative.placed_variables
         self.variables: dict[str, Type] = {}
         self.placements: dict[str, Placement] = {}
 
@@ -189,6 +217,10 @@ class _Unification(Comparison):
             fixed = Comparison()
             fixed.compare(have, bound, at, path, flip)
             self.found += fixed.found
+            return
+        if want.label in self.placed_variables and contains(have, _is_no_member):
+            reason = f"{want.label} stands inside a placement, so it holds nothing placed and no function"
+            self.differ(have, want, reason, at, path, hidden=True)
             return
         kind = self.kinds.get(want.label, "any")
         violation = KINDS[kind](have)
@@ -245,7 +277,7 @@ class _Attempt:
         self.alternative = alternative
         parameters = alternative.parameters
         self.arguments = [*arguments, *[None] * (len(parameters) - len(arguments))]
-        self.unification = _Unification(alternative.kinds)
+        self.unification = _Unification(alternative)
         self.failed: dict[int, list] = {}
         self.absent = [
             i for i, parameter in enumerate(parameters) if self.arguments[i] is None and not parameter.optional

@@ -114,6 +114,19 @@ def test_a_lambda_of_a_map_that_returns_none_is_refused():
 
 
 @DECORATORS
+def test_a_fix_is_given_only_where_it_helps(decorator):
+    def called(fn, type_):
+        with pytest.raises(TypeMismatch, match="the argument does not fit") as refused:
+            fc.federated_computation(lambda x: fn(x), type_)
+        return "fix:" in str(refused.value)
+
+    average = fc.federated_computation(lambda xs: fc.federated_mean(xs), FLOATS)
+    assert called(decorator(lambda x: x, "float32"), FLOATS)
+    assert not called(decorator(lambda x: x, "int32"), FLOATS)
+    assert not called(average, fc.FederatedType("float32", fc.SERVER))
+
+
+@DECORATORS
 def test_too_few_types_are_refused(decorator):
     def added(x, y):
         return x

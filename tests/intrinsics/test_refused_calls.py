@@ -53,6 +53,26 @@ REFUSED = [
         r"values of int32\[\?\] differ in shape, so they make no rows; pad them first",
     ),
     (lambda x: fc.federated_collect(x, 3), at_clients("str"), "T must be numeric, is str"),
+    (
+        lambda x: fc.federated_value(x, SERVER),
+        at_clients("float32"),
+        r"federated_value: `value` does not fit\n  signature  wants  T\n  argument   has    \{float32\}@CLIENTS\n"
+        r" +\^+\n  T stands inside a placement, so it holds nothing placed and no function\n  at ",
+    ),
+    (lambda x: fc.federated_value((x, 1), CLIENTS), at_clients("float32"), "holds nothing placed"),
+    (lambda x: fc.federated_value(x, SERVER), fc.FunctionType("float32", "float32"), "and no function"),
+    (
+        lambda x: fc.federated_map(lambda y: fc.federated_value(y, SERVER), x),
+        at_clients("float32"),
+        r"`fn` does not fit\n  signature  wants  \(float32 -> U\)\n(.*\n)*  U stands inside a placement",
+    ),
+    (
+        lambda x: fc.federated_eval(lambda: fc.federated_value(1, CLIENTS), SERVER),
+        at_clients("float32"),
+        r"`fn` does not fit\n(.*\n)*  U stands inside a placement",
+    ),
+    (lambda x: fc.federated_map(None, x), at_clients("float32"), r"^federated_map\(fn, arg\): `fn` is None$"),
+    (lambda x: x + None, "float32", r"^generic_plus\(left, right\): `right` is None$"),
     (lambda x: fc.federated_secure_sum(x, 3), at_clients("float32"), "T must be integer, is float32"),
     (
         lambda x: fc.federated_secure_sum(x, 300),
