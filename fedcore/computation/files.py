@@ -2,16 +2,22 @@
 
 import os
 
-from fedcore.computation.computation import Computation
+from fedcore.computation.computation import Computation, PolymorphicComputation
+from fedcore.errors import TypeMismatch, brief
 from fedcore.ir import Module, bundle, verify
 
 
-def save(computation: Computation, path: str | os.PathLike) -> None:
+def save(computation, path: str | os.PathLike) -> None:
     """Writes a computation to a `.fed` file. Equal programs give equal bytes, in every process.
 
+    Raises:
+        TypeMismatch: `computation` is none, such as a polymorphic one, which has no types.
     Example:
         >>> fc.save(average, 'average.fed')
     """
+    if not isinstance(computation, Computation):
+        fix = "; save what its `for_types` gives" if isinstance(computation, PolymorphicComputation) else ""
+        raise TypeMismatch(f"save takes a computation and a path, not {brief(computation)}{fix}")
     bundle.write(computation.module, path)
 
 

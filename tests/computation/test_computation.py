@@ -462,6 +462,20 @@ def test_a_saved_computation_runs_in_a_process_without_its_source(tmp_path):
     assert float(warm_processes.python({"code": script}, tmp_path / "average.fed", cwd=tmp_path)) == 1.5
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda path: (len, path), r"not <built-in function len>$"),
+        (lambda path: (path, half), r"not \w+Path\("),
+        (lambda path: (fc.tf_computation(lambda x: x), path), r"polymorphic .*; save what its `for_types` gives$"),
+    ],
+    ids=["a function", "the path first", "a polymorphic one"],
+)
+def test_only_a_computation_is_saved(given, says, tmp_path):
+    with pytest.raises(TypeMismatch, match=f"^save takes a computation and a path, .*{says}"):
+        fc.save(*given(tmp_path / "x.fed"))
+
+
 def test_a_file_whose_module_is_not_valid_is_refused(tmp_path):
     path = tmp_path / "bad.fed"
     path.write_text("fedcore 1 traced\n\nfn @main(%x: int32) -> float32 {\n  return %x\n}\n")
