@@ -13,6 +13,7 @@ from fedcore.ir.builder import Builder
 from fedcore.ir.call_operands import as_values, operands_of
 from fedcore.ir.locations import user_location
 from fedcore.ir.module import Operation
+from fedcore.ir.printer import is_writable
 from fedcore.ir.registry import declare, lookup, note_declaration, registered
 from fedcore.ir.values import Value, is_placed
 from fedcore.scalars import python_scalar
@@ -89,6 +90,11 @@ class Intrinsic:
         operands = [p.name for p in positional if p.name not in self.attributes]
         self.per_client = self._index_of(operands, per_client)
         self.per_element = self._index_of(operands, per_element)
+        if level not in (PLACED, LOCAL, PLAN):
+            raise FedcoreError(f"{self.name}: `level` is {PLACED} or {LOCAL}, not {brief(level)}")
+        unknown = [name for name in self.attributes if name not in self.__signature__.parameters]
+        if unknown and signature is not None:
+            raise FedcoreError(f"{self.name} has no parameter {unknown[0]!r} to be an attribute")
         if crosses not in (None, TO_CLIENTS, TO_SERVER):
             raise FedcoreError(f"{self.name}: `crosses` is TO_CLIENTS or TO_SERVER, not {brief(crosses)}")
         if crosses == TO_SERVER and tuple(operands) != _AGGREGATION_OPERANDS:
@@ -192,13 +198,13 @@ class Intrinsic:
             bound = self.__signature__.bind(*args, **kwargs)
         except TypeError as error:
             raise TracingError(f"{self.name}{self.__signature__}: {error}") from None
-        absent = [k for k, v in bound.arguments.items() if v is None and k not in self.attributes]
-        for name in absent:
-            if self.__signature__.parameters[name].default is not None:
+        bound.apply_defaults()
+        defaults = {name: p.default for name, p in self.__signature__.parameters.items()}
+        given = {k: v for k, v in bound.arguments.items() if v is not None or defaults[k] is not None}
+        attributes = {k: self._attribute(k, given.pop(k)) for k in self.attributes if k in given}
+        for name, argument in given.items():
+            if argument is None:
                 raise TypeMismatch(f"{self.name}{self.__signature__}: `{name}` is None")
-        given = {k: v for k, v in bound.arguments.items() if k not in absent}
-        attributes = {k: self._attribute(k, bound.arguments.get(k)) for k in self.attributes}
-        given = {k: v for k, v in given.items() if k not in attributes}
         given = as_values(self, builder, given)
         placed = {k: v for k, v in given.items() if isinstance(v, Value) and is_placed(v.type)}
         if placed and self.level == LOCAL:
@@ -231,6 +237,10 @@ class Intrinsic:
         """Appends the operation on Values."""
         builder = builder or active_builder() or operands[0].builder
         type_ = self.result_type([v.type for v in operands], attributes)
+        for name, value in attributes.items():
+            if not is_writable(value):
+                kinds = "a number, a text, bytes or a tuple of these"
+                raise TypeMismatch(f"{self.name}: `{name}` is an attribute, so it is {kinds}, not {brief(value)}")
         return builder.append(self.name, operands, type_, attributes, draws=self.draws)
 
     def _attribute(self, name, value):

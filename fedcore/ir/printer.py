@@ -14,6 +14,7 @@ from fedcore.types.dtypes import as_dtype
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED = {"true", "false", "inf", "nan"}
+DIGEST = re.compile(r"[0-9a-f]{64}")
 _BARE = re.compile(r"[A-Za-z0-9_]+\Z")
 
 
@@ -91,6 +92,17 @@ def _attributes(attributes) -> str:
     if not attributes:
         return ""
     return " {" + ", ".join(f"{key}={print_value(value)}" for key, value in attributes.items()) + "}"
+
+
+def is_writable(value) -> bool:
+    """Whether a text can hold the value of an attribute."""
+    if isinstance(value, tuple):
+        return all(map(is_writable, value))
+    if isinstance(value, Blob):
+        return DIGEST.fullmatch(value.digest) is not None
+    if isinstance(value, float):
+        return value == value
+    return isinstance(value, bool | int | str | bytes | Constant)
 
 
 def print_value(value) -> str:

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from fedcore.errors import FedcoreError, brief
+from fedcore.ir.locations import describe
 
 if TYPE_CHECKING:
     from fedcore.ir.operations import Intrinsic
@@ -89,7 +90,7 @@ def declare(op: "Intrinsic") -> "Intrinsic":
     """
     known = _registry.get(op.name)
     if known is not None and _origin(known) != _origin(op):
-        raise FedcoreError(f"an operation called {op.name!r} is declared already")
+        raise FedcoreError(f"an operation called {op.name!r} is declared already, by {describe(known.meaning)}")
     note_declaration(op.name)
     _registry[op.name] = op
     return op

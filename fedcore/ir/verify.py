@@ -13,6 +13,7 @@ from fedcore.errors import FedcoreError, VerifyError, brief
 from fedcore.ir import limits
 from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operation, Ref, Symbol, Verified
 from fedcore.ir.operations import PLACED, PLAN, Intrinsic, lookup
+from fedcore.ir.printer import DIGEST, is_writable
 from fedcore.ir.registry import declarations
 from fedcore.ir.target import FORM, is_target
 from fedcore.ir.values import is_placed
@@ -41,7 +42,6 @@ _STRATEGIES = ("loop", "vectorised")
 _STAGES_OF = {"run": (SERVER,), "fold": (CLIENTS, CLIENTS), "merge": (CLIENTS,), "collect": (CLIENTS,)}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SALT = re.compile(r"[0-9]+(:[0-9]+)?(\.[0-9]+(:[0-9]+)?)*")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def _whole(least: int, most: int):
@@ -66,7 +66,7 @@ _KINDS = {
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),
     "products": (lambda x: isinstance(x, str) and x in ("each", "tiles"), "each or tiles"),
-    "program": (lambda x: isinstance(x, str) and _DIGEST.fullmatch(x) is not None, "the digest of a program"),
+    "program": (lambda x: isinstance(x, str) and DIGEST.fullmatch(x) is not None, "the digest of a program"),
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),
     "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
@@ -150,7 +150,7 @@ class _Verifier:
 
     def _graph(self, graph: Graph) -> Iterator[str]:
         where = f"graph @{graph.name}"
-        if not _DIGEST.fullmatch(graph.digest):
+        if not DIGEST.fullmatch(graph.digest):
             yield f"{where}: sha256:{graph.digest} is no SHA-256 digest"
         taken = [] if graph.type.parameter is None else [leaf for _, leaf in leaves(graph.type.parameter)]
         tensors = [t.element if isinstance(t, SequenceType) else t for t in taken] + [graph.type.result]
@@ -307,7 +307,7 @@ def _attribute_problems(at: str, what: str, attributes: Mapping, known: frozense
             yield f"{at}: {what} has no attribute {key}"
         elif key in _KINDS and not _KINDS[key][0](value):
             yield f"{at}: the attribute {key} is {_KINDS[key][1]}, not {_shown(value)}"
-        elif not _is_writable(value):
+        elif not is_writable(value):
             yield f"{at}: no text can hold the attribute {key}, {brief(value)}"
 
 
@@ -334,16 +334,6 @@ def _shown(value) -> str:
         return print_value(value)
     except (TypeError, ValueError):
         return repr(value)
-
-
-def _is_writable(value) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_writable, value))
-    if isinstance(value, Blob):
-        return _DIGEST.fullmatch(value.digest) is not None
-    if isinstance(value, float):
-        return value == value
-    return isinstance(value, bool | int | str | bytes | Constant)
 
 
 @attrs.frozen
