@@ -218,6 +218,8 @@ class Dataflow:
 def _check_is_core(op: Operation) -> None:
     declared = lookup(op.kind)
     if declared.level == PLACED and declared.staged_by is None and declared.crosses != TO_SERVER:
+        if declared.lowered_by is not None:
+            raise FedcoreError(f"{op.kind} ({op.location}) is not lowered: lower-intrinsics runs before partition")
         raise FedcoreError(
             f"{op.kind} ({op.location}) has neither a lowering (@{op.kind}.lowering) nor a form inside a stage "
             f"(@{op.kind}.in_stage)"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.ir import Module, verify
 from fedcore.ir.first_use import imported
 
@@ -86,6 +86,8 @@ def compiler_pass(name: str, *, idempotent: bool = True):
 
     if name in NAMED:
         raise FedcoreError(f"a pass cannot be called {name!r}: that names the pipeline {NAMED[name]}")
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise FedcoreError(f"a pass cannot be called {brief(name)}: pipelines name passes by letters, digits, _ and -")
 
     def register(fn):
         global _registrations
@@ -114,7 +116,8 @@ def all_passes() -> list[Pass]:
     return [get_pass(name) for name in dict.fromkeys((*BUILT_IN, *_registry))]
 
 
-_ITEM = re.compile(r"\s*([A-Za-z0-9_\-]+)\s*(?:\{([^}]*)\})?\s*(?:,|$)")
+_NAME = re.compile(r"[A-Za-z0-9_\-]+")
+_ITEM = re.compile(rf"\s*({_NAME.pattern})\s*(?:\{{([^}}]*)\}})?\s*(?:,|$)")
 
 
 def parse_pipeline(text: str) -> list[tuple[Pass, dict[str, object]]]:
@@ -182,6 +185,8 @@ def run_passes(
     """Yields each pass with the module after it; a pass that changed nothing yields the same object."""
     for pass_, options in parse_pipeline(pipeline):
         module = pass_.run(module, **options)
+        if not isinstance(module, Module):
+            raise FedcoreError(f"the pass {pass_.name} returns {brief(module)}; a pass returns a module")
         if verify_each:
             try:
                 verify(module)

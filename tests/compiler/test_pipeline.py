@@ -12,7 +12,7 @@ from fedcore.compiler import (
     pipeline,
     run_passes,
 )
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.ir import Constant, Module, Ref, parse_module, verify
 
 
@@ -131,8 +131,88 @@ def test_an_attribute_that_the_text_cannot_write_is_refused(of_others):
     def told(value, how):
         return value
 
-    with pytest.raises(FedcoreError, match=r"test_pipeline\.py:[0-9]+\): no text can hold the attribute how, \{1\}"):
+    says = r"told: `how` is an attribute, so it is a number, a text, bytes or a tuple of these, not \{1\}"
+    with pytest.raises(TypeMismatch, match=says):
         fc.federated_computation(lambda xs: told(xs, how={1}), FLOATS)
+
+
+def test_defaults_of_attributes_and_operands_are_given(of_others):
+    @fc.intrinsic("(value: {float32}@CLIENTS, by: float32 -> float32@SERVER)", attributes=("times", "name"))
+    def scaled(value, by=3.0, times=2, name=None):
+        return sum(value) * by * times
+
+    @scaled.lowering
+    def _(value, by, times, name=None):
+        assert name is None
+        return fc.federated_sum(fc.federated_map(lambda x: x * by * times, value))
+
+    tripled = fc.federated_computation(lambda xs: (scaled(xs), scaled(xs, 1.0), scaled(xs, times=1)), FLOATS)
+    assert parse_module(tripled.to_text()) == tripled.module
+    assert tripled([1.0, 2.0]) == (18.0, 6.0, 9.0)
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_lowering_without_end_is_named_with_its_line(of_others, others):
+    @fc.intrinsic("({T}@CLIENTS -> T@SERVER) where T: numeric")
+    def one(values):
+        return sum(values)
+
+    @fc.intrinsic("({T}@CLIENTS -> T@SERVER) where T: numeric")
+    def other(values):
+        return sum(values)
+
+    one.lowering(lambda values: other(values))
+    other.lowering(lambda values: one(values) if others == 2 else other(values))
+    endless = fc.federated_computation(lambda xs: one(xs), FLOATS)
+    with pytest.raises(FedcoreError, match=r"the lowering of \w+ \(.*test_pipeline\.py:[0-9]+\) does not end"):
+        compile_module(endless.module)
+
+
+def test_a_lowering_that_descends_into_a_type_ends(of_others):
+    @fc.intrinsic("({T}@CLIENTS -> float32@SERVER) where T: numeric")
+    def total(values):
+        return sum(values)
+
+    @total.lowering
+    def _(values):
+        if isinstance(values.type.member, fc.TensorType):
+            return fc.federated_sum(values)
+        return total(values[0])
+
+    deep, value = "float32", 2.0
+    for _ in range(60):
+        deep, value = (deep,), (value,)
+    assert fc.federated_computation(lambda xs: total(xs), fc.FederatedType(deep, fc.CLIENTS))([value, value]) == 4.0
+
+
+def test_a_lowering_that_returns_nothing_is_named(of_others):
+    @fc.intrinsic("({T}@CLIENTS -> T@SERVER) where T: numeric")
+    def forgotten(values):
+        return sum(values)
+
+    forgotten.lowering(lambda values: None)
+    with pytest.raises(FedcoreError, match=r"the lowering of forgotten returns None; it returns a value of type float"):
+        compile_module(fc.federated_computation(lambda xs: forgotten(xs), FLOATS).module)
+
+
+def test_a_pass_that_returns_no_module_is_named(of_others):
+    pipeline.compiler_pass("forget")(lambda module: None)
+    total = fc.federated_computation(lambda x: fc.federated_sum(x), FLOATS)
+    with pytest.raises(FedcoreError, match="the pass forget returns None; a pass returns a module"):
+        compile_module(total.module, "forget,default")
+
+
+def test_a_pipeline_may_go_over_a_plan_again():
+    total = fc.federated_computation(lambda x: fc.federated_mean(x), FLOATS)
+    again = verify(compile_module(compile_module(total.module)))
+    assert again.stage == "planned"
+    assert fc.Computation(again)([1.0, 3.0]) == 2.0
+
+
+def test_planning_before_lowering_says_what_is_missing():
+    total = fc.federated_computation(lambda x: fc.federated_sum(x), FLOATS)
+    with pytest.raises(FedcoreError, match=r"federated_sum \(.*\) is not lowered: lower-intrinsics runs before"):
+        compile_module(total.module, "planning")
 
 
 CAPTURING = """fedcore 1 traced
@@ -230,6 +310,12 @@ def test_options_of_the_runtime_are_those_of_the_pass_plan():
 def test_a_pipeline_with_names_that_is_wrong_is_refused_where_it_is_given(line, says):
     with pytest.raises(FedcoreError, match=says):
         fc.use(pipeline=line)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a{b}", "a,b"])
+def test_no_pass_takes_a_name_that_a_pipeline_cannot_write(of_others, name):
+    with pytest.raises(FedcoreError, match="pipelines name passes by letters, digits, _ and -"):
+        pipeline.compiler_pass(name)
 
 
 def test_no_pass_takes_the_name_of_a_pipeline(of_others):

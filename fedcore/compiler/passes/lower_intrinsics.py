@@ -9,19 +9,35 @@ from fedcore.ir import Builder, Module, ModuleBuilder, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import fits
 
+MAX_TURNS = 200  # lowerings that descend into a type end after its depth
+
 
 @compiler_pass("lower-intrinsics")
 def lower_intrinsics(module: Module) -> Module:
     """Replaces derived intrinsics by their lowerings, until only core operations are left.
 
     Functions that the lowerings call are inlined, and unused functions are dropped.
+
+    Raises:
+        FedcoreError: a lowering makes its own operation, directly or by others, without end.
     """
-    while any(lookup(op.kind).lowered_by for f in module.functions for op in f.operations):
+    turns = 0
+    while (derived := _derived(module)) is not None:
+        turns += 1
+        if turns > MAX_TURNS:
+            at = f" ({derived.location})" if derived.location else ""
+            raise FedcoreError(
+                f"the lowering of {derived.kind}{at} does not end: after {MAX_TURNS} turns it makes it again"
+            )
         target = ModuleBuilder(module.stage)
         _Lowering(module, target).add_main(module)
         module = target.build()
     module = inline(module)
-    return module if module.stage == "lowered" else attrs.evolve(module, stage="lowered")
+    return attrs.evolve(module, stage="lowered") if module.stage == "traced" else module
+
+
+def _derived(module: Module) -> Operation | None:
+    return next((op for f in module.functions for op in f.operations if lookup(op.kind).lowered_by), None)
 
 
 class _Lowering(Inliner):
@@ -36,7 +52,10 @@ class _Lowering(Inliner):
             operands.append((yield self._materialized(builder, value)))
         with builder, builder.lowering(op):
             builder.salted = None if salt is None else f"{salt}."
-            result = builder.value(declared.lowered_by(*operands, **attributes))
+            lowered = declared.lowered_by(*operands, **attributes)
+            if lowered is None:
+                raise FedcoreError(f"the lowering of {op.kind} returns None; it returns a value of type {op.type}")
+            result = builder.value(lowered)
             builder.salted = None
         if not fits(result.type, op.type):
             raise FedcoreError(f"the lowering of {op.kind} gives {result.type}, but its signature says {op.type}")
