@@ -108,7 +108,7 @@ def _why_not_on_tensors(op: Intrinsic, calls: list[Call], runtime: context.Runti
         try:
             _plan(runtime, module)
         except Exception as error:
-            return _shown(error).split("\n")[0]
+            return _shown(error.__cause__ or error).split("\n")[0]
     return None
 
 

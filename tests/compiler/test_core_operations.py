@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.stages import kernels
 from fedcore.ir import registry
 from fedcore.ir.operations import LOCAL, TO_CLIENTS, TO_SERVER
@@ -252,8 +252,45 @@ def test_an_operation_over_sequences_stays_out_of_graphs_and_draws_by_element():
 
 
 @pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        (
+            lambda op, x: tf.cast(x, tf.int32),
+            r"the kernel of own gives <\w+ int32\[\]>, but its signature says",
+        ),
+        (lambda op, x: tf.stack([x, x]), r"the kernel of own gives <\w+ float32\[2\]>, but its"),
+        (lambda op, x: (x, x), r"the kernel of own gives .*, .*, but its"),
+        (lambda op, x: None, r"the kernel of own gives None, but its"),
+    ],
+    ids=["dtype", "shape", "structure", "None"],
+)
+def test_a_kernel_of_another_type_than_its_signature_is_refused(run, says):
+    @fc.intrinsic("(value: T -> T) where T: inexact", level=LOCAL)
+    def own(value):
+        return value
+
+    kernels.kernel("own")(run)
+    alone = fc.federated_computation(lambda x: own(x), "float32")
+    mapped = fc.federated_computation(lambda xs: fc.federated_sum(fc.federated_map(own, xs)), CLIENT_FLOATS)
+    for program in (alone, mapped):
+        with pytest.raises(TypeMismatch, match=says):
+            program.to_module("planned")
+
+
+def test_a_local_operation_without_a_kernel_says_so_where_its_meaning_is_none():
+    @fc.intrinsic("(value: T -> T) where T: inexact", level=LOCAL)
+    def own(value):
+        return np.float32(np.cumsum(value)[-1])
+
+    with pytest.raises(FedcoreError, match=r"own has no kernel \(@kernel\('own'\)\), and its meaning does not run on"):
+        fc.federated_computation(lambda x: own(x), "float32")(1.0)
+
+
+@pytest.mark.parametrize(
     ("declaration", "says"),
     [
+        ({"level": "somewhere"}, "other: `level` is placed or local, not 'somewhere'"),
+        ({"attributes": ("how",)}, "other has no parameter 'how' to be an attribute"),
         ({"crosses": "sideways"}, "other: `crosses` is TO_CLIENTS or TO_SERVER, not 'sideways'"),
         ({"per_client": "gn"}, "other has no parameter 'gn'; it has fn, arg"),
         ({"crosses": TO_CLIENTS}, "other crosses to the clients, so it takes one value, which is sent unchanged"),

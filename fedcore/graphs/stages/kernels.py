@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import graph_callable
 from fedcore.graphs.sequences.layout import Sequence, rows
 from fedcore.graphs.sequences.sequence_results import groups
@@ -13,9 +14,9 @@ from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.ir.module import Graph, Module, Operation
-from fedcore.ir.operations import lookup
+from fedcore.ir.operations import Intrinsic, lookup
 from fedcore.ir.registry import note_declaration
-from fedcore.types import StructType, TensorType, tensor_leaves
+from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 
 kernels: dict[str, Callable] = {}
 
@@ -45,13 +46,61 @@ def _compiled_callable(graph: Graph, data: bytes) -> Callable:
 
 
 def _evaluate(op: Operation, operand_types, operands, seed: Seed | None):
-    if op.kind in kernels:
-        return kernels[op.kind](op, *operands)
     declared = lookup(op.kind)
-    keywords = declared.variables(op, operand_types)
-    if "seed" in declared.meaning_keywords:
-        keywords["seed"] = needed(seed, op.kind)
-    return declared.meaning(*operands, **keywords)
+    run = kernels.get(op.kind)
+    if run is not None:
+        result = run(op, *operands)
+    else:
+        keywords = declared.variables(op, operand_types)
+        if "seed" in declared.meaning_keywords:
+            keywords["seed"] = needed(seed, op.kind)
+        run = _meaning_on_tensors(declared)
+        result = run(*operands, **keywords)
+    return result if _is_ours(declared) else _checked(op, result)
+
+
+def _is_ours(declared: Intrinsic) -> bool:
+    return declared.meaning.__module__.startswith("fedcore.")
+
+
+def _meaning_on_tensors(declared: Intrinsic) -> Callable:
+    """The meaning of an operation without a kernel; it stands for one where it runs on tensors as well."""
+    if _is_ours(declared):
+        return declared.meaning
+
+    def run(*operands, **keywords):
+        try:
+            return declared.meaning(*operands, **keywords)
+        except Exception as error:
+            raise FedcoreError(
+                f"{declared.name} has no kernel (@kernel({declared.name!r})), and its meaning does not run on tensors: "
+                f"{error}"
+            ) from error
+
+    return run
+
+
+def _checked(op: Operation, result):
+    """The result of an operation of someone else, if it is of the type in the program.
+
+    Raises:
+        TypeMismatch: it is not.
+    """
+    parts, types = flatten(result), [leaf for _, leaf in leaves(op.type)]
+    if len(parts) != len(types) or not all(map(_is_of, parts, types)):
+        shown = ", ".join(map(brief, parts))
+        run = "kernel" if op.kind in kernels else "meaning"
+        raise TypeMismatch(f"the {run} of {op.kind} gives {shown}, but its signature says {op.type}")
+    return result
+
+
+def _is_of(tensor, type_: Type) -> bool:
+    if not isinstance(type_, TensorType):
+        return True
+    if tensor is None:
+        return False
+    wanted, have = spec(type_), tf.convert_to_tensor(tensor)
+    return have.dtype == wanted.dtype and wanted.shape.is_compatible_with(have.shape)
 
 
 @kernel("literal")
