@@ -19,7 +19,7 @@ import importlib.metadata
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2
@@ -544,12 +544,18 @@ PARTS["excludes_from_weight_decay"] = (
 
 
 @part("keras.src.backend.common.global_state: get_global_attribute, set_global_attribute")
-def replace_keras_global(name: str, value: object) -> object:
+def replace_keras_global(name: str, value: object) -> Any:
     """Sets one of Keras' global values; returns the value before."""
     state = importlib.import_module("keras.src.backend.common.global_state")
     before = state.get_global_attribute(name)
     state.set_global_attribute(name, value)
     return before
+
+
+@part("keras.src.utils.naming: to_snake_case, auto_name with the global value object_name_uids")
+def default_name(kind: type) -> str:
+    """The name, without a number, that Keras gives to objects of a class for which no other is given."""
+    return importlib.import_module("keras.src.utils.naming").to_snake_case(kind.__name__)
 
 
 class _Random:

@@ -523,6 +523,20 @@ def replace_keras_global() -> None:
 
 
 @contract
+def default_name() -> None:
+    import keras
+
+    before = private_api.replace_keras_global("object_name_uids", None)
+    try:
+        names = [keras.metrics.AUC().name for _ in range(2)]
+        counts = private_api.replace_keras_global("object_name_uids", None)
+    finally:
+        private_api.replace_keras_global("object_name_uids", before)
+    name = private_api.default_name(keras.metrics.AUC)
+    _require(names == [name, f"{name}_1"] and counts[name] == 2, f"metrics are named {names}, and counted as {counts}")
+
+
+@contract
 def replace_keras_randint() -> None:
     import keras
 

@@ -152,3 +152,33 @@ def test_metrics_of_many_kinds_equal_keras_on_the_union():
 def test_states_that_cannot_be_added_are_refused():
     with pytest.raises(TracingError, match="the metric smallest does not start from zeros"):
         with_metrics(lambda: [Smallest()])()
+
+
+def test_default_names_are_those_of_one_model_whatever_the_process_made_before():
+    keras.metrics.AUC()  # takes the name in this process
+    data = random_clients([4], classes=2)[0]
+
+    def make():
+        layers = [keras.Input((5,)), keras.layers.Dense(1, activation="sigmoid")]
+        measured = [keras.metrics.AUC(), keras.metrics.AUC(curve="PR")]
+        loss = keras.losses.MeanSquaredError()
+        return fc.learning.from_keras_model(keras.Sequential(layers), loss, spec, measured)
+
+    spec = tuple(np.asarray(part, np.float32).reshape(4, -1) for part in next(iter(data.as_numpy_iterator())))
+    model = fc.learning.models.trace_model(make)
+    assert [*model.metrics.initial()] == ["auc", "auc_1"]
+    digests = {algorithms.build_fed_eval(make).next.digest for _ in range(2)}
+    assert len(digests) == 1
+    first, second = keras.metrics.AUC().name, keras.metrics.AUC().name
+    assert first != second  # outside, Keras goes on
+
+
+def test_a_model_may_hold_layers_that_were_made_outside():
+    outside = keras.layers.Dense(3)
+
+    def make():
+        net = keras.Sequential([keras.Input((5,)), outside, keras.layers.Dense(3)])
+        return fc.learning.from_keras_model(net, keras.losses.SparseCategoricalCrossentropy(True), spec)
+
+    spec = random_clients([4])[0].element_spec
+    assert len(algorithms.build_fed_eval(make).initialize().model.trainable) == 4

@@ -257,6 +257,32 @@ def test_keras_layers_may_stand_in_a_class_of_ones_own(two_rounds):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+def test_metrics_of_a_class_of_ones_own_have_their_default_names_in_each_graph():
+    class Measured(Softmax):
+        def __init__(self):
+            super().__init__()
+            self.auc = keras.metrics.AUC()
+
+        local_variables = property(lambda self: self.auc.variables)
+
+        def forward_pass(self, batch_input, training=True):
+            self.auc.update_state([0, 1], [0.2, 0.8])
+            return super().forward_pass(batch_input, training)
+
+        def report_local_unfinalized_metrics(self):
+            return {self.auc.name: [tf.convert_to_tensor(v) for v in self.auc.variables]}
+
+        def metric_finalizers(self):
+            return {self.auc.name: fc.learning.metrics.create_keras_metric_finalizer(self.auc)}
+
+        def reset_metrics(self):
+            self.auc.reset_state()
+
+    process = algorithms.build_weighted_fed_avg(Measured, lambda: keras.optimizers.SGD(0.0))
+    _, metrics = process.next(process.initialize(), random_clients([4]))
+    assert metrics["client_work"]["train"]["auc"] == 1
+
+
 def test_weights_that_init_assigns_are_where_training_starts():
     class Warm(Softmax):
         def __init__(self):

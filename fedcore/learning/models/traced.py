@@ -13,6 +13,7 @@ from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TracingError
 from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.ir.locations import describe
+from fedcore.learning.models.metric_names import default_metric_names
 from fedcore.learning.models.model_weights import has_value, value_now
 from fedcore.learning.models.pure_model import PureModel
 from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
@@ -49,7 +50,7 @@ def active_initialisers() -> Initialisers:
 
 @contextlib.contextmanager
 def reproducible() -> Iterator[Initialisers]:
-    """Variables made inside are recorded, and what is drawn comes from a fixed sequence.
+    """Variables made inside are recorded; what is drawn and the names of metrics come from fixed sequences.
 
     Default seeds of Keras are known again in the graphs that use them, and each call folds its own seed into them.
     """
@@ -64,7 +65,7 @@ def reproducible() -> Iterator[Initialisers]:
     random.seed(_SEED)
     _active.append(found)
     try:
-        with default_seeds(), tf.init_scope(), tf.variable_creator_scope(creator):
+        with default_seeds(), default_metric_names(), tf.init_scope(), tf.variable_creator_scope(creator):
             yield found
     finally:
         _active.pop()

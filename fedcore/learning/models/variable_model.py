@@ -13,6 +13,7 @@ from fedcore.graphs import private_api
 from fedcore.ir.locations import describe
 from fedcore.learning.models.functional_model import batch_type, checked_output
 from fedcore.learning.models.gradients import with_gradients
+from fedcore.learning.models.metric_names import default_metric_names
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import (
     BatchOutput,
@@ -149,8 +150,12 @@ class TracedVariableModel(PureModel):
         return place
 
     def initial_weights(self) -> ModelWeights:
-        model = self._model_fn()
+        model = self._made()
         return ModelWeights(_values(model.trainable_variables), _values(model.non_trainable_variables))
+
+    def _made(self) -> VariableModel:
+        with default_metric_names():
+            return self._model_fn()
 
     def initial_metrics(self) -> dict:
         with self._instance(self._zeros(0), self._zeros(1), ()) as model:
@@ -212,7 +217,7 @@ class TracedVariableModel(PureModel):
             return made[-1]
 
         with tf.variable_creator_scope(creator):
-            model = self._model_fn()
+            model = self._made()
             for place, value in given.items():
                 made[place].assign(value)
             yield model
