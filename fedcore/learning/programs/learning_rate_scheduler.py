@@ -30,7 +30,7 @@ class LearningRateScheduler(Callback):
         self._part, _, self._name = hyperparameter.partition(".")
 
     def on_train_begin(self) -> None:
-        known = self.training.process.hyperparameters
+        known = self.training.process.get_hparams(self.training.state)
         if self._name not in known.get(self._part, ()):
             has = ", ".join(f"{part}.{name}" for part, names in known.items() for name in names) or "none"
             raise InvalidValue(f"the process has no hyperparameter {self._part}.{self._name}; it has {has}")

@@ -351,6 +351,19 @@ def test_the_learning_rate_follows_its_schedule_also_after_a_resume(process, dat
         train(process, data, 1, callbacks=[programs.LearningRateScheduler(max, "client_work.rate")])
 
 
+def test_a_schedule_sets_the_rate_of_a_process_that_is_composed_of_parts(process, data):
+    def set_hparams(state, hparams):
+        return process.set_hparams(state, hparams)
+
+    own = fc.learning.LearningProcess(
+        process.initialize, process.next, get_hparams_fn=process.get_hparams, set_hparams_fn=set_hparams
+    )
+    halved = programs.LearningRateScheduler(lambda round_number, rate: rate / 2)
+    assert train(own, data, 3, callbacks=[halved]).state.finalizer["learning_rate"] == 0.5 / 8
+    with pytest.raises(InvalidValue, match=r"no hyperparameter finalizer.rate; it has finalizer.learning_rate"):
+        train(own, data, 1, callbacks=[programs.LearningRateScheduler(max, "finalizer.rate")])
+
+
 def test_the_best_model_is_written(process, data, tmp_path):
     class Model:
         """The calls of a Keras model that the callback makes."""
