@@ -11,6 +11,7 @@ from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir.active import active_builder
 from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.scalars import real_number
 from fedcore.seeds import fold_in
 from fedcore.templates import IterativeProcess
 from fedcore.types import Type, explain, fits, member_of
@@ -173,7 +174,7 @@ class LearningProcess(IterativeProcess):
         """The state with some hyperparameters changed; those that are left out stay.
 
         Raises:
-            FedcoreError: the process has no such hyperparameter.
+            FedcoreError: the process has no such hyperparameter, or a value is no finite number.
         Example:
             >>> state = process.set_hparams(state, {'finalizer': {'learning_rate': 0.01}})
         """
@@ -181,14 +182,22 @@ class LearningProcess(IterativeProcess):
             return self._set_hparams(state, _completed(self.get_hparams(state), hparams))
         for part, given in hparams.items():
             known = self._hyperparameters.get(part, ())
+            if not isinstance(given, Mapping):
+                raise TypeMismatch(
+                    f"hyperparameters are given by part and name, {{part: {{name: number}}}}, but {part} is "
+                    f"{brief(given)}; the process has {self._names()}"
+                )
             unknown = [name for name in given if name not in known]
             if unknown:
-                has = ", ".join(f"{p}.{n}" for p, names in self._hyperparameters.items() for n in names) or "none"
-                raise FedcoreError(f"the process has no hyperparameter {part}.{unknown[0]}; it has {has}")
+                raise FedcoreError(f"the process has no hyperparameter {part}.{unknown[0]}; it has {self._names()}")
             before = getattr(state, part)
-            changed = {name: np.asarray(value, before[name].dtype)[()] for name, value in given.items()}
+            numbers = {name: real_number(f"{part}.{name}", value) for name, value in given.items()}
+            changed = {name: np.asarray(value, before[name].dtype)[()] for name, value in numbers.items()}
             state = state.replace(**{part: {**before, **changed}})
         return state
+
+    def _names(self) -> str:
+        return ", ".join(f"{part}.{name}" for part, names in self._hyperparameters.items() for name in names) or "none"
 
 
 def _checked(role: str, fn, state: Type, gives: Type | None = None) -> Callable | None:

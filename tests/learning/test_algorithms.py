@@ -269,6 +269,11 @@ def test_hyperparameters_are_read_and_set_in_a_state(process, clients):
         FedcoreError, match=r"no hyperparameter client_work.rate; it has client_work.learning_rate, fin"
     ):
         process.set_hparams(state, {"client_work": {"rate": 1.0}})
+    has = "the process has client_work.learning_rate, finalizer.learning_rate"
+    with pytest.raises(TypeMismatch, match=f"by part and name, .* but learning_rate is 0.1; {has}"):
+        process.set_hparams(state, {"learning_rate": 0.1})
+    with pytest.raises(TypeMismatch, match=r"client_work.learning_rate is a number, not 'fast'"):
+        process.set_hparams(state, {"client_work": {"learning_rate": "fast"}})
 
 
 def test_robust_aggregation_of_a_round(model_fn, clients):
