@@ -22,7 +22,8 @@ class EarlyStopping(Callback):
         restore_best_weights: whether the final state has the weights of the best round.
         start_from_round: rounds before this one are not looked at.
     Raises:
-        NotFound: the rounds have no such metric.
+        NotFound: the rounds have no such metric. Where none is evaluated, one of the evaluation costs a warning at the
+            end.
         InvalidValue: `patience` is negative, or `mode` is another word.
     Example:
         >>> stop = fc.learning.programs.EarlyStopping('loss', min_delta=1e6, patience=2)  # nothing gets so much better
@@ -70,6 +71,7 @@ class EarlyStopping(Callback):
         self._best_weights = self.training.process.get_model_weights(self.training.state)
 
     def on_train_end(self) -> None:
+        self._monitor.check_was_there(self.training.history.rows)
         if self._restores and self._best_weights is not None:
             training = self.training
             training.state = training.process.set_model_weights(training.state, self._best_weights)

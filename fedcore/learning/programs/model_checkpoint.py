@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from fedcore.errors import InvalidValue, NotFound
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.monitor import Monitor
 from fedcore.scalars import whole_number
@@ -25,8 +26,9 @@ class ModelCheckpoint(Callback):
         mode: as for `EarlyStopping`.
         save_freq: every how many rounds it is written.
     Raises:
-        InvalidValue: the model has other variables, or `mode` is another word.
-        NotFound: the rounds have no such metric.
+        InvalidValue: the model has other variables, `filepath` does not end in .keras, or `mode` is another word.
+        NotFound: the rounds have no such metric, or a round that is written has none that `filepath` names. Where none
+            is evaluated, one of the evaluation costs a warning at the end.
     Example:
         >>> import tempfile
         >>> path = tempfile.mkdtemp() + '/{round}.keras'
@@ -45,6 +47,8 @@ class ModelCheckpoint(Callback):
         save_freq: int = 1,
     ):
         self._path = os.fspath(filepath)
+        if not self._path.endswith(".keras"):
+            raise InvalidValue(f"ModelCheckpoint writes whole models, to a path that ends in .keras, not {filepath!r}")
         self._model = keras_model
         self._monitor = Monitor(monitor, mode)
         self._best_only = save_best_only
@@ -58,8 +62,22 @@ class ModelCheckpoint(Callback):
             self._monitor.best = value
         elif round_number % self._every:
             return
+        path = self._path_of(logs)
         self.training.process.get_model_weights(self.training.state).assign_weights_to(self._model)
-        self._write(Path(self._path.format(**logs)))
+        self._write(path)
+
+    def on_train_end(self) -> None:
+        if self._best_only:
+            self._monitor.check_was_there(self.training.history.rows)
+
+    def _path_of(self, logs: dict[str, Any]) -> Path:
+        try:
+            return Path(self._path.format(**logs))
+        except KeyError as error:
+            raise NotFound(
+                f"ModelCheckpoint: {self._path} names {error.args[0]}, but round {logs['round']} has "
+                f"{', '.join(logs)}; with save_best_only and a monitor of val_… only evaluated rounds are written"
+            ) from None
 
     def _write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """Whether a metric got better."""
 
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedcore.errors import InvalidValue, NotFound, brief
@@ -36,10 +37,17 @@ class Monitor:
         value = logs.get(self.metric)
         if is_number(value):
             return float(value)  # type: ignore[arg-type]
-        if self.metric in logs or not self.metric.startswith("val_"):
+        is_evaluated = any(name.startswith("val_") for name in logs)
+        if self.metric in logs or is_evaluated or not self.metric.startswith("val_"):
             names = ", ".join(name for name, v in logs.items() if is_number(v))
             raise NotFound(f"the logs have no number {self.metric}; they have {names}")
         return None
+
+    def check_was_there(self, rounds: Sequence[Mapping[str, Any]]) -> None:
+        """Warns where no round of a training had the metric: its callback did nothing."""
+        if rounds and not any(self.metric in row for row in rounds):
+            text = f"no round had the metric {self.metric}, so nothing followed it; train computes it with evaluation="
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def is_better(self, value: float, than: float | None) -> bool:
         """Whether a value is better than another; NaN never is, and anything is better than None."""

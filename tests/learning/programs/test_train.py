@@ -339,6 +339,28 @@ def test_a_metric_that_is_not_there_is_named(process, data):
         train(process, data, 1, callbacks=[programs.EarlyStopping("accuracy")])
 
 
+def test_a_metric_that_an_evaluation_has_not_is_named(process, data, evaluation):
+    stop = programs.EarlyStopping("val_accuracy")
+    with pytest.raises(NotFound, match=r"no number val_accuracy; they have round, loss.* val_loss"):
+        train(process, data, 1, evaluation=evaluation, evaluation_data=data, callbacks=[stop])
+
+
+@pytest.mark.parametrize(
+    "make", [programs.EarlyStopping, lambda: programs.ModelCheckpoint("m.keras", None, save_best_only=True)]
+)
+def test_a_callback_that_waited_for_an_evaluation_in_vain_says_so(process, data, make):
+    with pytest.warns(RuntimeWarning, match="no round had the metric val_loss, so nothing followed it; train computes"):
+        assert len(train(process, data, 2, callbacks=[make()])) == 2
+
+
+def test_paths_of_models_that_cannot_be_are_named(process, data, tmp_path):
+    with pytest.raises(InvalidValue, match=r"to a path that ends in .keras, not 'model.weights.h5'"):
+        programs.ModelCheckpoint("model.weights.h5", None)
+    write = programs.ModelCheckpoint(tmp_path / "{val_loss}.keras", None)
+    with pytest.raises(NotFound, match=r"names val_loss, but round 1 has round, loss"):
+        train(process, data, 1, callbacks=[write])
+
+
 def test_the_learning_rate_follows_its_schedule_also_after_a_resume(process, data, tmp_path):
     def halved():
         return [programs.LearningRateScheduler(lambda round_number, rate: rate / 2)]
