@@ -18,7 +18,8 @@ def check_pure(model: keras.Model, call: Callable, x) -> None:
     """Traces the model and looks for what a pure graph has not.
 
     Raises:
-        TracingError: a layer calls Python, looks up in a table that may change, or keeps a variable unknown to Keras.
+        TracingError: a layer calls Python, looks up in a table that may change, keeps a variable unknown to Keras, or
+            assigns a weight that gradients move.
     """
     with constant_tables():
         graph = tf.function(call, autograph=False).get_concrete_function(tf.nest.map_structure(_spec, x)).graph
@@ -29,7 +30,15 @@ def check_pure(model: keras.Model, call: Callable, x) -> None:
                 "Python. Write it with keras.ops or TensorFlow's operations, or do it to the data before they come in"
             )
     known = {id(v.value.handle) for v in (*model.variables, *layer_states(model))}
+    trained = {id(v.value.handle): v.path for v in model.trainable_variables}
     for outer, inner in graph.captures:
+        assigning = [op for op in inner.consumers() if op.type.startswith("Assign")]
+        if id(outer) in trained and assigning:
+            raise TracingError(
+                f"{_layer_of(model, assigning[0])} assigns the weight {trained[id(outer)]} while it trains, which "
+                "gradients move too; a pure function has no place for both. Use the new value in the layer's call "
+                "without assigning it, or make the weight with trainable=False"
+            )
         if outer.dtype != tf.resource or id(outer) in known:
             continue
         layer = _layer_of(model, inner.consumers()[0])
