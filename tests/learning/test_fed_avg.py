@@ -164,6 +164,18 @@ def test_weights_go_into_a_keras_model(process):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
+def test_weights_that_do_not_fit_change_no_variable(process):
+    weights = process.get_model_weights(process.initialize())
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4), keras.layers.Dense(2)])
+    before = [v.numpy() for v in model.variables]
+    with pytest.raises(ValueError, match=r"kernel has the shape \(4, 2\) where these weights have \(4, 3\)"):
+        weights.assign_weights_to(model)
+    with pytest.raises(ValueError, match="the model has 2 variables where these weights have 4"):
+        weights.assign_weights_to(keras.Sequential([keras.Input((5,)), keras.layers.Dense(4)]))
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
 def test_an_optimizer_without_a_functional_form_is_refused_by_name(model_fn):
     with pytest.raises(FedcoreError, match="Ftrl"):
         fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.Ftrl())

@@ -99,6 +99,26 @@ def test_weights_are_a_pair():
     assert (weights[0], weights[1], len(weights)) == (trainable, non_trainable, 2)
 
 
+def test_weights_go_into_models_with_variables_and_come_back():
+    spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 3]))
+    layers = [keras.Input((2,)), keras.layers.Dense(3), keras.layers.BatchNormalization()]
+    model = fc.learning.from_keras_model(keras.Sequential(layers), "mse", spec)
+
+    class Own(fc.learning.Model):
+        def __init__(self):
+            self.trainable_variables = [tf.Variable(tf.zeros(v.shape)) for v in model.trainable_variables]
+            self.non_trainable_variables = [tf.Variable(tf.zeros(v.shape)) for v in model.non_trainable_variables]
+
+        trainable_variables = non_trainable_variables = local_variables = input_spec = None
+        forward_pass = predict_on_batch = report_local_unfinalized_metrics = metric_finalizers = reset_metrics = None
+
+    ones = fc.learning.ModelWeights(*(tuple(np.ones(v.shape, "f") for v in group) for group in model.weights))
+    for made in (model, Own()):
+        ones.assign_weights_to(made)
+        found = fc.learning.ModelWeights.from_model(made)
+        tf.nest.map_structure(np.testing.assert_array_equal, tuple(found), tuple(ones))
+
+
 def test_gradients_that_do_not_match_are_refused():
     weights = {"a": tf.zeros(2), "b": [tf.zeros(())]}
     optimizers.check_weights_gradients_match(weights, {"a": None, "b": [tf.ones(())]})

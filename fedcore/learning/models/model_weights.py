@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -68,7 +69,7 @@ class ModelWeights:
 
     @classmethod
     def from_model(cls, keras_model) -> "ModelWeights":
-        """The weights that a Keras model (or one of `from_keras_model`) has now, as numpy arrays.
+        """The weights that a Keras model, or one of `fc.learning` with variables, has now, as numpy arrays.
 
         Those of a model that is made inside a `tf_computation` are tensors there.
 
@@ -76,29 +77,40 @@ class ModelWeights:
             >>> weights = fc.learning.ModelWeights.from_model(keras_model())
             >>> state = process.set_model_weights(state, weights)
         """
-        keras_model = getattr(keras_model, "keras_model", keras_model)
-        groups = (keras_model.trainable_variables, averaged_weights(keras_model))
-        return cls(*(tuple(value_now(v) for v in group) for group in groups))
+        return cls(*(tuple(value_now(v) for v in group) for group in _variables(keras_model)))
 
     def assign_weights_to(self, keras_model) -> None:
-        """Writes the weights into a Keras model of the same architecture.
+        """Writes the weights into a Keras model of the same architecture, or one of `fc.learning` with variables.
 
         Raises:
-            ValueError: the model has other variables.
+            ValueError: the model has other variables; none of them is changed then.
         Example:
             >>> model = keras_model()
             >>> fc.learning.ModelWeights((np.ones([2, 1]), np.zeros([1])), ()).assign_weights_to(model)
             >>> model(np.ones([1, 2])).numpy().tolist()
             [[2.0]]
         """
-        for variables, values in (
-            (keras_model.trainable_variables, self.trainable),
-            (averaged_weights(keras_model), self.non_trainable),
-        ):
+        found: list[tuple[Any, Any]] = []
+        for variables, values in zip(_variables(keras_model), self, strict=True):
             if len(variables) != len(values):
                 raise InvalidValue(f"the model has {len(variables)} variables where these weights have {len(values)}")
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
+            found += zip(variables, values, strict=True)
+        for variable, value in found:
+            shape = value.shape if hasattr(value, "shape") else np.shape(value)
+            if not tf.TensorShape(variable.shape).is_compatible_with(shape):
+                raise InvalidValue(
+                    f"the model's variable {variable.name} has the shape {tuple(variable.shape)} where these weights "
+                    f"have {tuple(shape)}"
+                )
+        for variable, value in found:
+            variable.assign(value)
+
+
+def _variables(model) -> tuple[Sequence, Sequence]:
+    """The trainable variables of a model, and those that clients move without gradients."""
+    model = getattr(model, "keras_model", model)
+    is_keras = hasattr(model, "non_trainable_weights")
+    return model.trainable_variables, averaged_weights(model) if is_keras else model.non_trainable_variables
 
 
 def as_weights(given) -> ModelWeights:
