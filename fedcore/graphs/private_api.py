@@ -358,13 +358,6 @@ def is_autograph_on() -> bool:
     return ag_ctx.control_status_ctx().status is ag_ctx.Status.ENABLED
 
 
-@part("tf.__internal__.autograph: tf_convert, control_status_ctx")
-def converted(fn: Callable) -> Callable:
-    """The function with Python control flow over tensors made part of the graph, where AutoGraph is on."""
-    autograph = tf.__internal__.autograph
-    return autograph.tf_convert(fn, autograph.control_status_ctx())
-
-
 @part(
     "tensorflow.python.autograph.operators.control_flow: _tf_while_stmt(test, body, get_state, set_state, names, opts)"
 )

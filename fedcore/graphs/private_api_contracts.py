@@ -295,12 +295,6 @@ def is_autograph_on() -> None:
 
 
 @contract
-def converted() -> None:
-    fn = private_api.converted(lambda x: x + 1)
-    _require(fn(1) == 2, "a function gives another result after its conversion")
-
-
-@contract
 def while_statement() -> None:
     state = {"i": tf.constant(0)}
 

@@ -54,9 +54,7 @@ class SavedModelFileReleaseManager(ReleaseManager):
         try:
             tf.saved_model.save(module, os.fspath(aside))
             with contextlib.suppress(FileNotFoundError):
-                os.replace(
-                    self._path(key), old
-                )  # a directory is removed file by file, and replaced only if it is empty
+                os.replace(self._path(key), old)  # only an empty directory is replaced, and none is removed at once
             os.replace(aside, self._path(key))
         finally:
             shutil.rmtree(aside, ignore_errors=True)

@@ -1,7 +1,5 @@
 """Traces a user's Python function, with arguments and results in Python containers, to a graph."""
 
-import dis
-import inspect
 from collections.abc import Callable
 
 import attrs
@@ -10,6 +8,7 @@ import tensorflow as tf
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
+from fedcore.graphs.frontend.control_flow import converted
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.sequences.sequence_results import from_dataset, result_tensors
 from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
@@ -86,33 +85,8 @@ def as_user_sees(value, type_: Type):
     return SymbolicDataset.of(value, type_.element, _converted)
 
 
-_STRAIGHT = frozenset(
-    {
-        *("RESUME", "COPY_FREE_VARS", "LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR"),
-        *("STORE_FAST", "BINARY_OP", "UNARY_NEGATIVE", "RETURN_VALUE", "RETURN_CONST"),
-        *("BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"),
-    }
-)
-"""Instructions that AutoGraph has no part in: no calls, no branches, no comparisons, no items of lists."""
-
-
 def _converted(fn: Callable) -> Callable:
-    """`fn` after AutoGraph's conversion, as in `tf.function`; a function such as `lambda x, y: x + y` as it is.
-
-    A conversion takes 10 to 30 ms.
-    """
-    fn = getattr(fn, "python_function", fn)
-    if not inspect.isfunction(fn):  # a method, an object, a partial
-        return private_api.converted(fn)
-    if (getattr(fn, "__module__", None) or "").startswith("fedcore."):
-        return fn
-    if all(i.opname in _STRAIGHT for i in dis.get_instructions(fn)):
-        return fn
-    try:
-        inspect.getsource(fn)
-        return tf.autograph.to_graph(fn)
-    except Exception:  # as tf.function: a function without readable source runs unconverted
-        return fn
+    return converted(getattr(fn, "python_function", fn))
 
 
 def _in_the_trace(call: Callable) -> Callable:

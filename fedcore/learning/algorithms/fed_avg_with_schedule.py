@@ -8,6 +8,7 @@ import tensorflow as tf
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.errors import FedcoreError
+from fedcore.graphs.frontend.control_flow import converted
 from fedcore.intrinsics import federated_map
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
@@ -81,7 +82,8 @@ def build_weighted_fed_avg_with_optimizer_schedule(
 
 def rate_of(learning_rate_fn: Callable, round_number: tf.Tensor) -> tf.Tensor:
     """The learning rate of a round as a float32, in a graph."""
-    return tf.reshape(tf.cast(tf.convert_to_tensor(learning_rate_fn(round_number)), tf.float32), [])
+    rate = converted(learning_rate_fn)(round_number)
+    return tf.reshape(tf.cast(tf.convert_to_tensor(rate), tf.float32), [])
 
 
 def check_has_rate(argument: str, optimizer: Optimizer) -> None:

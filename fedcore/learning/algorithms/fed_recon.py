@@ -8,8 +8,10 @@ import tensorflow as tf
 
 from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.errors import InvalidValue
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.graphs.frontend.control_flow import converted
 from fedcore.intrinsics import sequence_reduce
+from fedcore.ir.locations import describe
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.algorithms.fed_eval import build_evaluation_process, evaluation_work
 from fedcore.learning.models import ModelWeights, ReconstructionModel
@@ -204,8 +206,13 @@ def _build_split(model: PartlyLocalModel, dataset_split_fn: Callable | None) -> 
 
     @tf_computation(SequenceType(model.batch_type))
     def split(batches):
-        recon, post_recon = split_fn(batches)
-        return recon, post_recon
+        parts = converted(split_fn)(batches)
+        if not isinstance(parts, tuple | list) or len(parts) != 2:
+            raise TypeMismatch(
+                f"{describe(split_fn)} returns {brief(parts)}; a dataset_split_fn returns two datasets: that of the "
+                "reconstruction, and that of after it"
+            )
+        return tuple(parts)
 
     return split
 

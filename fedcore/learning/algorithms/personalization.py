@@ -7,6 +7,7 @@ from fedcore.aggregators import UnweightedReservoirSamplingFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.graphs.frontend.control_flow import converted
 from fedcore.intrinsics import federated_broadcast, federated_map
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.model_from_functional import model_with_variables
@@ -125,7 +126,7 @@ def _build_by_functions(
 
     @tf_computation(weights_type, _data_type(element))
     def at_client(weights, data):
-        baseline = baseline_evaluate_fn(model_with_variables(model, weights), data["test_data"])
+        baseline = converted(baseline_evaluate_fn)(model_with_variables(model, weights), data["test_data"])
         found = {"baseline_metrics": baseline}
         for name, make in ways.items():
             own_model, personalize = model_with_variables(model, weights), make()
@@ -134,7 +135,7 @@ def _build_by_functions(
                     f"personalize_fn_dict[{name!r}] makes {brief(personalize)}, not a function (model, train_data, "
                     "test_data) -> metrics; an optimizer is for evaluations without baseline_evaluate_fn"
                 )
-            found[name] = personalize(own_model, data["train_data"], data["test_data"])
+            found[name] = converted(personalize)(own_model, data["train_data"], data["test_data"])
         return found
 
     return at_client

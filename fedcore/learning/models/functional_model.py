@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs.frontend.control_flow import converted
 from fedcore.ir.locations import describe
 from fedcore.learning.models.held_variables import specs
 from fedcore.learning.models.model_weights import ModelWeights, as_weights, weights_and_values
@@ -91,7 +92,7 @@ class FunctionalModel(PureModel):
         if self._loss is None:
             raise TracingError("this functional model was made without loss_fn")
         weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
-        return self._loss(output=output, label=label, **weighted)
+        return converted(self._loss)(output=output, label=label, **weighted)
 
     def _forward_by_loss(self, weights, batch, training):
         x, *labels_and_weights = _parts(batch)
@@ -111,16 +112,17 @@ class FunctionalModel(PureModel):
         return {"own": self._start_metrics(), **initial_counts()}
 
     def step(self, weights, metrics, batch, training):
-        given = self._forward_pass(weights, batch, training)
+        given = converted(self._forward_pass)(weights, batch, training)
         output, non_trainable = given if isinstance(given, tuple) else (given, weights.non_trainable)
         output = checked_output(output, self._forward_pass)
-        own = self._update_metrics(dict(metrics["own"] or {}), batch, output)
+        own = converted(self._update_metrics)(dict(metrics["own"] or {}), batch, output)
         return output, tuple(non_trainable), {"own": own, **counted(metrics, output)}
 
     def predict_on_batch(self, weights=None, x=None, training=False, *, model_weights=None):
         if self._predict is None:
             raise TracingError("this functional model was made without predict_on_batch_fn")
-        return self._predict(as_weights(weights if model_weights is None else model_weights), x, training)
+        given = as_weights(weights if model_weights is None else model_weights)
+        return converted(self._predict)(given, x, training)
 
     def report_metrics(self, metrics):
         return reported_metrics(metrics, dict(metrics["own"] or {}))
@@ -128,7 +130,7 @@ class FunctionalModel(PureModel):
     def finalize_metrics(self, reported):
         own = {name: reported[name] for name in self._start_metrics()}
         without = {name: state for name, state in reported.items() if name not in own}
-        return finalized_metrics(without, self._finalize_metrics(own))
+        return finalized_metrics(without, converted(self._finalize_metrics)(own))
 
 
 def _parts(batch) -> list:
@@ -187,6 +189,7 @@ def _updating_by_labels(update: Callable) -> Callable:
 
     def updated(state, batch, output):
         _, labels, *weight = _parts(batch)
-        return update(state, labels=labels, batch_output=output, **dict(zip(("sample_weight",), weight, strict=False)))
+        weighted = dict(zip(("sample_weight",), weight, strict=False))
+        return converted(update)(state, labels=labels, batch_output=output, **weighted)
 
     return updated

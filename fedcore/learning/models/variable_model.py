@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.graphs import private_api
+from fedcore.graphs.frontend.control_flow import converted
 from fedcore.ir.locations import describe
 from fedcore.learning.models.functional_model import batch_type, checked_output
 from fedcore.learning.models.gradients import with_gradients
@@ -167,7 +167,7 @@ class TracedVariableModel(PureModel):
             variables = [_tensorflow(v) for v in model.trainable_variables]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
-                output = checked_output(_converted(model.forward_pass)(batch, training=training), model.forward_pass)
+                output = checked_output(converted(model.forward_pass)(batch, training=training), model.forward_pass)
             gradients = tape.gradient(output.loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             after, local = _values(model.non_trainable_variables), _values(model.local_variables)
         loss = with_gradients(output.loss, gradients, weights.trainable)
@@ -179,7 +179,7 @@ class TracedVariableModel(PureModel):
 
     def predict_on_batch(self, weights, x, training=False):
         with self._instance(weights.trainable, weights.non_trainable, self._zeros(2)) as model:
-            return _converted(model.predict_on_batch)(x, training=training)
+            return converted(model.predict_on_batch)(x, training=training)
 
     def report_metrics(self, metrics):
         with self._instance(self._zeros(0), self._zeros(1), metrics["local"]) as model:
@@ -238,8 +238,3 @@ def _tensors(value) -> tuple[tf.Tensor, ...]:
 def _python(method: Callable) -> Callable:
     """A method that returns functions, which a `tf.function` could not."""
     return getattr(method, "python_function", method)
-
-
-def _converted(method: Callable) -> Callable:
-    """A method with Python control flow over tensors made part of the graph."""
-    return private_api.converted(method)

@@ -3,6 +3,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.frontend.control_flow import converted
 from fedcore.learning.optimizers.optimizer import Optimizer
 
 
@@ -22,7 +23,7 @@ class _Scheduled(Optimizer):
 
     def next(self, state: dict, weights: tuple, gradients: tuple) -> tuple[dict, tuple]:
         step = state["schedule_step"]
-        rate = tf.cast(tf.convert_to_tensor(self.schedule(step)), tf.float32)
+        rate = tf.cast(tf.convert_to_tensor(converted(self.schedule)(step)), tf.float32)
         inner = {name: part for name, part in state.items() if name != "schedule_step"}
         after, moved = self.inner.next({**inner, "learning_rate": rate}, weights, gradients)
         return {"schedule_step": step + 1, **after}, moved

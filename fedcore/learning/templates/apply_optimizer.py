@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.frontend.control_flow import converted
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_zero
 from fedcore.learning.models import ModelWeights
 from fedcore.learning.optimizers import as_optimizer
@@ -71,7 +72,7 @@ def build_apply_optimizer_finalizer(
     @tf_computation(start.type_signature.result, trainable_type, trainable_type)
     def step(state, trainable, update):
         after = optimizer.next(state, trainable, update)
-        reject, measured = should_reject_update(after[0], update)
+        reject, measured = converted(should_reject_update)(after[0], update)
         chosen = tf.nest.map_structure(lambda a, b: tf.where(reject, b, a), after, (state, trainable))
         return *chosen, measured or {}
 

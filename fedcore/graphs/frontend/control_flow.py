@@ -1,0 +1,45 @@
+"""Python control flow over tensors as a part of the graph, by AutoGraph."""
+
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Callable
+
+import tensorflow as tf
+
+_STRAIGHT = frozenset(
+    {
+        *("RESUME", "COPY_FREE_VARS", "LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR"),
+        *("STORE_FAST", "BINARY_OP", "UNARY_NEGATIVE", "RETURN_VALUE", "RETURN_CONST"),
+        *("BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"),
+    }
+)
+"""Instructions that AutoGraph has no part in: no calls, no branches, no comparisons, no items of lists."""
+
+_AS_THEY_ARE = ("fedcore", "keras", "tensorflow")
+"""Packages whose functions have no Python control flow over tensors."""
+
+
+def converted(fn: Callable) -> Callable:
+    """`fn` after AutoGraph's conversion, as in `tf.function`; a function such as `lambda x, y: x + y` as it is.
+
+    Methods, partials and callable objects are converted as the functions that they call. What calls no function of
+    Python, such as a `tf.function`, is returned as it is. A conversion takes 10 to 30 ms.
+    """
+    if isinstance(fn, functools.partial):
+        return functools.partial(converted(fn.func), *fn.args, **fn.keywords)
+    if inspect.ismethod(fn):
+        return types.MethodType(converted(fn.__func__), fn.__self__)
+    if not inspect.isfunction(fn):
+        call = getattr(type(fn), "__call__", None)  # noqa: B004  it is called
+        return types.MethodType(converted(call), fn) if inspect.isfunction(call) else fn
+    if (fn.__module__ or "").partition(".")[0] in _AS_THEY_ARE:
+        return fn
+    if all(i.opname in _STRAIGHT for i in dis.get_instructions(fn)):
+        return fn
+    try:
+        inspect.getsource(fn)
+        return tf.autograph.to_graph(fn)
+    except Exception:  # as tf.function: a function without readable source runs unconverted
+        return fn
