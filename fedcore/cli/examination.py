@@ -12,21 +12,27 @@ _EXTRAS = {
     "data": ("sklearn", "matplotlib", "h5py"),
     "ray": ("ray",),
     "dp": ("dp_accounting",),
-    "pandas": ("pandas",),
+    "huggingface": ("datasets",),
     "mlflow": ("mlflow",),
+    "notebooks": ("ipykernel", "ipywidgets"),
+    "pandas": ("pandas",),
+    "secure": ("cryptography",),
+    "tensorboard": ("tensorboard",),
+    "torch": ("torch",),
     "wandb": ("wandb",),
     "test": ("pytest", "hypothesis", "psutil"),
 }
 _SETTINGS = (
-    "FEDCORE_TRACE", "FEDCORE_CACHE", "FEDCORE_PLANS", "KERAS_BACKEND", "CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL",
-    "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TF_ENABLE_ONEDNN_OPTS", "OMP_NUM_THREADS",
+    "FEDCORE_TRACE", "FEDCORE_CACHE", "FEDCORE_PLANS", "FEDCORE_TARGET", "FEDCORE_DATA", "RAY_ADDRESS", "KERAS_BACKEND",
+    "CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS",
+    "TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS",
 )  # fmt: skip
 
 
 def examine() -> dict:
     """Versions, devices, limits, settings, extras, and notes for the user, by the title of their section."""
     devices, threads, notes = _tensorflow()
-    missing = {name: [m for m in modules if not importlib.util.find_spec(m)] for name, modules in _EXTRAS.items()}
+    missing = {name: [m for m in modules if not _is_installed(m)] for name, modules in _EXTRAS.items()}
     return {
         "versions": {
             "fedcore": __version__,
@@ -53,6 +59,12 @@ def _private_parts() -> dict:
         failed = broken()
     found = {name: failed.get(name, f"holds: {relies_on}") for name, relies_on in PARTS.items()}
     return {"tested with": tested_versions(), **found}
+
+
+def _is_installed(module: str) -> bool:
+    """A directory of this name, such as the one that wandb writes, is a module without a file, not a package."""
+    found = importlib.util.find_spec(module)
+    return found is not None and found.origin is not None
 
 
 def _version(name: str) -> str:
