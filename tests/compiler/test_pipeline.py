@@ -379,3 +379,10 @@ def test_a_call_whose_pipeline_leaves_no_plan_is_refused(of_others, line, says):
 
     with fc.use(pipeline=line), pytest.raises(FedcoreError, match=says):
         sum_and_one()([1.0])
+
+
+def test_a_lowering_that_does_not_fit_names_the_call_of_the_user():
+    total = fc.federated_computation(lambda x: fc.federated_sum(x), fc.FederatedType(("int32", [None]), fc.CLIENTS))
+    says = r"its zero is not known\n  in the lowering of federated_sum at .*test_pipeline\.py:[0-9]+$"
+    with pytest.raises(TypeMismatch, match=says):
+        compile_module(total.module)

@@ -4,7 +4,7 @@ from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.inline import inline
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.steps import Steps
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.ir import Builder, Module, ModuleBuilder, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import fits
@@ -52,7 +52,11 @@ class _Lowering(Inliner):
             operands.append((yield self._materialized(builder, value)))
         with builder, builder.lowering(op):
             builder.salted = None if salt is None else f"{salt}."
-            lowered = declared.lowered_by(*operands, **attributes)
+            try:
+                lowered = declared.lowered_by(*operands, **attributes)
+            except TypeMismatch as error:
+                at = f" at {op.location}" if op.location else ""
+                raise TypeMismatch(f"{error}\n  in the lowering of {op.kind}{at}") from error
             if lowered is None:
                 raise FedcoreError(f"the lowering of {op.kind} returns None; it returns a value of type {op.type}")
             result = builder.value(lowered)
