@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedcore as fc
-from fedcore.errors import FedcoreError, TracingError
+from fedcore.errors import FedcoreError, TracingError, TypeMismatch
 from fedcore.learning import algorithms, metrics
 
 from .conftest import examples, random_clients
@@ -68,6 +68,12 @@ def test_an_aggregator_may_call_the_finalizers_and_give_the_metrics_alone(round_
     found, plain = (round_of(a) for a in (doubled, metrics.sum_then_finalize))
     assert found["num_examples"] == 2 * plain["num_examples"] == 44
     assert found["loss"] == pytest.approx(plain["loss"])
+
+
+@pytest.mark.parametrize("wrong", ["sum_then_finalize", metrics.sum_then_finalize({})])
+def test_what_is_no_aggregator_of_metrics_is_named(model_fn, wrong):
+    with pytest.raises(TypeMismatch, match=r"function of a model's finalizers, such as fc\.learning.* itself"):
+        algorithms.build_weighted_fed_avg(model_fn, sgd, metrics_aggregator=wrong)
 
 
 def test_quantiles_over_the_clients_equal_numpy(round_of, alone):

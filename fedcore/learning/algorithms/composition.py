@@ -20,7 +20,6 @@ from fedcore.intrinsics import (
     federated_map,
     federated_value,
 )
-from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
@@ -28,7 +27,7 @@ from fedcore.learning.templates.composition import composed
 from fedcore.learning.templates.distribution import build_broadcast_process
 from fedcore.learning.templates.finalizer import FinalizerProcess
 from fedcore.learning.templates.training import ClientWork
-from fedcore.learning.templates.training_result import CountingModel, all_finite
+from fedcore.learning.templates.training_result import aggregation_of_metrics, all_finite
 from fedcore.learning.templates.work_process import work_process
 from fedcore.templates import AggregationProcess, MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, SERVER, FederatedType, Type
@@ -60,7 +59,7 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
             the function of all states that finalizes them. Default: `sum_then_finalize`.
     """
     optimizer = as_optimizer(build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn)
-    aggregator = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
+    aggregator = aggregation_of_metrics(metrics_aggregator, model)
 
     def aggregate_metrics(client_states):
         found = aggregator(client_states)

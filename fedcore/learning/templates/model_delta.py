@@ -3,11 +3,10 @@
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
-from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import FunctionalModel, PureModel, trace_model
 from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
 from fedcore.learning.templates.training import ClientWork, build_client_work
-from fedcore.learning.templates.training_result import CountingModel
+from fedcore.learning.templates.training_result import aggregation_of_metrics
 from fedcore.learning.templates.work_process import work_process
 from fedcore.learning.weighting import Weighting
 
@@ -91,5 +90,5 @@ def _delta_work(model: PureModel, work: ClientWork, metrics_aggregator) -> Clien
     def as_gradient(trained):
         return ClientResult(tuple(-u for u in trained.update.trainable), trained.weight)
 
-    aggregate_metrics = (metrics_aggregator or sum_then_finalize)(CountingModel(model))
+    aggregate_metrics = aggregation_of_metrics(metrics_aggregator, model)
     return work_process(work, model.batch_type, aggregate_metrics, as_gradient)

@@ -1,11 +1,15 @@
 """What a client hands back after its work; work that is not finite counts for nothing, and its client is counted."""
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import tensorflow as tf
 
+from fedcore.computation import Computation, PolymorphicComputation
 from fedcore.context import NON_FINITE_CLIENTS
+from fedcore.errors import TypeMismatch, brief
+from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import PureModel
 
 
@@ -69,3 +73,18 @@ class CountingModel:
         return {**self._model.finalize_metrics(own), NON_FINITE_CLIENTS: reported[NON_FINITE_CLIENTS][0]}
 
     __call__ = finalize_metrics
+
+
+def aggregation_of_metrics(metrics_aggregator: Any, model: PureModel) -> Callable:
+    """What a metrics aggregator makes of a model; the default one adds the clients' states.
+
+    Raises:
+        TypeMismatch: it is no function of a model's finalizers, or what such a function makes.
+    """
+    aggregator = metrics_aggregator or sum_then_finalize
+    if isinstance(aggregator, Computation | PolymorphicComputation) or not callable(aggregator):
+        raise TypeMismatch(
+            "metrics_aggregator is a function of a model's finalizers, such as fc.learning.metrics.sum_then_finalize "
+            f"itself, not called, not {brief(aggregator)}"
+        )
+    return aggregator(CountingModel(model))
