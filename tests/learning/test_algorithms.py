@@ -290,6 +290,17 @@ def test_an_unweighted_aggregator_of_a_weighted_algorithm_is_refused(model_fn):
         algorithms.build_weighted_fed_avg(model_fn, sgd, model_aggregator=fc.aggregators.SumFactory())
 
 
+@pytest.mark.parametrize(
+    "wrong", ["mean", fc.aggregators.MeanFactory, fc.aggregators.MeanFactory().create(*[fc.to_type("float32")] * 2)]
+)
+@pytest.mark.parametrize("build", [algorithms.build_weighted_fed_avg, algorithms.build_weighted_mime_lite])
+def test_what_is_no_aggregator_is_named(model_fn, build, wrong):
+    with pytest.raises(
+        TypeMismatch, match=r"model_aggregator is a factory of .*, such as fc.aggregators.MeanFactory\(\), n"
+    ):
+        build(model_fn, optimizers.build_sgdm(RATE), model_aggregator=wrong)
+
+
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_round_without_clients_or_with_poisoned_ones_only_changes_no_weight(built, name):
     process = built(name)

@@ -244,5 +244,5 @@ def test_what_makes_no_reconstruction_model_or_loss_is_refused():
         build(Line, metrics_fn=lambda: [keras.metrics.MeanAbsoluteError(name="mae") for _ in range(2)])
     with pytest.raises(InvalidValue, match=r"takes no weights \(SumFactory\): use client_weighting="):
         build(model_aggregator_factory=fc.aggregators.SumFactory())
-    with pytest.raises(TypeMismatch, match=r"as_weighted_aggregator: a factory of fc.aggregators is wanted"):
+    with pytest.raises(TypeMismatch, match=r"model_aggregator_factory is a factory of fc.aggregators, such"):
         build(model_aggregator_factory=7, client_weighting=fc.learning.ClientWeighting.UNIFORM)

@@ -7,6 +7,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import (
+    AggregationFactory,
     MeanFactory,
     UnweightedAggregationFactory,
     WeightedAggregationFactory,
@@ -73,10 +74,11 @@ def weighted(factory: WeightedAggregationFactory | None) -> WeightedAggregationF
     """The aggregator that a weighted algorithm was given, or a weighted mean.
 
     Raises:
-        TypeMismatch: it is not weighted.
+        TypeMismatch: it is not weighted, or no aggregator.
     """
     if factory is None:
         return MeanFactory()
+    check_aggregator("model_aggregator", factory)
     refuse_weights(factory, "a weighted algorithm")
     if not isinstance(factory, WeightedAggregationFactory):
         raise TypeMismatch(
@@ -84,6 +86,18 @@ def weighted(factory: WeightedAggregationFactory | None) -> WeightedAggregationF
             "fc.aggregators.as_weighted_aggregator makes one that ignores them"
         )
     return factory
+
+
+def check_aggregator(argument: str, given: Any) -> None:
+    """Checks that an argument is an aggregation factory, with or without weights.
+
+    Raises:
+        TypeMismatch: it is none.
+    """
+    if not isinstance(given, AggregationFactory):
+        raise TypeMismatch(
+            f"{argument} is a factory of fc.aggregators, such as fc.aggregators.MeanFactory(), not {brief(given)}"
+        )
 
 
 def unweighted(factory: UnweightedAggregationFactory | None) -> WeightedAggregationFactory | None:
