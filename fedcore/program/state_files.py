@@ -169,10 +169,10 @@ def _decoded(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> li
     """The tree with its leaves as values.
 
     Raises:
-        ValueError, LookupError, TypeError: it is no tree.
+        Damaged, ValueError, LookupError, TypeError: it is no tree.
     """
     if depth > MAX_DEPTH:
-        raise ValueError(f"it nests more than {MAX_DEPTH} deep")
+        raise Damaged(f"the manifest is no manifest: it nests more than {MAX_DEPTH} deep")
     kind, value = tree[0], tree[-1]
     if kind == "value":
         return ["value", value]
@@ -184,7 +184,7 @@ def _decoded(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> li
     if kind in ("array", "scalar"):
         return ["value", arrays[value] if kind == "array" else arrays[value][()]]
     if kind not in _STRUCTURES:
-        raise ValueError(f"{brief(kind)} is no kind of node")
+        raise Damaged(f"the manifest is no manifest: {brief(kind)} is no kind of node")
     parts = {key: _decoded(part, arrays, depth + 1) for key, part in value}
     return [kind, list(parts.items())]
 
