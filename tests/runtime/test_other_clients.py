@@ -113,6 +113,32 @@ def test_devices_do_not_decide_the_bits_where_they_decide_the_padding(model, opt
     assert whole == blocks
 
 
+def test_devices_do_not_decide_the_bits_of_products_of_float64():
+    """oneDNN has none, and TensorFlow's kernels multiply other numbers of rows in another order on every processor."""
+    dtype = "float64"
+
+    def model_fn():
+        keras.utils.set_random_seed(1)
+        parts = [layers.Input((FEATURES,), dtype=dtype), layers.Dense(70, dtype=dtype), layers.Dense(3, dtype=dtype)]
+        return fc.learning.models.from_keras_model(
+            keras.Sequential(parts),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype),
+            input_spec=(tf.TensorSpec([None, FEATURES], dtype), tf.TensorSpec([None], tf.int32)),
+        )
+
+    sgd = fc.learning.optimizers.build_sgdm(0.1)
+    of_model = fc.learning.algorithms.build_weighted_fed_avg(model_fn, client_optimizer_fn=sgd)
+    rng = np.random.default_rng(7)
+    columns = [(rng.normal(size=(n, FEATURES)).astype(dtype), rng.integers(0, 3, n).astype("i")) for n in (2, 5, 33)]
+    data = [fc.data.ClientDataset.from_columns(c).batch(BATCH) for c in columns]
+    found = set()
+    for devices in (1, 3):
+        with fc.use(fc.runtime.local(client_devices=["CPU:0"] * devices, workers_per_device=1, block_size=1), seed=3):
+            weights = of_model.next(of_model.initialize(), data).state.global_model_weights.trainable
+        found.add(b"".join(np.asarray(w).tobytes() for w in weights))
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize(
     ("model", "shuffles"),
     [

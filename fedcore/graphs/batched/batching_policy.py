@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import attrs
+import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
@@ -14,7 +15,14 @@ from fedcore.graphs.batched.low_rank_loop import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, low_rank_of
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.stage_fold import split_stage
-from fedcore.graphs.graphdef.parsed_graph import Body, body_of, has_loops, operations_of, operations_of_graphs
+from fedcore.graphs.graphdef.parsed_graph import (
+    Body,
+    body_of,
+    has_loops,
+    operations_of,
+    operations_of_graphs,
+    types_of_products,
+)
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
 from fedcore.ir.target import Target
@@ -27,7 +35,10 @@ MAX_WIDTH = 32
 GROUPS_PER_CALL = 8  # enough to put clients with similar numbers of steps together
 GROUPS_PER_CALL_SMALL = 16  # for small clients, where the overhead of a call shows
 ISAS_OF_EQUAL_ROWS = ("avx512",)
-"""Instruction sets on which a row of a product has the same bits beside any number of other rows, zeros included."""
+"""Instruction sets on which a row of a product has the same bits beside any number of other rows, zeros included; for
+`TYPES_OF_EQUAL_ROWS`, whose products are oneDNN's."""
+
+TYPES_OF_EQUAL_ROWS = frozenset({tf.float32, tf.bfloat16})
 
 ISAS_OF_EQUAL_TILES = ("avx2",)
 """The same if there are few rows, and their number is a multiple of `TILE_ROWS`."""
@@ -115,6 +126,8 @@ def batching_policy(
     products = JOINED
     if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(module, "MatMul")):
         products = TILES if target.isa in ISAS_OF_EQUAL_TILES else EACH
+    elif _has_products_of_unequal_rows(module, function):
+        products = EACH
     one_step_width = 0
     if rank == ONE_STEP and requested_width is None:
         one_step_width = _one_step_width(function.parameters[1 + broadcasts :], width)
@@ -126,6 +139,12 @@ def _has_batches(type_: Type) -> bool:
     """Whether a value has sequences whose elements are batches, of any number of rows."""
     sequences = [leaf for _, leaf in leaves(type_) if isinstance(leaf, SequenceType)]
     return any(t.shape and t.sizes[0] is None for s in sequences for t in tensor_leaves(s.element))
+
+
+def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
+    """Whether a stage has products whose types are none of `TYPES_OF_EQUAL_ROWS`, and round."""
+    found = (t for g in _graphs_of(module, stage) for t in types_of_products(g.digest, module.blob(g.digest)))
+    return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in found)
 
 
 def _low_rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:

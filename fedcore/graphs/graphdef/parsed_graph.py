@@ -133,6 +133,10 @@ _checked_names: dict[str, str] = {}
 
 _bodies: LruCache[str, Body] = LruCache(256)
 _operations: LruCache[str, frozenset[str]] = LruCache(4096)
+_types_of_products: LruCache[str, frozenset[tf.DType]] = LruCache(4096)
+
+_PRODUCTS = ("MatMul", "Einsum", "Conv")
+"""Parts of the names of products and convolutions."""
 
 
 def body_of(digest: str, data: bytes) -> Body:
@@ -143,6 +147,18 @@ def body_of(digest: str, data: bytes) -> Body:
 def operations_of(digest: str, data: bytes) -> frozenset[str]:
     """The operations of a graph's nodes, library functions included; cached by the graph's digest."""
     return _operations.get(digest, lambda: operations_in(graph_pb2.GraphDef.FromString(data)))
+
+
+def types_of_products(digest: str, data: bytes) -> frozenset[tf.DType]:
+    """The types of the operands of a graph's products and convolutions; cached by the graph's digest."""
+    return _types_of_products.get(digest, lambda: _types_of_products_in(graph_pb2.GraphDef.FromString(data)))
+
+
+def _types_of_products_in(graph_def: graph_pb2.GraphDef) -> frozenset[tf.DType]:
+    bodies = (graph_def.node, *(f.node_def for f in graph_def.library.function))
+    products = (n for nodes in bodies for n in nodes if any(kind in n.op for kind in _PRODUCTS))
+    found = {n.attr["T"].type for n in products if "T" in n.attr}
+    return frozenset(map(tf.as_dtype, found))
 
 
 def operations_of_graphs(module: Module) -> frozenset[str]:
