@@ -6,7 +6,7 @@ That place depends on the client's place in its group, so rows are padded to who
 import numpy as np
 import pytest
 import tensorflow as tf
-from batched_by_client import check
+from batched_by_client import check, check_padded
 
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batching_rules.matmul import MANY_CLASSES
@@ -41,6 +41,28 @@ def test_means_of_halves_are_added_up_as_floats():
 @pytest.mark.parametrize("reduce", [tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_prod])
 def test_reductions_of_several_axes(reduce, shape, axes, keepdims):
     check(lambda x: reduce(x, axes, keepdims=keepdims), 1 + normal(*shape) * 1e-3, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+@pytest.mark.parametrize("of_batch", [False, True])
+def test_gradients_of_tiles_are_sums_of_tensors_with_many_axes(rank, of_batch):
+    def fn(x, scale):
+        with tf.GradientTape() as tape:
+            tape.watch([x, scale])
+            total = tf.reduce_sum(tf.sin(tf.tile(x * scale, [1, *[2] * (rank - 2), 1])))
+        return tape.gradient(total, [x, scale])
+
+    values, scales = normal(3, *range(2, rank), 5), normal(1, *range(2, rank), 5, seed=1)
+    if of_batch:
+        check_padded(fn, values, scales, padded=[0], sizes=[3, 1, 0, 2, 3, 3, 1, 2], tolerance=1e-5)
+    else:
+        check(fn, values, scales, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("reduce", [tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_prod])
+@pytest.mark.parametrize("first", [0, 1])
+def test_reductions_of_every_other_of_many_axes(reduce, first):
+    check(lambda x: reduce(x, range(first, 10, 2)), normal(2, 3, 2, 1, 2, 3, 1, 2, 2, 3), tolerance=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "classes"), [(20, 10), (20, 86), (1003, 7), (3, 8195), (1, 257)])

@@ -101,6 +101,7 @@ MODELS = {
         ),
         IMAGES,
     ),
+    "repeated": (lambda: sequential(L.Dense(4), L.RepeatVector(3), L.SimpleRNN(3), L.Dense(3)), X),
     "masked": (
         lambda: sequential(L.Embedding(9, 4, mask_zero=True), L.LSTM(3), L.Dense(3), shape=(3,), dtype="int32"),
         WORDS,
