@@ -202,6 +202,12 @@ def test_one_hot_and_gathers():
     check_padded(fn, normal(8, 5, 5), ids, padded=[1], sizes=[6, 1, 2, 3, 4, 5, 6, 1])
 
 
+@pytest.mark.parametrize("batch_dims", [-2, -1, 1, 2])
+def test_gathers_from_the_rows_of_a_batch(batch_dims):
+    rows = np.random.default_rng(0).integers(0, 3, (8, 3, 3))
+    check(lambda x, i: tf.gather(x, i, batch_dims=batch_dims, axis=2), normal(8, 3, 3, 3), rows)
+
+
 def test_stateless_draws_are_each_clients_own():
     def fn(seed, x):
         return tf.random.stateless_uniform(tf.shape(x), seed), tf.random.stateless_normal(tf.shape(x), seed)

@@ -13,7 +13,8 @@ def _(
     evaluation: BatchedEvaluation, node: Node, params: BatchedValue, indices: BatchedValue, *axis: BatchedValue
 ) -> BatchedValue:
     at = int(evaluation.constant_operand(node, axis[0])) % evaluation.rank(params) if axis else 0
-    batch_dims = node.get("batch_dims", 0) % (evaluation.rank(indices) + 1)
+    batch_dims = node.get("batch_dims", 0)
+    batch_dims += evaluation.rank(indices) if batch_dims < 0 else 0
     padded_axis, entries_per_row = _padded_axis_after_gather(
         node, params, indices, at, batch_dims, evaluation.rank(indices)
     )
