@@ -102,6 +102,27 @@ def test_argmax_and_argmin():
     check_padded(fn, normal(3, 4, 5), padded=[0], sizes=[4, 2, 1])
 
 
+def test_rows_whose_target_is_among_the_largest_predictions():
+    def fn(predictions, targets):
+        return tf.math.in_top_k(targets, predictions, 2), tf.math.in_top_k(targets, predictions, 9)
+
+    targets = np.random.default_rng(1).integers(-1, 7, (8, 4)).astype(np.int32)
+    predictions = np.round(normal(8, 4, 6))  # with equal ones
+    predictions[1, 0, 2] = np.nan
+    check(fn, predictions, targets)
+    check_padded(fn, predictions, targets, padded=[0, 1], sizes=[4, 0, 1, 3, 4, 2, 4, 1])
+
+
+def test_shapes_that_are_asked_for():
+    def fn(x):
+        return tf.ensure_shape(x, [None, 3, None]) * 2.0
+
+    check(fn, normal(8, 4, 3, 2))
+    check_padded(fn, normal(8, 4, 3, 2), padded=[0], sizes=[4, 0, 1, 3, 4, 2, 4, 1])
+    of_rows = traced(lambda x: tf.ensure_shape(x, [4, 3]), (None, 3))
+    assert "it asks for a number of rows" in str(why_not_batchable(of_rows, of_rows.data, {0}, {0: 0}))
+
+
 def test_sizes_read_off_a_padded_batch_are_the_clients_own_as_data():
     def fn(x):
         n = tf.shape(x)[0]

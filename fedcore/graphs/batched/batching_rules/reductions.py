@@ -113,6 +113,22 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
     )
 
 
+@batching_rule("InTopKV2")
+def _(
+    evaluation: BatchedEvaluation, node: Node, predictions: BatchedValue, targets: BatchedValue, k: BatchedValue
+) -> BatchedValue:
+    if predictions.padded_axis != targets.padded_axis or predictions.entries_per_row != targets.entries_per_row:
+        raise NoBatchingRule(node.op, "the batch is not the leading axis of both operands")
+    if k.batched or predictions.padded_axis not in (None, 0):
+        raise NoBatchingRule(node.op, "the classes, or how many of them count, differ between clients")
+    x, y = evaluation.with_client_axis(predictions), evaluation.with_client_axis(targets)
+    rows = tf.reshape(x, [-1, tf.shape(x)[2] if x.shape[2] is None else x.shape[2]])
+    (found,) = emit(node.op, [rows, tf.reshape(y, [-1]), evaluation.tensor(k)], node.attributes)
+    found = tf.reshape(found, tf.shape(y) if None in y.shape.as_list() else y.shape)
+    padding = rowwise_padding((predictions, targets))
+    return BatchedValue(found, True, predictions.padded_axis, predictions.entries_per_row, padding=padding)
+
+
 @batching_rule("L2Loss")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     if not x.batched and x.padded_axis is None:

@@ -211,6 +211,15 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     return BatchedValue(tensor, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
 
 
+@batching_rule("EnsureShape")
+def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    wanted = [*tf.TensorShape(node["shape"])]
+    if x.padded_axis is not None and wanted[x.padded_axis] is not None:
+        raise NoBatchingRule("EnsureShape", "it asks for a number of rows")
+    tensor = tf.ensure_shape(evaluation.tensor(x), [None, *wanted] if x.batched else wanted)
+    return x.with_tensor(tensor, padding=x.padding)
+
+
 @batching_rule("BroadcastGradientArgs")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> list[BatchedValue]:
     raise NoBatchingRule("BroadcastGradientArgs", "the shapes differ between clients or are not known")
