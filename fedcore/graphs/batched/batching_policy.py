@@ -327,14 +327,14 @@ def _check_graph(module: Module, graph: Graph, batched_arguments: set[int], padd
         return None if error is None else (error.op, error.why)  # without its traceback, which holds the scratch graph
 
     operations = operations_of(graph.digest, module.blob(graph.digest))
+    body = body_of(graph.digest, module.blob(graph.digest))
+    if padded_axes and _trains_convolutions(operations, body, batched_arguments):
+        raise TrainsConvolutions("Conv2D", "a kernel per client is as fast one client after the other")
     rules = frozenset((op, batching_rules.get(op)) for op in operations)  # one may be registered anew
     key = (graph.digest, graph.type, frozenset(batched_arguments), tuple(padded_axes.items()), rules)
     found = _reasons.get(key, reason)
     if found is not None:
         raise NoBatchingRule(*found)
-    body = body_of(graph.digest, module.blob(graph.digest))
-    if padded_axes and _trains_convolutions(operations, body, batched_arguments):
-        raise TrainsConvolutions("Conv2D", "a kernel per client is as fast one client after the other")
 
 
 def _trains_convolutions(operations: frozenset[str], body: Body, batched_arguments: set[int]) -> bool:
