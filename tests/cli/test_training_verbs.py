@@ -111,6 +111,15 @@ def test_a_run_is_trained_resumed_listed_and_shown(project, fedcore):
     )
 
 
+def test_a_damaged_training_hides_no_other(project, fedcore):
+    fedcore("train", "train.toml", "--set", "run.rounds=1")
+    fedcore("train", "train.toml", "--set", "run.rounds=1")
+    (project / "runs/001/config.json").write_text("{")
+    listed = fedcore("list", code=1)
+    assert "runs/002     1/1" in listed
+    assert "runs/001/config.json cannot be read: " in listed
+
+
 def test_json_has_texts_for_numbers_that_are_not_finite(project, fedcore):
     def parsed(text: str):
         return json.loads(text, parse_constant=pytest.fail)  # NaN and Infinity are no JSON
