@@ -62,6 +62,42 @@ def written_whole(path: str | os.PathLike) -> Iterator[Path]:
     _keep_name(path.parent)
 
 
+@contextlib.contextmanager
+def written_and_locked(path: str | os.PathLike, content: bytes) -> Iterator[None]:
+    """Writes a file as `write_whole` does, and keeps it locked for the `with` block."""
+    with contextlib.ExitStack() as block:
+        with written_whole(path) as partial:
+            block.enter_context(locked(partial))
+            with partial.open("wb") as file:
+                file.writelines([content])
+        yield
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Locks a file for the `with` block; gives False where another process or thread has locked it.
+
+    The system releases the lock when the process ends, however it ends. Windows has no such lock.
+    """
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        yield True
+        return
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        free = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        except OSError:  # a file system without locks
+            pass
+        yield free
+    finally:
+        os.close(descriptor)
+
+
 def _mode(path: Path) -> int | None:
     try:
         return path.stat().st_mode

@@ -42,7 +42,11 @@ def _file(path: str):
         with click.open_file(path, encoding="utf-8") as file:
             return _json(file.read(), path)
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"cannot read {Path(path).name or path}: {error}", param_hint="--arg") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str, error: Exception) -> click.BadParameter:
+    return click.BadParameter(f"cannot read {Path(path).name or path}: {error}", param_hint="--arg")
 
 
 def _arrays(path: str):
@@ -53,7 +57,7 @@ def _arrays(path: str):
     except (OSError, MemoryError):
         raise
     except Exception as error:  # a damaged file: zipfile, zlib and numpy have an error for each way to be so
-        raise ValueError(error) from None
+        raise _unreadable(path, error) from None
 
 
 def bound(given: list[tuple[str | None, Any]], parameters: Sequence) -> list:

@@ -37,7 +37,7 @@ def list_runs(ctx: click.Context, directory: Path, format_: str):
         print_runs(runs)
     elif not damaged:
         click.echo(f"{directory} has no trainings")
-    for error in damaged:
-        say(error)
+    for message in damaged:
+        say(message)
     if damaged:
         ctx.exit(WRONG_PROGRAM)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from fedcore.program.program_state_manager import (
 from fedcore.program.state_files import Damaged, checked, from_files, to_files
 from fedcore.program.value_reference import materialize_value
 from fedcore.scalars import whole_number
-from fedcore.whole_files import write_whole, written_whole
+from fedcore.whole_files import locked, write_whole, written_and_locked
 
 MANIFEST, TENSORS = ".json", ".safetensors"
 
@@ -94,7 +93,7 @@ class FileProgramStateManager(ProgramStateManager):
             raise ProgramStateExistsError(version=version, path=str(self._root))
         tensors, manifest = to_files(await materialize_value(program_state), version)
         try:
-            with _written_and_locked(self._path(version, TENSORS), tensors):
+            with written_and_locked(self._path(version, TENSORS), tensors):
                 write_whole(self._path(version, MANIFEST), manifest)
         except OSError:
             if not self._path(version, MANIFEST).exists():
@@ -125,7 +124,7 @@ class FileProgramStateManager(ProgramStateManager):
         for version in set(versions) - self._kept(versions):
             self._remove(version)
         for orphan in set(self._versions(TENSORS)) - set(self._versions(MANIFEST)):
-            with contextlib.suppress(FileNotFoundError), _locked(self._path(orphan, TENSORS)) as free:
+            with contextlib.suppress(FileNotFoundError), locked(self._path(orphan, TENSORS)) as free:
                 if free and not self._path(orphan, MANIFEST).exists():
                     self._unlink(orphan, TENSORS)
 
@@ -158,42 +157,6 @@ class FileProgramStateManager(ProgramStateManager):
 
     def _damaged(self, version: int, error: Exception) -> ProgramStateDamagedError:
         return ProgramStateDamagedError(f"{self._path(version, MANIFEST)} is damaged: {error}")
-
-
-@contextlib.contextmanager
-def _written_and_locked(path: Path, content: bytes) -> Iterator[None]:
-    """Writes a file whole, and keeps it locked for the `with` block."""
-    with contextlib.ExitStack() as block:
-        with written_whole(path) as partial:
-            block.enter_context(_locked(partial))
-            with partial.open("wb") as file:
-                file.writelines([content])
-        yield
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Locks a file for the `with` block; gives False where another save has locked it.
-
-    The system releases the lock when the process ends, however it ends. Windows has no such lock.
-    """
-    try:
-        import fcntl
-    except ModuleNotFoundError:
-        yield True
-        return
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        free = True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            free = False
-        except OSError:  # a file system without locks
-            pass
-        yield free
-    finally:
-        os.close(descriptor)
 
 
 def _sha256(path: Path) -> str:

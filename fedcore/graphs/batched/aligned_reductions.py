@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fedcore.graphs.batched.batched_value import NoBatchingRule
+
 PACKET_BYTES = 64
 """Largest vector register that an elementwise kernel uses. The remainder of a buffer takes scalar instructions."""
 
@@ -43,7 +45,7 @@ def reduce_aligned(
     Args:
         rows: the axis of the batch, which is reduced and padded with `fill`; None if it is not reduced.
     Raises:
-        ValueError: the tensor has too many axes for TensorFlow's kernels.
+        NoBatchingRule: the tensor has too many axes for TensorFlow's kernels.
     """
     if tensor.shape.rank > MOST_AXES:
         return _reduce_merged(reduce, tensor, axes, keepdims=keepdims, rows=rows, fill=fill)
@@ -64,12 +66,12 @@ def _reduce_merged(
     """
     sizes = tensor.shape.as_list()
     if None in sizes:
-        raise ValueError(f"a tensor of {len(sizes)} axes, of which some have unknown sizes")
+        raise NoBatchingRule("a reduction", f"the tensor has {len(sizes)} axes, of which some have unknown sizes")
     apart = {0, rows}
     own = [a for a, size in enumerate(sizes) if size != 1 or a in apart]
     runs = [list(run) for _, run in itertools.groupby(own, lambda a: a if a in apart else -1 - (a in axes))]
     if len(runs) > MOST_AXES:
-        raise ValueError(f"a tensor of {len(sizes)} axes")
+        raise NoBatchingRule("a reduction", f"the tensor has {len(sizes)} axes")
     merged = tf.reshape(tensor, [math.prod(sizes[a] for a in run) for run in runs])
     of_axes = [i for i, (first, *_) in enumerate(runs) if first in axes]
     of_rows = None if rows is None else runs.index([rows])
