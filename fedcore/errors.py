@@ -211,6 +211,14 @@ def render_mismatch(
     return "\n".join(lines)
 
 
+def located(text: str, location: Location | None) -> str:
+    """The text of an error with the user's line, in front of a fix."""
+    if location is None:
+        return text
+    text, fix, change = text.partition("\n  fix: ")
+    return f"{text}\n  at {location}{fix}{change}"
+
+
 WHOLE = 240
 """Characters of each side of a mismatch; of longer ones a part is shown."""
 

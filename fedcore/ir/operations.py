@@ -7,7 +7,7 @@ function that computes the result type, for types that the notation cannot expre
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 
-from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief
+from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief, located
 from fedcore.ir.active import active_builder
 from fedcore.ir.builder import Builder
 from fedcore.ir.call_operands import as_values, operands_of
@@ -156,7 +156,10 @@ class Intrinsic:
         location = user_location() if active_builder() is not None else None
         result = self._signature_at(attributes).match(operand_types, name=self.name, location=location).result
         if self._rule is not None:
-            self._rule(self.name, operand_types, attributes)
+            try:
+                self._rule(self.name, operand_types, attributes)
+            except TypeMismatch as error:
+                raise TypeMismatch(located(str(error), location)) from None
         return result
 
     def _signature_at(self, attributes: Mapping) -> Signature:

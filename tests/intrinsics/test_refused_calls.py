@@ -1,6 +1,7 @@
 """What each intrinsic refuses, in the words that a user sees."""
 
 import importlib.metadata
+import re
 
 import numpy as np
 import pytest
@@ -254,3 +255,13 @@ def test_a_sequence_that_would_leave_its_stage_says_what_to_do():
     says = r"a value of type int32\[\?,\?\]\* is needed outside of the stage that makes it: .*; pad them"
     with pytest.raises(FedcoreError, match=says):
         computation([[np.zeros([2, 2], np.int32)]])
+
+
+def test_what_a_rule_refuses_has_the_users_line_in_front_of_the_fix():
+    with pytest.raises(TypeMismatch) as error:
+        fc.federated_computation(lambda x: x + fc.cast(x, "float32"), fc.to_type("int32"))
+    at = r"\n  at .*test_refused_calls\.py:\d+"
+    assert re.search(rf"\^\^\^{at}\n  fix: fc\.cast changes the dtype$", str(error.value))
+    with pytest.raises(TypeMismatch) as error:
+        fc.federated_computation(lambda x: fc.where(fc.less(x, 1), x, np.zeros(3, np.int32)), fc.to_type("int32"))
+    assert re.search(rf"{at}$", str(error.value))
