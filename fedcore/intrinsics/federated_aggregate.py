@@ -3,7 +3,8 @@ from fedcore.ir.operations import TO_SERVER, intrinsic
 
 
 @intrinsic(
-    "(value: {T}@CLIENTS, zero: Z, accumulate: (<A,T> -> A), merge: (<A,A> -> A), report: (A -> R) -> R@SERVER)",
+    "(value: {T}@CLIENTS, zero: Z, accumulate: (<A,T> -> A), merge: (<A,A> -> A), report: (A -> R) -> R@SERVER) "
+    "where Z: local",
     rule=zero_fits("accumulate"),
     widens={"A": "Z"},
     crosses=TO_SERVER,

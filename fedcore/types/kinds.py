@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from fedcore.types.types import FederatedType, StructType, TensorType, Type
+from fedcore.types.types import FederatedType, FunctionType, StructType, TensorType, Type
 from fedcore.types.walk import At, contains, element_path, leaves_at
 
 Violation: TypeAlias = tuple[At, str] | None
@@ -40,6 +40,11 @@ def _of_placed(type_: Type, at: At = (), path: str = "") -> Violation:
     return next((violation for violation in inner if violation is not None), None)
 
 
+def _of_local(type_: Type) -> Violation:
+    found = contains(type_, lambda inner: isinstance(inner, FederatedType | FunctionType))
+    return ((), f"is {type_}, of which a part is placed or a function") if found else None
+
+
 def _found(at: At, path: str, leaf: Type) -> tuple[At, str]:
     return at, f"`{path}` is {leaf}" if path else f"is {leaf}"
 
@@ -53,9 +58,11 @@ KINDS: dict[str, Callable[[Type], Violation]] = {
     "tensor": _of_every_leaf(lambda leaf: isinstance(leaf, TensorType)),
     "struct": _of_struct,
     "placed": _of_placed,
+    "local": _of_local,
 }
 """By the name of a kind, a function that finds a violation.
 
 numeric, inexact, integer, real and tensor constrain each leaf of a type without placements; a struct without leaves
 has all of these kinds. struct: the type is a struct. placed: each leaf is inside a federated type.
+local: no part is a federated type or a function, as of a value inside one placement.
 """

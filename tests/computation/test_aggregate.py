@@ -235,3 +235,11 @@ def test_a_zero_of_the_values_dtype_is_named_without_a_fix():
             lambda xs: fc.federated_aggregate(xs, 0.0, lambda n, x: n + fc.cast(x, "int32"), plus, lambda n: n), FLOATS
         )
     assert str(raised.value).endswith("has the type of `zero`, float32")
+
+
+def test_a_placed_zero_is_what_is_refused():
+    def total(xs, zero):
+        return fc.federated_aggregate(xs, zero, lambda a, x: a + x, lambda a, b: a + b, lambda a: a)
+
+    with pytest.raises(TypeMismatch, match=r"`zero` does not fit(.|\n)*float32@SERVER(.|\n)*Z must be local"):
+        fc.federated_computation(total, FLOATS, fc.FederatedType("float32", fc.SERVER))
