@@ -234,7 +234,8 @@ def use(
             options apply to the pass `plan`, unless the pipeline gives options to it. Pinned plans are not compiled.
             Default: 'default'.
     Raises:
-        TypeMismatch: `runtime` is no runtime, such as `fc.runtime.local` without the call.
+        TypeMismatch: `runtime` is no runtime, such as `fc.runtime.local` without the call; `plans` is no path, or
+            `pipeline` is no text.
         FedcoreError: `plans` is not a pinned plan, or holds operations that are not allowed; `pipeline` names an
             unknown pass or option. A call raises it too, if its pipeline gives no valid plan.
     Example:

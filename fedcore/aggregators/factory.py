@@ -7,6 +7,7 @@ from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess
+from fedcore.templates.iterative import check_computation
 from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type
 
 
@@ -124,7 +125,8 @@ def aggregation_process(
         body: traced once; `weights` is a tuple of the weight, or () where there is none. Returns a
             `fc.templates.MeasuredProcessOutput`.
     Raises:
-        TypeMismatch: `body` does not return a state that it takes, or not at the server.
+        TypeMismatch: `initialize` is no computation; `body` does not return a state that it takes, or not at the
+            server.
     Example:
         >>> nothing = fc.federated_computation(lambda: fc.federated_value((), fc.SERVER))
         >>> def largest(state, value, weights):
@@ -133,6 +135,7 @@ def aggregation_process(
         >>> process.next(process.initialize(), [1.0, 3.0]).result
         np.float32(3.0)
     """
+    check_computation("aggregation_process", "initialize", initialize)
     state_type, client_value = initialize.type_signature.result, FederatedType(value_type, CLIENTS)
     if weight_type is None:
 

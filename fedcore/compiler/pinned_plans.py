@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.ir import Module, bundle, verify
 from fedcore.types import explain, fits
 
@@ -42,7 +42,10 @@ class PinnedPlans:
         Raises:
             FedcoreError: there is no file, a file is not a pinned plan, or its graphs hold operations that are not
                 allowed.
+            TypeMismatch: the path is none.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise TypeMismatch(f"plans is the path of a pinned plan or of a directory of them, not {brief(path)}")
         path = Path(path)
         files = sorted(path.glob("*.fed")) if path.is_dir() else [path]
         if not files:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from fedcore.errors import FedcoreError, brief
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.ir import Module, verify
 from fedcore.ir.first_use import imported
 
@@ -125,7 +125,10 @@ def parse_pipeline(text: str) -> list[tuple[Pass, dict[str, object]]]:
 
     Raises:
         FedcoreError: a pass or an option is unknown; the message lists the known ones.
+        TypeMismatch: the pipeline is no text.
     """
+    if not isinstance(text, str):
+        raise TypeMismatch(f"a pipeline is a text, such as 'default,mine', not {brief(text)}")
     return [(pass_ := get_pass(name), _options(pass_, options)) for name, options in _items(text)]
 
 

@@ -346,3 +346,8 @@ def test_measurements_may_be_one_server_value_with_names():
 def test_factories_of_both_kinds_are_aggregation_factories():
     for factory in (agg.SumFactory(), agg.MeanFactory(), agg.clipping_factory(1.0, agg.MeanFactory())):
         assert isinstance(factory, agg.AggregationFactory)
+
+
+def test_an_aggregation_process_begins_with_a_computation():
+    with pytest.raises(TypeMismatch, match=r"aggregation_process: initialize is a computation .*, not <function"):
+        agg.aggregation_process(lambda: 0, fc.to_type("float32"), None, lambda state, value, weights: value)

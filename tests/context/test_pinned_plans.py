@@ -8,7 +8,7 @@ import fedcore as fc
 from fedcore import context
 from fedcore.compiler import DEFAULT_PIPELINE, compile_module
 from fedcore.compiler.pinned_plans import pinned
-from fedcore.errors import FedcoreError, TracingError
+from fedcore.errors import FedcoreError, TracingError, TypeMismatch
 from fedcore.ir import Module, bundle
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
@@ -150,6 +150,13 @@ REFUSED = (
     r"ReadFile at .*: it reads or writes files.*"
     r"if you trust whoever wrote the file, name it by fc\.use\(plans=\.\.\., trusted=True\)"
 )
+
+
+def test_settings_of_another_class_are_refused():
+    with pytest.raises(TypeMismatch, match="a pipeline is a text, such as 'default,mine', not 5"):
+        fc.use(pipeline=5)
+    with pytest.raises(TypeMismatch, match="plans is the path of a pinned plan or of a directory of them, not 5"):
+        fc.use(plans=5)
 
 
 def test_a_plan_with_operations_that_a_file_may_not_hold_is_refused(reading, monkeypatch):
