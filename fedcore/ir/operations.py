@@ -11,7 +11,7 @@ from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief, loca
 from fedcore.ir.active import active_builder
 from fedcore.ir.builder import Builder
 from fedcore.ir.call_operands import as_values, operands_of
-from fedcore.ir.locations import user_location
+from fedcore.ir.locations import describe, user_location
 from fedcore.ir.module import Operation
 from fedcore.ir.printer import is_writable
 from fedcore.ir.registry import declare, lookup, note_declaration, registered
@@ -95,6 +95,13 @@ class Intrinsic:
         unknown = [name for name in self.attributes if name not in self.__signature__.parameters]
         if unknown and signature is not None:
             raise FedcoreError(f"{self.name} has no parameter {unknown[0]!r} to be an attribute")
+        for alternative in self.signature.alternatives if self.signature else ():
+            if alternative.unbound:
+                labels = " and ".join(sorted(alternative.unbound))
+                raise FedcoreError(
+                    f"{self.name}: no required parameter of {alternative} has {labels}, so calls would not know the "
+                    "type of their result"
+                )
         if crosses not in (None, TO_CLIENTS, TO_SERVER):
             raise FedcoreError(f"{self.name}: `crosses` is TO_CLIENTS or TO_SERVER, not {brief(crosses)}")
         if crosses == TO_SERVER and tuple(operands) != _AGGREGATION_OPERANDS:
@@ -114,10 +121,31 @@ class Intrinsic:
         return f"<intrinsic {self.name} : {self.signature_text or 'any'}>"
 
     def lowering(self, fn: Callable) -> Callable:
-        """Registers the expansion of a derived operation into other operations, a function over Values."""
+        """Registers the expansion of a derived operation into other operations, a function over Values.
+
+        Raises:
+            FedcoreError: `fn` does not take the operands, by position, and the attributes, by name.
+        """
+        self._check_takes_calls(fn)
         self.lowered_by = fn
         note_declaration(self.name)
         return fn
+
+    def _check_takes_calls(self, fn: Callable) -> None:
+        """Refuses a lowering that does not take the calls with all arguments, and those without the optional ones."""
+        if self.signature is None:
+            return
+        parameters = self.__signature__.parameters.values()
+        for given in (parameters, [p for p in parameters if p.default is not None]):
+            operands = [p.name for p in given if p.name not in self.attributes]
+            attributes = [p.name for p in given if p.name in self.attributes]
+            try:
+                inspect.signature(fn).bind(*operands, **dict.fromkeys(attributes))
+            except TypeError as error:
+                takes = ", ".join([*operands, *(f"{name}=" for name in attributes)])
+                raise FedcoreError(
+                    f"the lowering of {self.name} takes ({takes}): {describe(fn)} does not: {error}"
+                ) from None
 
     def in_stage(self, fn: Callable) -> Callable:
         """Registers the expansion of a core operation into local operations, inside a stage of its placement.
@@ -297,7 +325,8 @@ def intrinsic(
         per_client: the function parameter that runs once for each client, with the client's seed.
         per_element: the function parameter that runs once for each element of a sequence, with the element's seed.
     Raises:
-        FedcoreError: `crosses`, `per_client` or `per_element` does not fit the parameters.
+        FedcoreError: `crosses`, `per_client` or `per_element` does not fit the parameters, or the result has a variable
+            that no required parameter has.
     """
     return lambda meaning: declare(
         Intrinsic(

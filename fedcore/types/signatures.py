@@ -81,6 +81,11 @@ class Alternative:
         return _labels(members)
 
     @property
+    def unbound(self) -> frozenset[str]:
+        """The labels of type variables of the result that a call may leave unbound: no required parameter has them."""
+        return _labels([self.result]) - _labels(p.type for p in self.parameters if not p.optional)
+
+    @property
     def _types(self) -> list[Type]:
         return [*(parameter.type for parameter in self.parameters), self.result]
 

@@ -8,7 +8,7 @@ import fedcore as fc
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.stages import kernels
 from fedcore.ir import registry
-from fedcore.ir.operations import LOCAL, TO_CLIENTS, TO_SERVER
+from fedcore.ir.operations import LOCAL, TO_CLIENTS, TO_SERVER, Intrinsic
 
 CLIENT_FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 SERVER_FLOAT = fc.FederatedType("float32", fc.SERVER)
@@ -308,3 +308,32 @@ def test_a_declaration_that_does_not_fit_the_parameters_is_refused(declaration, 
     with pytest.raises(FedcoreError) as raised:
         fc.intrinsic("(fn: (T -> U), arg: T@SERVER -> U@SERVER)", **declaration)(other)
     assert str(raised.value) == says
+
+
+@pytest.mark.parametrize("signature", ["({T}@CLIENTS -> U@SERVER)", "({T}@CLIENTS, by?: U -> <T,U>@SERVER)"])
+def test_a_result_of_a_variable_that_no_call_binds_is_refused(signature):
+    def other(values, by=None):
+        return values
+
+    with pytest.raises(FedcoreError, match=r"^other: no required parameter of .* has U, so calls would not know"):
+        fc.intrinsic(signature)(other)
+
+
+@pytest.mark.parametrize(
+    ("lowering", "says"),
+    [
+        (lambda a: a, r"\(value, weight, scale=\): `<lambda>` \(.*\) does not: too many positional arguments"),
+        (lambda a, b, *, scale: a, r"\(value, scale=\): .* does not: missing a required argument: 'b'"),
+        (lambda a, b=None: a, "does not: got an unexpected keyword argument 'scale'"),
+        (3, "does not: 3 is not a callable object"),
+    ],
+)
+def test_a_lowering_that_does_not_take_the_calls_is_refused(lowering, says):
+    def scaled(value, weight=None, scale=2):
+        return value
+
+    signature = "(value: {T}@CLIENTS, weight?: {W}@CLIENTS -> T@SERVER)"
+    scaled_sum = Intrinsic(scaled, level="placed", signature=signature, typing=None, attributes=("scale",))
+    with pytest.raises(FedcoreError, match=r"^the lowering of scaled takes .*" + says):
+        scaled_sum.lowering(lowering)
+    assert scaled_sum.lowered_by is None

@@ -77,7 +77,8 @@ def doubled_sum(lowering, documentation="Twice the sum.\n\nExample:\n    >>> tot
 
     doubled_sum.__doc__ = documentation
     op = fc.intrinsic(SIGNATURE, rule=rule)(doubled_sum)
-    op.lowering(lowering)
+    if lowering is not None:
+        op.lowering(lowering)
     return op
 
 
