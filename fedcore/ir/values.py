@@ -82,7 +82,10 @@ class Value:
         from fedcore.ir.structural import call
 
         if not isinstance(self.type, FunctionType):
-            raise TracingError(f"a value of type {self.type} is not a function")
+            raise TracingError(
+                f"a value of type {self.type} is not a function; nor is it a tensor, where tf.Variable or the like "
+                "calls it: put that inside a tf_computation"
+            )
         builder = active_builder() or self.builder
         names = self.type.parameter.names if isinstance(self.type.parameter, StructType) else ()
         unknown = [n for n in kwargs if n not in names]
@@ -97,6 +100,9 @@ class Value:
             "is traced. Put the condition inside a tf_computation (tf.cond, tf.where)"
         )
 
+    def __array__(self, dtype=None, copy=None):  # tf.constant looks for it too
+        raise self._no_tensor()
+
     def __tf_tensor__(self, dtype=None, name=None):
         raise self._no_tensor()
 
@@ -105,8 +111,8 @@ class Value:
 
     def _no_tensor(self) -> TracingError:
         return TracingError(
-            f"a function of TensorFlow is given a traced value of type {self.type}, which is no tensor. Put it inside "
-            "a tf_computation, and apply that: fc.federated_map(fc.tf_computation(fn), value)"
+            f"a function of TensorFlow or numpy is given a traced value of type {self.type}, which is no tensor. Put "
+            "it inside a tf_computation, and apply that: fc.federated_map(fc.tf_computation(fn), value)"
         )
 
     def _compared(self, sign: str, fix: str) -> TracingError:

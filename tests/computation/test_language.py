@@ -331,12 +331,31 @@ def test_a_comparison_is_refused_with_advice(use, says):
         lambda x: tf.ones([]) @ x,
         lambda x: tf.nest.map_structure(tf.add, x, x),
         lambda x: fc.federated_map(lambda y: tf.reduce_sum(y), fc.federated_value(x, fc.SERVER)),
+        tf.constant,
+        np.sum,
+        lambda x: np.mean((x, x)),
     ],
-    ids=["square", "stack", "tf.function", "matmul", "nest", "in a lambda"],
+    ids=[
+        "square",
+        "stack",
+        "tf.function",
+        "matmul",
+        "nest",
+        "in a lambda",
+        "constant",
+        "numpy's",
+        "numpy's on a tuple",
+    ],
 )
 def test_a_function_of_tensorflow_on_a_traced_value_is_refused_with_advice(use):
-    with pytest.raises(TracingError, match=r"^a function of TensorFlow is given a traced value .* a tf_computation"):
+    says = r"^a function of TensorFlow or numpy is given a traced value .* a tf_computation"
+    with pytest.raises(TracingError, match=says):
         fc.federated_computation(lambda x: use(x), "float32")
+
+
+def test_a_variable_of_a_traced_value_is_refused_with_advice():
+    with pytest.raises(TracingError, match=r"float32 is not a function; nor is it a tensor, .* a tf_computation"):
+        fc.federated_computation(lambda x: tf.Variable(x), "float32")
 
 
 # Containers.
