@@ -25,10 +25,9 @@ def write_whole(path: str | os.PathLike, content: bytes | str | Iterable[bytes])
     """
     data = content.encode() if isinstance(content, str) else content
     pieces = [data] if isinstance(data, bytes) else data
-    path = Path(os.path.realpath(path))
-    mode = _mode(path)
+    mode = _mode(Path(path))
     if mode is not None and not stat.S_ISREG(mode):
-        path.write_bytes(b"".join(pieces))
+        Path(path).write_bytes(b"".join(pieces))
         return
     with written_whole(path) as partial, partial.open("wb") as file:
         file.writelines(pieces)
@@ -39,6 +38,7 @@ def written_whole(path: str | os.PathLike) -> Iterator[Path]:
     """Gives an empty file aside to write; where the block ends, it gets the name `path`.
 
     Guarantees: those of `write_whole`; if the block raises, the old file stays and nothing is left beside it.
+    Errors name `path`, never the file aside.
 
     Raises:
         OSError: the file cannot be written.
@@ -46,7 +46,7 @@ def written_whole(path: str | os.PathLike) -> Iterator[Path]:
         >>> with written_whole("data.sqlite") as partial:
         ...     sqlite3.connect(partial).close()
     """
-    path = Path(os.path.realpath(path))
+    given, path = path, Path(os.path.realpath(path))
     mode = _mode(path)
     partial = path.with_name(f".{secrets.token_hex(16)}.partial")
     try:
@@ -55,9 +55,12 @@ def written_whole(path: str | os.PathLike) -> Iterator[Path]:
         yield partial
         _keep(partial, mode)
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
+        if isinstance(error, OSError) and error.filename in (partial, str(partial)):
+            error.filename = os.fspath(given)
+            del error.filename2  # of a rename
         raise
     _keep_name(path.parent)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fedcore as fc
-from fedcore.whole_files import write_whole
+from fedcore.whole_files import write_whole, written_whole
 
 PATIENCE_S = 60
 SIZE = 300_000
@@ -117,6 +117,19 @@ def test_an_interrupt_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["one"]
+
+
+def test_an_error_names_the_path_that_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("directory").mkdir()
+    for path, refused in (("missing/one", FileNotFoundError), ("directory", IsADirectoryError)):
+        with pytest.raises(refused) as raised, written_whole(path):
+            pass
+        assert str(raised.value).endswith(f": '{path}'")
+        assert raised.value.filename == path
+    computation = fc.federated_computation(lambda: fc.federated_value(1.0, fc.SERVER))
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: 'missing/one\.fed'$"):
+        fc.save(computation, "missing/one.fed")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
