@@ -80,8 +80,8 @@ def _computation(fn: Callable, types: list, trace: Callable):
 def _check_arity(fn, names: list[str], types: list[Type]) -> None:
     if len(names) != len(types):
         raise TracingError(
-            f"{describe(fn)} has {len(names)} parameters ({', '.join(names) or 'none'}), "
-            f"but {len(types)} types are given"
+            f"{describe(fn)} has {len(names)} parameter{'s' * (len(names) != 1)} ({', '.join(names) or 'none'}), "
+            f"but {len(types)} {'type is' if len(types) == 1 else 'types are'} given"
         )
 
 

@@ -131,8 +131,14 @@ def test_too_few_types_are_refused(decorator):
     def added(x, y):
         return x
 
-    with pytest.raises(TracingError, match=r"`added` .* has 2 parameters \(x, y\), but 1 types are given"):
+    with pytest.raises(TracingError, match=r"`added` .* has 2 parameters \(x, y\), but 1 type is given"):
         decorator("float32")(added)
+
+
+@DECORATORS
+def test_too_many_types_are_refused(decorator):
+    with pytest.raises(TracingError, match=r"has 1 parameter \(x\), but 2 types are given"):
+        decorator("float32", "float32")(lambda x: x)
 
 
 def test_a_tf_computation_over_placed_values_is_refused():
