@@ -41,7 +41,7 @@ def verify(ctx, files, secure, format_, extensions, trusted):
 
     for name in extensions:
         import_extension(name)
-    results = []
+    results, refused = [], []
     for file in files:
         try:
             if ":" in file and not os.path.exists(file):
@@ -53,7 +53,9 @@ def verify(ctx, files, secure, format_, extensions, trusted):
         except FedcoreError as error:
             results.append({"file": file, "valid": False, "problems": str(error)})
         except OSError as error:
-            raise click.BadParameter(f"cannot read {file}: {error.strerror}") from None
+            refused.append(f"cannot read {file}: {error.strerror}")
+        except click.BadParameter as error:
+            refused.append(error.message)
         else:
             what = heading(module.stage, module).removeprefix("// ").strip()
             what += "; clients' values reach the server in secure sums only" * secure
@@ -63,6 +65,8 @@ def verify(ctx, files, secure, format_, extensions, trusted):
     else:
         for result in results:
             click.echo(f"{result['file']}: {result['what']}" if result["valid"] else result["problems"])
+    if refused:
+        raise click.BadParameter("\n".join(refused))
     if not all(result["valid"] for result in results):
         ctx.exit(WRONG_PROGRAM)
 

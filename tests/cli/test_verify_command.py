@@ -28,6 +28,12 @@ def test_a_file_that_is_not_there_is_a_usage_error(fedcore):
     assert "cannot read nothing.fed: No such file or directory" in ran.err
 
 
+def test_results_are_told_beside_a_file_that_is_not_there(fedcore, mean_fed):
+    ran = fedcore("verify", "mean.fed", "missing.fed", "mean.fed")
+    assert (ran.code, ran.out) == (2, "mean.fed: traced: 4 operations, 1 function\n" * 2)
+    assert "cannot read missing.fed: No such file or directory" in ran.err
+
+
 SUMS = """import fedcore as fc
 
 COUNTS = fc.FederatedType("int32", fc.CLIENTS)
