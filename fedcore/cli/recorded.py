@@ -27,6 +27,7 @@ class Computation:
         stages: the module after each pass.
         sources: name in locations -> text of the user's file.
         calls: its calls, in the order in which they began.
+        file: that of its stages, if they were read from one.
     Attributes:
         lines: of the sources.
     """
@@ -37,6 +38,7 @@ class Computation:
     stages: list[StageRecord]
     sources: dict[str, str]
     calls: list[CallRecord]
+    file: Path | None = None
     lines: dict[str, list[str]] = attrs.field(init=False)
 
     @lines.default
@@ -67,23 +69,24 @@ def read_recorded(directory: Path) -> Recorded:
         FedcoreError: the directory has no recording, or a file is no recording of fedcore.
     """
     calls = [read_record(CallRecord, path) for path in sorted(directory.glob("call-*.json"))]
-    modules = [read_record(ModuleRecord, path) for path in sorted(directory.glob("module-*.json"))]
+    modules = {path: read_record(ModuleRecord, path) for path in sorted(directory.glob("module-*.json"))}
     if not calls and not modules:
         raise FedcoreError(f"{directory} holds no recording; run the program with FEDCORE_TRACE={directory}")
     calls.sort(key=lambda c: (c.began, c.number))
     by_plan: dict[tuple[str, str], list[CallRecord]] = {}
     for call in calls:
         by_plan.setdefault((call.digest, call.plan), []).append(call)
-    known = {(m.digest, m.plan_digest): m for m in modules}
+    known = {(m.digest, m.plan_digest): (m, path) for path, m in modules.items()}
     order = list(dict.fromkeys([*by_plan, *known]))
-    computations = [_computation(key, known.get(key), by_plan.get(key, [])) for key in order]
+    computations = [_computation(key, known.get(key, (None, None)), by_plan.get(key, [])) for key in order]
     return Recorded(directory, computations, calls, sorted(directory.glob("timeline-*.json")))
 
 
-def _computation(digests: tuple[str, str], module: ModuleRecord | None, calls: list[CallRecord]) -> Computation:
+def _computation(digests: tuple[str, str], found: tuple, calls: list[CallRecord]) -> Computation:
+    module, file = found
     if module is None:  # run by a runtime that does not compile, or not compiled because of an error
         return Computation(calls[0].name, *digests, [], {}, calls)
-    return Computation(module.name, *digests, module.stages, module.sources, calls)
+    return Computation(module.name, *digests, module.stages, module.sources, calls, file)
 
 
 def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:

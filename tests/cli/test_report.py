@@ -131,6 +131,17 @@ def test_the_page_says_why_passes_are_missing(fedcore, tmp_path, recorded):
     assert "<p>Its calls failed before there was a plan; the overview shows the errors.</p>" in text
 
 
+def test_a_plan_that_is_not_valid_is_named_with_its_file(fedcore, tmp_path, recorded):
+    shutil.copytree(recorded, tmp_path / "trace")
+    (path,) = (tmp_path / "trace").glob("module-*")
+    module = json.loads(path.read_text())
+    module["stages"].append({"pass": "late", "text": "fedcore 1 planned\nfn", "seconds": 0.0})
+    path.write_text(json.dumps(module))
+    ran = fedcore("report", "trace")
+    assert ran.code == 1
+    assert f"trace/{path.name}: the plan of @weighted_sum is not valid: " in ran.err
+
+
 def test_calls_of_an_earlier_process_with_this_id_stay(tmp_path, monkeypatch):
     """In a container, a program has the same process id each time."""
     monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))

@@ -5,6 +5,7 @@ from fedcore.cli.page.markup import Markup, element, joined
 from fedcore.cli.page.units import bits, seconds
 from fedcore.cli.recorded import Computation
 from fedcore.cli.recording_schema import CallRecord
+from fedcore.errors import FedcoreError
 from fedcore.ir import Function, Module, Operation, Ref, parse_module, verify
 from fedcore.types import FederatedType, StructType
 
@@ -17,7 +18,10 @@ _CROSSES = ("broadcast", "merge")
 def plan_picture(one: Computation) -> Markup:
     if one.plan is None:
         return element("p", "There is no plan; the tab IR has what was recorded.")
-    module = verify(parse_module(one.plan))
+    try:
+        module = verify(parse_module(one.plan))
+    except FedcoreError as error:
+        raise FedcoreError(f"{one.file}: the plan of @{one.name} is not valid: {error}") from None
     spent = _spent(one.calls)
     heads = [element("th", name) for name in ("stage", "at", "how", "operations", "line")]
     heads += [element("th", name, class_="num") for name in ("ran", "time")]
