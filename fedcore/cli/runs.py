@@ -107,11 +107,13 @@ def _rows(directory: Path) -> list[dict[str, Any]]:
     from fedcore.program.run_directory import METRICS
 
     try:
-        text = (directory / METRICS).read_text()
+        text = (directory / METRICS).read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        return [{name: _number(v) for name, v in row.items() if name and v} for row in csv.DictReader(whole)]
     except FileNotFoundError:
         return []
-    whole = text[: text.rfind("\n") + 1].splitlines()
-    return [{name: _number(v) for name, v in row.items() if v} for row in csv.DictReader(whole)]
+    except (OSError, ValueError, csv.Error) as error:
+        raise FedcoreError(f"{directory / METRICS} cannot be read: {error}") from None
 
 
 def _number(text: str) -> Any:

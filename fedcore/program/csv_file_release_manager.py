@@ -84,12 +84,17 @@ class CSVFileReleaseManager(ReleaseManager):
             text = self._path.read_bytes().decode()
         except FileNotFoundError:
             text = ""
+        except UnicodeDecodeError as error:
+            raise InvalidValue(f"{self._path} is no table in UTF-8: {error}: take another file") from None
         whole = text[: text.rfind("\n") + 1]
         if not whole:
             self._write([self._key], [])
             return [self._key], []
         reader = csv.DictReader(io.StringIO(whole, newline=""))
-        columns, rows = list(reader.fieldnames or []), list(reader)
+        try:
+            columns, rows = list(reader.fieldnames or []), list(reader)
+        except csv.Error as error:
+            raise InvalidValue(f"{self._path} is no table: {error}: take another file") from None
         if self._key not in columns:
             raise CSVKeyFieldnameNotFoundError(self._path, self._key)
         for row in rows:

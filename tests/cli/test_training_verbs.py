@@ -120,6 +120,18 @@ def test_a_damaged_training_hides_no_other(project, fedcore):
     assert "runs/001/config.json cannot be read: " in listed
 
 
+@pytest.mark.parametrize("damage", [b"a,b\n1,2\n", b"round,loss\nx,1\n", b"round,loss\n\xff,1\n"])
+def test_a_damaged_table_is_named_with_a_fix_that_works(project, fedcore, damage):
+    fedcore("train", "train.toml", "--set", "run.rounds=1")
+    table = project / "runs/001/metrics.csv"
+    table.write_bytes(damage)
+    said = fedcore("resume", "runs/001", "--rounds", "2", code=1)
+    assert "runs/001/metrics.csv" in said
+    assert "key_fieldname" not in said
+    table.unlink()
+    assert "runs/001: 2 " in fedcore("resume", "runs/001", "--rounds", "2")
+
+
 def test_json_has_texts_for_numbers_that_are_not_finite(project, fedcore):
     def parsed(text: str):
         return json.loads(text, parse_constant=pytest.fail)  # NaN and Infinity are no JSON

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcore.errors import TypeMismatch, brief
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.cohorts import cohorts_of
@@ -144,8 +144,19 @@ def _checkpoints(directory: Path) -> FileProgramStateManager:
 
 
 def _files(directory: Path) -> list[ReleaseManager]:
-    """The managers of the files of a directory."""
-    table = CSVFileReleaseManager(directory / METRICS, key_fieldname="round")
+    """The managers of the files of a directory.
+
+    Raises:
+        InvalidValue: the table is damaged.
+    """
+    path = directory / METRICS
+    try:
+        table = CSVFileReleaseManager(path, key_fieldname="round")
+    except InvalidValue as error:
+        raise InvalidValue(
+            f"{path} is damaged: it is no table of a training's rounds\n"
+            "  fix: move it away; the training goes on with a new one, of the rounds to come"
+        ) from error
     return [table, TensorBoardReleaseManager(directory / SUMMARIES)]
 
 
