@@ -1,11 +1,14 @@
 """`fedcore demo`: federated averaging on handwritten digits, on this machine."""
 
+import errno
 import importlib.util
 import os
 import time
 from pathlib import Path
 
 import click
+
+from fedcore.cli.output_path import OutputPath
 
 CLIENTS, ALPHA = 100, 0.3
 CLIENTS_PER_ROUND, EPOCHS, BATCH = 10, 5, 10
@@ -15,7 +18,7 @@ EVALUATIONS = 12  # evaluations on the central test data
 
 @click.command(short_help="Trains a digit classifier on this machine.")
 @click.option("--rounds", type=click.IntRange(min=1), default=100, show_default=True, help="How many rounds to train.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="demo-out", show_default=True,
+@click.option("--out", type=OutputPath(file_okay=False, path_type=Path), default="demo-out", show_default=True,
               help="Where the curve and the compiled round are written.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True,
               help="Fixes the split, the model and the draws.")  # fmt: skip
@@ -37,6 +40,8 @@ def demo(rounds: int, out: Path, seed: int):
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.BadParameter(f"cannot make {out}: {error.strerror}", param_hint="--out") from None
+    if not os.access(out, os.W_OK):
+        raise click.BadParameter(f"cannot write {out}: {os.strerror(errno.EACCES)}", param_hint="--out")
     began = time.perf_counter()
     with _quiet_tensorflow():
         training = _Training(seed)

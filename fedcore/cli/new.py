@@ -4,11 +4,13 @@ from pathlib import Path
 
 import click
 
+from fedcore.cli.output_path import OutputPath
+
 FILES = ("train.toml", "model.py", "test_model.py")
 
 
 @click.command(short_help="Writes a small project to start from.")
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", type=OutputPath(file_okay=False, path_type=Path))
 def new(directory: Path):
     """Writes a small project: train.toml, model.py and a test. It trains a classifier of handwritten digits.
 

@@ -5,6 +5,7 @@ import click
 from fedcore.cli.exit_codes import InternalError
 from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import load_option, target_option, trusted_option
+from fedcore.cli.output_path import OutputPath
 from fedcore.cli.reproducer import Work
 
 
@@ -18,7 +19,7 @@ from fedcore.cli.reproducer import Work
     default="",
     help="'a,b{option=1}'; 'default' names the default pipeline. Default: no pass.",
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), help="Write this file; - is stdout.")
+@click.option("-o", "--output", type=OutputPath(dir_okay=False, allow_dash=True), help="Write this file; - is stdout.")
 @click.option("--print-after-all", is_flag=True, help="Print the module after every pass, on stderr.")
 @click.option("--print-after-change", is_flag=True, help="Print it after passes that changed it, on stderr.")
 @click.option("--verify-each", is_flag=True, help="Check the module after every pass.")

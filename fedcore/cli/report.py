@@ -5,12 +5,13 @@ from pathlib import Path
 import click
 
 from fedcore.cli.isolation import FileCommand
+from fedcore.cli.output_path import OutputPath
 from fedcore.cli.reproducer import Work
 
 
 @click.command(cls=FileCommand, short_help="Writes a page about recorded calls.")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Default: DIRECTORY/report.html.")
+@click.option("-o", "--output", type=OutputPath(dir_okay=False, path_type=Path), help="Default: DIRECTORY/report.html.")
 @click.option("--format", "format_", type=click.Choice(["html", "json"]), default="html", show_default=True,
               help="json prints the figures of every call on stdout.")  # fmt: skip
 @click.pass_obj

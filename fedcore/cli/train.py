@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedcore.cli.output_path import OutputPath
+
 if TYPE_CHECKING:
     from fedcore.cli.runs import Run
 
@@ -21,7 +23,7 @@ format_option = click.option("--format", "format_", type=click.Choice(["text", "
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.toml")
 @click.option("--set", "options", multiple=True, metavar="KEY=VALUE[,VALUE…]",
               help="Change a setting of the file; of several values each is trained with.")  # fmt: skip
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path),
+@click.option("--out", type=OutputPath(file_okay=False, path_type=Path),
               help="Directory of the run; of a sweep's runs. Default: runs/001, runs/002, ….")  # fmt: skip
 @runtime_option
 @format_option

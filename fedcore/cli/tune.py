@@ -6,6 +6,7 @@ import click
 
 from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import load_option, passes_option, target_option, trusted_option
+from fedcore.cli.output_path import OutputPath
 from fedcore.cli.reproducer import Work
 
 
@@ -28,7 +29,7 @@ from fedcore.cli.reproducer import Work
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each strategy."
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False), default="pinned.fed", show_default=True,
+@click.option("-o", "--output", type=OutputPath(dir_okay=False), default="pinned.fed", show_default=True,
               help="Where the plan is written.")  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @passes_option

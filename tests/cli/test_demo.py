@@ -1,3 +1,4 @@
+import os
 import re
 import signal
 
@@ -75,3 +76,19 @@ def test_in_the_background_ctrl_c_is_ignored_and_sigterm_ends_with_one_line(star
 def test_a_folder_that_cannot_be_made_is_a_usage_error(fedcore, tmp_path):
     (tmp_path / "taken").write_text("")
     assert fedcore("demo", "--out", "taken/inside").code == 2
+
+
+@pytest.mark.parametrize("arguments", [("new", ""), ("demo", "--out", ""), ("opt", "mean.fed", "-o", "")])
+def test_an_empty_path_is_a_usage_error(fedcore, mean_fed, tmp_path, arguments):
+    ran = fedcore(*arguments)
+    assert ran.code == 2
+    assert "the path is empty" in ran.err
+    assert [p.name for p in tmp_path.iterdir()] == ["mean.fed"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator writes everywhere")
+def test_a_folder_that_cannot_be_written_is_a_usage_error(fedcore, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    ran = fedcore("demo", "--out", "closed")
+    assert ran.code == 2
+    assert "cannot write closed: Permission denied" in ran.err

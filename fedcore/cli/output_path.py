@@ -1,0 +1,12 @@
+"""The type of options that name what a command writes."""
+
+import click
+
+
+class OutputPath(click.Path):
+    """A path that is not empty: the empty one, as of an unset shell variable, would be the current directory."""
+
+    def convert(self, value, param, ctx):
+        if value in ("", b""):
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
