@@ -12,7 +12,9 @@ STAGES = ("traced", "lowered", "planned")
 @click.command(cls=FileCommand, short_help="Prints a computation at each stage.")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
-@click.option("--after", metavar="PASS", help="Print the module after this pass of the pipeline.")
+@click.option(
+    "--after", metavar="PASS", help="Print the module after this pass of the pipeline; of several, the first."
+)
 @passes_option
 @target_option
 @click.option(
