@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from fedcore.aggregators.factory import AggregationFactory, UnweightedAggregationFactory, require, wrapping_factory
 from fedcore.aggregators.factory import aggregation_process as process_of
-from fedcore.aggregators.sum import SumFactory
+from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, brief
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_value, federated_zip
@@ -35,7 +35,7 @@ def _bounded(
     norm = python_scalar(norm)
     if not adaptive and not (isinstance(norm, int | float) and norm >= 0):
         raise FedcoreError(f"{name}_norm is a number of at least 0 or an estimation process, not {brief(norm)}")
-    counts = (count_sum_factory or SumFactory()).create(TensorType("int32"))
+    counts = sum_or_default(f"{count}_sum_factory", count_sum_factory).create(TensorType("int32"))
 
     def build(value_type, weight_type, create_inner):
         require("inexact", value_type, f"{name}_factory")

@@ -18,7 +18,7 @@ from fedcore.aggregators.private_noise.banded import optimal_coefficients
 from fedcore.aggregators.private_noise.normal import normal_from_seed
 from fedcore.aggregators.private_noise.operating_system_key import normal_from_operating_system, used_up_key
 from fedcore.aggregators.secure_sum import SecureSumFactory
-from fedcore.aggregators.sum import SumFactory
+from fedcore.aggregators.sum import SumFactory, sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
@@ -124,7 +124,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         self.noise = noise or IndependentNoise()
         self.adaptive = adaptive
         self.secure_noise = secure_noise
-        self._sum = sum_factory or SumFactory()
+        self._sum = sum_or_default("sum_factory", sum_factory)
         bounded = isinstance(self._sum, SecureSumFactory) and self._sum.shrinks
         if not bounded and type(self._sum) is not SumFactory:
             raise InvalidValue(

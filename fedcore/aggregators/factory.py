@@ -99,6 +99,23 @@ def require_scalar_weight(type_: Type, who: str) -> None:
         raise TypeMismatch(f"{who}: a weight is a number, such as float32, not {type_}")
 
 
+def check_factory(argument: str, given: object, without_weights: bool = False) -> None:
+    """Checks that an argument is an aggregation factory, and one without weights if it has to be.
+
+    Raises:
+        TypeMismatch: it is none, such as the class of one, or it is weighted.
+    """
+    if without_weights and not isinstance(given, UnweightedAggregationFactory):
+        raise TypeMismatch(
+            f"{argument} is a factory of fc.aggregators without weights, such as fc.aggregators.SumFactory(), "
+            f"not {brief(given)}"
+        )
+    if not isinstance(given, UnweightedAggregationFactory | WeightedAggregationFactory):
+        raise TypeMismatch(
+            f"{argument} is a factory of fc.aggregators, such as fc.aggregators.MeanFactory(), not {brief(given)}"
+        )
+
+
 def refuse_weights(factory: object, who: str) -> None:
     """Refuses a factory that must count all clients alike.
 
@@ -169,15 +186,15 @@ class _WeightedWrapper(WeightedAggregationFactory):
         return self.build(value_type, weight_type, lambda inner_type: self.inner.create(inner_type, weight_type))
 
 
-def wrapping_factory(inner: AggregationFactory, build: Callable) -> AggregationFactory:
+def wrapping_factory(inner_agg_factory: AggregationFactory, build: Callable) -> AggregationFactory:
     """A factory around another one, weighted if that is.
 
     Args:
+        inner_agg_factory: a user's argument of this name.
         build: (value type, weight type or None, function that makes the inner process for a type of value) ->
             AggregationProcess.
     """
-    if not isinstance(inner, UnweightedAggregationFactory | WeightedAggregationFactory):
-        raise TypeMismatch(f"the inner aggregator is a factory of fc.aggregators, not {brief(inner)}")
-    if isinstance(inner, WeightedAggregationFactory):
-        return _WeightedWrapper(inner, build)
-    return _UnweightedWrapper(inner, build)
+    check_factory("inner_agg_factory", inner_agg_factory)
+    if isinstance(inner_agg_factory, WeightedAggregationFactory):
+        return _WeightedWrapper(inner_agg_factory, build)
+    return _UnweightedWrapper(inner_agg_factory, build)

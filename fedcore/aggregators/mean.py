@@ -8,7 +8,7 @@ from fedcore.aggregators.factory import (
     require,
     require_scalar_weight,
 )
-from fedcore.aggregators.sum import SumFactory
+from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_multiply
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
@@ -50,9 +50,9 @@ class MeanFactory(WeightedAggregationFactory):
         weight_sum_factory: UnweightedAggregationFactory | None = None,
         no_nan_division: bool = False,
     ):
-        refuse_weights(value_sum_factory, "the weighted sum of MeanFactory")
-        self._value_sum = value_sum_factory or SumFactory()
-        self._weight_sum = weight_sum_factory or SumFactory()
+        self._value_sum = sum_or_default("value_sum_factory", value_sum_factory)
+        refuse_weights(self._value_sum, "the weighted sum of MeanFactory")
+        self._weight_sum = sum_or_default("weight_sum_factory", weight_sum_factory)
         self._no_nan_division = no_nan_division
 
     def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:
@@ -104,9 +104,9 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
         value_sum_factory: UnweightedAggregationFactory | None = None,
         count_sum_factory: UnweightedAggregationFactory | None = None,
     ):
-        refuse_weights(value_sum_factory, "the sum of UnweightedMeanFactory, which a count divides,")
-        self._value_sum = value_sum_factory or SumFactory()
-        self._count_sum = count_sum_factory or SumFactory()
+        self._value_sum = sum_or_default("value_sum_factory", value_sum_factory)
+        refuse_weights(self._value_sum, "the sum of UnweightedMeanFactory, which a count divides,")
+        self._count_sum = sum_or_default("count_sum_factory", count_sum_factory)
 
     def create(self, value_type: Type) -> AggregationProcess:
         require("inexact", value_type, "UnweightedMeanFactory")

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process
 from fedcore.aggregators.private_noise.rotation import rotated, rotated_back
-from fedcore.aggregators.sum import SumFactory
+from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import tf_computation
-from fedcore.errors import TypeMismatch, brief
+from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_map,
@@ -31,9 +31,7 @@ class _RotationFactory(UnweightedAggregationFactory):
     measurement: str
 
     def __init__(self, inner_agg_factory: UnweightedAggregationFactory | None = None, num_repeats: int = 1):
-        inner = SumFactory() if inner_agg_factory is None else inner_agg_factory
-        if not isinstance(inner, UnweightedAggregationFactory):
-            raise TypeMismatch(f"{type(self).__name__} takes an aggregator without weights, not {brief(inner)}")
+        inner = sum_or_default("inner_agg_factory", inner_agg_factory)
         self._inner, self.why_no_weights = inner, inner.why_no_weights
         self._repeats = whole_number("num_repeats", num_repeats, at_least=1)
 

@@ -1,4 +1,4 @@
-from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, check_factory, require
 from fedcore.computation import federated_computation
 from fedcore.intrinsics import federated_sum, federated_value
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
@@ -30,3 +30,15 @@ class SumFactory(UnweightedAggregationFactory):
             return MeasuredProcessOutput(state, federated_sum(value), federated_value((), SERVER))
 
         return aggregation_process(initialize, value_type, None, body)
+
+
+def sum_or_default(argument: str, given: UnweightedAggregationFactory | None) -> UnweightedAggregationFactory:
+    """The factory that an argument gives; `SumFactory` if it is None.
+
+    Raises:
+        TypeMismatch: it is no factory without weights.
+    """
+    if given is None:
+        return SumFactory()
+    check_factory(argument, given, without_weights=True)
+    return given

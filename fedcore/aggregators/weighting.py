@@ -1,17 +1,18 @@
+from typing import Any
+
 from fedcore.aggregators.factory import (
     AggregationFactory,
-    UnweightedAggregationFactory,
     WeightedAggregationFactory,
     aggregation_process,
+    check_factory,
     require_scalar_weight,
 )
-from fedcore.errors import TypeMismatch, brief
 from fedcore.templates import AggregationProcess
 from fedcore.types import Type
 
 
 class _IgnoringWeights(WeightedAggregationFactory):
-    def __init__(self, inner: UnweightedAggregationFactory):
+    def __init__(self, inner: Any):
         self._inner = inner
 
     def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:
@@ -40,6 +41,5 @@ def as_weighted_aggregator(factory: AggregationFactory) -> WeightedAggregationFa
     """
     if isinstance(factory, WeightedAggregationFactory):
         return factory
-    if not isinstance(factory, UnweightedAggregationFactory):
-        raise TypeMismatch(f"as_weighted_aggregator: a factory of fc.aggregators is wanted, not {brief(factory)}")
+    check_factory("factory", factory)
     return _IgnoringWeights(factory)

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from fedcore.aggregators import AggregationFactory, add_measurements
+from fedcore.aggregators.factory import check_factory
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_map, federated_sum
@@ -69,6 +70,8 @@ def add_debug_measurements_with_mixed_dtype(aggregation_factory: AggregationFact
 
 
 def _with_measurements(factory: AggregationFactory, dtype_of) -> AggregationFactory:
+    check_factory("aggregation_factory", factory)
+
     def clients(value, *weights):
         dtype = dtype_of(value.type.member)
 

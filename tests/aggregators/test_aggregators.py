@@ -267,8 +267,8 @@ def test_an_unweighted_aggregator_as_a_weighted_one_ignores_the_weights():
         (lambda: agg.SumFactory().create(fc.to_type("str")), "SumFactory aggregates numeric .* is str"),
         (lambda: agg.clipping_factory(1.0, agg.SumFactory()).create(fc.to_type("int32")), "clipping_factory"),
         (lambda: agg.concat_factory(agg.SumFactory()).create(fc.to_type(("int32", "float32"))), "one dtype"),
-        (lambda: agg.clipping_factory(1.0, agg.SumFactory), "the inner aggregator is a factory"),
-        (lambda: agg.as_weighted_aggregator(3), "a factory of fc.aggregators is wanted, not 3"),
+        (lambda: agg.clipping_factory(1.0, agg.SumFactory), "inner_agg_factory is a factory of fc.aggregators"),
+        (lambda: agg.as_weighted_aggregator(3), "factory is a factory of fc.aggregators, such .*, not 3"),
         (lambda: agg.SecureSumFactory(1.0).create(fc.to_type("complex64")), "adds real values"),
         (
             lambda: agg.UnweightedReservoirSamplingFactory(2).create(fc.to_type(("float32", [None]))),
@@ -284,6 +284,56 @@ def test_an_unweighted_aggregator_as_a_weighted_one_ignores_the_weights():
 def test_types_that_do_not_fit_are_named(make, says):
     with pytest.raises(TypeMismatch, match=says):
         make()
+
+
+@pytest.mark.parametrize("given", [5, 0, agg.SumFactory, agg.MeanFactory()])
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("value_sum_factory", agg.MeanFactory),
+        ("weight_sum_factory", lambda given: agg.MeanFactory(None, given)),
+        ("value_sum_factory", agg.UnweightedMeanFactory),
+        ("count_sum_factory", lambda given: agg.UnweightedMeanFactory(None, given)),
+        ("clipped_count_sum_factory", lambda given: agg.clipping_factory(1.0, agg.SumFactory(), given)),
+        (
+            "zeroed_count_sum_factory",
+            lambda given: agg.zeroing_factory(1.0, agg.SumFactory(), zeroed_count_sum_factory=given),
+        ),
+        ("sum_factory", lambda given: agg.DifferentiallyPrivateFactory(1.0, 2, 1.0, sum_factory=given)),
+        ("inner_agg_factory", lambda given: fc.analytics.hierarchical_histogram.TreeSumFactory(2, given)),
+        (
+            "inner_agg_factory",
+            lambda given: fc.analytics.hierarchical_histogram.HistogramClippingSumFactory(inner_agg_factory=given),
+        ),
+        (
+            "sketch_agg_factory",
+            lambda given: fc.analytics.IbltFactory(
+                capacity=9, string_max_bytes=8, repetitions=3, sketch_agg_factory=given
+            ),
+        ),
+        ("inner_iblt_agg", fc.analytics.heavy_hitters.iblt.ClippingIbltFactory),
+        ("sum_aggregator", lambda given: fc.learning.algorithms.build_fed_kmeans(2, [2], sum_aggregator=given)),
+    ],
+)
+def test_an_argument_that_is_no_factory_of_sums_is_named(argument, make, given):
+    with pytest.raises(TypeMismatch, match=f"^{argument} is a factory of fc.aggregators without weights, such as"):
+        make(given)
+
+
+@pytest.mark.parametrize("given", [None, 5, agg.MeanFactory])
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("inner_agg_factory", lambda given: agg.clipping_factory(1.0, given)),
+        ("inner_agg_factory", agg.concat_factory),
+        ("inner_agg_factory", lambda given: agg.add_measurements(given, lambda value: {})),
+        ("aggregation_factory", fc.learning.add_debug_measurements),
+        ("factory", agg.as_weighted_aggregator),
+    ],
+)
+def test_an_argument_that_is_no_factory_is_named(argument, make, given):
+    with pytest.raises(TypeMismatch, match=f"^{argument} is a factory of fc.aggregators, such as"):
+        make(given)
 
 
 @pytest.mark.parametrize(

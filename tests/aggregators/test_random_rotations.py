@@ -84,7 +84,7 @@ def test_a_private_sum_stays_private_inside_a_rotation():
 
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_wrong_arguments_are_refused(factory):
-    with pytest.raises(TypeMismatch, match="takes an aggregator without weights, not"):
+    with pytest.raises(TypeMismatch, match=r"inner_agg_factory is a factory of fc\.aggregators without weights"):
         factory(agg.MeanFactory())
     with pytest.raises(FedcoreError, match="num_repeats is a whole number, 1 or more, not 0"):
         factory(num_repeats=0)

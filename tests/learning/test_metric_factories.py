@@ -116,7 +116,7 @@ def test_default_ranges_are_those_of_the_dtype():
         ),
         (
             lambda: metrics.SumThenFinalizeFactory(FINALIZERS, None, fc.aggregators.MeanFactory()),
-            "inner_summation_factory is an aggregator without weights",
+            "inner_summation_factory is a factory of fc.aggregators without weights",
         ),
         (lambda: metrics.SecureSumFactory([(0, 1)]), "metric_value_ranges is a dict"),
         (lambda: metrics.SecureSumFactory({"other": (0, 1)}).create(STATES), "has another structure"),

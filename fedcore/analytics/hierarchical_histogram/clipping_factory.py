@@ -1,6 +1,7 @@
 import tensorflow as tf
 
-from fedcore.aggregators import SumFactory, UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators import UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.intrinsics import federated_map
@@ -53,7 +54,7 @@ class HistogramClippingSumFactory(UnweightedAggregationFactory):
     ):
         self._distinct = checked_clip_mechanism(clip_mechanism) == "distinct"
         self._most = whole_number("max_records_per_user", max_records_per_user, at_least=1)
-        self._inner = inner_agg_factory or SumFactory()
+        self._inner = sum_or_default("inner_agg_factory", inner_agg_factory)
         self._cast_to_float = cast_to_float
 
     def create(self, value_type: Type) -> AggregationProcess:

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fedcore.aggregators import SumFactory, UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators import UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_map
@@ -77,7 +78,7 @@ class TreeSumFactory(UnweightedAggregationFactory):
         self, arity: int = 2, inner_agg_factory: UnweightedAggregationFactory | None = None, *, scale: int = 1
     ):
         self._arity = whole_number("arity", arity, at_least=2)
-        self._inner = inner_agg_factory or SumFactory()
+        self._inner = sum_or_default("inner_agg_factory", inner_agg_factory)
         self._scale = scale
 
     def create(self, value_type: Type) -> AggregationProcess:

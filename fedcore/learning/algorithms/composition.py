@@ -7,13 +7,12 @@ import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import (
-    AggregationFactory,
     MeanFactory,
     UnweightedAggregationFactory,
     WeightedAggregationFactory,
     as_weighted_aggregator,
 )
-from fedcore.aggregators.factory import refuse_weights
+from fedcore.aggregators.factory import check_factory, refuse_weights
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import (
@@ -70,7 +69,9 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
     return ServerWork(_build_start(model, optimizer), _build_update(optimizer), aggregate_metrics, hyperparameters)
 
 
-def weighted(factory: WeightedAggregationFactory | None) -> WeightedAggregationFactory:
+def weighted(
+    factory: WeightedAggregationFactory | None, argument: str = "model_aggregator"
+) -> WeightedAggregationFactory:
     """The aggregator that a weighted algorithm was given, or a weighted mean.
 
     Raises:
@@ -78,31 +79,24 @@ def weighted(factory: WeightedAggregationFactory | None) -> WeightedAggregationF
     """
     if factory is None:
         return MeanFactory()
-    check_aggregator("model_aggregator", factory)
+    check_factory(argument, factory)
     refuse_weights(factory, "a weighted algorithm")
     if not isinstance(factory, WeightedAggregationFactory):
         raise TypeMismatch(
-            f"model_aggregator takes no weights ({type(factory).__name__}); "
+            f"{argument} takes no weights ({type(factory).__name__}); "
             "fc.aggregators.as_weighted_aggregator makes one that ignores them"
         )
     return factory
 
 
-def check_aggregator(argument: str, given: Any) -> None:
-    """Checks that an argument is an aggregation factory, with or without weights.
-
-    Raises:
-        TypeMismatch: it is none.
-    """
-    if not isinstance(given, AggregationFactory):
-        raise TypeMismatch(
-            f"{argument} is a factory of fc.aggregators, such as fc.aggregators.MeanFactory(), not {brief(given)}"
-        )
-
-
-def unweighted(factory: UnweightedAggregationFactory | None) -> WeightedAggregationFactory | None:
+def unweighted(
+    factory: UnweightedAggregationFactory | None, argument: str = "model_aggregator"
+) -> WeightedAggregationFactory | None:
     """The aggregator that an unweighted algorithm was given, for the weighted one that it is built on."""
-    return None if factory is None else as_weighted_aggregator(factory)
+    if factory is None:
+        return None
+    check_factory(argument, factory)
+    return as_weighted_aggregator(factory)
 
 
 def _build_update(optimizer: Optimizer) -> Any:

@@ -7,12 +7,13 @@ import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
+from fedcore.aggregators.factory import check_factory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import converted
 from fedcore.intrinsics import sequence_reduce
 from fedcore.ir.locations import describe
-from fedcore.learning.algorithms.composition import check_aggregator, compose_learning_process
+from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.algorithms.fed_eval import build_evaluation_process, evaluation_work
 from fedcore.learning.models import ModelWeights, ReconstructionModel
 from fedcore.learning.models.gradients import gradients_of
@@ -192,7 +193,7 @@ def _optimizer(given) -> Optimizer:
 def _aggregator(factory, weighting: Weighting) -> WeightedAggregationFactory | None:
     if factory is None or isinstance(factory, WeightedAggregationFactory):
         return factory
-    check_aggregator("model_aggregator_factory", factory)
+    check_factory("model_aggregator_factory", factory)
     if weighting is not ClientWeighting.UNIFORM:
         raise InvalidValue(
             f"model_aggregator_factory takes no weights ({type(factory).__name__}): use "

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from fedcore.aggregators import SumFactory, UnweightedAggregationFactory
+from fedcore.aggregators import UnweightedAggregationFactory
+from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, InvalidValue
@@ -68,7 +69,7 @@ def build_fed_kmeans(
     start = _build_start(shape, initial_centers, _pair(0 if random_seed is None else random_seed))
     assign = _build_assignment(shape, start.type_signature.result[0], point)
     check_distributor(distributor, start.type_signature.result[0], "distributor")
-    aggregation = (sum_aggregator or SumFactory()).create(assign.type_signature.result)
+    aggregation = sum_or_default("sum_aggregator", sum_aggregator).create(assign.type_signature.result)
 
     @federated_computation
     def initialize():

@@ -175,7 +175,7 @@ def build_unweighted_mime_lite(
         client_weighting=ClientWeighting.UNIFORM,
         model_distributor=model_distributor,
         model_aggregator=unweighted(model_aggregator),
-        full_gradient_aggregator=unweighted(full_gradient_aggregator),
+        full_gradient_aggregator=unweighted(full_gradient_aggregator, "full_gradient_aggregator"),
         metrics_aggregator=metrics_aggregator,
         loop_implementation=loop_implementation,
     )
@@ -289,9 +289,10 @@ class _Aggregation:
     def __init__(self, result_type: Any, model_aggregator, full_gradient_aggregator):
         client = result_type["client"]
         self._changes = weighted(model_aggregator).create(client["update"], client["weight"])
-        self._gradients = full_gradient_aggregator and weighted(full_gradient_aggregator).create(
-            result_type["gradients"], result_type["examples"]
-        )
+        self._gradients = None
+        if full_gradient_aggregator is not None:
+            factory = weighted(full_gradient_aggregator, "full_gradient_aggregator")
+            self._gradients = factory.create(result_type["gradients"], result_type["examples"])
 
     def initialize(self):
         if self._gradients is None:

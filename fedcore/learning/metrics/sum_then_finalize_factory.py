@@ -3,7 +3,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fedcore.aggregators import SumFactory, UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators import UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_map, federated_value, federated_zip, generic_plus, generic_zero
@@ -43,9 +44,7 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
         inner_summation_factory: UnweightedAggregationFactory | None = None,
     ):
         check_finalizers(metric_finalizers)
-        inner = inner_summation_factory or SumFactory()
-        if not isinstance(inner, UnweightedAggregationFactory):
-            raise TypeMismatch(f"inner_summation_factory is an aggregator without weights, not {brief(inner)}")
+        inner = sum_or_default("inner_summation_factory", inner_summation_factory)
         self._finalizers, self._initial, self._inner = metric_finalizers, initial_unfinalized_metrics, inner
 
     def create(self, value_type: Type) -> AggregationProcess:

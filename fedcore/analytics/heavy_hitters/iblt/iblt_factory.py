@@ -4,7 +4,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fedcore.aggregators import SumFactory, UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators import UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators.factory import check_factory
+from fedcore.aggregators.sum import sum_or_default
 from fedcore.analytics.data_processing import clipped_counts, to_stacked_tensor
 from fedcore.analytics.heavy_hitters.iblt.chunkers import CharacterEncoding
 from fedcore.analytics.heavy_hitters.iblt.tables import IbltTensorDecoder, IbltTensorEncoder
@@ -89,8 +91,8 @@ class IbltFactory(UnweightedAggregationFactory):
             "seed": seed,
         }
         IbltTensorEncoder([1], **self._options)  # checks them
-        self._sketches = sketch_agg_factory or SumFactory()
-        self._values = value_tensor_agg_factory or SumFactory()
+        self._sketches = sum_or_default("sketch_agg_factory", sketch_agg_factory)
+        self._values = sum_or_default("value_tensor_agg_factory", value_tensor_agg_factory)
 
     def create(self, value_type: Type) -> AggregationProcess:
         options, longest = self._options, self._options["string_max_bytes"]
@@ -174,6 +176,7 @@ class ClippingIbltFactory(UnweightedAggregationFactory):
     ):
         if max_words_per_user is not None:
             max_words_per_user = whole_number("max_words_per_user", max_words_per_user, at_least=1)
+        check_factory("inner_iblt_agg", inner_iblt_agg, without_weights=True)
         self._inner, self._unique_counts = inner_iblt_agg, unique_counts
         self._clip = (
             max_words_per_user,
