@@ -197,6 +197,20 @@ def test_reshapes_and_transposes(shape, random):
     check(fn, normal(8, *shape), widths=(3,))
 
 
+def test_a_squeeze_without_axes_is_refused_where_a_batch_of_one_row_loses_its_batch_axis():
+    graph = traced(lambda x: tf.reduce_sum(tf.reduce_max(tf.squeeze(x), 0)), (np.float32, (None, 3)))
+    refused = why_not_batchable(graph, graph.data, {0}, {0: 0})
+    assert "without axes it removes the batch axis of a batch of one row" in str(refused)
+    assert why_not_batchable(graph, graph.data, set()) is None
+
+
+def test_a_squeeze_without_axes_keeps_the_entries_of_all_rows():
+    def fn(x):
+        return tf.reduce_max(tf.squeeze(tf.reshape(x, [-1, 1])), 0), tf.reduce_sum(tf.squeeze(x, 2), 0)
+
+    check_padded(fn, normal(4, 6, 3, 1), padded=[0], sizes=[6, 1, 4, 2], tolerance=1e-5)
+
+
 def test_transposes_in_a_row_are_one_or_none():
     with tf.Graph().as_default():
         x = tf.compat.v1.placeholder(tf.float32, [2, 3, 4])

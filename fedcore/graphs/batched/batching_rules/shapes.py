@@ -201,7 +201,12 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     rank = evaluation.rank(x)
     shape = evaluation.shape(x)
     axes = sorted(int(a) % rank for a in node.get("squeeze_dims") or [])
-    axes = axes or [i for i, s in enumerate(shape) if s == 1 and i != x.padded_axis]
+    if not axes:
+        if x.padded_axis is not None and x.entries_per_row == 1:
+            raise NoBatchingRule("Squeeze", "without axes it removes the batch axis of a batch of one row")
+        if any(s is None for i, s in enumerate(shape) if i != x.padded_axis):
+            raise NoBatchingRule("Squeeze", "without axes it may remove an axis of unknown size")
+        axes = [i for i, s in enumerate(shape) if s == 1 and i != x.padded_axis]
     if x.padded_axis in axes or any(shape[a] not in (1, None) for a in axes):
         raise NoBatchingRule("Squeeze", "it removes the batch axis")
     if not axes:
