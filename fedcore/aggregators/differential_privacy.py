@@ -94,7 +94,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             cannot be reproduced. See docs/privacy.md.
     Raises:
         FedcoreError: a number is outside its range, or the sum is another one, whose sensitivity is not known.
-        TypeMismatch: V is not inexact and real, or has a shape that is not known.
+        TypeMismatch: V is not inexact and real, has a shape that is not known, or has no elements.
     Source: McMahan et al. 2018, "Learning differentially private recurrent language models", arXiv:1710.06963.
     Example:
         >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(0.0, clients_per_round=2, clip=1.0)
@@ -257,6 +257,8 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         if any(t.dtype.name.startswith("complex") or not is_static(t.shape) for t in types):
             raise TypeMismatch(f"{who} aggregates real values of known shapes, not {value_type}")
         size = sum(math.prod(n or 0 for n in t.sizes) for t in types)
+        if not size:
+            raise TypeMismatch(f"{who} adds noise to the elements of a value, and {value_type} has none")
         adaptive, values = self.adaptive, self._sum.create(value_type)
         counting = SumFactory() if isinstance(self._sum, SumFactory) else SecureSumFactory(1)
         counts = counting.create(TensorType("int32"))

@@ -72,7 +72,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
         bits: of an integer that is sent, from 2 to 24: fewer bits make coarser steps.
     Raises:
         FedcoreError: a number is outside its range, or the bits are too few for so many clients.
-        TypeMismatch: V is not inexact and real, or has a shape that is not known.
+        TypeMismatch: V is not inexact and real, has a shape that is not known, or has no elements.
     Source: Kairouz, Liu, Steinke 2021, "The distributed discrete Gaussian mechanism for federated learning with secure
         aggregation", arXiv:2102.06387, Algorithms 1 and 2. Where none of 6 random roundings is short enough, a value is
         rounded towards 0.
@@ -108,6 +108,8 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
         if any(t.dtype.name.startswith("complex") or not is_static(t.shape) for t in types):
             raise TypeMismatch(f"{who} aggregates real values of known shapes, not {value_type}")
         size = sum(math.prod(n or 0 for n in t.sizes) for t in types)
+        if not size:
+            raise TypeMismatch(f"{who} adds noise to the elements of a value, and {value_type} has none")
         dimension = padded_size(size)
         step, modulus = self.step(dimension), 1 << self.bits
         longest = rounded_norm(self.clip / step, dimension)

@@ -59,14 +59,22 @@ def add_debug_measurements_with_mixed_dtype(aggregation_factory: AggregationFact
     Returns:
         A factory, weighted if the given one is.
     Raises:
-        TypeMismatch: it is no factory; by `create`, the factory does not aggregate the value.
+        TypeMismatch: it is no factory; by `create`, the factory does not aggregate the value, or it has no tensors.
     Example:
         >>> factory = fc.learning.add_debug_measurements_with_mixed_dtype(fc.aggregators.SumFactory())
         >>> process = factory.create(fc.to_type(['float64', 'int32']))
         >>> process.next(process.initialize(), [[3.0, 4], [0.0, 0]]).measurements['average_client_norm']
         np.float32(2.5)
     """
-    return _with_measurements(aggregation_factory, lambda value_type: tf.float32)
+
+    def dtype_of(value_type: Type) -> tf.DType:
+        if not tensor_leaves(value_type):
+            raise TypeMismatch(
+                f"add_debug_measurements_with_mixed_dtype measures the tensors of a value, and {value_type} has none"
+            )
+        return tf.float32
+
+    return _with_measurements(aggregation_factory, dtype_of)
 
 
 def _with_measurements(factory: AggregationFactory, dtype_of) -> AggregationFactory:

@@ -364,6 +364,11 @@ REFUSED = {
     "complex values": (lambda: DP.gaussian_fixed(1.0, 2, 1.0).create(fc.to_type("complex64")), "real values"),
     "whole numbers": (lambda: DP.gaussian_fixed(1.0, 2, 1.0).create(fc.to_type("int32")), "inexact values"),
     "unknown shapes": (lambda: DP.gaussian_fixed(1.0, 2, 1.0).create(fc.to_type(("float32", [None]))), "known shapes"),
+    "no tensors": (
+        lambda: DP.gaussian_fixed(1.0, 2, 1.0).create(fc.to_type(())),
+        "and <> has none",
+    ),
+    "no elements": (lambda: MECHANISMS["efficient tree"][0]().create(fc.to_type(("float32", [0]))), "has none"),
 }
 
 

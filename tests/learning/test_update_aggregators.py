@@ -137,3 +137,24 @@ def test_a_private_mean_zeroes_on_demand():
     assert output.measurements["zeroed_count"] == 1
     assert list(output.measurements["zeroing"]) == ["clip", "noise_stddev", "unclipped_fraction"]
     assert "zeroed_count" not in run(fc.learning.dp_aggregator(0.0, 2)).measurements
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        fc.learning.dp_aggregator(1.0, 100),
+        fc.learning.dp_aggregator(1.0, 100, zeroing=True),
+        fc.learning.ddp_secure_aggregator(1.0, 100, clip=1.0),
+        fc.learning.add_debug_measurements(fc.aggregators.SumFactory()),
+        fc.learning.add_debug_measurements_with_mixed_dtype(fc.aggregators.SumFactory()),
+    ],
+)
+def test_updates_of_a_model_without_weights_are_refused_by_name(factory):
+    none = fc.to_type(fc.learning.models.ModelWeights((), ()))
+    with pytest.raises(TypeMismatch, match=r"^(\w*Factory|add_debug_\w+) (adds|measures) .*trainable=<>"):
+        factory.create(none)
+
+
+@pytest.mark.parametrize("make", [fc.learning.robust_aggregator, fc.learning.secure_aggregator])
+def test_a_mean_of_updates_without_tensors_is_one(make):
+    assert run(make(weighted=False), [(), ()], type_=fc.to_type(())).result == ()
