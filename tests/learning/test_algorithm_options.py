@@ -125,6 +125,25 @@ def test_mime_joins_gradients_and_sends_weights_by_its_own_processes():
         algorithms.build_weighted_mime_lite(line(), base, full_gradient_aggregator=fc.aggregators.SumFactory())
 
 
+@pytest.mark.parametrize(
+    ("build", "argument"),
+    [
+        (algorithms.build_unweighted_fed_avg, "model_aggregator"),
+        (algorithms.build_unweighted_fed_prox, "model_aggregator"),
+        (algorithms.build_unweighted_mime_lite, "model_aggregator"),
+        (algorithms.build_unweighted_mime_lite, "full_gradient_aggregator"),
+    ],
+)
+def test_an_aggregator_whose_result_is_no_update_is_named_with_both_types(build, argument):
+    optimizer = optimizers.build_sgdm(0.1)
+    needed = {"proximal_strength": 0.1} if build is algorithms.build_unweighted_fed_prox else {}
+    needed["base_optimizer" if build is algorithms.build_unweighted_mime_lite else "client_optimizer_fn"] = optimizer
+    sample = fc.aggregators.UnweightedReservoirSamplingFactory(3)
+    says = rf"(?s)^{argument} gives no update.*update +wants .*<float32.*it gives +has .*<float32\[\?\]"
+    with pytest.raises(TypeMismatch, match=says):
+        build(line(), **needed, **{argument: sample})
+
+
 def test_clusters_start_from_what_the_distributor_sends():
     points = fc.data.ClientDataset.from_columns(np.array([[0.0], [4.0]], np.float32))
 

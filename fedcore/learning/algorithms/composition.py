@@ -30,7 +30,7 @@ from fedcore.learning.templates.training import ClientWork
 from fedcore.learning.templates.training_result import aggregation_of_metrics, all_finite
 from fedcore.learning.templates.work_process import work_process
 from fedcore.templates import AggregationProcess, MeasuredProcess, MeasuredProcessOutput
-from fedcore.types import CLIENTS, SERVER, FederatedType, Type
+from fedcore.types import CLIENTS, SERVER, FederatedType, Type, explain, fits, member_of
 
 
 @attrs.frozen
@@ -69,16 +69,16 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
     return ServerWork(_build_start(model, optimizer), _build_update(optimizer), aggregate_metrics, hyperparameters)
 
 
-def weighted(
-    factory: WeightedAggregationFactory | None, argument: str = "model_aggregator"
-) -> WeightedAggregationFactory:
-    """The aggregator that a weighted algorithm was given, or a weighted mean.
+def build_aggregation(
+    factory: WeightedAggregationFactory | None, update: Type, weight: Type, argument: str = "model_aggregator"
+) -> AggregationProcess:
+    """The aggregation of updates by the factory that a weighted algorithm was given, or by a weighted mean.
 
     Raises:
-        TypeMismatch: it is not weighted, or no aggregator.
+        TypeMismatch: it is not weighted, no aggregator, or its result is not of the type of the updates.
     """
     if factory is None:
-        return MeanFactory()
+        factory = MeanFactory()
     check_factory(argument, factory)
     refuse_weights(factory, "a weighted algorithm")
     if not isinstance(factory, WeightedAggregationFactory):
@@ -86,7 +86,13 @@ def weighted(
             f"{argument} takes no weights ({type(factory).__name__}); "
             "fc.aggregators.as_weighted_aggregator makes one that ignores them"
         )
-    return factory
+    process = factory.create(update, weight)
+    output: Any = process.next.type_signature.result
+    result = member_of(output["result"])
+    if not fits(result, update):
+        title = f"{argument} gives no update, but a result of another type"
+        raise TypeMismatch(explain(title, result, update, have_label="it gives", want_label="update"))
+    return process
 
 
 def unweighted(
@@ -148,13 +154,13 @@ def compose_learning_process(
             Default: the weights are broadcast as they are, together with what `work` sends.
         model_aggregator: joins the changes. Default: a weighted mean.
     Raises:
-        TypeMismatch: the aggregator is not weighted, or the distributor gives other weights.
+        TypeMismatch: the aggregator is not weighted or gives no update, or the distributor gives other weights.
     """
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
     trained: Any = work.train.type_signature.result
     weights_type = work.train.module.main.parameters[0].type
     check_distributor(model_distributor, weights_type)
-    aggregator = weighted(model_aggregator).create(trained["update"], trained["weight"])
+    aggregator = build_aggregation(model_aggregator, trained["update"], trained["weight"])
     initialize, next_round = composed(
         tf_computation(lambda: model.initial_weights()),
         model_distributor or build_broadcast_process(weights_type),

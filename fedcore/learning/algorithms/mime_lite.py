@@ -16,7 +16,7 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.composition import build_server_work, check_distributor, unweighted, weighted
+from fedcore.learning.algorithms.composition import build_aggregation, build_server_work, check_distributor, unweighted
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate, rate_of
 from fedcore.learning.algorithms.fed_sgd import build_gradient
@@ -288,11 +288,12 @@ class _Aggregation:
 
     def __init__(self, result_type: Any, model_aggregator, full_gradient_aggregator):
         client = result_type["client"]
-        self._changes = weighted(model_aggregator).create(client["update"], client["weight"])
+        self._changes = build_aggregation(model_aggregator, client["update"], client["weight"])
         self._gradients = None
         if full_gradient_aggregator is not None:
-            factory = weighted(full_gradient_aggregator, "full_gradient_aggregator")
-            self._gradients = factory.create(result_type["gradients"], result_type["examples"])
+            self._gradients = build_aggregation(
+                full_gradient_aggregator, result_type["gradients"], result_type["examples"], "full_gradient_aggregator"
+            )
 
     def initialize(self):
         if self._gradients is None:
