@@ -123,6 +123,10 @@ class _Brief(reprlib.Repr):
             return _array(x, shape)
         return super().repr1(x, level)
 
+    def repr_int(self, x, level):
+        # Python writes no integer of more than 4,300 digits.
+        return super().repr_int(x, level) if x.bit_length() < 4096 else f"an integer of {x.bit_length()} bits"
+
     def repr_instance(self, x, level):
         try:
             text = repr(x)

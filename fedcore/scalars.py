@@ -1,7 +1,7 @@
 """Python numbers from what a user gives for one: also numpy scalars, and tensors and arrays of rank 0."""
 
-import math
 import operator
+import sys
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def whole_number(name: str, value, *, at_least: int | None = None, at_most: int 
     if number is None:
         raise TypeMismatch(f"{name} is {wanted}, not {brief(value)}")
     if (at_least is not None and number < at_least) or (at_most is not None and number > at_most):
-        raise InvalidValue(f"{name} is {wanted}, not {number}")
+        raise InvalidValue(f"{name} is {wanted}, not {brief(number)}")
     return number
 
 
@@ -51,8 +51,8 @@ def real_number(name: str, value, *, at_least: float | None = None, above: float
     if found is None:
         raise TypeMismatch(f"{name} is a number{limit}, not {brief(value)}")
     low = (at_least is not None and found < at_least) or (above is not None and found <= above)
-    if low or not math.isfinite(found):
-        raise InvalidValue(f"{name} is a finite number{limit}, not {found}")
+    if low or not abs(found) <= sys.float_info.max:
+        raise InvalidValue(f"{name} is a finite number{limit}, not {brief(found)}")
     return found
 
 
@@ -76,7 +76,7 @@ def seed_number(name: str, value) -> int:
     """
     number = whole_number(name, value)
     if number not in _SEEDS:
-        raise InvalidValue(f"{name} is a whole number of 64 bits, with its sign, not {number}")
+        raise InvalidValue(f"{name} is a whole number of 64 bits, with its sign, not {brief(number)}")
     return number
 
 

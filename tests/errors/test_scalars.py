@@ -109,6 +109,18 @@ def test_numbers_are_checked_by_kind_then_by_range():
         seed_number("seed", 2**64)
 
 
+@pytest.mark.parametrize("exponent", [400, 5000])
+def test_an_integer_of_too_many_digits_for_a_float_or_a_text_is_refused_as_others_are(exponent):
+    huge = 10**exponent
+    for refused in (
+        lambda: real_number("x", huge),
+        lambda: seed_number("x", huge),
+        lambda: whole_number("x", -huge, at_least=0),
+    ):
+        with pytest.raises(InvalidValue, match=r"^x is a .*, not (-?10{9,}\.\.\.0+|an integer of 16610 bits)$"):
+            refused()
+
+
 def test_a_symbolic_tensor_is_no_python_number():
     found = []
 
