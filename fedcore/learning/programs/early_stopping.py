@@ -1,17 +1,20 @@
 """Ends a training whose metric no longer gets better."""
 
+import math
 from typing import Any
 
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.history import is_number
 from fedcore.learning.programs.monitor import Monitor
-from fedcore.scalars import whole_number
+from fedcore.scalars import python_scalar, real_number, whole_number
 
 
 class EarlyStopping(Callback):
     """Ends the training when a metric has not got better for `patience` rounds that have it.
 
-    Types: the metric is a number in the logs.
+    Types: the metric is a number in the logs; NaN is never better.
 
     Args:
         monitor: the metric. One of the evaluation, `val_…`, is looked at in evaluated rounds only.
@@ -24,7 +27,8 @@ class EarlyStopping(Callback):
     Raises:
         NotFound: the rounds have no such metric. Where none is evaluated, one of the evaluation costs a warning at the
             end.
-        InvalidValue: `patience` is negative, or `mode` is another word.
+        InvalidValue: `patience` is negative, `mode` is another word, `min_delta` is not finite, or `baseline` is NaN.
+        TypeMismatch: one of the numbers is none.
     Example:
         >>> stop = fc.learning.programs.EarlyStopping('loss', min_delta=1e6, patience=2)  # nothing gets so much better
         >>> len(fc.learning.programs.train(process, data, 9, clients_per_round=2, seed=0, callbacks=[stop]))
@@ -41,11 +45,11 @@ class EarlyStopping(Callback):
         restore_best_weights: bool = False,
         start_from_round: int = 0,
     ):
-        self._monitor = Monitor(monitor, mode, min_delta)
+        self._monitor = Monitor(monitor, mode, real_number("min_delta", min_delta))
         self._patience = whole_number("patience", patience, at_least=0)
-        self._baseline = baseline
+        self._baseline = _checked_baseline(baseline)
         self._restores = restore_best_weights
-        self._start = start_from_round
+        self._start = whole_number("start_from_round", start_from_round)
         self._waited = 0
         self._best_weights: Any = None
         self.stopped_round = 0
@@ -84,3 +88,12 @@ class EarlyStopping(Callback):
     def set_state(self, state: Any) -> None:
         self._waited, self._monitor.best, self.stopped_round = state["waited"], state["best"], state["stopped"]
         self._best_weights = None if state["weights"] is None else ModelWeights(*state["weights"])
+
+
+def _checked_baseline(given: Any) -> float | None:
+    baseline = python_scalar(given)
+    if baseline is not None and not is_number(baseline):
+        raise TypeMismatch(f"baseline is a number or None, not {brief(given)}")
+    if baseline is not None and math.isnan(baseline):
+        raise InvalidValue("baseline is a number that a metric can beat, not nan")
+    return baseline

@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 import fedcore as fc
-from fedcore.errors import ExecutionError, InvalidValue, NotFound, TypeMismatch
+from fedcore.errors import ExecutionError, FedcoreError, InvalidValue, NotFound, TypeMismatch
 from fedcore.learning import programs
 from fedcore.program import FileProgramStateManager, MemoryReleaseManager
 
@@ -315,6 +315,21 @@ def test_early_stopping(process, data, options, values, rounds):
     stop = programs.EarlyStopping(**options)
     history = train(process, data, len(values), callbacks=fed(stop, values))
     assert len(history) == rounds == stop.stopped_round
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"min_delta": "a"}, "min_delta is a number, not 'a'"),
+        ({"min_delta": float("nan")}, "min_delta is a finite number, not nan"),
+        ({"baseline": "a"}, "baseline is a number or None, not 'a'"),
+        ({"baseline": float("nan")}, "baseline is a number that a metric can beat, not nan"),
+        ({"start_from_round": "a"}, "start_from_round is a whole number, not 'a'"),
+    ],
+)
+def test_early_stopping_refuses_what_it_could_not_compare(options, says):
+    with pytest.raises(FedcoreError, match=says):
+        programs.EarlyStopping(**options)
 
 
 def test_early_stopping_restores_the_best_weights_also_after_a_resume(process, data, tmp_path):
