@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 
 from fedcore.computation import Computation
-from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir.active import active_builder
 from fedcore.learning.models.model_weights import ModelWeights
@@ -191,13 +191,22 @@ class LearningProcess(IterativeProcess):
             if unknown:
                 raise FedcoreError(f"the process has no hyperparameter {part}.{unknown[0]}; it has {self._names()}")
             before = getattr(state, part)
-            numbers = {name: real_number(f"{part}.{name}", value) for name, value in given.items()}
-            changed = {name: np.asarray(value, before[name].dtype)[()] for name, value in numbers.items()}
+            changed = {name: _as_dtype(f"{part}.{name}", value, before[name].dtype) for name, value in given.items()}
             state = state.replace(**{part: {**before, **changed}})
         return state
 
     def _names(self) -> str:
         return ", ".join(f"{part}.{name}" for part, names in self._hyperparameters.items() for name in names) or "none"
+
+
+def _as_dtype(name: str, value, dtype: np.dtype) -> Any:
+    """The value of a hyperparameter as a numpy scalar of its dtype, in which it is finite too."""
+    number = real_number(name, value)
+    with np.errstate(over="ignore"):
+        found = np.asarray(number, dtype)[()]
+    if not np.isfinite(found):
+        raise InvalidValue(f"{name} is a finite {dtype}, not {brief(value)}")
+    return found
 
 
 def _checked(role: str, fn, state: Type, gives: Type | None = None) -> Callable | None:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch
 from fedcore.learning import algorithms, optimizers
 
 from .conftest import examples, random_clients
@@ -274,6 +274,8 @@ def test_hyperparameters_are_read_and_set_in_a_state(process, clients):
         process.set_hparams(state, {"learning_rate": 0.1})
     with pytest.raises(TypeMismatch, match=r"client_work.learning_rate is a number, not 'fast'"):
         process.set_hparams(state, {"client_work": {"learning_rate": "fast"}})
+    with pytest.raises(InvalidValue, match=r"client_work.learning_rate is a finite float32, not 1e\+300"):
+        process.set_hparams(state, {"client_work": {"learning_rate": 1e300}})
 
 
 def test_robust_aggregation_of_a_round(model_fn, clients):
