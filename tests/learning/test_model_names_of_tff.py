@@ -99,6 +99,15 @@ def test_weights_are_a_pair():
     assert (weights[0], weights[1], len(weights)) == (trainable, non_trainable, 2)
 
 
+def test_weights_become_arrays():
+    variables = {"a": tf.Variable([1.0, 2.0]), "b": [tf.constant(3.0)]}
+    weights = fc.learning.ModelWeights(variables, (np.float64(4.0),)).convert_variables_to_arrays()
+    variables["a"].assign([0.0, 0.0])
+    assert all(type(leaf) is np.ndarray for leaf in tf.nest.flatten(tuple(weights)))
+    assert weights.trainable["a"].tolist() == [1.0, 2.0]
+    assert (float(weights.trainable["b"][0]), float(weights.non_trainable[0])) == (3.0, 4.0)
+
+
 def test_weights_go_into_models_with_variables_and_come_back():
     spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 3]))
     layers = [keras.Input((2,)), keras.layers.Dense(3), keras.layers.BatchNormalization()]

@@ -105,6 +105,20 @@ class ModelWeights:
         for variable, value in found:
             variable.assign(value)
 
+    def convert_variables_to_arrays(self) -> "ModelWeights":
+        """The weights as numpy arrays: variables by the values that they have now.
+
+        Example:
+            >>> weights = fc.learning.ModelWeights((tf.Variable([1.0, 2.0]),), ())
+            >>> weights.convert_variables_to_arrays().trainable[0].tolist()
+            [1.0, 2.0]
+        """
+
+        def array(leaf):
+            return np.array(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
+
+        return ModelWeights(*tf.nest.map_structure(array, tuple(self)))
+
 
 def _variables(model) -> tuple[Sequence, Sequence]:
     """The trainable variables of a model, and those that clients move without gradients."""
