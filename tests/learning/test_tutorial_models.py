@@ -178,3 +178,10 @@ def test_weights_of_another_model_are_not_saved(tmp_path):
     with pytest.raises(TypeMismatch, match=r"`weights` does not fit the model[\s\S]*float32\[4,1\]"):
         models.save(drawn, tmp_path / "model", weights=weights)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("wrong", [fc.to_type(np.float32), ([], [])])
+def test_a_saved_model_starts_from_model_weights_only(tmp_path, wrong):
+    with pytest.raises(TypeMismatch, match=r"`weights` is a fc\.learning\.ModelWeights, such as .* no `input_type`"):
+        models.save(drawn, tmp_path / "model", wrong)
+    assert not (tmp_path / "model").exists()

@@ -49,6 +49,9 @@ def model(units=3, features=6):
         ((model, CROSS, SPEC, [keras.metrics.R2Score()]), r"r2_score \(R2Score\) does not take labels of shape \[\?\]"),
         ((model, CROSS, SPEC, [keras.metrics.CategoricalAccuracy()]), "take keras.metrics.SparseCategoricalAccuracy"),
         ((model, CROSS, SPEC, [keras.metrics.MeanSquaredError()]), "mean_squared_error .*one by one"),
+        ((model, CROSS, SPEC, [1.0]), r"not 1\.0; by position, metrics stand before loss_weights"),
+        ((model, CROSS, SPEC, None, [keras.metrics.Mean()]), "a loss weight is a number, not .*; by position, metrics"),
+        ((model, CROSS, SPEC, None, ["1"]), "a loss weight is a number, not '1'"),
         ((model, CROSS, SPEC, [lambda y, p: 0.0]), "one as keras.metrics.MeanMetricWrapper"),
         (
             (lambda: model(2), CROSS, (X, Y)),

@@ -103,6 +103,12 @@ def _start(model: PureModel, weights: ModelWeights | None) -> Computation:
     initial = tf_computation(lambda: _parts_of(model.initial_weights()))
     if weights is None:
         return initial
+    if not (hasattr(weights, "trainable") and hasattr(weights, "non_trainable")):
+        raise TypeMismatch(
+            "fc.learning.models.save: `weights` is a fc.learning.ModelWeights, such as "
+            f"process.get_model_weights(state), not {brief(weights)}; a model knows the type of its batches, so there "
+            "is no `input_type`"
+        )
     given = ModelWeights(*(tuple(map(np.asarray, part)) for part in (weights.trainable, weights.non_trainable)))
     kept = tf_computation(lambda: tf.nest.map_structure(tf.constant, _parts_of(given)))
     have, want = kept.type_signature.result, initial.type_signature.result

@@ -124,5 +124,8 @@ def _made(metric) -> keras.metrics.Metric:
             "predictions is one as keras.metrics.MeanMetricWrapper(function, name='…')"
         ) from error
     if not isinstance(made, keras.metrics.Metric):
-        raise TracingError(f"a metric is a keras.metrics.Metric or a function that makes one, not {brief(metric)}")
+        order = "; by position, metrics stand before loss_weights" if isinstance(made, int | float) else ""
+        raise TracingError(
+            f"a metric is a keras.metrics.Metric or a function that makes one, not {brief(metric)}{order}"
+        )
     return made

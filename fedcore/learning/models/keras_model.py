@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fedcore.errors import TracingError, brief
+from fedcore.errors import TracingError, TypeMismatch, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.values import elements_of
 from fedcore.learning.models.functional_model import BATCH_PARTS, batch_type, checked_batch_type
@@ -37,6 +37,7 @@ from fedcore.learning.models.pure_model import (
     reported_metrics,
 )
 from fedcore.learning.models.traced import active_initialisers
+from fedcore.scalars import real_number
 from fedcore.types import StructType, TensorType, Type, to_type
 
 _GUESSED_SIZE = 8  # of dimensions that a batch's type leaves open, where an unbuilt model has to be called once
@@ -122,7 +123,7 @@ class _KerasModel(HoldsVariables):
         self.outputs = output_names(model, predictions)
         self.losses = [_loss(given) for given in by_output(loss, self.outputs, "loss", model)]
         given_weights = by_output(loss_weights, self.outputs, "loss_weights", model)
-        self.loss_weights = [1.0 if w is None else float(w) for w in given_weights]
+        self.loss_weights = [1.0 if w is None else _loss_weight(w) for w in given_weights]
         self._check_loss(predictions, *labels_and_weights)
         if input_spec is not None:
             labels = self._by_output(dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"])
@@ -317,6 +318,13 @@ def _loss(given):
         return keras.losses.get(given)
     except ValueError:
         raise TracingError(f"Keras has no loss named {given!r}") from None
+
+
+def _loss_weight(given) -> float:
+    try:
+        return float(real_number("a loss weight", given))
+    except TypeMismatch as error:
+        raise TracingError(f"{error}; by position, metrics stand before loss_weights") from None
 
 
 def _wanted_inputs(model: keras.Model) -> str:
