@@ -66,6 +66,44 @@ def test_a_training_loop_by_variables(model):
     assert model.input_spec[0].shape.as_list() == [None, 2]
 
 
+@pytest.mark.parametrize("looped", ["for", "reduce", "function"])
+@pytest.mark.parametrize("kind", ["keras", "functional", "loaded"])
+def test_a_loop_of_a_computation_keeps_counts_and_weights(kind, looped, tmp_path):
+    models.save(keras_model, tmp_path)
+    data = fc.data.ClientDataset.from_columns((X, Y)).batch(2)
+
+    @fc.tf_computation(fc.SequenceType(fc.to_type(SPEC)))
+    def train(batches):
+        model = {
+            "keras": keras_model,
+            "functional": lambda: models.model_from_functional(functional()),
+            "loaded": lambda: models.load(tmp_path),
+        }[kind]()
+
+        def step(count, batch):
+            with tf.GradientTape() as tape:
+                output = model.forward_pass(batch)
+            kernel = model.trainable_variables[0]
+            kernel.assign_sub(0.1 * tape.gradient(output.loss, [kernel])[0])
+            return count + 1
+
+        def loop(batches):
+            count = tf.constant(0)
+            for batch in batches:
+                count = step(count, batch)
+            return count
+
+        steps = {"for": loop, "reduce": lambda b: b.reduce(tf.constant(0), step), "function": tf.function(loop)}
+        count = steps[looped](batches)
+        report = model.report_local_unfinalized_metrics()
+        return count, report["num_examples"], report["loss"], model.trainable_variables[0].read_value()
+
+    count, (examples,), (loss, _), kernel = train(data)
+    assert (count, examples) == (2, 3)
+    np.testing.assert_allclose(loss, 4 * 2 + 1.2**2, rtol=1e-6)
+    np.testing.assert_allclose(kernel, [[0.64], [0.64]], rtol=1e-6)
+
+
 def test_weights_are_called_or_read():
     for model in (keras_model(), functional()):
         trainable, non_trainable = model.initial_weights

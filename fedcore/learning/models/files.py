@@ -17,7 +17,7 @@ from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.ir import bundle
 from fedcore.learning.models.functional_model import checked_batch_type
 from fedcore.learning.models.gradients import gradients_of, with_gradients
-from fedcore.learning.models.held_variables import HoldsVariables
+from fedcore.learning.models.held_variables import HoldsVariables, variables_from
 from fedcore.learning.models.model_weights import ModelWeights, weights_and_values
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
@@ -232,7 +232,7 @@ class _LoadedModel(HoldsVariables):
 
     @functools.cached_property
     def _held(self) -> ModelWeights:
-        return tf.nest.map_structure(tf.Variable, self.initial_weights())
+        return variables_from(self.initial_weights)
 
     @property
     def trainable_variables(self):

@@ -43,8 +43,8 @@ class HoldsVariables(PureModel):
         held = (*self.trainable_variables, *self.non_trainable_variables)
         if all(map(has_value, held)):
             with tf.init_scope():
-                return tf.nest.map_structure(_counter, self.initial_metrics())
-        return tf.nest.map_structure(_counter, self.initial_metrics())
+                return variables_from(self.initial_metrics, trainable=False)
+        return variables_from(self.initial_metrics, trainable=False)
 
     @property
     def weights(self) -> ModelWeights:
@@ -112,6 +112,20 @@ def variables_of(group) -> list[tf.Variable]:
     return [v.value if isinstance(v, keras.Variable) else v for v in group]
 
 
+def variables_from(first: Callable[[], Any], *, trainable: bool = True) -> Any:
+    """Variables in the structure of `first()` that start from its values.
+
+    Each is given its start as a function, which runs in the graph of the traced function: in that of a loop's body,
+    where a model may be used first, the start would be assigned again in every step.
+    """
+    starts = functools.cache(lambda: tf.nest.flatten(first()))
+    structure = first()
+    variables = [
+        tf.Variable(lambda i=i: starts()[i], trainable=trainable) for i in range(len(tf.nest.flatten(structure)))
+    ]
+    return tf.nest.pack_sequence_as(structure, variables)
+
+
 def specs(type_: Type) -> Any:
     """TensorSpecs in dicts and tuples."""
     if isinstance(type_, StructType):
@@ -119,10 +133,6 @@ def specs(type_: Type) -> Any:
         return OrderedDict(zip(type_.names, parts, strict=True)) if parts and all(type_.names) else tuple(parts)
     assert isinstance(type_, TensorType)
     return spec(type_)
-
-
-def _counter(value) -> tf.Variable:
-    return tf.Variable(value, trainable=False)
 
 
 def _assign(variables, values) -> None:
