@@ -59,6 +59,54 @@ def test_a_variable_that_a_function_of_a_dataset_makes_is_initialised_once(runti
     assert total([1.0, 2.0, 3.0]) == 16.0
 
 
+@pytest.mark.parametrize("first", [1.0, [1.0], np.float32(1), tf.constant(1.0)])
+def test_a_variable_that_a_step_of_a_loop_makes_is_initialised_once(first):
+    @fc.tf_computation("int32")
+    def count(steps):
+        made = []
+
+        def step(i):
+            if not made:
+                made.append(tf.Variable(first))
+            made[0].assign_add(tf.ones_like(made[0]))
+            return i + 1
+
+        tf.while_loop(lambda i: i < steps, step, [tf.constant(0)])
+        return tf.reshape(made[0].read_value(), [])
+
+    assert (count(3), count(3), count(1)) == (4.0, 4.0, 2.0)
+
+
+def test_a_variable_that_a_nested_tf_function_makes_is_initialised_once():
+    made = []
+
+    @fc.tf_computation
+    def twice():
+        made.clear()
+
+        @tf.function
+        def count():
+            if not made:
+                made.append(tf.Variable(1.0))
+            return made[0].assign_add(1.0)
+
+        return count(), count()
+
+    assert twice() == (2.0, 3.0)
+
+
+@pytest.mark.parametrize("start", [lambda x: x, lambda x: [x], lambda x: tf.Variable(x)])
+def test_a_variable_in_a_step_of_a_loop_starts_from_a_tensor_of_the_step(start):
+    @fc.tf_computation("int32")
+    def doubled(steps):
+        def step(i, _):
+            return i + 1, tf.reshape(tf.Variable(start(2 * i)).read_value(), [])
+
+        return tf.while_loop(lambda i, _: i < steps, step, [tf.constant(0), tf.constant(0)])[1]
+
+    assert doubled(3) == 4
+
+
 def test_a_graph_with_variables_is_marked_stateful():
     assert dict(counted.module.graphs[0].attributes) == {"stateful": True}
     assert "{stateful=true}" in counted.to_text()

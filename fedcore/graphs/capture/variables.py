@@ -48,7 +48,8 @@ def own_variables() -> Iterator[OwnVariables]:
 
     def creator(next_creator, **options):
         initial = options.get("initial_value")
-        if not callable(initial) or tf.executing_eagerly():
+        of_a_graph = any(tf.is_tensor(x) and not private_api.is_eager(x) for x in tf.nest.flatten(initial))
+        if of_a_graph or tf.executing_eagerly():
             return made(initial, options)
         with _traced_graph(outside).as_default():
             return made(initial, options)
