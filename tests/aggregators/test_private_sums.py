@@ -384,10 +384,10 @@ def test_what_is_not_private_is_refused_with_the_reason(what):
 
 
 def test_a_weighted_algorithm_refuses_it_with_the_reason():
-    from fedcore.learning.algorithms.composition import weighted
+    from fedcore.learning.algorithms.composition import build_aggregation
 
     with pytest.raises(TypeMismatch, match="a weighted algorithm takes no DifferentiallyPrivateFactory: noise is made"):
-        weighted(DP.gaussian_fixed(1.0, 2, 1.0))
+        build_aggregation(DP.gaussian_fixed(1.0, 2, 1.0), fc.to_type("float32"), fc.to_type("float32"))
 
 
 def test_the_streams_of_a_call_do_not_meet():
