@@ -29,7 +29,7 @@ LONG_RUN = 256
 where they begin in memory."""
 
 MOST_AXES = 8
-"""TensorFlow's kernels of Pad and StridedSlice take no more."""
+"""TensorFlow's kernels of Pad, StridedSlice and the like take no more."""
 
 
 def reduce_aligned(

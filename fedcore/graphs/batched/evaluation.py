@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.aligned_reductions import packet_padding
+from fedcore.graphs.batched.aligned_reductions import MOST_AXES, packet_padding
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, Padding, batching_rules
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
 from fedcore.graphs.batched.low_rank import low_rank_rules
@@ -51,7 +51,7 @@ _TENSOR_LISTS = frozenset(
 )
 
 _MOST_AXES = {
-    **dict.fromkeys(("StridedSlice", "Slice", "ReverseV2", "Pad", "PadV2", "SelectV2"), 8),
+    **dict.fromkeys(("StridedSlice", "Slice", "ReverseV2", "Pad", "PadV2", "SelectV2"), MOST_AXES),
     **dict.fromkeys(("ArgMax", "ArgMin"), 7),
     "MirrorPad": 5,
 }
