@@ -18,6 +18,7 @@ import importlib
 import importlib.metadata
 import itertools
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -403,6 +404,28 @@ def keep_from_autograph(package: str) -> None:
     rule = config.DoNotConvert(package)
     if not any(str(known) == str(rule) for known in config.CONVERSION_RULES):
         config.CONVERSION_RULES = (rule, *config.CONVERSION_RULES)
+
+
+@part("tensorflow.python.autograph.impl.api: _convert_actual(entity, program_ctx)")
+def ignore_warnings_in_conversions() -> None:
+    """Makes AutoGraph convert functions where warnings are errors, as under pytest.
+
+    On Python 3.13 its syntax trees (gast) warn of a deprecation. As an error that ends a conversion, and the function
+    would run unconverted.
+    """
+    from tensorflow.python.autograph.impl import api
+
+    convert = api._convert_actual
+    if hasattr(convert, "__wrapped__"):
+        return
+
+    @functools.wraps(convert)
+    def convert_quietly(entity, program_ctx):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"gast\b")
+            return convert(entity, program_ctx)
+
+    api._convert_actual = convert_quietly
 
 
 @part("tensorflow.python.eager.polymorphic_function.polymorphic_function: Function")

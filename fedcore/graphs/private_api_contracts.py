@@ -5,6 +5,7 @@
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -372,6 +373,20 @@ def keep_from_autograph() -> None:
 
     tf.function(body)()
     _require(found == [__file__], "AutoGraph converts functions of a package that it was told to leave alone")
+
+
+@contract
+def ignore_warnings_in_conversions() -> None:
+    private_api.ignore_warnings_in_conversions()
+
+    def negative(x):
+        if x < 0.0:
+            return -x
+        return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _require(float(tf.function(negative)(tf.constant(-2.0))) == 2.0, "AutoGraph warns of more than gast does")
 
 
 @contract

@@ -1,6 +1,7 @@
 """AutoGraph converts what users write, and nothing of fedcore."""
 
 import functools
+import warnings
 
 import numpy as np
 import pytest
@@ -141,3 +142,24 @@ def test_only_a_function_without_calls_and_branches_is_traced_as_it_is(converted
         assert fc.tf_computation("float32")(fn)(3.0) >= 6.0
     assert fc.tf_computation(fc.TensorType("str", [2]))(second)(["a", "b"]) == b"b"
     assert converted == [__name__] * 3
+
+
+def test_deprecations_of_autographs_syntax_trees_do_not_end_a_conversion_where_warnings_are_errors(monkeypatch):
+    transform = api._TRANSPILER.transform
+
+    def warns_as_gast_does_on_python_3_13(entity, program_ctx):
+        warnings.warn_explicit("a keyword", DeprecationWarning, "gast/astn.py", 23, module="gast.astn")
+        return transform(entity, program_ctx)
+
+    monkeypatch.setattr(api._TRANSPILER, "transform", warns_as_gast_does_on_python_3_13)
+
+    def positive(x):
+        return x if x > 0.0 else -x
+
+    def sum_of_positives(xs):
+        total = 0.0
+        for x in xs:
+            total += positive(x)
+        return total
+
+    assert fc.tf_computation(fc.SequenceType("float32"))(sum_of_positives)([1.0, -2.0]) == 3.0

@@ -11,6 +11,7 @@ import tensorflow as tf
 _STRAIGHT = frozenset(
     {
         *("RESUME", "COPY_FREE_VARS", "LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR"),
+        *("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"),  # of Python 3.13
         *("STORE_FAST", "BINARY_OP", "UNARY_NEGATIVE", "RETURN_VALUE", "RETURN_CONST"),
         *("BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP"),
     }
