@@ -8,11 +8,14 @@ from fedcore.aggregators.factory import (
     require,
     require_scalar_weight,
 )
-from fedcore.aggregators.sum import sum_or_default
+from fedcore.aggregators.sum import SumFactory, sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_multiply
+from fedcore.intrinsics.cast import cast_leaves
+from fedcore.intrinsics.numerics import sum_type
+from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import CLIENTS, TensorType, Type
+from fedcore.types import CLIENTS, TensorType, Type, member_of
 
 
 def _quotient(no_nan: bool):
@@ -23,6 +26,30 @@ def _quotient(no_nan: bool):
     return tf_computation(divide)
 
 
+def _wide(client_value: Value, type_: Type) -> Value:
+    """The client value with its leaves in the dtypes of `type_`."""
+    if member_of(client_value.type) == type_:
+        return client_value
+    return federated_map(lambda v: cast_leaves(v, type_), client_value)
+
+
+def _mean(quotient, total: Value, count: Value, type_: Type) -> Value:
+    """The quotient of two server values, in the dtypes of `type_`."""
+    mean = federated_map(quotient, (total, count))
+    return mean if member_of(mean.type) == type_ else federated_map(lambda v: cast_leaves(v, type_), mean)
+
+
+def _weight_sum_type(weight_type: Type, factory: UnweightedAggregationFactory) -> Type:
+    """The dtype in which a factory adds weights: integers in float64 where it adds numbers as they are, else in int64.
+
+    A factory of integers, such as a secure sum, stays exact so.
+    """
+    assert isinstance(weight_type, TensorType)
+    if weight_type.dtype.is_integer and not isinstance(factory, SumFactory):
+        return TensorType(weight_type.dtype if weight_type.dtype.name == "uint64" else "int64")
+    return sum_type(weight_type)
+
+
 class MeanFactory(WeightedAggregationFactory):
     """The weighted mean of the clients' values: the sum of value · weight over the sum of the weights.
 
@@ -31,9 +58,12 @@ class MeanFactory(WeightedAggregationFactory):
                <state=S@SERVER,result=V@SERVER,measurements=<mean_value=M,mean_weight=N>@SERVER>)
         S is <value_sum_process=…,weight_sum_process=…>.
 
+    Floats of 16 bits are multiplied and added in float32.
+
     Args:
         value_sum_factory: adds the weighted values. Default: `SumFactory`.
-        weight_sum_factory: adds the weights. Default: `SumFactory`.
+        weight_sum_factory: adds the weights; integers as int64. Default: `SumFactory`, integers as float64, whose sum
+            does not overflow.
         no_nan_division: weights that add to zero (and no clients) give zeros. Default: they give NaN.
     Raises:
         TypeMismatch: V is not inexact, W is no numeric scalar, a sum changes its type, or it is a private one.
@@ -58,7 +88,8 @@ class MeanFactory(WeightedAggregationFactory):
     def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:
         require("inexact", value_type, "MeanFactory")
         require_scalar_weight(weight_type, "MeanFactory")
-        values, weights = self._value_sum.create(value_type), self._weight_sum.create(weight_type)
+        wide, wide_weight = sum_type(value_type), _weight_sum_type(weight_type, self._weight_sum)
+        values, weights = self._value_sum.create(wide), self._weight_sum.create(wide_weight)
         quotient = _quotient(self._no_nan_division)
 
         @federated_computation
@@ -66,13 +97,13 @@ class MeanFactory(WeightedAggregationFactory):
             return federated_zip({"value_sum_process": values.initialize(), "weight_sum_process": weights.initialize()})
 
         def body(state, value, given):
-            (weight,) = given
-            weighted = federated_map(lambda v, w: generic_multiply(v, w), (value, weight))
+            weight = _wide(given[0], wide_weight)
+            weighted = federated_map(lambda v, w: generic_multiply(v, w), (_wide(value, wide), weight))
             total = values.next(state.value_sum_process, weighted)
             count = weights.next(state.weight_sum_process, weight)
             return MeasuredProcessOutput(
                 federated_zip({"value_sum_process": total.state, "weight_sum_process": count.state}),
-                federated_map(quotient, (total.result, count.result)),
+                _mean(quotient, total.result, count.result, value_type),
                 federated_zip({"mean_value": total.measurements, "mean_weight": count.measurements}),
             )
 
@@ -80,7 +111,7 @@ class MeanFactory(WeightedAggregationFactory):
 
 
 class UnweightedMeanFactory(UnweightedAggregationFactory):
-    """The mean of the clients' values, each counted once; no clients give NaN.
+    """The mean of the clients' values, each counted once; no clients give NaN. Floats of 16 bits are added in float32.
 
     Types, for inexact V:
         next  (<state=S@SERVER,value={V}@CLIENTS> ->
@@ -110,7 +141,8 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
 
     def create(self, value_type: Type) -> AggregationProcess:
         require("inexact", value_type, "UnweightedMeanFactory")
-        values, counts = self._value_sum.create(value_type), self._count_sum.create(TensorType("float32"))
+        wide = sum_type(value_type)
+        values, counts = self._value_sum.create(wide), self._count_sum.create(TensorType("float32"))
         quotient, one = _quotient(False), tf_computation(lambda: tf.constant(1.0))
 
         @federated_computation
@@ -118,11 +150,11 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
             return federated_zip({"value_sum_process": values.initialize(), "count_sum_process": counts.initialize()})
 
         def body(state, value, _):
-            total = values.next(state.value_sum_process, value)
+            total = values.next(state.value_sum_process, _wide(value, wide))
             count = counts.next(state.count_sum_process, federated_eval(one, CLIENTS))
             return MeasuredProcessOutput(
                 federated_zip({"value_sum_process": total.state, "count_sum_process": count.state}),
-                federated_map(quotient, (total.result, count.result)),
+                _mean(quotient, total.result, count.result, value_type),
                 federated_zip({"mean_value": total.measurements, "mean_count": count.measurements}),
             )
 

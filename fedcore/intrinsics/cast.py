@@ -1,7 +1,8 @@
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import numerics
 from fedcore.ir.operations import operation
-from fedcore.types import TensorType, Type, as_dtype, map_tensors
+from fedcore.ir.values import Value
+from fedcore.types import StructType, TensorType, Type, as_dtype, map_tensors
 
 
 def _typing(types, attributes) -> Type:
@@ -27,3 +28,14 @@ def cast(value, dtype):
         >>> weight = fc.cast(num_examples, 'float32')
     """
     return numerics.cast(value, as_dtype(dtype))
+
+
+def cast_leaves(value: Value, type_: Type) -> Value:
+    """Casts each leaf of a traced value to the dtype that it has in `type_`."""
+    if value.type == type_:
+        return value
+    if isinstance(type_, StructType):
+        parts = [(name, cast_leaves(value[i], part)) for i, (name, part) in enumerate(type_.elements)]
+        return value.builder.struct(parts, getattr(type_, "container", None))
+    assert isinstance(type_, TensorType)
+    return cast(value, type_.dtype)

@@ -1,5 +1,8 @@
+import numpy as np
+
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.cast import cast_leaves
 from fedcore.intrinsics.federated_apply import federated_apply
 from fedcore.intrinsics.federated_map import federated_map
 from fedcore.intrinsics.federated_sum import federated_sum
@@ -7,7 +10,7 @@ from fedcore.intrinsics.federated_zip import federated_zip
 from fedcore.intrinsics.generic_divide import generic_divide
 from fedcore.intrinsics.generic_multiply import generic_multiply
 from fedcore.ir.operations import intrinsic
-from fedcore.types import TensorType, member_of
+from fedcore.types import TensorType, as_dtype, member_of
 
 
 def _scalar_weight(name: str, types, attributes) -> None:
@@ -25,22 +28,33 @@ def _scalar_weight(name: str, types, attributes) -> None:
 def federated_mean(value, weight=None, *, T):
     """The mean of a client value, weighted by the scalar `weight` if it is given.
 
-    Each leaf is computed in its own dtype. No clients, or weights that add to zero, give NaN.
+    Each leaf is computed in its own dtype, floats of 16 bits in float32. Integer weights are added in float64, which
+    does not overflow. No clients, or weights that add to zero, give NaN.
 
     Example:
         >>> average = fc.federated_mean(updates, num_examples)
     """
-    weights = [1] * len(value) if weight is None else weight
-    total, count = numerics.zeros(T), 0
+    weights = [np.ones((), np.float32)] * len(value) if weight is None else list(map(np.asarray, weight))
+    wide = numerics.sum_type(T)
+    total, count = numerics.zeros(wide), np.float64(0)
     for x, w in zip(value, weights, strict=True):
-        total, count = numerics.add(total, numerics.multiply(x, w)), count + w
-    return numerics.divide(total, count)
+        total = numerics.add(total, numerics.multiply(numerics.cast_to(x, wide), w))
+        count = count + numerics.cast(w, numerics.sum_dtype(as_dtype(w.dtype)))
+    return numerics.cast_to(numerics.divide(total, count), T)
 
 
 @federated_mean.lowering
 def _(value, weight=None):
+    type_ = member_of(value.type)
+    wide = numerics.sum_type(type_)
     if weight is None:
-        pairs = federated_map(lambda v: (v, 1.0), value)
+        pairs = federated_map(lambda v: (cast_leaves(v, wide), 1.0), value)
     else:
-        pairs = federated_map(lambda v, w: (generic_multiply(v, w), w), federated_zip((value, weight)))
-    return federated_apply(lambda total, count: generic_divide(total, count), federated_sum(pairs))
+        weight_type = numerics.sum_type(member_of(weight.type))
+
+        def weighted(v, w):
+            w = cast_leaves(w, weight_type)
+            return generic_multiply(cast_leaves(v, wide), w), w
+
+        pairs = federated_map(lambda v, w: weighted(v, w), federated_zip((value, weight)))
+    return federated_apply(lambda total, count: cast_leaves(generic_divide(total, count), type_), federated_sum(pairs))

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 
 from fedcore.errors import TypeMismatch
-from fedcore.types import DType, SequenceType, StructType, TensorType, Type, is_static
+from fedcore.types import DType, SequenceType, StructType, TensorType, Type, as_dtype, is_static, map_tensors
 
 
 def leafwise(fn, *values):
@@ -97,6 +97,30 @@ def cast(value, dtype: DType):
         return np.where(fits, np.where(fits, real, 0).astype(dtype.numpy), limit)
 
     return leafwise(leaf, value)
+
+
+def sum_dtype(dtype: DType) -> DType:
+    """The dtype in which the numbers of a mean are added.
+
+    Integers are added in float64, since their sum may exceed every integer dtype; floats of 16 bits in float32, since
+    their sums stop growing at 2^8 or 2^11 ones.
+    """
+    if dtype.is_integer:
+        return as_dtype("float64")
+    return as_dtype("float32") if dtype.is_float and dtype.numpy.itemsize < 4 else dtype
+
+
+def sum_type(type_: Type) -> Type:
+    """The type with each leaf in its `sum_dtype`."""
+    return map_tensors(lambda leaf: TensorType(sum_dtype(leaf.dtype), leaf.shape), type_)
+
+
+def cast_to(value, type_: Type):
+    """Casts each leaf to the dtype that it has in `type_`."""
+    if isinstance(type_, StructType):
+        return tuple(cast_to(part, t) for part, t in zip(value, type_.types, strict=True))
+    assert isinstance(type_, TensorType)
+    return cast(value, type_.dtype)
 
 
 def limits(type_: Type, *, lowest: bool):
