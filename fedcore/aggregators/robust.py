@@ -1,19 +1,22 @@
 """Aggregators that a minority of arbitrary clients cannot move far."""
 
+import math
+
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
 from fedcore.aggregators.gathering import gathered, rows_type
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import FedcoreError, brief
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.intrinsics import federated_value
+from fedcore.intrinsics.numerics import sum_dtype
 from fedcore.scalars import real_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import SERVER, Type
+from fedcore.types import SERVER, Type, as_dtype, tensor_leaves
 
 
 class _Sorted(UnweightedAggregationFactory):
-    """Sorts each coordinate over the clients and reduces the sorted rows with `reduce(rows, count)`."""
+    """Sorts each coordinate over the finite clients and reduces the sorted rows with `reduce(rows, count)`."""
 
     def __init__(self, name: str, reduce):
         self.name = name
@@ -21,15 +24,20 @@ class _Sorted(UnweightedAggregationFactory):
 
     def create(self, value_type: Type) -> AggregationProcess:
         require("inexact", value_type, self.name)
+        if any(t.dtype.is_complex for t in tensor_leaves(value_type)):
+            raise TypeMismatch(f"{self.name} sorts real values, not {value_type}")
 
         @tf_computation(rows_type(value_type))
         def report(rows):
-            def one(leaf):
-                result = self.reduce(tf.sort(leaf, axis=0), tf.shape(leaf)[0])
-                result.set_shape(leaf.shape[1:])
-                return result
+            finite = _finite_clients(tf.nest.flatten(rows))
 
-            return tf.nest.map_structure(one, rows)
+            def reduce_leaf(leaf):
+                wide = tf.cast(tf.boolean_mask(leaf, finite), sum_dtype(as_dtype(leaf.dtype)).numpy)
+                result = self.reduce(tf.sort(wide, axis=0), tf.shape(wide)[0])
+                result.set_shape(leaf.shape[1:])
+                return tf.cast(result, leaf.dtype)
+
+            return tf.nest.map_structure(reduce_leaf, rows)
 
         @federated_computation
         def initialize():
@@ -41,19 +49,28 @@ class _Sorted(UnweightedAggregationFactory):
         return aggregation_process(initialize, value_type, None, body)
 
 
+def _finite_clients(leaves: list[tf.Tensor]) -> tf.Tensor:
+    """bool of shape [clients]: whose entries in all leaves, with a row for each client, are finite."""
+    if not leaves:
+        return tf.zeros([0], tf.bool)
+    finite = [tf.math.is_finite(tf.reshape(leaf, [tf.shape(leaf)[0], math.prod(leaf.shape[1:])])) for leaf in leaves]
+    return tf.reduce_all(tf.concat(finite, 1), 1)
+
+
 def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFactory:
     """The mean of each coordinate without its smallest and its largest values.
 
-    Types, for inexact V:
+    Types, for V of floats:
         next  (<state=<>@SERVER,value={V}@CLIENTS> -> <state=<>@SERVER,result=V@SERVER,measurements=<>@SERVER>)
 
-    The server holds all values of a round. No clients give NaN.
+    The server holds all values of a round. A client counts for nothing if any of its entries is infinite or NaN. No
+    clients give NaN.
 
     Args:
-        trim_fraction: of n clients, floor(trim_fraction · n) are left out at each end; from 0 to below 0.5.
+        trim_fraction: of n finite clients, floor(trim_fraction · n) are left out at each end; from 0 to below 0.5.
     Raises:
         FedcoreError: the fraction is outside its range.
-        TypeMismatch: V is not inexact, or has a shape that is not known.
+        TypeMismatch: V is not of floats, or has a shape that is not known.
     Source: Yin et al. 2018, "Byzantine-robust distributed learning", arXiv:1803.01498, Definition 2.
     Example:
         >>> factory = fc.aggregators.trimmed_mean_factory(0.25)
@@ -76,13 +93,14 @@ def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFac
 def coordinate_median_factory() -> UnweightedAggregationFactory:
     """The median of each coordinate; of an even number of clients, the mean of the two in the middle.
 
-    Types, for inexact V:
+    Types, for V of floats:
         next  (<state=<>@SERVER,value={V}@CLIENTS> -> <state=<>@SERVER,result=V@SERVER,measurements=<>@SERVER>)
 
-    The server holds all values of a round. No clients give NaN.
+    The server holds all values of a round. A client counts for nothing if any of its entries is infinite or NaN. No
+    clients give NaN.
 
     Raises:
-        TypeMismatch: V is not inexact, or has a shape that is not known.
+        TypeMismatch: V is not of floats, or has a shape that is not known.
     Source: Yin et al. 2018, "Byzantine-robust distributed learning", arXiv:1803.01498, Definition 1.
     Example:
         >>> factory = fc.aggregators.coordinate_median_factory()

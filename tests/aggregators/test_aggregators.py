@@ -229,6 +229,45 @@ def test_a_minority_cannot_move_the_robust_ones_far():
         assert 1 <= run(factory, [*honest, *[np.float32(1e9)] * 3], type_=NUMBER).result <= 1.07
 
 
+ROBUST = {
+    "median": agg.coordinate_median_factory,
+    "trimmed": lambda: agg.trimmed_mean_factory(0.2),
+    "trimmed nowhere": lambda: agg.trimmed_mean_factory(0.1),  # of seven clients, none at each end
+}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ROBUST)
+def test_robust_ones_leave_out_clients_that_are_not_finite_in_every_order(name, bad):
+    honest = [np.float32(x) for x in (1, 2, 3, 4, 5, 6)]
+    process = ROBUST[name]().create(NUMBER)
+    results = [process.next((), [*honest[:i], np.float32(bad), *honest[i:]]).result for i in range(7)]
+    assert results == [3.5] * 7
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_a_client_that_is_not_finite_in_one_leaf_counts_for_nothing_in_all(name):
+    items = values(6)
+    items[2]["w"] = np.full([2, 3], 1e9, np.float32)
+    items[2]["b"] = np.float32(np.nan)
+    process = ROBUST[name]().create(PAIR)
+    close(vector(process.next((), items).result), vector(process.next((), items[:2] + items[3:]).result))
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_a_round_without_a_finite_client_gives_nan(name):
+    assert np.isnan(run(ROBUST[name](), [np.float32(np.nan)] * 2, type_=NUMBER).result)
+
+
+def test_robust_ones_add_floats_of_16_bits_in_float32():
+    assert float(run(agg.trimmed_mean_factory(0.1), [1.0] * 3000, type_=fc.to_type("bfloat16")).result) == 1
+
+
+def test_robust_ones_refuse_what_has_no_order():
+    with pytest.raises(TypeMismatch, match="coordinate_median_factory sorts real values, not complex64"):
+        agg.coordinate_median_factory().create(fc.to_type("complex64"))
+
+
 def test_a_sample_holds_each_client_at_most_once_and_all_equally_often():
     process = agg.UnweightedReservoirSamplingFactory(3).create(fc.to_type("int32"))
     state, counts = process.initialize(), np.zeros(10)
