@@ -20,44 +20,92 @@ from fedcore.ir.values import Value
 from fedcore.scalars import real_number
 from fedcore.types import (
     SERVER,
+    DType,
     FederatedType,
     TensorType,
     Type,
+    as_dtype,
     map_tensors,
     member_of,
     strip_containers,
     tensor_leaves,
 )
 
-_LEVELS = 2**32 - 1
-_EXACT = 2**53  # integers up to here are exact in the float64 that bounds are in
+_STEPS = 2**32 - 2  # between the levels of floats; even, so that -b, 0 and b are levels of the bounds -b and b
+_LARGEST_WHOLE = 2**53  # integers up to here are exact in the float64 that bounds are in
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)  # bounds are measured in float32
+
+
+def largest_bound(dtype: DType) -> float:
+    """The greatest magnitude of a bound for elements of a dtype."""
+    return float(_LARGEST_WHOLE) if dtype.is_integer else _LARGEST_FLOAT
+
+
+def check_fixed_bounds(dtype: DType, bounds: dict[str, float]) -> None:
+    """Refuses bounds, by the names of the user's arguments, that the elements of a dtype cannot have.
+
+    Raises:
+        InvalidValue: a bound of integers is no whole number, or a bound is too large.
+    """
+    for name, bound in bounds.items():
+        if dtype.is_integer and bound != math.floor(bound):
+            raise InvalidValue(f"{name} is a whole number for elements of {dtype}, not {bound}")
+        if abs(bound) > largest_bound(dtype):
+            limit = "2^53" if dtype.is_integer else f"the largest float32, {_LARGEST_FLOAT:.6g},"
+            raise InvalidValue(f"{name} is at most {limit} in magnitude for elements of {dtype}, not {bound}")
+
+
+def _ordered_bounds(dtype: DType, low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The bounds in float64, cut to the largest magnitude; those of integers are rounded inwards."""
+    limit = largest_bound(dtype)
+    low, high = (tf.clip_by_value(bound, -limit, limit) for bound in (low, high))
+    if dtype.is_integer:
+        low, high = tf.math.ceil(low), tf.floor(high)
+    return low, tf.maximum(low, high)
+
+
+def _levels(low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The level nearest to 0, which is 0 itself if the bounds permit; its code, as float64; and the step.
+
+    Zeros of any number of clients add to exactly 0, since 0 is a level.
+    """
+    zero, step = tf.clip_by_value(tf.zeros([], tf.float64), low, high), (high - low) / _STEPS
+    return zero, tf.round(tf.math.divide_no_nan(zero - low, step)), step
 
 
 def quantized(leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """int64 codes from 0 of a tensor clipped into [low, high], two float64; floats get 2^32 levels. NaN is `low`."""
+    """int64 codes from 0 of a tensor clipped into [low, high], two float64. NaN is `low`."""
+    dtype = as_dtype(leaf.dtype)
+    low, high = _ordered_bounds(dtype, low, high)
+    if dtype.is_integer:
+        within = tf.minimum(leaf, _LARGEST_WHOLE) if dtype.name == "uint64" else leaf
+        least, most = tf.cast(low, tf.int64), tf.cast(high, tf.int64)
+        return tf.clip_by_value(tf.cast(within, tf.int64), least, most) - least
     x = tf.cast(leaf, tf.float64)
     x = tf.clip_by_value(tf.where(tf.math.is_nan(x), low, x), low, high)
-    if leaf.dtype.is_integer:
-        scaled = x - tf.math.ceil(low)
-    else:
-        scaled = tf.math.divide_no_nan(x - low, high - low) * _LEVELS
-    return tf.cast(tf.round(scaled), tf.int64)
+    zero, code_of_zero, step = _levels(low, high)
+    code = tf.round(tf.math.divide_no_nan(x - zero, step)) + code_of_zero
+    return tf.cast(tf.clip_by_value(code, 0.0, _STEPS), tf.int64)
 
 
 def dequantized(code: tf.Tensor, count: tf.Tensor, leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """The sum of `count` tensors like `leaf`, of which `code` is the sum of the codes."""
-    x, n = tf.cast(code, tf.float64), tf.cast(count, tf.float64)
-    x = x + n * tf.math.ceil(low) if leaf.dtype.is_integer else x / _LEVELS * (high - low) + n * low
-    return tf.cast(x, leaf.dtype)
+    """The sum of `count` tensors like `leaf`, of which `code` is the sum of the codes, both int64."""
+    dtype = as_dtype(leaf.dtype)
+    low, high = _ordered_bounds(dtype, low, high)
+    if dtype.is_integer:  # a sum of codes that wraps is right again after this sum, which wraps back
+        return tf.cast(code + count * tf.cast(low, tf.int64), leaf.dtype)
+    zero, code_of_zero, step = _levels(low, high)
+    steps = code - count * tf.cast(code_of_zero, tf.int64)
+    return tf.cast(tf.cast(steps, tf.float64) * step + tf.cast(count, tf.float64) * zero, leaf.dtype)
 
 
 def largest_code(type_: Type, bounds: tuple[float, float] | None) -> int:
     """The greatest code of any leaf; bounds that are not known before the program runs are None."""
     if not any(t.dtype.is_integer for t in tensor_leaves(type_)):
-        return _LEVELS
+        return _STEPS
     if bounds is None:
-        return _EXACT
-    return max(_LEVELS, math.floor(bounds[1]) - math.ceil(bounds[0]))
+        return 2 * _LARGEST_WHOLE
+    return max(_STEPS, math.floor(bounds[1]) - math.ceil(bounds[0]))
 
 
 def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
@@ -66,17 +114,20 @@ def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
     Types, for numeric real V, with B a real scalar or a struct as V with a scalar for each leaf:
         ({V}@CLIENTS, B@SERVER, B@SERVER) -> V@SERVER
 
-    Floats are rounded to one of 2^32 levels between the bounds. Integers are exact up to 2^53 (TFF rounds those of
-    ranges above 2^32). A NaN counts as the lower bound. No clients give zeros.
+    Floats are rounded to one of 2^32 - 1 levels between the bounds; 0 is one of them where the bounds permit, so that
+    zeros add to exactly 0. Integers are exact (TFF rounds those of ranges above 2^32), and their sum wraps as their
+    dtype does. A NaN counts as the lower bound. No clients give zeros.
 
     Args:
         client_value: inside a federated computation.
-        lower_bound: Python numbers, or a server value; NaN and infinity are no bounds.
+        lower_bound: Python numbers, or a server value; NaN and infinity are no bounds. Bounds of integers are whole
+            and at most 2^53 in magnitude, those of floats at most the largest float32. A server value that is not so
+            counts as the nearest such number between the bounds.
         upper_bound: of the structure of `lower_bound`, and at least as large. Equal bounds give n times the bound.
     Raises:
         TypeMismatch: the value is not at the clients or not real, a bound has another structure, or one bound is a
             server value and the other is not.
-        FedcoreError: a lower bound is greater than its upper bound.
+        FedcoreError: a lower bound is greater than its upper bound, or a Python number is no such bound.
     Source: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning", section 4.
     Example:
         >>> @fc.federated_computation(fc.FederatedType('float32', fc.CLIENTS))
@@ -89,7 +140,7 @@ def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
     type_ = client_member(client_value, who)
     if not all(t.dtype.is_real for t in tensor_leaves(type_)):
         raise TypeMismatch(f"{who} adds real values, not {type_}")
-    fixed = None
+    fixed: list[tuple[float, float]] = []  # a pair for each leaf, or one for all; none if they are server values
     if isinstance(lower_bound, Value) != isinstance(upper_bound, Value):
         raise TypeMismatch(f"{who}: both bounds are server values, or both are Python numbers")
     if not isinstance(lower_bound, Value):
@@ -97,13 +148,17 @@ def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
         lows, highs = tf.nest.flatten(lower_bound), tf.nest.flatten(upper_bound)
         if len(lows) == len(highs) and any(low > high for low, high in zip(lows, highs, strict=True)):
             raise InvalidValue(f"{who}: lower_bound is at most upper_bound, not {lower_bound} and {upper_bound}")
-        fixed = (min(lows), max(highs))
+        fixed = [*zip(lows, highs, strict=False)]
         lower_bound, upper_bound = federated_value(lower_bound, SERVER), federated_value(upper_bound, SERVER)
     for name, bound in (("lower_bound", lower_bound), ("upper_bound", upper_bound)):
         _check_bound(name, bound.type, type_)
 
     @tf_computation(type_, lower_bound.type.member, upper_bound.type.member)
     def encode(value, low, high):
+        leaves = tf.nest.flatten(value)
+        for leaf, pair in zip(leaves, fixed if len(fixed) == len(leaves) else fixed * len(leaves), strict=False):
+            names = (f"{who}: lower_bound", f"{who}: upper_bound")
+            check_fixed_bounds(as_dtype(leaf.dtype), dict(zip(names, pair, strict=True)))
         return _leafwise(quantized, value, low, high), tf.constant(1, tf.int64)
 
     @tf_computation(
@@ -119,7 +174,8 @@ def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
 
     bounds = federated_zip((lower_bound, upper_bound))
     sent = federated_map(lambda v, b: encode(v, b[0], b[1]), (client_value, federated_broadcast(bounds)))
-    codes, counts = federated_secure_sum(sent[0], largest_code(type_, fixed)), federated_secure_sum(sent[1], 1)
+    widest = (min(low for low, _ in fixed), max(high for _, high in fixed)) if fixed else None
+    codes, counts = federated_secure_sum(sent[0], largest_code(type_, widest)), federated_secure_sum(sent[1], 1)
     return federated_map(lambda c, n, b: decode(c, n, generic_zero(type_), b[0], b[1]), (codes, counts, bounds))
 
 

@@ -3,7 +3,7 @@ from typing import Any
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
-from fedcore.aggregators.secure_quantized_sum import dequantized, largest_code, quantized
+from fedcore.aggregators.secure_quantized_sum import check_fixed_bounds, dequantized, largest_code, quantized
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.intrinsics import (
@@ -23,8 +23,9 @@ from fedcore.types import SERVER, TensorType, Type, tensor_leaves
 class SecureSumFactory(UnweightedAggregationFactory):
     """The sum of values that are bounded and made integers first, as a secure sum needs them.
 
-    Every element is clipped into [lower, upper]; floats are rounded to one of 2^32 levels of that range. The integers
-    are then added in int64 by `fc.federated_secure_sum`, which hides them if the runtime has a protocol for it
+    Every element is clipped into [lower, upper]; floats are rounded to one of 2^32 - 1 levels of that range, of which 0
+    is one where the range permits, so that zeros add to exactly 0. The integers are then added in int64 by
+    `fc.federated_secure_sum`, which hides them if the runtime has a protocol for it
     (`fc.runtime.local(secure_aggregation='masked')`).
 
     Types, for numeric real V:
@@ -39,8 +40,11 @@ class SecureSumFactory(UnweightedAggregationFactory):
             given the largest absolute element of every client's value.
         lower_bound_threshold: a number; or an estimation process where the upper bound is one, which are then given the
             smallest and the largest element. Default: minus the upper bound.
+        Bounds of integers are whole and at most 2^53 in magnitude, those of floats at most the largest float32;
+        estimated ones are rounded inwards for integers.
     Raises:
-        FedcoreError: the bounds are not in order, or one is a number and the other is estimated.
+        FedcoreError: the bounds are not in order, or one is a number and the other is estimated; by `create`, they are
+            no bounds of the dtypes of V.
         TypeMismatch: V is not numeric, or complex.
     Source: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning", section 4.
     Example:
@@ -58,8 +62,10 @@ class SecureSumFactory(UnweightedAggregationFactory):
         if not adaptive:
             upper = real_number("upper_bound_threshold, if no estimation process,", upper)
             lower = None if lower is None else real_number("lower_bound_threshold", lower)
-            if not upper > (-upper if lower is None else lower):
-                raise FedcoreError(f"upper_bound_threshold ({upper}) is greater than the lower bound")
+            if lower is None and not upper > 0:
+                raise FedcoreError(f"upper_bound_threshold is above 0 where it stands alone, not {upper}")
+            if lower is not None and not upper > lower:
+                raise FedcoreError(f"upper_bound_threshold ({upper}) is above lower_bound_threshold ({lower})")
         self._upper: Any = upper
         self._lower: Any = lower
         self._adaptive = adaptive
@@ -74,6 +80,9 @@ class SecureSumFactory(UnweightedAggregationFactory):
         require("numeric", value_type, "SecureSumFactory")
         if any(t.dtype.is_complex for t in tensor_leaves(value_type)):
             raise TypeMismatch(f"SecureSumFactory adds real values, not {value_type}")
+        for leaf in tensor_leaves(value_type) if not self._adaptive else ():
+            bounds = {"upper_bound_threshold": self._upper, "lower_bound_threshold": self._lower}
+            check_fixed_bounds(leaf.dtype, {name: bound for name, bound in bounds.items() if bound is not None})
         number = TensorType("float64")
         lower, upper, adaptive = self._lower, self._upper, self._adaptive
         symmetric = lower is None

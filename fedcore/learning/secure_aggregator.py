@@ -24,7 +24,7 @@ def secure_aggregator(*, zeroing: bool = True, clipping: bool = True, weighted: 
         weighted: the mean is a `MeanFactory` with weights of 0 to 2^20 - 1; else an `UnweightedMeanFactory`.
     Returns:
         A factory, weighted if the mean is. Elements of changes (times their weights) are bounded by twice the 0.95
-        quantile of their largest, estimated from 50, and rounded to one of 2^32 levels.
+        quantile of their largest, estimated from 50, and rounded to one of 2^32 - 1 levels.
     Raises:
         TypeMismatch: by `create`, the value is not inexact and real.
     Source: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning"; quantiles as

@@ -1,5 +1,7 @@
 """Aggregators by secure sums: under a modulus, quantized between bounds, and between estimated ones."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,117 @@ def test_a_quantized_sum_clips_and_is_close():
 
 def test_a_quantized_sum_of_integers_is_exact_in_wide_ranges():
     assert quantized_sum("int64", -(2**40), 2**40)([2**39 + 1, -5, 2**60]) == 2**39 + 1 - 5 + 2**40
+
+
+BOUNDS = [(-1e6, 1e6), (-1.0, 3.0), (-0.1, 0.7), (-1e30, 2e-7), (0.0, 5.0), (-5.0, 0.0)]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_zeros_add_to_exactly_zero_whatever_the_bounds_around_them(dtype, bounds):
+    assert quantized_sum(dtype, *bounds)([0.0] * 1000) == 0
+
+
+@pytest.mark.parametrize("bounds", [*BOUNDS, (2.0, 3.0), (-3.0, -2.0), (7.0, 7.0 + 1e-9)])
+def test_values_at_and_beyond_the_bounds_count_as_the_bounds_up_to_half_a_level(bounds):
+    low, high = bounds
+    total = quantized_sum("float64", low, high)
+    half = (high - low) / 2**33 * 1.001
+    for value, bound in ((low, low), (high, high), (low - 9, low), (high + 9, high)):
+        assert abs(total([value]) - bound) <= half
+
+
+def test_symmetric_bounds_are_levels():
+    total = quantized_sum("float64", -0.7, 0.7)
+    assert (total([-9.0]), total([9.0])) == (-0.7, 0.7)
+
+
+@pytest.mark.parametrize("bound", [1, 5.0, 2**40, 2.0**53])
+def test_zeros_of_integers_add_to_zero_and_others_exactly(bound):
+    process = agg.SecureSumFactory(bound).create(fc.to_type("int64"))
+    assert process.next((), [0] * 8).result == 0
+    assert process.next((), [-1, -1, 1, -1, 0]).result == -2
+    assert process.next((), [2**60, 2**60, -(2**60)]).result == int(bound)
+
+
+def test_integers_that_add_beyond_float64_are_exact():
+    process = agg.SecureSumFactory(2.0**53).create(fc.to_type("int64"))
+    assert process.next((), [2**53 - 1] * 9 + [-1]).result == 9 * (2**53 - 1) - 1
+
+
+def test_a_secure_sum_wraps_as_the_dtype_does():
+    process = agg.SecureSumFactory(2**31 - 1).create(fc.to_type("int32"))
+    assert process.next((), [2**31 - 1] * 3).result == np.int32(2**31 - 3)
+
+
+def test_large_unsigned_integers_are_clipped():
+    process = agg.SecureSumFactory(2**53, 0).create(fc.to_type("uint64"))
+    assert process.next((), [2**64 - 1, 5]).result == 2**53 + 5
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bounds", "says"),
+    [
+        (
+            "int64",
+            [2.0**60],
+            "upper_bound_threshold is at most 2^53 in magnitude for elements of int64, not 1.15292150",
+        ),
+        ("int64", [0, -(2**55)], "lower_bound_threshold is at most 2^53 in magnitude for elements of int64, not -3602"),
+        ("int32", [1.6], "upper_bound_threshold is a whole number for elements of int32, not 1.6"),
+        ("int32", [2, -0.5], "lower_bound_threshold is a whole number for elements of int32, not -0.5"),
+        (
+            "float32",
+            [1e308],
+            "upper_bound_threshold is at most the largest float32, 3.40282e+38, in magnitude for elem",
+        ),
+        ("float64", [1e39], "upper_bound_threshold is at most the largest float32, 3.40282e+38, in magnitude for elem"),
+    ],
+)
+def test_bounds_that_the_elements_cannot_have_are_refused(dtype, bounds, says):
+    with pytest.raises(FedcoreError, match=re.escape(says)):
+        agg.SecureSumFactory(*bounds).create(fc.to_type(dtype))
+
+
+def test_a_bound_refused_for_one_leaf_names_its_dtype():
+    types, bounds = {"w": "float32", "n": "int32"}, ({"w": 0.5, "n": 0.5}, {"w": 0.7, "n": 0.7})
+    with pytest.raises(FedcoreError, match="secure_quantized_sum: lower_bound is a whole number for elements of int32"):
+        quantized_sum(types, *bounds)
+    assert quantized_sum(types, {"w": 0.5, "n": 0}, {"w": 0.5, "n": 1})([{"w": 9.0, "n": 9}]) == {"w": 0.5, "n": 1}
+
+
+@pytest.mark.parametrize("upper", [0, 0.0, -1.0])
+def test_an_upper_bound_alone_is_above_zero(upper):
+    with pytest.raises(FedcoreError, match=f"upper_bound_threshold is above 0 where it stands alone, not {upper}$"):
+        agg.SecureSumFactory(upper)
+
+
+def test_bounds_of_a_secure_sum_are_in_order():
+    with pytest.raises(FedcoreError, match=r"upper_bound_threshold \(1.0\) is above lower_bound_threshold \(2.0\)"):
+        agg.SecureSumFactory(1.0, 2.0)
+
+
+@pytest.mark.parametrize("bounds", [(-(2**60), 2**60), (-(2**55), 2**55)])
+def test_server_values_beyond_the_largest_bounds_count_as_these(bounds):
+    number = fc.FederatedType("int64", fc.SERVER)
+
+    @fc.federated_computation(fc.FederatedType("int64", fc.CLIENTS), number, number)
+    def total(value, low, high):
+        return agg.secure_quantized_sum(value, low, high)
+
+    assert total([0] * 8, *bounds) == 0
+    assert total([2**62, 1], *bounds) == 2**53 + 1
+
+
+def test_estimated_bounds_of_integers_are_rounded_inwards():
+    process = agg.SecureSumFactory(estimate(1.6)).create(fc.to_type("int32"))
+    assert [process.next(process.initialize(), [x]).result for x in (5, -5, 0)] == [1, -1, 0]
+
+
+def test_the_secure_sums_of_a_mean_without_weight_are_zero():
+    factory = agg.MeanFactory(agg.SecureSumFactory(1e6), agg.SecureSumFactory(2.0**20), no_nan_division=True)
+    process = factory.create(fc.to_type("float32"), fc.to_type("float32"))
+    assert process.next(process.initialize(), [5.0, 7.0], [0.0, 0.0]).result == 0
 
 
 def test_each_leaf_has_its_bounds_where_they_are_a_struct():

@@ -121,7 +121,7 @@ def test_default_ranges_are_those_of_the_dtype():
         (lambda: metrics.SecureSumFactory([(0, 1)]), "metric_value_ranges is a dict"),
         (lambda: metrics.SecureSumFactory({"other": (0, 1)}).create(STATES), "has another structure"),
         (lambda: metrics.SecureSumFactory({"count": 3}).create(STATES), "a pair .lower, upper. for each tensor, not 3"),
-        (lambda: metrics.SecureSumFactory({"count": (3, 1)}).create(STATES), "is greater than the lower bound"),
+        (lambda: metrics.SecureSumFactory({"count": (3, 1)}).create(STATES), "is above lower_bound_threshold"),
         (lambda: metrics.SecureSumFactory().create(fc.to_type({"a": "bool"})), "the state.a is bool"),
         (lambda: metrics.FinalizeThenSampleFactory(0), "sample_size is a whole number"),
         (

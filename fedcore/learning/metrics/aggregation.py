@@ -75,7 +75,7 @@ def secure_sum_then_finalize(
     *,
     bound: float = 2.0**20,
 ) -> Callable:
-    """As `sum_then_finalize`, by a secure sum: integers are exact, floats have 2^32 levels.
+    """As `sum_then_finalize`, by a secure sum: integers are exact, floats have 2^32 - 1 levels.
 
     Types: those of `sum_then_finalize`; M gains `secure_sum_measurements`, those of
     `fc.learning.metrics.SecureSumFactory`.
