@@ -164,7 +164,7 @@ class _Run:
         self.tree = MergeTree(self.partials.merge)
         self.kept: dict[int, object] = {}
         where = f"in the stage @{work.stage} of {work.module.main.name}{end_of_stage(work.module, work.stage)}"
-        self.faults = FaultPolicy(stack.policy, report, where)
+        self.faults = FaultPolicy(stack.policy, report, where, masked=stack.secure is not None)
         self.secure: SecurePartials | None = None
         if stack.secure is not None and work.secure:
             from fedcore.runtime.secure import secure_partials  # imports the extra `secure`

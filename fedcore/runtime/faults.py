@@ -5,7 +5,7 @@ from collections.abc import Callable
 import attrs
 import tensorflow as tf
 
-from fedcore.errors import ClientError, FedcoreError, brief
+from fedcore.errors import ClientError, FedcoreError, SecureSumError, brief
 from fedcore.runtime.client_work import ClientSlice, SliceResult
 from fedcore.runtime.failures import reason
 from fedcore.runtime.finite_check import NotFinite
@@ -74,10 +74,13 @@ class FaultPolicy:
     Args:
         policy: the policy of `drop()`; None raises ClientError, which names the client.
         where: where clients run, for the message about a graph that fails.
+        masked: whether clients' values are hidden by the masks of secure sums. Of an error only its kind is then told,
+            since its message may quote a client's value.
     """
 
-    def __init__(self, policy: Drop | None, report: Report, where: str = ""):
+    def __init__(self, policy: Drop | None, report: Report, where: str = "", *, masked: bool = False):
         self._policy = policy
+        self._masked = masked
         self._retries = policy.max_retries if policy else 0
         self._report = report
         self._where = f"\n  {where}" if where else ""
@@ -104,8 +107,8 @@ class FaultPolicy:
                 if not failed and not tries:
                     raise ClientError(
                         f"the clients {present[0]} to {present[-1]} failed together, though none of them fails alone: "
-                        f"{reason(error)}"
-                    ) from error
+                        f"{self._reason(error)}"
+                    ) from self._cause(error)
                 tries -= not failed
                 for index, why in failed.items():
                     self.failed(index, why)
@@ -144,12 +147,12 @@ class FaultPolicy:
             reads: how many times the value was read.
             once: the value can be read only once.
         Raises:
-            ClientError: there is no policy `drop()`. A FedcoreError other than TooLate is raised as it is: it names the
-                argument already.
+            ClientError: there is no policy `drop()`. A FedcoreError other than TooLate is raised as it is, since it
+                names the argument already, unless values are masked.
         """
         if reads <= self._retries and not once:
             return False
-        if not self.drops and isinstance(error, FedcoreError) and not isinstance(error, TooLate):
+        if not self.drops and not self._masked and isinstance(error, FedcoreError) and not isinstance(error, TooLate):
             raise error
         self.failed(index, error)
         return True
@@ -161,14 +164,23 @@ class FaultPolicy:
             ClientError: there is no policy `drop()`.
         """
         if self.drops:
-            self._report.dropped[index] = reason(error)
+            self._report.dropped[index] = self._reason(error)
             return
-        message = f"client {index} failed: {reason(error)}"
+        message = f"client {index} failed: {self._reason(error)}"
         if isinstance(error, tf.errors.ResourceExhaustedError):
-            raise ClientOutOfMemory(message) from error
+            raise ClientOutOfMemory(message) from self._cause(error)
         if isinstance(error, tf.errors.OpError):
             raise ClientError(message + self._where) from None
-        raise ClientError(message) from error
+        raise ClientError(message) from self._cause(error)
+
+    def _reason(self, error: Exception) -> str:
+        if not self._masked or isinstance(error, SecureSumError):
+            return reason(error)
+        return f"{type(error).__name__} (its message may quote values, which masks hide in this run)"
+
+    def _cause(self, error: Exception) -> Exception | None:
+        """The error that a ClientError shows as its cause."""
+        return None if self._masked else error
 
     def check_quorum(self, clients: int) -> None:
         """Raises ClientError if too few of the call's clients did not fail."""

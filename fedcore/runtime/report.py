@@ -27,7 +27,7 @@ class SecureTraffic:
         clients: how many clients were invited.
         contributed: how many clients' integers are in the sums.
         plain_bits: the bits that these clients' integers have without the protocol.
-        sent_bits: by phase (keys, shares, masked, unmasking) the bits that clients sent.
+        sent_bits: by phase (keys, shares, masked, survivors, unmasking) the bits that clients sent.
         received_bits: by phase the bits that the server sent, before clients answered in it.
     """
 

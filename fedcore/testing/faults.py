@@ -153,7 +153,8 @@ def lossy(
 
     Args:
         settings: the settings without faults. Default: those of `fc.runtime.masked()`.
-        drop: phase (`keys`, `shares`, `masked` or `unmasking`) -> the clients whose message of that phase is lost.
+        drop: phase (`keys`, `shares`, `masked`, `survivors` or `unmasking`) -> the clients whose message of that phase
+            is lost.
         alter: gives the bytes that arrive for the bytes of a message, its phase, its client, and whether it goes to the
             server.
     Raises:

@@ -13,6 +13,9 @@ from fedcore.runtime.secure.settings import PHASES, Masked, masked
 from fedcore.runtime.secure.terms import Terms
 from fedcore.testing.faults import lossy
 
+AFTER_MASKED = ("survivors", "unmasking")
+"""The phases after that in which integers arrive."""
+
 LAYOUT = [Segment(3, 2**8), Segment(5, 2**10), Segment(2, 2**40), Segment(4, 1000), Segment(2, 2**64 - 59)]
 
 
@@ -48,7 +51,7 @@ def test_the_sum_is_that_of_the_integers_modulo_each_number(clients):
 def test_clients_that_drop_out_in_a_phase_are_left_out_of_the_sum(phase, settings):
     dropped = {2, 5, 11} if settings.degree is None else {2, 5}
     total, session = run(lossy(settings, drop={phase: dropped}), 12)
-    left_out = set() if phase == "unmasking" else dropped
+    left_out = set() if phase in AFTER_MASKED else dropped
     assert set(session.lost) == left_out
     assert total == plain_sum(sorted(set(range(12)) - left_out))
 
@@ -64,6 +67,7 @@ def test_a_client_whose_work_fails_drops_out_of_phase_masked():
         ("keys", "3 of 6 clients are left after phase keys, but 5 are needed"),
         ("shares", "3 of 6 clients are left after phase shares, but 5 are needed"),
         ("masked", "3 of 6 clients are left after phase masked, but 5 are needed"),
+        ("survivors", "3 of 6 clients are left after phase survivors, but 5 are needed"),
         ("unmasking", "3 shares of client 0's seed arrived in phase unmasking, but 5 are needed"),
     ],
 )
@@ -90,9 +94,9 @@ def flipped(rng, wanted: int):
 
 
 def check_altered(number: int) -> None:
-    """One altered message of a session of 5 clients (40 messages): that client is left out, or there is no sum."""
+    """One altered message of a session of 5 clients (50 messages): that client is left out, or there is no sum."""
     rng = np.random.default_rng(number)
-    settings = lossy(alter=flipped(rng, number % 40))
+    settings = lossy(alter=flipped(rng, number % 50))
     try:
         total, session = run(settings, 5)
     except SecureSumError:
@@ -101,7 +105,7 @@ def check_altered(number: int) -> None:
 
 
 def test_an_altered_message_never_makes_a_wrong_sum():
-    for number in range(80):
+    for number in range(100):
         check_altered(number)
 
 
@@ -119,7 +123,7 @@ def test_ten_thousand_altered_messages_never_make_a_wrong_sum():
 def test_sums_of_many_clients_with_dropouts(clients, fraction, phase):
     dropped = set(np.random.default_rng(clients).choice(clients, int(fraction * clients), replace=False).tolist())
     total, _ = run(lossy(drop={phase: dropped}), clients)
-    assert total == plain_sum(sorted(set(range(clients)) - (set() if phase == "unmasking" else dropped)))
+    assert total == plain_sum(sorted(set(range(clients)) - (set() if phase in AFTER_MASKED else dropped)))
 
 
 def test_messages_of_another_session_are_refused():
@@ -142,6 +146,9 @@ def test_a_client_gives_a_share_of_one_secret_of_each_neighbour_once():
     for c in range(4):
         session.contribute(c, vector_of(c))
     asked = session._server.end_masked()
+    for c in range(4):
+        session._server.take_acknowledgement(c, session._clients[c].acknowledge(asked[c]))
+    asked = session._server.end_survivors()
     session._clients[0].unmask(asked[0])
     with pytest.raises(SecureSumError, match="client 0 is not in this phase"):
         session._clients[0].unmask(asked[0])

@@ -1,8 +1,11 @@
 """Secure sums by masks in the local runtime."""
 
+import traceback
+
 import attrs
 import numpy as np
 import pytest
+import tensorflow as tf
 from local_runtimes import local_runtime
 
 import fedcore as fc
@@ -73,11 +76,11 @@ def test_masked_sums_equal_the_plain_sums_to_the_bit(masked, clients):
 @pytest.mark.soak
 @pytest.mark.parametrize("clients", [2, 3, 20, 50, 200])
 @pytest.mark.parametrize("fraction", [0, 0.1, 0.3])
-@pytest.mark.parametrize("phase", ["keys", "shares", "masked", "unmasking"])
+@pytest.mark.parametrize("phase", ["keys", "shares", "masked", "survivors", "unmasking"])
 def test_masked_sums_of_many_clients_with_dropouts(clients, fraction, phase):
     values = readings(clients)
     dropped = np.random.default_rng(clients).choice(clients, int(fraction * clients), replace=False).tolist()
-    left = values if phase == "unmasking" else [v for i, v in enumerate(values) if i not in dropped]
+    left = values if phase in ("survivors", "unmasking") else [v for i, v in enumerate(values) if i not in dropped]
     with local_runtime(secure_aggregation=lossy(drop={phase: dropped}), **DROP):
         assert same_bits(sums(values), by_meaning(left))
 
@@ -123,6 +126,59 @@ def test_a_client_whose_work_fails_is_a_dropout_of_the_protocol():
     assert same_bits(result, by_meaning([v for i, v in enumerate(values) if i != faulty]))
 
 
+SECRET = 987654321
+
+
+@fc.tf_computation(fc.to_type("int32"))
+def tenfold(index):
+    return 10 * tf.gather(tf.constant([1, 2, 3]), index)
+
+
+@fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
+def gathered(indices):
+    return fc.federated_secure_sum(fc.federated_map(tenfold, indices), 100)
+
+
+class Unreadable:
+    def __array__(self, dtype=None, copy=None):
+        raise ValueError(f"the value {SECRET} is bad")
+
+
+FAILING = [
+    ("InvalidArgumentError", SECRET),
+    *(("TypeMismatch", value) for value in (str(SECRET), [SECRET, SECRET], SECRET + 0.5, 10 * SECRET, Unreadable())),
+]
+OF_KINDS = pytest.mark.parametrize(("kind", "value"), FAILING, ids=["graph", "text", "shape", "float", "large", "code"])
+
+
+@OF_KINDS
+def test_a_masked_run_tells_only_the_kind_of_a_failing_clients_error(kind, value, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
+    with local_runtime(secure_aggregation="masked", **DROP):
+        assert gathered([0, 1, value, 2]) == 60
+    told = fc.context.last_report().dropped[2]
+    assert told == f"{kind} (its message may quote values, which masks hide in this run)"
+    assert not [path for path in tmp_path.glob("call-*.json") if "98765432" in path.read_text()]
+
+
+@OF_KINDS
+def test_a_masked_run_that_raises_tells_only_the_kind_of_a_clients_error(kind, value, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
+    with local_runtime(secure_aggregation="masked"), pytest.raises(ClientError) as raised:
+        gathered([0, 1, value, 2])
+    shown = "".join(traceback.format_exception(raised.value))
+    assert f"client 2 failed: {kind} (its message may quote values, which masks hide in this run)" in shown
+    assert "98765432" not in shown
+    (recording,) = tmp_path.glob("call-*.json")
+    assert "98765432" not in recording.read_text()
+
+
+def test_without_masks_the_reason_of_a_failing_client_is_told():
+    with local_runtime(**DROP):
+        gathered([0, 1, SECRET, 2])
+    assert f"= {SECRET} is not in [0, 3)" in fc.context.last_report().dropped[2]
+
+
 def test_without_a_policy_a_dropout_raises():
     problem = "client 2 failed: dropped out of the secure sum in phase masked: its message was lost"
     with local_runtime(secure_aggregation=lossy(drop={"masked": [2]})), pytest.raises(ClientError, match=problem):
@@ -159,6 +215,7 @@ def test_the_report_has_the_bits_of_each_phase(masked):
     assert traffic.sent_bits["shares"] == clients * 8 * (envelope + 32 + 4 + 4 * (4 + 74 + 16))
     widths = 1 + 3 * 2 + 2 + 8 + 3 * 2  # uint8; 0 to 5 * 200 in int32[3] and int64; int64; modulo 1000 in int32[3]
     assert traffic.sent_bits["masked"] == clients * 8 * (envelope + widths)
+    assert traffic.sent_bits["survivors"] == clients * 8 * (envelope + 32)
     assert traffic.sent_bits["unmasking"] == clients * 8 * (envelope + 4 + 5 * 38)
 
 

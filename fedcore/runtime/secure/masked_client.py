@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedcore.runtime.secure import masks, shamir
+from fedcore.runtime.secure import masks, shamir, survivors
 from fedcore.runtime.secure.masks import Vector
 from fedcore.runtime.secure.signed_messages import (
     KEYS,
@@ -20,6 +20,7 @@ from fedcore.runtime.secure.signed_messages import (
     OVERHEAD_BYTES,
     SERVER,
     SHARES,
+    SURVIVORS,
     UNMASKING,
     Directory,
     MessageRefused,
@@ -28,6 +29,7 @@ from fedcore.runtime.secure.signed_messages import (
     listed,
     sender_of,
 )
+from fedcore.runtime.secure.survivors import ACKNOWLEDGEMENT_BYTES
 from fedcore.runtime.secure.terms import Terms
 
 KEY_BYTES = 32
@@ -35,18 +37,19 @@ KEYS_MESSAGE_BYTES = OVERHEAD_BYTES + 2 * KEY_BYTES
 _SHARES = struct.Struct(f"<II{shamir.SHARE_BYTES}s{shamir.SHARE_BYTES}s")  # from, to, of the private key, of the seed
 _TAG_BYTES = 16
 SEALED_BYTES = 4 + _SHARES.size + _TAG_BYTES
-STATUS = struct.Struct("<IB")
 GIVEN = struct.Struct(f"<IB{shamir.SHARE_BYTES}s")
 DROPPED, ARRIVED = 0, 1
-"""Of a neighbour whose integers did not arrive, a share of its private key is asked for, else a share of its seed."""
+"""Of a neighbour whose integers did not arrive, a share of its private key is given, else a share of its seed."""
+_CURVE_PRIME = 2**255 - 19
 
 
 class MaskedClient:
     """A client: each method answers a message of the server by the client's message of the next phase.
 
     Guarantees:
-      - Gives away a share of only one of a neighbour's two secrets, once, and only if the integers of enough neighbours
-        have arrived.
+      - Gives away a share of only one of a neighbour's two secrets, once, and only after `threshold` holders of its own
+        secrets, itself among them, have signed the set of survivors by which it chooses.
+      - Shares masks with so many neighbours that its seed cannot be recovered without one of them.
       - Refuses each message that is altered or has the wrong phase, session or sender; it then answers nothing more.
     """
 
@@ -66,6 +69,8 @@ class MaskedClient:
         self._keys: dict[int, tuple[bytes, bytes]] = {}  # of the neighbours, for sealing and for masking
         self._own_share = b""  # of the seed
         self._held: dict[int, tuple[bytes, bytes]] = {}  # by neighbour the shares of its private key and of its seed
+        self._survivors: frozenset[int] = frozenset()
+        self._digest = b""  # of the survivors
 
     def _enter(self, phase: int) -> None:
         """Enters a phase; a client that fails in it has no next phase."""
@@ -79,11 +84,17 @@ class MaskedClient:
         Args:
             message: the terms of the session.
         Raises:
-            MessageRefused: the client has other terms.
+            MessageRefused: the client has other terms, or half of the holders of its shares could learn both secrets.
         """
         self._enter(KEYS)
-        if message != self._terms.packed:
+        terms = self._terms
+        if message != terms.packed:
             raise MessageRefused(f"client {self._index} is invited by other terms")
+        if not terms.fair:
+            raise MessageRefused(
+                f"client {self._index} is invited by a threshold of {terms.threshold}, with {terms.degree} neighbours "
+                f"of {terms.clients} clients"
+            )
         self._next = SHARES
         return self._signer.message(KEYS, *(_public(k) for k in (self._sealing, self._masking)))
 
@@ -91,13 +102,17 @@ class MaskedClient:
         """Phase `shares`: shares of the private key for masks and of the seed, sealed for each neighbour.
 
         Raises:
-            MessageRefused: the message is not a list of keys of enough neighbours.
+            MessageRefused: the message is not a list of keys of enough neighbours, and of no more than the terms say.
         """
         self._enter(SHARES)
         for entry in entries(self._directory.body(message, KEYS, SERVER), KEYS_MESSAGE_BYTES, "keys"):
             self._add_neighbour(bytes(entry))
         if len(self._keys) + 1 < self._terms.threshold:
             raise MessageRefused(f"client {self._index} has too few neighbours")
+        count, degree = len(self._keys), self._terms.degree
+        if count > degree:
+            raise MessageRefused(f"client {self._index} gets keys of {count} neighbours, but the terms say {degree}")
+        self._check_keys_differ()
         points = [i + 1 for i in (self._index, *self._keys)]
         of_key, of_seed = (
             shamir.split(s, self._terms.threshold, points) for s in (self._masking.private_bytes_raw(), self._seed)
@@ -116,6 +131,17 @@ class MaskedClient:
             raise MessageRefused(f"client {self._index} gets keys of a client that is no neighbour")
         body = bytes(self._directory.body(message, KEYS, neighbour))
         self._keys[neighbour] = body[:KEY_BYTES], body[KEY_BYTES:]
+
+    def _check_keys_differ(self) -> None:
+        """Refuses a neighbour that sends the key of another client as its own."""
+        owners: dict[int, int] = {}
+        own = _public(self._sealing), _public(self._masking)
+        for client, keys in {self._index: own, **self._keys}.items():
+            for key in keys:
+                point = curve_point(key)
+                if point in owners:
+                    raise MessageRefused(f"client {self._index} gets one key from clients {owners[point]} and {client}")
+                owners[point] = client
 
     def _cipher(self, sender: int, receiver: int) -> ChaCha20Poly1305:
         """The cipher of what one neighbour seals for another; it encrypts one message."""
@@ -142,14 +168,18 @@ class MaskedClient:
             if neighbour not in self._keys or neighbour in self._held:
                 raise MessageRefused(f"client {self._index} gets shares of a client that is no neighbour")
             self._held[neighbour] = self._opened(neighbour, bytes(entry[4:]))
-        if len(self._held) + 1 < self._terms.threshold:
+        # Of the other holders of its seed, threshold - 1 could recover it with the client: they must include one of the
+        # neighbours with whom it shares a mask.
+        holders, threshold = len(self._keys) + 1, self._terms.threshold
+        if len(self._held) < max(threshold - 1, holders - threshold + 1):
             raise MessageRefused(f"client {self._index} has too few neighbours left")
         layout = self._terms.layout
         masks.add_mask(vector, own_mask_key(self._terms.session, self._seed), layout)
         for neighbour in self._held:
-            key = shared_mask_key(self._terms.session, self._masking, self._keys[neighbour][1])
+            pair = self._index, neighbour
+            key = shared_mask_key(self._terms.session, self._masking, self._keys[neighbour][1], pair)
             masks.add_mask(vector, key, layout, negative=self._index > neighbour)
-        self._next = UNMASKING
+        self._next = SURVIVORS
         return self._signer.message(MASKED, masks.to_bytes(vector, layout))
 
     def _opened(self, neighbour: int, sealed: bytes) -> tuple[bytes, bytes]:
@@ -163,30 +193,56 @@ class MaskedClient:
             raise MessageRefused(f"client {self._index} gets wrong shares from client {neighbour}")
         return of_key, of_seed
 
+    def acknowledge(self, message: bytes) -> bytes:
+        """Phase `survivors`: the signed digest of the set of clients whose integers arrived.
+
+        Args:
+            message: that set, with a bit for each client.
+        Raises:
+            MessageRefused: the client or too many of its neighbours are not in it.
+        """
+        self._enter(SURVIVORS)
+        body = self._directory.body(message, MASKED, SERVER)
+        self._survivors = survivors.from_bytes(body, self._terms.clients)
+        if self._index not in self._survivors:
+            raise MessageRefused(f"client {self._index} is told that its integers did not arrive")
+        if len(self._survivors & self._held.keys()) + 1 < self._terms.threshold:
+            raise MessageRefused(f"client {self._index} has too few neighbours left")
+        self._digest = survivors.digest(self._terms.session, body)
+        self._next = UNMASKING
+        return self._signer.message(SURVIVORS, self._digest)
+
     def unmask(self, message: bytes) -> bytes:
         """Phase `unmasking`: of each neighbour a share of its seed, or of its private key if it dropped out.
 
+        Args:
+            message: the messages by which neighbours acknowledged the set of survivors.
         Raises:
-            MessageRefused: the message does not say for each neighbour whether its integers arrived, or too few have.
+            MessageRefused: a neighbour acknowledged another set, or too few acknowledged this one.
         """
         self._enter(UNMASKING)
-        status: dict[int, int] = {}
-        for entry in entries(self._directory.body(message, MASKED, SERVER), STATUS.size, "clients"):
-            neighbour, arrived = STATUS.unpack(entry)
-            if neighbour in status or arrived not in (DROPPED, ARRIVED):
-                raise MessageRefused(f"client {self._index} is told twice of client {neighbour}")
-            status[neighbour] = arrived
-        if status.keys() != self._held.keys():
-            raise MessageRefused(f"client {self._index} is told of other clients than its neighbours")
-        if sum(status.values()) + 1 < self._terms.threshold:
-            raise MessageRefused(f"client {self._index} has too few neighbours left")
-        given = [GIVEN.pack(n, arrived, self._held[n][arrived]) for n, arrived in status.items()]
+        agreeing: set[int] = set()
+        for entry in entries(self._directory.body(message, SURVIVORS, SERVER), ACKNOWLEDGEMENT_BYTES, "clients"):
+            neighbour = sender_of(bytes(entry))
+            if neighbour in agreeing or neighbour not in self._held or neighbour not in self._survivors:
+                raise MessageRefused(f"client {self._index} gets an acknowledgement of client {neighbour}")
+            if self._directory.body(bytes(entry), SURVIVORS, neighbour) != self._digest:
+                raise MessageRefused(f"client {self._index} and client {neighbour} are told of different survivors")
+            agreeing.add(neighbour)
+        if len(agreeing) + 1 < self._terms.threshold:
+            raise MessageRefused(f"too few neighbours of client {self._index} are told of its survivors")
+        given = [GIVEN.pack(n, arrived := n in self._survivors, shares[arrived]) for n, shares in self._held.items()]
         given.append(GIVEN.pack(self._index, ARRIVED, self._own_share))
         return self._signer.message(UNMASKING, listed(given))
 
 
 def _public(key: X25519PrivateKey) -> bytes:
     return key.public_key().public_bytes_raw()
+
+
+def curve_point(key: bytes | memoryview) -> int:
+    """The point of a public key: X25519 ignores the highest bit and reduces, so that several encodings are one key."""
+    return int.from_bytes(key, "little") % 2**255 % _CURVE_PRIME
 
 
 def _derived(secret: bytes, session: bytes, purpose: bytes) -> bytes:
@@ -208,9 +264,9 @@ def agreed(own: X25519PrivateKey, other: bytes, session: bytes, purpose: bytes) 
     return _derived(secret, session, purpose)
 
 
-def shared_mask_key(session: bytes, own: X25519PrivateKey, other: bytes) -> bytes:
-    """The key of the mask that two clients share."""
-    return agreed(own, other, session, b"mask")
+def shared_mask_key(session: bytes, own: X25519PrivateKey, other: bytes, pair: tuple[int, int]) -> bytes:
+    """The key of the mask that two clients share. It names them, so that masks with a copy of a key do not cancel."""
+    return agreed(own, other, session, b"mask" + struct.pack("<II", *sorted(pair)))
 
 
 def own_mask_key(session: bytes, seed: bytes) -> bytes:

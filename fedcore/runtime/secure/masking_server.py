@@ -1,20 +1,21 @@
 """The server of a session."""
 
 import threading
+from collections.abc import Container
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedcore.errors import SecureSumError
-from fedcore.runtime.secure import masks, neighbours, shamir
+from fedcore.runtime.secure import masks, neighbours, shamir, survivors
 from fedcore.runtime.secure.masked_client import (
     ARRIVED,
     DROPPED,
     GIVEN,
     KEY_BYTES,
     SEALED_BYTES,
-    STATUS,
     Messages,
     commitment,
+    curve_point,
     own_mask_key,
     private_key,
     shared_mask_key,
@@ -26,6 +27,7 @@ from fedcore.runtime.secure.signed_messages import (
     MASKED,
     SERVER,
     SHARES,
+    SURVIVORS,
     UNMASKING,
     Directory,
     MessageRefused,
@@ -43,7 +45,8 @@ class MaskingServer:
 
     Guarantees:
       - Holds the sum of the masked vectors, not the vectors.
-      - A message that is refused changes nothing: its sender counts as one that sent none.
+      - A message that is refused changes nothing: its sender counts as one that sent none. Refused are all messages out
+        of their phase, of a client that takes no part in it, and the second of a client in a phase.
       - `result` is the sum of the vectors of all clients whose message of phase `masked` was taken, or an error.
       - `take_masked` may be called in several threads.
     """
@@ -53,41 +56,85 @@ class MaskingServer:
         self._directory = directory
         self._signer = Signer(SERVER, terms.session, key)
         self._lock = threading.Lock()
+        self._phase = KEYS
         self._keys: dict[int, bytes] = {}  # the clients' signed messages
+        self._points: set[int] = set()  # of all clients' keys
         self._neighbours: dict[int, list[int]] = {}
         self._commitments: dict[int, bytes] = {}
         self._sealed: dict[int, dict[int, bytes]] = {}  # by receiver and sender
         self._sum = masks.zeros(terms.layout)
         self._arrived: set[int] = set()
+        self._acknowledgements: dict[int, bytes] = {}  # the clients' signed messages
+        self._unmasking: set[int] = set()
         self._shares: dict[int, dict[int, bytes]] = {}  # by client and point
+
+    def _expect(self, client: int, phase: int, senders: Container[int], past: Container[int]) -> None:
+        """Checks that a client may send its message of a phase now.
+
+        Args:
+            senders: the clients that take part in the phase.
+            past: the clients whose message of the phase was taken.
+        Raises:
+            MessageRefused: this is not its phase, or the client takes no part in it, or has sent a message.
+        """
+        if phase != self._phase:
+            raise MessageRefused(f"client {client} sends its message of phase {PHASES[phase]} outside of that phase")
+        if client not in senders:
+            raise MessageRefused(f"client {client} takes no part in phase {PHASES[phase]}")
+        if client in past:
+            raise MessageRefused(f"client {client} sends two messages of phase {PHASES[phase]}")
+
+    def _end(self, phase: int, count: int) -> None:
+        """Ends a phase.
+
+        Args:
+            count: of the clients whose message was taken.
+        Raises:
+            SecureSumError: they are too few, or the phase is not in progress.
+        """
+        if phase != self._phase:
+            raise SecureSumError(f"secure sum: phase {PHASES[phase]} cannot end, since it is not in progress")
+        if count < self._terms.threshold and phase != UNMASKING:  # `_secret` says whose shares are too few
+            raise SecureSumError(
+                f"secure sum: {count} of {self._terms.clients} clients are left after phase {PHASES[phase]}, but "
+                f"{self._terms.threshold} are needed"
+            )
+        self._phase = phase + 1
 
     def take_keys(self, client: int, message: bytes) -> None:
         """Raises MessageRefused if it is no message of the client's keys."""
-        if client in self._keys or len(self._directory.body(message, KEYS, client)) != 2 * KEY_BYTES:
+        self._expect(client, KEYS, range(self._terms.clients), self._keys)
+        body = self._directory.body(message, KEYS, client)
+        if len(body) != 2 * KEY_BYTES:
             raise MessageRefused(f"client {client} does not send two keys")
+        points = {curve_point(body[:KEY_BYTES]), curve_point(body[KEY_BYTES:])}
+        if len(points) < 2 or points & self._points:
+            raise MessageRefused(f"client {client} sends a key that was sent before")
+        self._points |= points
         self._keys[client] = message
 
     def end_keys(self) -> Messages:
         """For each client the keys of its neighbours, as those signed them."""
-        self._check(KEYS, len(self._keys))
+        self._end(KEYS, len(self._keys))
         self._neighbours = neighbours.graph(list(self._keys), self._terms.degree)
         return {c: self._signer.message(KEYS, listed([self._keys[o] for o in n])) for c, n in self._neighbours.items()}
 
     def take_shares(self, client: int, message: bytes) -> None:
         """Raises MessageRefused if the client does not seal shares for each neighbour."""
+        self._expect(client, SHARES, self._neighbours, self._sealed)
         body = self._directory.body(message, SHARES, client)
         sealed = {
             int.from_bytes(e[:4], "little"): bytes(e[4:])
             for e in entries(body[_COMMITMENT_BYTES:], SEALED_BYTES, "sealed shares")
         }
-        if client in self._sealed or list(sealed) != self._neighbours.get(client):
+        if list(sealed) != self._neighbours[client]:
             raise MessageRefused(f"client {client} seals shares for others than its neighbours")
         self._commitments[client] = bytes(body[:_COMMITMENT_BYTES])
         self._sealed[client] = sealed
 
     def end_shares(self) -> Messages:
         """For each client the shares that its neighbours sealed for it."""
-        self._check(SHARES, len(self._sealed))
+        self._end(SHARES, len(self._sealed))
         return {
             c: self._signer.message(
                 SHARES,
@@ -100,19 +147,43 @@ class MaskingServer:
 
     def take_masked(self, client: int, message: bytes) -> None:
         """Adds a masked vector. Raises MessageRefused if the message holds none."""
+        self._expect(client, MASKED, self._sealed, self._arrived)
         vector = masks.from_bytes(self._directory.body(message, MASKED, client), self._terms.layout)
-        with self._lock:
-            if vector is None or client in self._arrived or client not in self._sealed:
-                raise MessageRefused(f"client {client} sends no masked integers of this session")
+        if vector is None:
+            raise MessageRefused(f"client {client} sends no masked integers of this session")
+        with self._lock:  # meanwhile another thread may have taken the same message, or ended the phase
+            self._expect(client, MASKED, self._sealed, self._arrived)
             masks.add(self._sum, vector, self._terms.layout)
             self._arrived.add(client)
 
     def end_masked(self) -> Messages:
-        """For each client whose vector arrived, which of its neighbours' vectors arrived."""
-        self._check(MASKED, len(self._arrived))
+        """For each client whose vector arrived, the set of these clients."""
+        with self._lock:
+            self._end(MASKED, len(self._arrived))
+        message = self._signer.message(MASKED, self._survivors)
+        return dict.fromkeys(self._arrived, message)
+
+    @property
+    def _survivors(self) -> bytes:
+        return survivors.to_bytes(self._arrived, self._terms.clients)
+
+    def take_acknowledgement(self, client: int, message: bytes) -> None:
+        """Raises MessageRefused if the client does not acknowledge the set of clients whose vectors arrived."""
+        self._expect(client, SURVIVORS, self._arrived, self._acknowledgements)
+        body = self._directory.body(message, SURVIVORS, client)
+        if body != survivors.digest(self._terms.session, self._survivors):
+            raise MessageRefused(f"client {client} acknowledges other survivors")
+        self._acknowledgements[client] = message
+
+    def end_survivors(self) -> Messages:
+        """For each client that acknowledged the survivors its neighbours' acknowledgements, as those signed them."""
+        self._end(SURVIVORS, len(self._acknowledgements))
         return {
-            c: self._signer.message(MASKED, listed([STATUS.pack(o, o in self._arrived) for o in self._partners(c)]))
-            for c in self._arrived
+            c: self._signer.message(
+                SURVIVORS,
+                listed([self._acknowledgements[o] for o in self._partners(c) if o in self._acknowledgements]),
+            )
+            for c in self._acknowledgements
         }
 
     def _partners(self, client: int) -> list[int]:
@@ -121,13 +192,14 @@ class MaskingServer:
 
     def take_unmasking(self, client: int, message: bytes) -> None:
         """Raises MessageRefused if the client does not give the shares that it was asked for."""
+        self._expect(client, UNMASKING, self._acknowledgements, self._unmasking)
         given = [
             GIVEN.unpack(e) for e in entries(self._directory.body(message, UNMASKING, client), GIVEN.size, "shares")
         ]
         asked = [(o, ARRIVED if o in self._arrived else DROPPED) for o in (*self._partners(client), client)]
-        fits = client in self._arrived and [(o, kind) for o, kind, _ in given] == asked
-        if not fits or not all(shamir.is_share(s) for _, _, s in given):
+        if [(o, kind) for o, kind, _ in given] != asked or not all(shamir.is_share(s) for _, _, s in given):
             raise MessageRefused(f"client {client} gives other shares than it was asked for")
+        self._unmasking.add(client)
         for other, _, share in given:
             self._shares.setdefault(other, {})[client + 1] = share
 
@@ -135,8 +207,9 @@ class MaskingServer:
         """The sum of the vectors that arrived.
 
         Raises:
-            SecureSumError: too few clients answered, or their shares are wrong.
+            SecureSumError: too few clients answered, their shares are wrong, or phase `unmasking` is not in progress.
         """
+        self._end(UNMASKING, len(self._unmasking))
         for client in sorted(self._arrived):
             seed = self._secret(client, "seed")
             if commitment(self._terms.session, client, seed) != self._commitments[client]:
@@ -155,7 +228,7 @@ class MaskingServer:
         if key is None:
             raise SecureSumError(f"secure sum: the shares of client {client}'s private key are wrong")
         for other in partners:
-            shared = shared_mask_key(self._terms.session, key, self._masking_key(other))
+            shared = shared_mask_key(self._terms.session, key, self._masking_key(other), (client, other))
             masks.add_mask(self._sum, shared, self._terms.layout, negative=other < client)
 
     def _masking_key(self, client: int) -> bytes:
@@ -172,10 +245,3 @@ class MaskingServer:
         if secret is None:
             raise SecureSumError(f"secure sum: the shares of client {client}'s {what} are wrong")
         return secret
-
-    def _check(self, phase: int, count: int) -> None:
-        if count < self._terms.threshold:
-            raise SecureSumError(
-                f"secure sum: {count} of {self._terms.clients} clients are left after phase {PHASES[phase]}, but "
-                f"{self._terms.threshold} are needed"
-            )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedcore.errors import SecureSumError
 from fedcore.runtime.secure.masked_client import MaskedClient, Messages
 from fedcore.runtime.secure.masking_server import MaskingServer
 from fedcore.runtime.secure.masks import Layout, Vector
@@ -13,6 +14,7 @@ from fedcore.runtime.secure.signed_messages import (
     KEYS,
     MASKED,
     SHARES,
+    SURVIVORS,
     UNMASKING,
     Directory,
     MessageRefused,
@@ -48,6 +50,7 @@ class Session:
         self._clients = {i: MaskedClient(i, self.terms, key, directory) for i, key in enumerate(keys)}
         self._server = MaskingServer(self.terms, server_key, directory)
         self._inbox: Messages = dict.fromkeys(self._clients, self.terms.packed)
+        self._waiting: set[int] = set()  # the clients whose integers may still come
 
     def start(self) -> None:
         """Phases `keys` and `shares`.
@@ -61,22 +64,32 @@ class Session:
         for i in list(self._clients):
             self._exchange(SHARES, i, self._clients[i].share, self._server.take_shares)
         self._inbox = self._server.end_shares()
+        self._waiting = set(self._clients)
 
     def contribute(self, client: int, vector: Vector) -> None:
         """Phase `masked` of one client. If a message is lost or refused, the client is `lost`.
 
         Args:
             vector: the integers by the layout, below the moduli; it is changed.
+        Raises:
+            SecureSumError: the client is lost or unknown, or has contributed.
         """
+        with self._lock:
+            if client not in self._waiting:
+                raise SecureSumError(f"secure sum: client {client} is not one whose integers are waited for")
+            self._waiting.remove(client)
         self._exchange(MASKED, client, lambda m: self._clients[client].mask(m, vector), self._server.take_masked)
 
     def finish(self) -> Vector:
-        """Phase `unmasking`, and the sum of the integers of all clients that are not `lost`.
+        """Phases `survivors` and `unmasking`, and the sum of the integers of all clients that are not `lost`.
 
         Raises:
             SecureSumError: too few clients are left, or their shares are wrong.
         """
         self._inbox = self._server.end_masked()
+        for i in sorted(self._inbox):
+            self._exchange(SURVIVORS, i, self._clients[i].acknowledge, self._server.take_acknowledgement)
+        self._inbox = self._server.end_survivors()
         for i in sorted(self._inbox):
             self._exchange(UNMASKING, i, self._clients[i].unmask, self._server.take_unmasking)
         return self._server.result()
@@ -94,7 +107,7 @@ class Session:
                 raise MessageRefused("its message was lost")
             take(client, answered)
         except MessageRefused as error:
-            if phase != UNMASKING:  # the integers of the others are in the sum
+            if phase < SURVIVORS:  # the integers of the others are in the sum
                 self.lost[client] = f"dropped out of the secure sum in phase {PHASES[phase]}: {error}"
                 self._clients.pop(client, None)
 

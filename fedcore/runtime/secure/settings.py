@@ -8,7 +8,7 @@ import attrs
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.scalars import whole_number
 
-PHASES = ("keys", "shares", "masked", "unmasking")
+PHASES = ("keys", "shares", "masked", "survivors", "unmasking")
 """The phases of a secure sum, by number."""
 
 Channel = Callable[[bytes, str, int, bool], bytes | None]
@@ -44,7 +44,8 @@ def masked(neighbours: int | None = None, threshold: int | None = None) -> Maske
     Raises:
         FedcoreError: a number is too small, or the threshold is not more than half of the neighbours and the client.
     Source: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning", figure 4;
-        Bell et al. 2020, "Secure single-server aggregation with (poly)logarithmic overhead", algorithm 2.
+        Bell et al. 2020, "Secure single-server aggregation with (poly)logarithmic overhead", algorithm 2, with the
+        signed acknowledgement of algorithm 4.
     Example:
         >>> fc.runtime.local(secure_aggregation=fc.runtime.masked(neighbours=20, threshold=11))
     """

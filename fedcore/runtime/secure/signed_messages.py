@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from fedcore.errors import SecureSumError
 from fedcore.runtime.secure.settings import PHASES
 
-KEYS, SHARES, MASKED, UNMASKING = range(4)
+KEYS, SHARES, MASKED, SURVIVORS, UNMASKING = range(5)
 SERVER = 2**32 - 1
 """The sender of the server's messages; clients send as their index."""
 
@@ -66,6 +66,8 @@ class Directory:
         Raises:
             MessageRefused: it is no such message.
         """
+        if sender != SERVER and not 0 <= sender < len(self.clients):
+            raise MessageRefused(f"a message of phase {PHASES[phase]} is of nobody in this session")
         if len(message) < OVERHEAD_BYTES:
             raise MessageRefused(f"a message of phase {PHASES[phase]} is too short")
         view = memoryview(message)

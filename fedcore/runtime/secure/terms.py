@@ -29,6 +29,16 @@ class Terms:
     layout: Layout
     nonce: bytes = attrs.field(factory=lambda: os.urandom(16))
 
+    @property
+    def fair(self) -> bool:
+        """Whether the two secrets of a client need the shares of more holders than it has.
+
+        Its holders are the client and at most `degree` neighbours, half of a sparse graph's on either side of the ring.
+        """
+        sparse = 0 < self.degree < self.clients - 1 and self.degree % 2 == 0
+        complete = 0 < self.degree == self.clients - 1
+        return (sparse or complete) and (self.degree + 1) / 2 < self.threshold <= self.degree + 1
+
     @classmethod
     def of(cls, settings: Masked, clients: int, layout: Layout) -> "Terms":
         """The terms of a session by the user's settings."""
