@@ -1,6 +1,7 @@
 """Variables created while a function is traced: they start fresh in every call of its graph."""
 
 import contextlib
+import contextvars
 from collections.abc import Iterator
 
 import attrs
@@ -9,6 +10,13 @@ from tensorflow.core.framework import node_def_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import ANONYMOUS
+
+_traced: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_own_variables", default=False)
+
+
+def is_traced() -> bool:
+    """Whether a function is traced, whose variables are its own, such as that of a `tf_computation`."""
+    return _traced.get()
 
 
 @attrs.define
@@ -70,8 +78,12 @@ def own_variables() -> Iterator[OwnVariables]:
         found.created.append(variable)
         return variable
 
-    with tf.variable_creator_scope(creator):
-        yield found
+    token = _traced.set(True)
+    try:
+        with tf.variable_creator_scope(creator):
+            yield found
+    finally:
+        _traced.reset(token)
 
 
 def _traced_graph(outside: tf.Graph) -> tf.Graph:

@@ -1,6 +1,5 @@
 """Models as files, which need none of the Python that made them."""
 
-import functools
 import io
 import os
 import struct
@@ -15,13 +14,13 @@ from fedcore.computation import Computation, tf_computation
 from fedcore.computation.files import computation_from
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.ir import bundle
-from fedcore.learning.models.functional_model import checked_batch_type
+from fedcore.learning.models.functional_model import FunctionalModel, inputs_type
 from fedcore.learning.models.gradients import gradients_of, with_gradients
-from fedcore.learning.models.held_variables import HoldsVariables, variables_from
+from fedcore.learning.models.held_variables import HoldsVariables
 from fedcore.learning.models.model_weights import ModelWeights, weights_and_values
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.traced import trace_model
-from fedcore.types import explain
+from fedcore.types import Type, explain, to_type
 from fedcore.whole_files import write_whole
 
 _FILE = "model.zip"
@@ -37,7 +36,7 @@ _PARTS = (
 )
 
 
-def save(model, path: str | os.PathLike, weights: ModelWeights | None = None) -> None:
+def save(model, path: str | os.PathLike, weights: ModelWeights | None = None, input_type=None) -> None:
     """Writes a model to a directory: graphs, and nothing of Python.
 
     The directory holds one file, an uncompressed zip of `.fed` files. It is written whole: after a crash, or where
@@ -50,9 +49,10 @@ def save(model, path: str | os.PathLike, weights: ModelWeights | None = None) ->
         path: the directory; made where there is none.
         weights: where the loaded model starts, such as `process.get_model_weights(state)`. Default: the model's
             initialisers are kept, not weights: each start from the loaded model draws its own, as with `model_fn`.
+        input_type: the type of the inputs of `predict_on_batch`, X. Default: that of a batch's x, or of its first part.
     Raises:
         InvalidValue: the path is a file.
-        TypeMismatch: the weights are those of another model.
+        TypeMismatch: the weights are those of another model, or the model does not take inputs of `input_type`.
         TracingError: `model` makes no model of `fc.learning`.
     Example:
         >>> import tempfile
@@ -63,7 +63,9 @@ def save(model, path: str | os.PathLike, weights: ModelWeights | None = None) ->
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InvalidValue(f"{folder} is a file; a model is saved to a directory")
-    parts = {name: bundle.to_bytes(one.module) for name, one in _computations(trace_model(model), weights).items()}
+    traced = trace_model(model)
+    inputs = inputs_type(traced.batch_type) if input_type is None else to_type(input_type)
+    parts = {name: bundle.to_bytes(one.module) for name, one in _computations(traced, weights, inputs).items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / _FILE, _packed(parts))
 
@@ -106,8 +108,7 @@ def _start(model: PureModel, weights: ModelWeights | None) -> Computation:
     if not (hasattr(weights, "trainable") and hasattr(weights, "non_trainable")):
         raise TypeMismatch(
             "fc.learning.models.save: `weights` is a fc.learning.ModelWeights, such as "
-            f"process.get_model_weights(state), not {brief(weights)}; a model knows the type of its batches, so there "
-            "is no `input_type`"
+            f"process.get_model_weights(state), not {brief(weights)}; the type of the inputs is `input_type=`"
         )
     given = ModelWeights(*(tuple(map(np.asarray, part)) for part in (weights.trainable, weights.non_trainable)))
     kept = tf_computation(lambda: tf.nest.map_structure(tf.constant, _parts_of(given)))
@@ -117,7 +118,7 @@ def _start(model: PureModel, weights: ModelWeights | None) -> Computation:
     return kept
 
 
-def _computations(model: PureModel, weights: ModelWeights | None) -> dict[str, Computation]:
+def _computations(model: PureModel, weights: ModelWeights | None, inputs: Type) -> dict[str, Computation]:
     batch = model.batch_type
     weights_of = _start(model, weights)
     start = tf_computation(lambda: model.initial_metrics())
@@ -137,7 +138,6 @@ def _computations(model: PureModel, weights: ModelWeights | None) -> dict[str, C
 
     report = tf_computation(metrics)(lambda state: model.report_metrics(state))
     finalize = tf_computation(report.type_signature.result)(lambda reported: model.finalize_metrics(reported))
-    inputs = batch.types[0]
 
     @tf_computation(weights_type, inputs)
     def predict(weights, x):
@@ -228,19 +228,7 @@ def load_functional_model(path: str | os.PathLike, trusted: bool = False) -> Pur
 class _LoadedModel(HoldsVariables):
     def __init__(self, parts: dict[str, Computation]):
         self._parts: dict[str, Any] = parts
-        self.batch_type = checked_batch_type(parts["train"].module.main.parameters[2].type)
-
-    @functools.cached_property
-    def _held(self) -> ModelWeights:
-        return variables_from(self.initial_weights)
-
-    @property
-    def trainable_variables(self):
-        return list(self._held.trainable)
-
-    @property
-    def non_trainable_variables(self):
-        return list(self._held.non_trainable)
+        self.batch_type = parts["train"].module.main.parameters[2].type
 
     @weights_and_values
     def initial_weights(self):
@@ -263,3 +251,6 @@ class _LoadedModel(HoldsVariables):
 
     def finalize_metrics(self, reported):
         return self._parts["finalize"](reported)
+
+
+FunctionalModel.register(_LoadedModel)

@@ -10,24 +10,26 @@ import tensorflow as tf
 from fedcore.errors import TracingError
 from fedcore.graphs.frontend.control_flow import converted
 from fedcore.ir.locations import describe
-from fedcore.learning.models.held_variables import specs
+from fedcore.learning.models.held_variables import HoldsVariables
 from fedcore.learning.models.model_weights import ModelWeights, as_weights, weights_and_values
 from fedcore.learning.models.pure_model import (
     BatchOutput,
-    PureModel,
     counted,
     finalized_metrics,
     initial_counts,
     reported_metrics,
 )
-from fedcore.types import StructType, TensorType, Type, map_tensors, to_type
+from fedcore.types import StructType, TensorType, Type, leaves, map_tensors, to_type
 
 BATCH_PARTS = ("x", "y", "sample_weight")
+_UPDATE_BY_LABELS = 4  # parameters: state, labels, batch_output, sample_weight
+_LOSS_PARAMETERS = (("output", "label"), ("y_pred", "y_true"))
+_ORDINARY = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _NO_METRICS: tuple[Callable, Callable, Callable] = (dict, lambda state, batch, output: state, lambda state: {})
 
 
-class FunctionalModel(PureModel):
-    """A model written as functions. All functions take and return tensors, inside a graph.
+class FunctionalModel(HoldsVariables):
+    """A model written as functions, which take and return tensors. Its variables are made when they are asked for.
 
     Types: those of `PureModel`; B is the type that `input_spec` says.
 
@@ -37,13 +39,15 @@ class FunctionalModel(PureModel):
             returns (BatchOutput, their new values).
         input_spec: the type of a batch, of TensorSpecs, or a sample batch of arrays.
         predict_on_batch_fn: (ModelWeights, inputs, training) -> predictions. Default: there are none to be asked for.
-        loss_fn: (output=predictions, label=labels[, sample_weight=…]) -> mean loss; with predict_on_batch_fn it takes
-            the place of forward_pass_fn. TFF's other arguments are given by name.
+        loss_fn: (output, label[, sample_weight]) -> mean loss, or a Keras loss; with predict_on_batch_fn it takes the
+            place of forward_pass_fn. Parameters named `output` and `label`, or `y_pred` and `y_true`, may stand in any
+            order. A batch without weights gives none, or None to a third parameter without a default.
         metrics_fns: (() -> state, (state, batch, BatchOutput) -> state, state -> metrics); a state is a dict from
-            names to tuples, and those of clients are added. An update whose second parameter is named `labels` takes
-            (state, labels=, batch_output=[, sample_weight=]): `fc.learning.metrics.create_functional_metric_fns` makes
-            one. Batches without sample weights have none. The loss (weighted by examples), num_examples and
-            num_batches are always there, unless a state of this name takes their place. Default: no others.
+            names to tuples, and those of clients are added. An update with four parameters, or whose second one is
+            named `labels`, takes (state, labels, batch_output, sample_weight):
+            `fc.learning.metrics.create_functional_metric_fns` makes one. Batches without sample weights have none. The
+            loss (weighted by examples), num_examples and num_batches are always there, unless a state of this name
+            takes their place. Default: no others.
     Raises:
         TracingError: `input_spec` is no batch, or functions are missing; when a graph is traced, `forward_pass_fn`
             returns no `BatchOutput` with a scalar loss and a number of examples.
@@ -74,14 +78,9 @@ class FunctionalModel(PureModel):
         self._predict = predict_on_batch_fn
         self._loss = loss_fn
         self._start_metrics, self._update_metrics, self._finalize_metrics = metrics_fns or _NO_METRICS
-        if list(inspect.signature(self._update_metrics).parameters)[1:2] == ["labels"]:
-            self._update_metrics = _updating_by_labels(self._update_metrics)
+        parameters = list(inspect.signature(self._update_metrics).parameters)
+        self._updates_by_labels = parameters[1:2] == ["labels"] or len(parameters) == _UPDATE_BY_LABELS
         self.batch_type = batch_type(input_spec)
-
-    @property
-    def input_spec(self):
-        """The type of a batch: TensorSpecs in tuples and dicts."""
-        return specs(self.batch_type)
 
     def loss(self, output, label, sample_weight=None):
         """The loss of predictions.
@@ -91,8 +90,7 @@ class FunctionalModel(PureModel):
         """
         if self._loss is None:
             raise TracingError("this functional model was made without loss_fn")
-        weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
-        return converted(self._loss)(output=output, label=label, **weighted)
+        return _loss_of(self._loss, output, label, sample_weight)
 
     def _forward_by_loss(self, weights, batch, training):
         x, *labels_and_weights = _parts(batch)
@@ -115,14 +113,29 @@ class FunctionalModel(PureModel):
         given = converted(self._forward_pass)(weights, batch, training)
         output, non_trainable = given if isinstance(given, tuple) else (given, weights.non_trainable)
         output = checked_output(output, self._forward_pass)
-        own = converted(self._update_metrics)(dict(metrics["own"] or {}), batch, output)
+        own = self._next_metrics(dict(metrics["own"] or {}), batch, output)
         return output, tuple(non_trainable), {"own": own, **counted(metrics, output)}
 
-    def predict_on_batch(self, weights=None, x=None, training=False, *, model_weights=None):
+    def _predictions(self, weights, x, training):
         if self._predict is None:
             raise TracingError("this functional model was made without predict_on_batch_fn")
-        given = as_weights(weights if model_weights is None else model_weights)
-        return converted(self._predict)(given, x, training)
+        return converted(self._predict)(weights, x, training)
+
+    def _next_metrics(self, state: dict, batch, output: BatchOutput):
+        if not self._updates_by_labels:
+            return converted(self._update_metrics)(state, batch, output)
+        _, labels, *weight = _parts(batch)
+        weighted = dict(zip(("sample_weight",), weight, strict=False))
+        return converted(self._update_metrics)(state, labels, output, **weighted)
+
+    def initialize_metrics_state(self):
+        """The state that the metrics of `metrics_fns` start from."""
+        return self._start_metrics()
+
+    def update_metrics_state(self, state, labels, batch_output: BatchOutput, sample_weight=None):
+        """The metrics' state after one more batch; an update that takes a batch gets one whose inputs are None."""
+        weight = () if sample_weight is None else (sample_weight,)
+        return self._next_metrics(state, (None, labels, *weight), batch_output)
 
     def report_metrics(self, metrics):
         return reported_metrics(metrics, dict(metrics["own"] or {}))
@@ -139,12 +152,29 @@ def _parts(batch) -> list:
 
 
 def batch_type(input_spec) -> StructType:
-    """The type of a batch from TensorSpecs, or from a sample batch, whose number of examples is left open."""
-    arrays = [leaf for leaf in tf.nest.flatten(input_spec) if isinstance(leaf, np.ndarray | tf.Tensor)]
+    """The type of a batch that `input_spec` says, checked by `checked_batch_type`."""
+    return checked_batch_type(type_of_batch(input_spec))
+
+
+def type_of_batch(input_spec) -> Type:
+    """The type of TensorSpecs, or of a sample batch, whose number of examples is left open.
+
+    Raises:
+        TracingError: it is no type of tensors.
+    """
     type_ = to_type(input_spec)
-    return checked_batch_type(
-        map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), type_) if arrays else type_
-    )
+    others = [leaf for _, leaf in leaves(type_) if not isinstance(leaf, TensorType)]
+    if others:
+        raise TracingError(f"a batch holds tensors, but input_spec has the type {type_}, with {others[0]} in it")
+    is_sample = any(isinstance(leaf, np.ndarray | tf.Tensor) for leaf in tf.nest.flatten(input_spec))
+    return map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), type_) if is_sample else type_
+
+
+def inputs_type(batch: Type) -> Type:
+    """The type of the inputs in a batch: its x, its first part, or the batch where it has no parts."""
+    if not isinstance(batch, StructType) or not batch.types:
+        return batch
+    return batch.types[batch.names.index("x") if "x" in batch.names else 0]
 
 
 def checked_batch_type(type_: Type) -> StructType:
@@ -184,12 +214,24 @@ def checked_output(output, who: Callable) -> BatchOutput:
     return BatchOutput(loss, output.predictions, tf.cast(tf.reshape(output.num_examples, []), tf.int64))
 
 
-def _updating_by_labels(update: Callable) -> Callable:
-    """An update of metrics that is written for labels, as one that takes the batch."""
+def _loss_of(loss: Callable, output, label, sample_weight):
+    """A user's loss: by the names of its parameters where they tell which is which, otherwise by position.
 
-    def updated(state, batch, output):
-        _, labels, *weight = _parts(batch)
-        weighted = dict(zip(("sample_weight",), weight, strict=False))
-        return converted(update)(state, labels=labels, batch_output=output, **weighted)
-
-    return updated
+    Raises:
+        TracingError: there are sample weights, and the loss takes none.
+    """
+    parameters = inspect.signature(loss).parameters
+    pair = next((names for names in _LOSS_PARAMETERS if set(names) <= parameters.keys()), ())
+    third = next((p for p in parameters.values() if p.name not in (pair or tuple(parameters)[:2])), None)
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    if sample_weight is not None and third is None and not variadic:
+        raise TracingError(
+            f"{describe(loss)} takes no sample_weight, but batches have some: give it a third parameter, "
+            "sample_weight=None"
+        )
+    wants_weight = third is not None and third.default is third.empty and third.kind in _ORDINARY
+    weight = (sample_weight,) if sample_weight is not None or wants_weight else ()
+    if not pair:
+        return converted(loss)(output, label, *weight)
+    name = third.name if third is not None and third.kind in _ORDINARY else "sample_weight"
+    return converted(loss)(**dict(zip((*pair, name), (output, label, *weight), strict=False)))

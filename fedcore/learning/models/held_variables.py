@@ -18,20 +18,26 @@ from fedcore.types import StructType, TensorType, Type
 class HoldsVariables(PureModel):
     """A pure model that also has variables: weights that forward passes read, and metrics that they count in.
 
+    The weights' variables are made when they are first asked for, and start from `initial_weights`.
+
     Types, for batches B with inputs X:
         forward_pass      (<B,training> -> BatchOutput)
         predict_on_batch  (<X,training> -> predictions), beside that of `PureModel`
     """
 
-    @property
-    @abc.abstractmethod
-    def trainable_variables(self) -> Sequence[tf.Variable]:
-        """The variables that an optimizer moves."""
+    @functools.cached_property
+    def _held(self) -> ModelWeights:
+        return variables_from(self.initial_weights)
 
     @property
-    @abc.abstractmethod
+    def trainable_variables(self) -> Sequence[tf.Variable]:
+        """The variables that an optimizer moves."""
+        return list(self._held.trainable)
+
+    @property
     def non_trainable_variables(self) -> Sequence[tf.Variable]:
         """The variables that forward passes in training move."""
+        return list(self._held.non_trainable)
 
     @abc.abstractmethod
     def _predictions(self, weights: ModelWeights, x, training: bool):

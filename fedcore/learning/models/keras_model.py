@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.errors import TracingError, TypeMismatch, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.values import elements_of
-from fedcore.learning.models.functional_model import BATCH_PARTS, batch_type, checked_batch_type
+from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_checks import (
     check_arguments,
@@ -110,6 +110,8 @@ def functional_model_from_keras(
 
 
 class _KerasModel(HoldsVariables):
+    batch_type: StructType
+
     def __init__(self, model: keras.Model, loss, input_spec, metrics, loss_weights):
         if not isinstance(model, keras.Model):
             raise TracingError(f"from_keras_model takes a Keras 3 model, not {brief(model)}")
@@ -287,6 +289,9 @@ class _KerasModel(HoldsVariables):
         own = self.metrics.own(reported)
         without = {name: state for name, state in reported.items() if name not in own}
         return finalized_metrics(without, self.metrics.finalize(own))
+
+
+FunctionalModel.register(_KerasModel)
 
 
 def _parts_of(batch) -> list:

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from fedcore.errors import InvalidValue
 from fedcore.graphs import private_api
+from fedcore.graphs.capture.variables import is_traced
 
 
 def layer_states(keras_model) -> list:
@@ -71,13 +72,14 @@ class ModelWeights:
     def from_model(cls, keras_model) -> "ModelWeights":
         """The weights that a Keras model, or one of `fc.learning` with variables, has now, as numpy arrays.
 
-        Those of a model that is made inside a `tf_computation` are tensors there.
+        In a graph they are the model's variables, to read and to assign; those of a model that is made outside of a
+        `tf_computation` are constants there.
 
         Example:
             >>> weights = fc.learning.ModelWeights.from_model(keras_model())
             >>> state = process.set_model_weights(state, weights)
         """
-        return cls(*(tuple(value_now(v) for v in group) for group in _variables(keras_model)))
+        return cls(*(tuple(map(_variable_or_value, group)) for group in _variables(keras_model)))
 
     def assign_weights_to(self, keras_model) -> None:
         """Writes the weights into a Keras model of the same architecture, or one of `fc.learning` with variables.
@@ -120,6 +122,13 @@ class ModelWeights:
         return ModelWeights(*tf.nest.map_structure(array, tuple(self)))
 
 
+def _variable_or_value(variable):
+    """In a graph the variable, unless it is one that a traced function cannot use; elsewhere its value."""
+    if tf.executing_eagerly() or (is_traced() and has_value(variable)):
+        return value_now(variable)
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
 def _variables(model) -> tuple[Sequence, Sequence]:
     """The trainable variables of a model, and those that clients move without gradients."""
     model = getattr(model, "keras_model", model)
@@ -135,8 +144,8 @@ def as_weights(given) -> ModelWeights:
 class weights_and_values:
     """Makes a method that gives weights readable as their values too.
 
-    `model.initial_weights()` calls the method; `trainable, non_trainable = model.initial_weights` reads the values of
-    one such call, as arrays; in a graph, tensors of a new call.
+    `model.initial_weights()` calls the method; `model.initial_weights` is itself a `ModelWeights`, also to `tf.nest`,
+    of the values of one such call: arrays; in a graph, tensors of a new call.
     """
 
     def __init__(self, method):
@@ -147,13 +156,24 @@ class weights_and_values:
         return self if model is None else _InitialWeights(self._method.__get__(model), model)
 
 
-class _InitialWeights:
+class _InitialWeights(ModelWeights):
+    python_function: Callable
+    _model: Any
+
+    def __new__(cls, *args):
+        if args and callable(args[0]):
+            return object.__new__(cls)
+        return ModelWeights(*args)  # of `tf.nest`, which puts a structure together again by its class
+
     def __init__(self, method, model):
-        self.python_function = method  # what decorators of functions look for
-        self._model = model
+        object.__setattr__(self, "python_function", method)  # what decorators of functions look for
+        object.__setattr__(self, "_model", model)
 
     def __call__(self) -> ModelWeights:
         return self.python_function()
+
+    trainable = property(lambda self: self._parts()[0])
+    non_trainable = property(lambda self: self._parts()[1])
 
     def _parts(self) -> tuple:
         if not tf.executing_eagerly():
@@ -161,12 +181,3 @@ class _InitialWeights:
         if "initial_values" not in vars(self._model):
             self._model.initial_values = tuple(tuple(map(np.asarray, part)) for part in self())
         return self._model.initial_values
-
-    def __iter__(self):
-        return iter(self._parts())
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index: int):
-        return self._parts()[index]

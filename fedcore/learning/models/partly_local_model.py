@@ -14,7 +14,7 @@ from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.reconstruction_model import KerasReconstructionModel, ReconstructionModel
 from fedcore.learning.models.traced import trace_model
 from fedcore.learning.models.variable_model import VariableModel
-from fedcore.types import StructType
+from fedcore.types import Type
 
 GROUPS = (
     "global_trainable_variables",
@@ -39,7 +39,7 @@ class PartlyLocalModel:
     places: dict[str, Sequence[int]]
 
     @property
-    def batch_type(self) -> StructType:
+    def batch_type(self) -> Type:
         return self.whole.batch_type
 
     def initial_weights(self) -> ModelWeights:

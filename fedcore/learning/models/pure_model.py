@@ -8,12 +8,12 @@ import attrs
 import tensorflow as tf
 
 from fedcore.learning.models.model_weights import ModelWeights
-from fedcore.types import StructType
+from fedcore.types import Type
 
 
 @attrs.frozen
 class BatchOutput:
-    """The result of one forward pass; the loss is the batch's mean.
+    """The result of one forward pass; the loss is the batch's mean. The parts are also items 0, 1 and 2.
 
     Types: `<loss=float32,predictions=…,num_examples=int64>`.
 
@@ -28,6 +28,15 @@ class BatchOutput:
     loss: Any = None
     predictions: Any = None
     num_examples: Any = None
+
+    def __iter__(self):
+        return iter((self.loss, self.predictions, self.num_examples))
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index: int):
+        return (self.loss, self.predictions, self.num_examples)[index]
 
 
 class PureModel(abc.ABC):
@@ -52,8 +61,8 @@ class PureModel(abc.ABC):
         >>> predictions = model.predict_on_batch(model.initial_weights(), np.ones([3, 2], np.float32))
     """
 
-    batch_type: StructType
-    """The type of a batch: (x, y) or (x, y, sample_weight), or a dict with these keys."""
+    batch_type: Type
+    """The type of a batch: (x, y) or (x, y, sample_weight), or a dict with these keys; of a `VariableModel` any."""
 
     @abc.abstractmethod
     def initial_weights(self) -> ModelWeights: ...

@@ -95,13 +95,13 @@ def trace_model(model_fn: Callable | PureModel) -> PureModel:
         )
     with reproducible() as found:
         model = model_fn()
-    if isinstance(model, VariableModel):
-        return TracedVariableModel(model_fn, model, [variable for variable, *_ in found.made.values()])
-    if not isinstance(model, PureModel):
+    if isinstance(model, PureModel):
+        return model
+    if not isinstance(model, VariableModel):
         raise TracingError(
             f"{describe(model_fn)} returns {type(model).__name__}; it returns what fc.learning.from_keras_model makes"
         )
-    return model
+    return TracedVariableModel(model_fn, model, [variable for variable, *_ in found.made.values()])
 
 
 def initial_weights_of(model: Callable | PureModel | VariableModel) -> Computation:

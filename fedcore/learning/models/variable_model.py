@@ -11,8 +11,9 @@ import tensorflow as tf
 from fedcore.errors import TracingError
 from fedcore.graphs.frontend.control_flow import converted
 from fedcore.ir.locations import describe
-from fedcore.learning.models.functional_model import batch_type, checked_output
+from fedcore.learning.models.functional_model import checked_output, type_of_batch
 from fedcore.learning.models.gradients import with_gradients
+from fedcore.learning.models.held_variables import HoldsVariables
 from fedcore.learning.models.metric_names import default_metric_names
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import (
@@ -32,7 +33,7 @@ class VariableModel(abc.ABC):
     which take the round's weights and start fresh with every client. Since a graph with variables is never run for
     several clients at once, `FunctionalModel` and `from_keras_model` are faster where either will do.
 
-    Types, for batches B with inputs X, as `input_spec` says:
+    Types, for batches B of any structure with inputs X, as `input_spec` says:
         forward_pass      (<B,training> -> BatchOutput)
         predict_on_batch  (<X,training> -> predictions)
 
@@ -108,6 +109,9 @@ class VariableModel(abc.ABC):
         """Sets the local variables to what a client starts with."""
 
 
+VariableModel.register(HoldsVariables)  # type: ignore[type-abstract]  # they have its methods, and run as functions of their weights
+
+
 class TracedVariableModel(PureModel):
     """A `VariableModel` as pure functions: each makes an instance whose variables live in the graph being built.
 
@@ -125,7 +129,7 @@ class TracedVariableModel(PureModel):
         positions = {id(v): i for i, v in enumerate(made)}
         groups = (model.trainable_variables, model.non_trainable_variables, model.local_variables)
         self._places = [[self._place(positions, v) for v in group] for group in groups]
-        self.batch_type = batch_type(model.input_spec)
+        self.batch_type = type_of_batch(model.input_spec)
         self._read_metrics(model)
 
     def _read_metrics(self, model: VariableModel) -> None:

@@ -22,7 +22,7 @@ def weights_type_from_model(model: Callable | PureModel | VariableModel) -> Type
         >>> weights.compact_representation(), weights.python_container.__name__
         ('<trainable=<float32[2,1],float32[1]>,non_trainable=<>>', 'ModelWeights')
     """
-    if not isinstance(model, VariableModel):
+    if isinstance(model, PureModel) or not isinstance(model, VariableModel):
         traced = trace_model(model)
         return tf_computation(lambda: traced.initial_weights()).type_signature.result
     groups = (model.trainable_variables, model.non_trainable_variables)
