@@ -3,6 +3,7 @@
 import functools
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -83,6 +84,51 @@ def test_they_are_counted_in_the_metrics_and_in_the_report_and_change_nothing(bu
     assert context.last_report().non_finite_clients == 0
     assert not any("not finite" in note for note in context.last_report().notes)
     np.testing.assert_allclose(weights, without, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDERS if name != "sampled metrics"])
+def test_they_add_nothing_to_the_metrics(built, name):
+    _, poisoned = run(built(name), name, POISONED)
+    _, clean = run(built(name), name, GOOD)
+    for metric in ("loss", "num_examples", "num_batches"):
+        if metric in clean:
+            np.testing.assert_allclose(poisoned[metric], clean[metric], rtol=1e-6)
+    assert poisoned["num_examples"] == 10
+
+
+def test_their_rows_of_sampled_metrics_are_those_of_no_examples(built):
+    _, train = run(built("sampled metrics"), "sampled metrics", POISONED)
+    rows = sorted(zip(train[NAME], train["num_examples"], train["num_batches"], np.isnan(train["loss"]), strict=True))
+    assert rows == [(0, 4, 2, False), (0, 6, 3, False), (1, 0, 0, True), (1, 0, 0, True)]
+
+
+def test_metrics_per_client_leave_them_out():
+    aggregator = metrics.add_client_quantiles(quantiles=[0.0, 1.0])
+    process = algorithms.build_weighted_fed_avg(line, RATE, metrics_aggregator=aggregator)
+    _, train = run(process, "quantiles", POISONED)
+    np.testing.assert_array_equal(train["per_client"]["num_examples"], [4, 6])
+    np.testing.assert_array_equal(train["per_client"][NAME], [0, 1])
+    assert np.isfinite(train["per_client"]["loss"]).all()
+
+
+def test_a_metric_of_keras_leaves_them_out():
+    def model_fn():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1, kernel_initializer="zeros")])
+        spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None]))
+        error = keras.metrics.MeanAbsoluteError(name="error")
+        return fc.learning.from_keras_model(model, keras.losses.MeanSquaredError(), spec, metrics=[error])
+
+    process = algorithms.build_weighted_fed_avg(model_fn, RATE)
+    results = [run(process, "keras", clients)[1] for clients in (POISONED, GOOD)]
+    assert np.isfinite(results[0]["error"])
+    assert results[0]["error"] == pytest.approx(results[1]["error"], rel=1e-6)
+
+
+def test_an_evaluation_leaves_nobody_out():
+    evaluation = algorithms.build_fed_eval(line)
+    _, found = evaluation.next(evaluation.initialize(), POISONED)
+    assert np.isnan(found["client_work"]["eval"]["current_round_metrics"]["loss"])
+    assert found["client_work"]["eval"]["current_round_metrics"]["num_examples"] == 18
 
 
 def test_a_rate_that_diverges_is_told():

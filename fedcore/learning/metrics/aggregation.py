@@ -14,6 +14,7 @@ import tensorflow as tf
 from fedcore.aggregators import federated_sample
 from fedcore.aggregators.gathering import gathered, rows_type
 from fedcore.computation import federated_computation, tf_computation
+from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import InvalidValue
 from fedcore.intrinsics import federated_map, federated_sum, federated_zip
 from fedcore.learning.metrics.finalizers import check_finalizers, finalizer, is_model
@@ -119,7 +120,8 @@ def finalize_then_sample(
         metric_finalizers, local_unfinalized_metrics_type: as for `sum_then_finalize`.
         sample_size: the most clients in the sample.
     Returns:
-        The function. No clients give no rows.
+        The function. No clients give no rows. The row of a client whose training is not finite is that of no examples,
+        with a 1 for num_non_finite_clients.
     Raises:
         FedcoreError: the size is less than 1; when it is traced, as for `sum_then_finalize`.
         TypeMismatch: as for `sum_then_finalize`, or a metric is not numeric.
@@ -153,7 +155,7 @@ def add_client_quantiles(
         quantiles: between 0 and 1; linear between the clients, as `numpy.quantile`. Default: the quartiles.
     Returns:
         A metrics aggregator. The server holds a number for each client and metric. Clients whose metric is NaN (no
-        examples) are left out; no clients give NaN.
+        examples), or whose work is not finite, are left out; no clients give NaN.
     Raises:
         FedcoreError: there is no quantile, or one is outside [0, 1].
     Example:
@@ -184,7 +186,9 @@ def add_client_quantiles(
             @tf_computation(client_states.type.member)
             def scalars(state):
                 metrics = model.finalize_metrics(state)
-                return {n: tf.cast(v, tf.float32) for n, v in metrics.items() if tf.convert_to_tensor(v).shape == ()}
+                numbers = {n: tf.cast(v, tf.float32) for n, v in metrics.items() if tf.convert_to_tensor(v).shape == ()}
+                left_out = numbers.get(NON_FINITE_CLIENTS, 0.0) > 0
+                return {n: v if n == NON_FINITE_CLIENTS else tf.where(left_out, np.nan, v) for n, v in numbers.items()}
 
             total, metrics = aggregate_inner(client_states)
             values = federated_map(scalars, client_states)

@@ -17,7 +17,8 @@ from fedcore.learning.models import PureModel
 class TrainingResult:
     """`<update=W,weight=float32,metrics=M>`: the change of the weights, how much it counts, and the reported metrics.
 
-    M is the model's report with one more metric, the number of clients whose change was not finite.
+    M is the model's report with one more metric, the number of clients whose change was not finite. Such clients add
+    nothing to the others.
     """
 
     update: Any
@@ -49,14 +50,16 @@ def count_unless(finite: tf.Tensor) -> tf.Tensor:
 
 
 def finite_or_nothing(update, weight: tf.Tensor, report: dict, *others) -> TrainingResult:
-    """A change or weight that is not finite counts for nothing: zeros of weight 0, while its metrics are reported.
+    """A change or weight that is not finite counts for nothing: zeros of weight 0, with metric states of zeros.
 
     Args:
-        others: further parts of the client's work, which the caller leaves out itself where they are not finite.
+        others: further parts of the client's work, which the caller leaves out itself where they are not finite; then
+            the metrics are left out too.
     """
     finite = all_finite((update, weight))
-    counted = {**report, NON_FINITE_CLIENTS: (count_unless(finite & all_finite(others) if others else finite),)}
-    return TrainingResult(zeros_unless(finite, update), zeros_unless(finite, weight), counted)
+    whole = finite & all_finite(others) if others else finite
+    metrics = {**zeros_unless(whole, report), NON_FINITE_CLIENTS: (count_unless(whole),)}
+    return TrainingResult(zeros_unless(finite, update), zeros_unless(finite, weight), metrics)
 
 
 class CountingModel:
