@@ -20,6 +20,7 @@ from fedcore.compiler.pipeline import registrations
 from fedcore.compiler.stored_plans import stored_plans
 from fedcore.errors import FedcoreError, TypeMismatch, VerifyError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.first_use import in_a_thread
 from fedcore.ir.registry import declarations
@@ -312,6 +313,7 @@ def lowered(module: Module) -> Module:
     return compile_module(module, LOWERING)
 
 
+@eager_in_plain_graphs()
 def invoke(module: Module, arguments: list, *, seed: int | None = None):
     """Runs a traced module on arguments in the order of its parameters.
 

@@ -1,6 +1,6 @@
 """The older builders of learning, with the results that they had."""
 
-from fedcore.aggregators import WeightedAggregationFactory
+from fedcore.aggregators import AggregationFactory, as_weighted_aggregator
 from fedcore.computation import Computation, federated_computation
 from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.learning.algorithms import build_weighted_fed_avg
@@ -18,7 +18,7 @@ def build_federated_averaging_process(
     server_optimizer_fn=None,
     client_weighting: Weighting | None = None,
     broadcast_process=None,
-    model_update_aggregation_factory: WeightedAggregationFactory | None = None,
+    model_update_aggregation_factory: AggregationFactory | None = None,
     use_experimental_simulation_loop: bool = False,
 ) -> LearningProcess:
     """`fc.learning.algorithms.build_weighted_fed_avg` with the older names.
@@ -32,7 +32,7 @@ def build_federated_averaging_process(
 
     Args:
         broadcast_process: sends the model. Default: a broadcast.
-        model_update_aggregation_factory: joins the changes, weighted. Default: a weighted mean.
+        model_update_aggregation_factory: joins the changes; one without weights ignores them. Default: a weighted mean.
         use_experimental_simulation_loop: changes nothing: clients' loops are always in graphs.
     Raises:
         FedcoreError: as for `build_weighted_fed_avg`.
@@ -43,13 +43,14 @@ def build_federated_averaging_process(
         >>> metrics['stat']['num_examples']
         np.int64(5)
     """
+    joins = model_update_aggregation_factory
     modern = build_weighted_fed_avg(
         model_fn,
         client_optimizer_fn,
         server_optimizer_fn,
         client_weighting=client_weighting or ClientWeighting.NUM_EXAMPLES,
         model_distributor=broadcast_process,
-        model_aggregator=model_update_aggregation_factory,
+        model_aggregator=None if joins is None else as_weighted_aggregator(joins),
     )
     state_type, data_type = (p.type for p in modern.next.module.main.parameters)
 

@@ -4,11 +4,15 @@ import asyncio
 import concurrent.futures
 import contextvars
 import functools
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from fedcore import context
 from fedcore.errors import TracingError
 from fedcore.ir.active import active_builder
 from fedcore.runtime.stopping import Stop, stopped_by, stops_from_elsewhere
+
+Result = TypeVar("Result")
 
 MAX_CALLS = 8
 """Number of awaited calls that run at once; further calls are queued."""
@@ -55,3 +59,28 @@ async def invoke_async(computation, *args, seed: int | None = None, **kwargs):
         raise
     context.note_report(report)
     return result
+
+
+def run_awaitable(awaitable: Awaitable[Result]) -> Result:
+    """The result of an awaitable, also where an event loop runs, as it does in a notebook.
+
+    The thread's own event loop stays as it is; `asyncio.run` would leave it unset.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            return pool.submit(_run_in_own_loop, awaitable).result()
+    return _run_in_own_loop(awaitable)  # not in the handler: errors would be shown as consequences of its error
+
+
+def _run_in_own_loop(awaitable: Awaitable[Result]) -> Result:
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(awaitable)
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

@@ -125,7 +125,7 @@ class LearningProcess(IterativeProcess):
             get_model_weights, hyperparameters = None, get_model_weights
         self._next = _Next(next_fn.module, next_fn.__name__)
         self._hyperparameters = {part: tuple(names) for part, names in (hyperparameters or {}).items()}
-        state = member_of(self.state_type)
+        state = member_of(next_fn.module.main.parameters[0].type)  # in which unknown sizes may grow
         self._get_model_weights = _checked("get_model_weights", get_model_weights, state)
         self._set_model_weights = _checked("set_model_weights", set_model_weights, state, gives=state)
         self._get_hparams = _checked("get_hparams_fn", get_hparams_fn, state)

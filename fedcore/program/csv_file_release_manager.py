@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedcore.errors import InvalidValue, brief
+from fedcore.program.annotations import ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import leaves_with_names
 from fedcore.program.value_reference import materialize_value
@@ -38,7 +39,7 @@ class CSVSaveMode(enum.Enum):
     WRITE = "write"
 
 
-class CSVFileReleaseManager(ReleaseManager):
+class CSVFileReleaseManager(ReleaseManager[ReleasableStructure, int]):
     """Releases values to a CSV file: a row for each key, a column for each leaf.
 
     A column's name joins the leaf's keys by `/`, as in `client_work/train/loss`; an array is written as a nested list.

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.scalars import whole_number
 
 
-class DelayedReleaseManager(ReleaseManager):
+class DelayedReleaseManager(ReleaseManager[ReleasableStructure, Key]):
     """Releases to another manager from the `delay`-th value on.
 
     Args:

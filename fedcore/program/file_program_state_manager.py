@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcore.errors import InvalidValue, brief
+from fedcore.program.annotations import ProgramStateStructure
 from fedcore.program.program_state_manager import (
     ProgramStateDamagedError,
     ProgramStateExistsError,
@@ -21,7 +22,7 @@ from fedcore.whole_files import locked, write_whole, written_and_locked
 MANIFEST, TENSORS = ".json", ".safetensors"
 
 
-class FileProgramStateManager(ProgramStateManager):
+class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
     """Keeps program states in a directory: for each version a safetensors file, and a JSON manifest with checksums.
 
     Guarantees:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedcore.errors import TypeMismatch
+from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import children_of, with_children
 from fedcore.types import fields_of
@@ -15,7 +16,7 @@ class NotFilterableError(TypeMismatch):
     """A part is left out of a structure that cannot be without it."""
 
 
-class FilteringReleaseManager(ReleaseManager):
+class FilteringReleaseManager(ReleaseManager[ReleasableStructure, Key]):
     """Releases to another manager the leaves for which a function of their path is true.
 
     A structure all of whose leaves are left out is left out; if nothing is left, nothing is released.

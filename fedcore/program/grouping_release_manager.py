@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedcore.errors import InvalidValue
+from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 
 
-class GroupingReleaseManager(ReleaseManager):
+class GroupingReleaseManager(ReleaseManager[ReleasableStructure, Key]):
     """Releases every value to several managers.
 
     Raises:

@@ -3,11 +3,12 @@
 import logging
 from typing import Any
 
+from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.value_reference import materialize_value
 
 
-class LoggingReleaseManager(ReleaseManager):
+class LoggingReleaseManager(ReleaseManager[ReleasableStructure, Key]):
     """Logs the released values to the logger `fedcore.program`, at level INFO."""
 
     async def release(self, value: Any, key: Any = None) -> None:

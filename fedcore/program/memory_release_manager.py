@@ -4,11 +4,12 @@ import collections
 from collections.abc import Hashable
 from typing import Any
 
+from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.value_reference import materialize_value
 
 
-class MemoryReleaseManager(ReleaseManager):
+class MemoryReleaseManager(ReleaseManager[ReleasableStructure, Key]):
     """Keeps the released values in memory, in the order of their release.
 
     Example:

@@ -4,10 +4,11 @@ import datetime
 from typing import Any
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 
 
-class PeriodicReleaseManager(ReleaseManager):
+class PeriodicReleaseManager(ReleaseManager[ReleasableStructure, Key]):
     """Releases to another manager at intervals.
 
     Args:

@@ -2,9 +2,10 @@
 
 import abc
 import warnings
-from typing import Any
+from typing import Any, Generic
 
 from fedcore.errors import InvalidValue, NotFound
+from fedcore.program.annotations import ProgramStateStructure
 
 
 class ProgramStateExistsError(InvalidValue):
@@ -25,7 +26,7 @@ class ProgramStateDamagedError(InvalidValue):
     """A saved state is not what was written: a file is missing or has other bytes."""
 
 
-class ProgramStateManager(abc.ABC):
+class ProgramStateManager(abc.ABC, Generic[ProgramStateStructure]):
     """Saves and loads the state of a program, so that a program that was interrupted can go on.
 
     The state is a nested structure; each saved state has a version, a whole number.

@@ -1,9 +1,10 @@
 """The protocol of managers that hand the values of a program to its user."""
 
 import abc
-from typing import Any
+from typing import Any, Generic
 
 from fedcore.errors import NotFound, brief
+from fedcore.program.annotations import Key, ReleasableStructure
 
 
 class ReleasedValueNotFoundError(NotFound):
@@ -13,7 +14,7 @@ class ReleasedValueNotFoundError(NotFound):
         super().__init__(f"no value was released under the key {brief(key)}")
 
 
-class ReleaseManager(abc.ABC):
+class ReleaseManager(abc.ABC, Generic[ReleasableStructure, Key]):
     """Hands values of a program to its user: to memory, files, a log."""
 
     @abc.abstractmethod

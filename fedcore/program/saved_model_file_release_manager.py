@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleasedValueNotFoundError, ReleaseManager
 from fedcore.program.structures import leaves_with_names, map_leaves
 from fedcore.program.value_reference import materialize_value
 
 
-class SavedModelFileReleaseManager(ReleaseManager):
+class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
     """Releases each value to a directory of its own, as a SavedModel.
 
     Guarantees:
@@ -40,16 +41,20 @@ class SavedModelFileReleaseManager(ReleaseManager):
         """Writes a value; a value that was released under the key before is replaced.
 
         Raises:
-            TypeMismatch: a leaf is no tensor.
+            TypeMismatch: a leaf is neither a tensor nor None.
         """
         import tensorflow as tf
 
         value = await materialize_value(value)
         module = tf.Module()
-        module.leaves = [_tensor(name, leaf) for name, leaf in leaves_with_names(value)]
+        module.leaves = [_tensor(name, leaf) for name, leaf in leaves_with_names(value) if leaf is not None]
         places = iter(range(len(module.leaves)))
-        indices = map_leaves(lambda _: next(places), value)
-        module.value = tf.function(lambda: map_leaves(lambda i: tf.identity(module.leaves[i]), indices), [])
+        indices = map_leaves(lambda leaf: None if leaf is None else next(places), value)
+
+        def leaf_at(index: int | None):
+            return None if index is None else tf.identity(module.leaves[index])
+
+        module.value = tf.function(lambda: map_leaves(leaf_at, indices), [])
         aside, old = (self._root / f".{secrets.token_hex(16)}.partial" for _ in range(2))
         try:
             tf.saved_model.save(module, os.fspath(aside))
@@ -71,7 +76,7 @@ class SavedModelFileReleaseManager(ReleaseManager):
         if not self._path(key).is_dir():
             raise ReleasedValueNotFoundError(key)
         loaded = tf.saved_model.load(os.fspath(self._path(key)))
-        return tf.nest.map_structure(lambda leaf: leaf.numpy(), loaded.value())
+        return tf.nest.map_structure(lambda leaf: None if leaf is None else leaf.numpy(), loaded.value())
 
 
 def _tensor(name: str, leaf: Any):

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from fedcore.errors import InvalidValue
+from fedcore.program.annotations import ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import leaves_with_names
 from fedcore.program.value_reference import materialize_value
 
 
-class TensorBoardReleaseManager(ReleaseManager):
+class TensorBoardReleaseManager(ReleaseManager[ReleasableStructure, int]):
     """Releases numbers as scalars and arrays of numbers as histograms of TensorBoard; leaves out everything else.
 
     A summary's name joins the leaf's keys by `/`; its step is the key of the release. What was released is in the file

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+from fedcore.program.annotations import ReleasableStructure
 from fedcore.program.optional_packages import optional_package
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.scalars_of import scalars_of
 from fedcore.program.value_reference import materialize_value
 
 
-class WandbReleaseManager(ReleaseManager):
+class WandbReleaseManager(ReleaseManager[ReleasableStructure, int]):
     """Logs the numbers among the released leaves to a run of Weights & Biases; the key is the step.
 
     Args:

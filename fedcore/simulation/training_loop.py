@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
-import concurrent.futures
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
+from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import TypeMismatch, brief
 from fedcore.scalars import whole_number
 from fedcore.templates import IterativeProcess
+from fedcore.templates.iterative import state_and_metrics
 
 ROUND_NUMBER_KEY = "round_number"
 ROUND_TIME_KEY = "round_time_in_seconds"
@@ -87,8 +87,9 @@ def run_training_process(
 
     for round_number in range(version + 1, last + 1):
         began = time.time()
-        state, found = training_process.next(state, training_selection_fn(round_number))
-        metrics = _by_name("training_process.next", found)
+        output = training_process.next(state, training_selection_fn(round_number))
+        state, measured = state_and_metrics(output)
+        metrics = _by_name("training_process.next", measured)
         metrics[TRAINING_TIME_KEY] = time.time() - began
         metrics[ROUND_NUMBER_KEY] = round_number
         if round_number % every == 0:
@@ -109,18 +110,5 @@ def _by_name(owner: str, metrics: Any) -> Metrics:
 
 
 def _finish(result: Any) -> Any:
-    """What a coroutine returns, also where an event loop runs already; what is no coroutine as it is."""
-    if not inspect.isawaitable(result):
-        return result
-
-    async def awaited():
-        return await result
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
-        with concurrent.futures.ThreadPoolExecutor(1) as aside:
-            return aside.submit(asyncio.run, awaited()).result()
-    return asyncio.run(awaited())  # not in the handler, since errors would be shown as consequences of its error
+    """The result of an awaitable; what is none as it is."""
+    return run_awaitable(result) if inspect.isawaitable(result) else result

@@ -1,6 +1,8 @@
 """Iterative processes: `initialize` makes a state, `next` turns it and more into the next one."""
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 from fedcore.computation import Computation, PolymorphicComputation
 from fedcore.errors import TypeMismatch, brief
@@ -64,6 +66,14 @@ class IterativeProcess:
             f"<{type(self).__name__} initialize : {self._initialize.type_signature}, next : "
             f"{self._next.type_signature}>"
         )
+
+
+def state_and_metrics(output: Any) -> tuple[Any, Any]:
+    """The parts of what `next` gives, by their names or as the items of a pair."""
+    if isinstance(output, Mapping) and "state" in output and "metrics" in output:
+        return output["state"], output["metrics"]
+    state, metrics = output
+    return state, metrics
 
 
 def called(role: str, fn) -> str:

@@ -88,7 +88,7 @@ def create_sync_local_cpp_execution_context(
         >>> context = fc.backends.native.create_sync_local_cpp_execution_context(default_num_clients=3)
         >>> fc.framework.set_default_context(context)
     """
-    calls = max_concurrent_computation_calls
+    calls = whole_number("max_concurrent_computation_calls", max_concurrent_computation_calls)
     return local(workers_per_device=calls if calls > 0 else None, default_num_clients=default_num_clients)
 
 

@@ -16,6 +16,7 @@ from fedcore.graphs.graphdef.canonical_form import canonical_graph
 from fedcore.graphs.graphdef.operand_guards import without_checks
 from fedcore.graphs.graphdef.sequence_operands import ElementAccess, SequenceOperand, operand_specs, sequence_specs
 from fedcore.graphs.graphdef.side_effects import refuse, side_effects_of, stateful_nodes
+from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.active import no_builder
 from fedcore.ir.module import Graph, digest_of
@@ -75,6 +76,7 @@ def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
     return found
 
 
+@eager_in_plain_graphs()
 def trace_leaves(
     fn: Callable[[list, tf.Tensor], tuple[Type, list]], parameter: Type | None, *, name: str, describe: str
 ) -> TracedGraph:

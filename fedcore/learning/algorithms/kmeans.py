@@ -1,6 +1,7 @@
 """Federated k-means clustering."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +15,7 @@ from fedcore.intrinsics import federated_eval, federated_map, federated_zip, seq
 from fedcore.learning.algorithms.composition import check_distributor
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.models import ModelWeights
-from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training_result import all_finite, count_unless, zeros_unless
 from fedcore.scalars import seed_number, whole_number
@@ -101,7 +102,18 @@ def build_fed_kmeans(
         )
         return LearningProcessOutput(after, metrics)
 
-    return LearningProcess(initialize, next_round)
+    return LearningProcess(initialize, next_round, _centers, _with_centers)
+
+
+def _centers(state: LearningAlgorithmState) -> Any:
+    """float32[num_clusters,…]: the centres of a state."""
+    return state.global_model_weights.trainable[0]
+
+
+def _with_centers(state: LearningAlgorithmState, centers) -> LearningAlgorithmState:
+    """The state with other centres, alone or as weights."""
+    weights = centers if isinstance(centers, ModelWeights) else ModelWeights((centers,), ())
+    return state.replace(global_model_weights=weights)
 
 
 def _build_start(shape: tuple[int, ...], initial_centers, seed_pair: tuple[int, int]):

@@ -1,7 +1,5 @@
 """The task on federated CIFAR-100: classifying images."""
 
-from __future__ import annotations
-
 import enum
 import os
 

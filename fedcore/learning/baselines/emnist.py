@@ -1,7 +1,5 @@
 """Tasks on federated EMNIST: recognizing characters, and an autoencoder of them."""
 
-from __future__ import annotations
-
 import enum
 import os
 

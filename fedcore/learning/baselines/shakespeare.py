@@ -1,7 +1,5 @@
 """The task on federated Shakespeare: predicting the next character."""
 
-from __future__ import annotations
-
 import os
 
 import keras

@@ -1,7 +1,5 @@
 """Tasks on federated Stack Overflow: predicting tags, and the next word."""
 
-from __future__ import annotations
-
 import os
 
 import keras

@@ -1,6 +1,6 @@
 """Keras 3 models as pure ones, by `stateless_call`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -88,13 +88,18 @@ def from_keras_model(
 
 
 def functional_model_from_keras(
-    keras_model: keras.Model, loss_fn, input_spec=None, metrics_constructor=None, loss_weights=None
+    keras_model: keras.Model | Callable[[], keras.Model],
+    loss_fn,
+    input_spec=None,
+    metrics_constructor=None,
+    loss_weights=None,
 ) -> PureModel:
     """`from_keras_model` with the argument names that functional models have elsewhere.
 
     Types: those of `from_keras_model`.
 
     Args:
+        keras_model: a Keras model, or () -> one.
         loss_fn: `loss` of `from_keras_model`.
         metrics_constructor: () -> `metrics` of `from_keras_model`, or the metrics. Default: none.
     Raises:
@@ -105,6 +110,8 @@ def functional_model_from_keras(
         ...         keras_model(), keras.losses.MeanSquaredError(), spec, lambda: [keras.metrics.MeanAbsoluteError()])
         >>> process = fc.learning.algorithms.build_fed_sgd(make)
     """
+    if callable(keras_model) and not isinstance(keras_model, keras.Model):
+        keras_model = keras_model()
     metrics = metrics_constructor() if callable(metrics_constructor) else metrics_constructor
     return from_keras_model(keras_model, loss_fn, input_spec, metrics, loss_weights)
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TracingError
 from fedcore.graphs.capture.keras_seeds import default_seeds
+from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.ir.locations import describe
 from fedcore.learning.models.metric_names import default_metric_names
 from fedcore.learning.models.model_weights import has_value, value_now
@@ -65,7 +66,13 @@ def reproducible() -> Iterator[Initialisers]:
     random.seed(_SEED)
     _active.append(found)
     try:
-        with default_seeds(), default_metric_names(), tf.init_scope(), tf.variable_creator_scope(creator):
+        with (
+            eager_in_plain_graphs(),
+            default_seeds(),
+            default_metric_names(),
+            tf.init_scope(),
+            tf.variable_creator_scope(creator),
+        ):
             yield found
     finally:
         _active.pop()

@@ -12,7 +12,7 @@ from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
 from fedcore.learning.optimizers.optimizer import Clipped, Decayed, Optimizer
 from fedcore.learning.optimizers.rmsprop import build_rmsprop
-from fedcore.learning.optimizers.schedule import schedule_learning_rate
+from fedcore.learning.optimizers.scheduled_optimizer import ScheduledOptimizer
 from fedcore.learning.optimizers.sgdm import build_sgdm
 
 # By exact class, since a subclass may step otherwise.
@@ -88,7 +88,7 @@ def _from_keras(given: keras.optimizers.Optimizer) -> Optimizer:
     clip = _clipping(config)
     if clip is not None:
         optimizer = Clipped(optimizer, clip)
-    return schedule_learning_rate(optimizer, schedule) if scheduled else optimizer
+    return ScheduledOptimizer(optimizer, schedule) if scheduled else optimizer
 
 
 def _clipping(config: dict) -> Callable[[tuple], tuple] | None:

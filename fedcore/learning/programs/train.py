@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.cohorts import cohorts_of
 from fedcore.learning.programs.history import History, plain_metrics
 from fedcore.learning.programs.progress_bar import ProgressBar
-from fedcore.learning.programs.training import PARTS, Settings, Training, finished, structure_of
+from fedcore.learning.programs.training import PARTS, Settings, Training, structure_of
 from fedcore.program import (
     CSVFileReleaseManager,
     FederatedDataSource,
@@ -26,6 +27,7 @@ from fedcore.program.run_directory import CHECKPOINTS, METRICS, SUMMARIES, used_
 from fedcore.scalars import seed_number
 from fedcore.seeds import fold_in
 from fedcore.simulation import Sampler
+from fedcore.templates.iterative import state_and_metrics
 
 if TYPE_CHECKING:
     from fedcore.simulation.datasets import ClientData
@@ -186,7 +188,7 @@ def _seed(given: int | None, manager: ProgramStateManager | None) -> int:
     """The seed that was given; else that of the newest checkpoint; else a drawn one."""
     if given is not None:
         return seed_number("seed", given)
-    found = None if manager is None else finished(manager.load_latest(None))[0]
+    found = None if manager is None else run_awaitable(manager.load_latest(None))[0]
     return random.SystemRandom().getrandbits(63) if found is None else found["seed"]
 
 
@@ -213,7 +215,7 @@ def _evaluator(
         if not empty:
             empty.append(evaluation.initialize.invoke(seed=seed))
         before = evaluation.set_model_weights(empty[0], state.global_model_weights)
-        metrics = evaluation.next(before, cohorts.draw(round_number, 0)).metrics
+        _, metrics = state_and_metrics(evaluation.next(before, cohorts.draw(round_number, 0)))
         work = metrics.get("client_work", metrics)
         return work["eval"]["current_round_metrics"] if "eval" in work else work
 
@@ -229,7 +231,7 @@ def evaluate_state(evaluation: LearningProcess, data: "ClientData", state: Any) 
 
 def newest_state(process: LearningProcess, directory: str | os.PathLike) -> tuple[Any, int]:
     """The state of the newest checkpoint of a training's directory, and its round; (None, 0) if there is none."""
-    found, version = finished(
+    found, version = run_awaitable(
         _checkpoints(Path(directory)).load_latest({**dict.fromkeys(PARTS), "state": structure_of(process)})
     )
     return (None, 0) if found is None else (found["state"], version)

@@ -10,6 +10,7 @@ from fedcore.learning.process import LearningAlgorithmState, LearningProcess, Le
 from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
 from fedcore.learning.programs.program_calls import called
 from fedcore.program import FederatedDataSource, ProgramStateManager, ReleaseManager, materialize_value
+from fedcore.templates.iterative import state_and_metrics
 
 _MODEL_RELEASE_PERIOD = 10  # rounds
 
@@ -132,7 +133,8 @@ async def _round(
     """The result of the next round, and how often the round was run again."""
     retries = 0
     while True:
-        output = await called(process.next, program.state, program.data_iterator.select(clients))
+        result = await called(process.next, program.state, program.data_iterator.select(clients))
+        output = LearningProcessOutput(*state_and_metrics(result))
         if should_retry is None or not should_retry(output):
             return output, retries
         retries += 1

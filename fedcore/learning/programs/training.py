@@ -1,18 +1,17 @@
 """A training that runs: its rounds, its evaluations, its checkpoints."""
 
-import asyncio
-import concurrent.futures
 import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
 from fedcore import context
+from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import ExecutionError, InvalidValue
 from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
@@ -22,9 +21,8 @@ from fedcore.learning.programs.history import History, row_of
 from fedcore.learning.programs.surroundings import differences, surroundings_of
 from fedcore.program import ProgramStateManager, ReleaseManager
 from fedcore.scalars import whole_number
+from fedcore.templates.iterative import state_and_metrics
 from fedcore.types import leaves, strip_placement
-
-Result = TypeVar("Result")
 
 PARTS = ("state", "seed", "rows", "seconds", "stopped", "callbacks", "cohorts", "surroundings")
 """The parts of a checkpoint."""
@@ -140,10 +138,10 @@ class Training:
         # A list would be a structure of numbers; a metric that is an array is one leaf.
         released = {k: np.array(v) if isinstance(v, list) else v for k, v in row.items() if k != "round"}
         for manager in self._release_managers:
-            finished(manager.release(released, self.round))
+            run_awaitable(manager.release(released, self.round))
         saves = last or self.stop_training or self.round % self._settings.checkpoint_every == 0
         if self._state_manager is not None and saves:
-            finished(self._state_manager.save(self._checkpoint(), self.round))
+            run_awaitable(self._state_manager.save(self._checkpoint(), self.round))
 
     def _next(self) -> tuple[LearningProcessOutput, dict[str, int]]:
         """The result of the round, and what it cost.
@@ -155,7 +153,7 @@ class Training:
         cohort = self._cohorts.draw(self.round - 1, draws)
         for attempt in range(1, attempts + 1):
             try:
-                output = self.process.next(self.state, cohort)
+                output = LearningProcessOutput(*state_and_metrics(self.process.next(self.state, cohort)))
             except (ExecutionError, OSError) as error:
                 if attempt == attempts:
                     raise
@@ -198,7 +196,7 @@ class Training:
         if self._state_manager is None:
             return False
         wanted = {**dict.fromkeys(PARTS), "state": structure_of(self.process)}
-        found, version = finished(self._state_manager.load_latest(wanted))
+        found, version = run_awaitable(self._state_manager.load_latest(wanted))
         if found is None:
             return False
         if found["seed"] != self._seed:
@@ -225,15 +223,3 @@ def structure_of(process: LearningProcess) -> Any:
     """The classes of a state, with None for each leaf."""
     type_ = strip_placement(process.state_type)
     return to_python(unflatten([None] * len(leaves(type_)), type_), type_)
-
-
-def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine, also where an event loop runs, as it does in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, coroutine).result()
-    return asyncio.run(coroutine)  # not in the handler, since errors would be shown as consequences of its error

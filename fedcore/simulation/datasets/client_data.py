@@ -196,6 +196,13 @@ class ClientData:
         return FunctionClientData(client_ids, serializable_dataset_fn)
 
     @staticmethod
+    def from_clients_and_fn(
+        client_ids: Iterable[str], create_tf_dataset_for_client_fn: Callable[[str], tf.data.Dataset]
+    ) -> ClientData:
+        """The older name of `from_clients_and_tf_fn`."""
+        return ClientData.from_clients_and_tf_fn(client_ids, create_tf_dataset_for_client_fn)
+
+    @staticmethod
     def train_test_client_split(
         client_data: ClientData, num_test_clients: int, seed: Seed = None
     ) -> tuple[ClientData, ClientData]:
@@ -407,6 +414,7 @@ class TestClientData(ArrayClientData):
             and tuples.
     Raises:
         ValueError: there are no clients, or examples of two clients differ in structure, dtypes or shapes.
+        TypeError: `tensor_slices_dict` is no dict, or an id is no text.
     Example:
         >>> data = TestClientData({"a": {"x": [1, 2]}, "b": {"x": [3]}})
         >>> [int(example["x"]) for example in data.create_tf_dataset_for_client("a")]
@@ -416,6 +424,11 @@ class TestClientData(ArrayClientData):
     __test__ = False  # pytest: not a class of tests
 
     def __init__(self, tensor_slices_dict: Mapping[str, Structure]):
+        if not isinstance(tensor_slices_dict, Mapping):
+            raise TypeMismatch(
+                "TestClientData takes a dict from clients' ids to their examples, such as {'a': [1, 2]}, not "
+                f"{brief(tensor_slices_dict)}"
+            )
         clients = {i: map_leaves(as_tensorflow_has_it, s) for i, s in tensor_slices_dict.items()}
         joined = TestClientData.from_clients(clients)
         super().__init__(joined._columns, joined._ranges)

@@ -1,7 +1,5 @@
 """Keras models of 28 x 28 digits, which TFF's tutorials and tests train."""
 
-from __future__ import annotations
-
 import keras
 import tensorflow as tf
 
