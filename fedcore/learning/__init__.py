@@ -28,6 +28,7 @@ from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.robust_aggregator import robust_aggregator
 from fedcore.learning.secure_aggregator import secure_aggregator
+from fedcore.learning.trainable_weights_aggregator import trainable_weights_aggregator
 from fedcore.learning.weighting import ClientWeighting
 from fedcore.tff_names import tff_name
 
@@ -55,6 +56,7 @@ __all__ = [
     "robust_aggregator",
     "secure_aggregator",
     "templates",
+    "trainable_weights_aggregator",
 ]
 
 

@@ -8,14 +8,12 @@ import attrs
 import numpy as np
 
 from fedcore.aggregators import DifferentiallyPrivateFactory
-from fedcore.aggregators.differential_privacy import PrivateState
-from fedcore.aggregators.distributed_privacy import DistributedPrivateState
 from fedcore.aggregators.private_noise import BandedNoise, BandedNoiseState, TreeNoise, TreeNoiseState
+from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.errors import InvalidValue, TypeMismatch
 from fedcore.templates import IterativeProcess
-from fedcore.types import StructType, StructWithPythonType, Type, member_of
+from fedcore.types import member_of
 
-_CONTAINERS = {f"{c.__module__}.{c.__qualname__}" for c in (PrivateState, DistributedPrivateState)}
 _DIGITS = 6
 """Significant digits of a noise multiplier that is read from float32 numbers."""
 
@@ -60,7 +58,7 @@ def private_state_path(process: IterativeProcess) -> list[str]:
     Raises:
         TypeMismatch: it has none, or several.
     """
-    found = list(_paths(member_of(process.state_type), []))
+    found = container_paths(member_of(process.state_type), PRIVATE_STATES)
     if len(found) == 1:
         return found[0]
     how_many = "no aggregation" if not found else f"{len(found)} aggregations, {' and '.join(map('.'.join, found))},"
@@ -68,16 +66,6 @@ def private_state_path(process: IterativeProcess) -> list[str]:
         f"the state of the process holds {how_many} with noise; a ledger follows one, which "
         "fc.aggregators.DifferentiallyPrivateFactory or DistributedDiscreteGaussianFactory makes"
     )
-
-
-def _paths(type_: Type, path: list[str]):
-    if not isinstance(type_, StructType):
-        return
-    if isinstance(type_, StructWithPythonType) and type_.container in _CONTAINERS:
-        yield path
-        return
-    for index, (name_or_none, part) in enumerate(type_.items()):
-        yield from _paths(part, [*path, name_or_none or str(index)])
 
 
 def at_path(state: Any, path: list[str]) -> Any:

@@ -1,5 +1,6 @@
 """The round that the algorithms share: send, work at the clients, aggregate, update."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +14,17 @@ from fedcore.aggregators import (
     as_weighted_aggregator,
 )
 from fedcore.aggregators.factory import check_factory, refuse_weights
+from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.errors import TypeMismatch, brief
+from fedcore.errors import Location, TypeMismatch, brief
 from fedcore.intrinsics import (
     federated_eval,
     federated_map,
     federated_value,
 )
+from fedcore.ir.locations import user_location
 from fedcore.learning.models import ModelWeights, PureModel
+from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.composition import composed
@@ -29,8 +33,12 @@ from fedcore.learning.templates.finalizer import FinalizerProcess
 from fedcore.learning.templates.training import ClientWork
 from fedcore.learning.templates.training_result import aggregation_of_metrics, all_finite
 from fedcore.learning.templates.work_process import work_process
+from fedcore.learning.trainable_weights_aggregator import TrainableWeightsState
 from fedcore.templates import AggregationProcess, MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, SERVER, FederatedType, Type, explain, fits, member_of
+
+_SHOWN = 4
+"""Names of weights in a message."""
 
 
 @attrs.frozen
@@ -39,7 +47,7 @@ class ServerWork:
 
     Args:
         start: (-> <W,O>), the first weights and the first state of the optimizer.
-        update: (<O,W,mean change=W> -> <O,W>).
+        update: (<O,W,mean change=U> -> <O,W>), for the changing weights U of W.
         aggregate_metrics: traced in a round; {M}@CLIENTS -> (the added metric states, the metrics), both at the server.
         hyperparameters: the names of those in O.
     """
@@ -65,15 +73,26 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
         found = aggregator(client_states)
         return found if isinstance(found, tuple) else (None, found)
 
+    start, roles = _build_start(model, optimizer), model.weight_roles
+    first: Any = start.type_signature.result
+    if isinstance(model, PureModel) and not first[0]["trainable"].types and not roles.assigned:
+        _warn("the model has no trainable weights, so that training changes nothing")
     hyperparameters = tuple(optimizer.hyperparameters)
-    return ServerWork(_build_start(model, optimizer), _build_update(optimizer), aggregate_metrics, hyperparameters)
+    return ServerWork(start, _build_update(optimizer, roles), aggregate_metrics, hyperparameters)
 
 
 def build_aggregation(
-    factory: WeightedAggregationFactory | None, update: Type, weight: Type, argument: str = "model_aggregator"
+    factory: WeightedAggregationFactory | None,
+    update: Type,
+    weight: Type,
+    argument: str = "model_aggregator",
+    *,
+    roles: WeightRoles | None = None,
 ) -> AggregationProcess:
     """The aggregation of updates by the factory that a weighted algorithm was given, or by a weighted mean.
 
+    Args:
+        roles: of the weights, where the updates are those of a model. A warning tells of noise on assigned ones.
     Raises:
         TypeMismatch: it is not weighted, no aggregator, or its result is not of the type of the updates.
     """
@@ -92,7 +111,29 @@ def build_aggregation(
     if not fits(result, update):
         title = f"{argument} gives no update, but a result of another type"
         raise TypeMismatch(explain(title, result, update, have_label="it gives", want_label="update"))
+    if roles is not None and roles.assigned:
+        _warn_of_noise(argument, process, roles)
     return process
+
+
+def _warn_of_noise(argument: str, process: AggregationProcess, roles: WeightRoles) -> None:
+    """Warns where weights that training steps assign are clipped and get noise, unless the user has chosen."""
+    state = member_of(process.state_type)
+    if not container_paths(state, PRIVATE_STATES) or container_paths(state, (TrainableWeightsState,)):
+        return
+    shown = ", ".join(roles.names[:_SHOWN]) + (", …" if len(roles.names) > _SHOWN else "")
+    _warn(
+        f"{argument} clips and adds noise to {len(roles.names)} weights that training steps assign ({shown}): they "
+        "take part of the clip norm, and averages with noise spoil evaluations. Use a model without them, such as one "
+        "with GroupNormalization, freeze their layers, or leave them at the server: "
+        f"{argument}=fc.learning.trainable_weights_aggregator(…)"
+    )
+
+
+def _warn(text: str) -> None:
+    """Warns at the user's line."""
+    at = user_location() or Location("fedcore", 0)
+    warnings.warn_explicit(text, RuntimeWarning, at.file, at.line)
 
 
 def unweighted(
@@ -105,11 +146,11 @@ def unweighted(
     return as_weighted_aggregator(factory)
 
 
-def _build_update(optimizer: Optimizer) -> Any:
-    """`(<state,W,mean update=W> -> <state,W>)`: the optimizer takes the mean change as a negative gradient.
+def _build_update(optimizer: Optimizer, roles: WeightRoles) -> Any:
+    """`(<state,W,mean update=U> -> <state,W>)`: the optimizer takes the mean change as a negative gradient.
 
-    Non-trainable weights move by their mean change. A mean that is not finite (no clients, weights that add to zero)
-    changes nothing, the optimizer's state included.
+    Assigned weights move by their mean change, frozen ones stay. A mean that is not finite (no clients, weights that
+    add to zero) changes nothing, the optimizer's state included.
     """
 
     @tf_computation
@@ -117,11 +158,10 @@ def _build_update(optimizer: Optimizer) -> Any:
         finite = all_finite(mean_update)
         gradients = tuple(-u for u in mean_update.trainable)
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
-        moved = tuple(w + u for w, u in zip(weights.non_trainable, mean_update.non_trainable, strict=True))
-        after = (state, trainable, moved)
-        before = (optimizer_state, weights.trainable, weights.non_trainable)
+        after = (state, trainable, roles.assigned_after(weights, mean_update))
+        before = (optimizer_state, weights.trainable, roles.changing(weights).non_trainable)
         state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, before)
-        return state, ModelWeights(trainable, moved)
+        return state, roles.replace(weights, ModelWeights(trainable, moved))
 
     return update
 
@@ -160,7 +200,7 @@ def compose_learning_process(
     trained: Any = work.train.type_signature.result
     weights_type = work.train.module.main.parameters[0].type
     check_distributor(model_distributor, weights_type)
-    aggregator = build_aggregation(model_aggregator, trained["update"], trained["weight"])
+    aggregator = build_aggregation(model_aggregator, trained["update"], trained["weight"], roles=model.weight_roles)
     initialize, next_round = composed(
         tf_computation(lambda: model.initial_weights()),
         model_distributor or build_broadcast_process(weights_type),

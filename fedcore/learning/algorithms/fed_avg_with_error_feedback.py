@@ -20,7 +20,7 @@ from fedcore.learning.algorithms.composition import build_server_work
 from fedcore.learning.algorithms.scaffold import ScaffoldOutput, ScaffoldProcess
 from fedcore.learning.models import trace_model
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
-from fedcore.learning.templates.training import build_client_work, weights_type_of
+from fedcore.learning.templates.training import build_client_work
 from fedcore.learning.templates.training_result import all_finite
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
@@ -37,11 +37,11 @@ def build_fed_avg_with_error_feedback(
 ) -> ScaffoldProcess:
     """Builds federated averaging whose clients send codes, and add to their next change what a code left out.
 
-    Types, for weights W, batches B and metrics M of the model:
+    Types, for the changing weights U, batches B and metrics M of the model:
         initialize            (-> State@SERVER)
-        initial_client_state  (-> W)
-        next                  (<State@SERVER,{B*}@CLIENTS,{W}@CLIENTS> ->
-                               <state=State@SERVER,metrics=M@SERVER,client_states={W}@CLIENTS>)
+        initial_client_state  (-> U)
+        next                  (<State@SERVER,{B*}@CLIENTS,{U}@CLIENTS> ->
+                               <state=State@SERVER,metrics=M@SERVER,client_states={U}@CLIENTS>)
 
     Args:
         model_fn, client_optimizer_fn, server_optimizer_fn, client_weighting, metrics_aggregator: as for
@@ -65,22 +65,23 @@ def build_fed_avg_with_error_feedback(
         >>> state, metrics, states = process.next(process.initialize(), [client_a, client_b], states)
     """
     model = trace_model(model_fn)
-    weights_type = weights_type_of(model)
     work = build_client_work(model, client_optimizer_fn, client_weighting)
+    trained: Any = work.train.type_signature.result
+    update_type = trained["update"]
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
-    codec = value_codec(encoder_fn, weights_type, "build_fed_avg_with_error_feedback")
+    codec = value_codec(encoder_fn, update_type, "build_fed_avg_with_error_feedback")
     if codec.is_adaptive:
         raise TypeMismatch("build_fed_avg_with_error_feedback takes no adaptive encoders")
 
     @tf_computation
     def initial_client_state():
-        return tf.nest.map_structure(tf.zeros_like, model.initial_weights())
+        return tf.nest.map_structure(tf.zeros_like, model.weight_roles.changing(model.initial_weights()))
 
-    @tf_computation(weights_type, weights_type)
+    @tf_computation(update_type, update_type)
     def add(update, left_out):
         return tf.nest.map_structure(lambda u, e: u + e, update, left_out)
 
-    @tf_computation(weights_type, weights_type, weights_type, "float32")
+    @tf_computation(update_type, update_type, update_type, "float32")
     def left_out_after(wanted, decoded, before, weight):
         counts = (weight > 0) & all_finite((wanted, decoded))
         return tf.nest.map_structure(lambda w, d, b: tf.where(counts, w - d, b), wanted, decoded, before)
@@ -92,7 +93,7 @@ def build_fed_avg_with_error_feedback(
 
     batches = FederatedType(SequenceType(model.batch_type), CLIENTS)
 
-    @federated_computation(initialize.type_signature.result, batches, FederatedType(weights_type, CLIENTS))
+    @federated_computation(initialize.type_signature.result, batches, FederatedType(update_type, CLIENTS))
     def next_round(state, data, client_states):
         hyperparameters = federated_map(work.send, state.client_work)
         sent = federated_broadcast(federated_zip((state.global_model_weights, hyperparameters)))

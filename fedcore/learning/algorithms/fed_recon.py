@@ -20,7 +20,7 @@ from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.models.partly_local_model import PartlyLocalModel, trace_reconstruction_model
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.templates.training import constant_work, difference
+from fedcore.learning.templates.training import constant_work
 from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.types import SequenceType, Type
@@ -66,7 +66,7 @@ def build_fed_recon(
         dataset_split_fn: a client's `tf.data.Dataset` -> (that of the reconstruction, that of after it). Default:
             `ReconstructionModel.build_dataset_split_fn(split_dataset=True)`, every second batch.
         client_weighting: as for `build_weighted_fed_avg`. Default: by the examples after the reconstruction.
-        model_aggregator_factory: joins changes of type W; one without weights takes the weighting UNIFORM only.
+        model_aggregator_factory: joins changes of type U; one without weights takes the weighting UNIFORM only.
             Default: a weighted mean.
         model_distributor, metrics_aggregator: as for `build_weighted_fed_avg`.
     Returns:
@@ -257,29 +257,30 @@ def _build_training(
 ):
     """`(<W,L,H,B*> -> TrainingResult)`: local steps of the global weights, with the local ones L frozen."""
     local_type = tf_computation(lambda: model.initial_local_weights()).type_signature.result
+    roles = model.weight_roles
 
     @tf_computation
     def begin(weights, hparams):
         mine = {name: hparams[name] for name in optimizer.hyperparameters if hparams}
         state = optimizer.set_hparams(optimizer.initialize(weights.trainable), mine)
-        return _Carry(weights, state, model.initial_metrics())
+        return _Carry(roles.changing(weights), state, model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch, local):
-        whole = model.joined(carry.weights, local)
+    def step(carry, batch, start, local):
+        whole = model.joined(roles.replace(start, carry.weights), local)
         gradients, _, moved, metrics = gradients_of(model.whole, whole, carry.metrics, batch)
         mine = model.divided(ModelWeights(gradients, moved))[0]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
-        return _Carry(ModelWeights(trainable, mine.non_trainable), state, metrics)
+        return _Carry(roles.changing(ModelWeights(trainable, mine.non_trainable)), state, metrics)
 
     @tf_computation
     def finish(before, carry):
         weight, report = weight_and_report(model.whole, weighting, carry.metrics)
-        return finite_or_nothing(difference(carry.weights, before), weight, report)
+        return finite_or_nothing(roles.difference(carry.weights, roles.changing(before)), weight, report)
 
     @federated_computation(weights_type, local_type, hparams_type, SequenceType(model.batch_type))
     def train(weights, local, hparams, batches):
         start = begin(weights, hparams)
-        return finish(weights, sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, local)))
+        return finish(weights, sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights, local)))
 
     return train

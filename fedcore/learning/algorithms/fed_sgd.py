@@ -21,28 +21,31 @@ from fedcore.types import SequenceType, Type
 
 @attrs.frozen
 class _Carry:
-    """Gradients times examples so far, the non-trainable weights, and the metrics."""
+    """Gradients times examples so far, the assigned weights, and the metrics."""
 
     gradients: Any
-    non_trainable: Any
+    assigned: Any
     metrics: Any
 
 
 def build_gradient(model: PureModel, weights_type: Type):
-    """The computation `(<W,B*> -> <gradients,non_trainable,metrics>)`: the mean gradient of a client's examples.
+    """The computation `(<W,B*> -> <gradients,assigned,metrics>)`: the mean gradient of a client's examples.
 
-    The weights stay what they are; non-trainable ones move from batch to batch. No examples give zeros.
+    The trainable weights stay what they are; those that a step assigns move from batch to batch. No examples give
+    zeros.
     """
+    roles = model.weight_roles
 
     @tf_computation
     def begin(weights):
         zeros = tuple(tf.zeros_like(w) for w in weights.trainable)
-        return _Carry(zeros, weights.non_trainable, model.initial_metrics())
+        return _Carry(zeros, roles.changing(weights).non_trainable, model.initial_metrics())
 
     @tf_computation
     def step(carry, batch, weights):
-        at = ModelWeights(weights.trainable, carry.non_trainable)
-        gradients, output, moved, metrics = gradients_of(model, at, carry.metrics, batch)
+        at = roles.replace(weights, ModelWeights(weights.trainable, carry.assigned))
+        gradients, output, non_trainable, metrics = gradients_of(model, at, carry.metrics, batch)
+        moved = roles.changing(ModelWeights(weights.trainable, non_trainable)).non_trainable
         pairs = zip(carry.gradients, gradients, strict=True)
         summed = tuple(total + g * tf.cast(output.num_examples, g.dtype) for total, g in pairs)
         return _Carry(summed, moved, metrics)
@@ -51,7 +54,7 @@ def build_gradient(model: PureModel, weights_type: Type):
     def finish(carry):
         count = carry.metrics["num_examples"][0]
         means = tuple(tf.math.divide_no_nan(g, tf.cast(count, g.dtype)) for g in carry.gradients)
-        return _Carry(means, carry.non_trainable, carry.metrics)
+        return _Carry(means, carry.assigned, carry.metrics)
 
     @federated_computation(weights_type, SequenceType(model.batch_type))
     def gradient(weights, batches):
@@ -75,7 +78,7 @@ def build_fed_sgd(
 
     Args:
         server_optimizer_fn: takes the mean gradient over all examples. Default: SGD with rate 0.1.
-        model_aggregator: joins negative gradients of type W, weighted by examples. Default: a weighted mean.
+        model_aggregator: joins negative gradients of type U, weighted by examples. Default: a weighted mean.
     Returns:
         A `LearningProcess`. With a plain mean a round equals one step on the union of the clients' examples. A round
         without examples leaves the weights as they were.
@@ -89,14 +92,14 @@ def build_fed_sgd(
     """
     check_loop_implementation(loop_implementation)
     model = trace_model(model_fn)
-    weights_type = weights_type_of(model)
+    weights_type, roles = weights_type_of(model), model.weight_roles
     gradient = build_gradient(model, weights_type)
 
     @tf_computation
     def result(before, done):
         update = ModelWeights(
             tuple(-g for g in done.gradients),
-            tuple(a - b for a, b in zip(done.non_trainable, before.non_trainable, strict=True)),
+            tuple(a - b for a, b in zip(done.assigned, roles.changing(before).non_trainable, strict=True)),
         )
         return finite_or_nothing(
             update, tf.cast(done.metrics["num_examples"][0], tf.float32), model.report_metrics(done.metrics)

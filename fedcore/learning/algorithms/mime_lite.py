@@ -23,10 +23,11 @@ from fedcore.learning.algorithms.fed_sgd import build_gradient
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
-from fedcore.learning.templates.training import difference, weights_type_of
+from fedcore.learning.templates.training import weights_type_of
 from fedcore.learning.templates.training_result import all_finite, finite_or_nothing, zeros_unless
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
@@ -49,29 +50,31 @@ class _Result:
 
 def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, state_type: Type):
     """The computation `(<W,S,B*> -> _Result)`: local steps whose statistics S stay as they are."""
-    gradient = build_gradient(model, weights_type)
+    gradient, roles = build_gradient(model, weights_type), model.weight_roles
 
     @tf_computation
     def begin(weights):
-        return _Carry(weights, model.initial_metrics())
+        return _Carry(roles.changing(weights), model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch, state):
-        gradients, _, non_trainable, metrics = gradients_of(model, carry.weights, carry.metrics, batch)
+    def step(carry, batch, start, state):
+        weights = roles.replace(start, carry.weights)
+        gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch)
         _, trainable = optimizer.next(state, carry.weights.trainable, gradients)
-        return _Carry(ModelWeights(trainable, non_trainable), metrics)
+        return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
 
     @tf_computation
     def finish(before, carry, full):
         finite = all_finite(full.gradients)
         examples = tf.cast(full.metrics["num_examples"][0], tf.float32)
         weight, report = weight_and_report(model, weighting, carry.metrics)
-        change = finite_or_nothing(difference(carry.weights, before), weight, report, full.gradients)
+        update = roles.difference(carry.weights, roles.changing(before))
+        change = finite_or_nothing(update, weight, report, full.gradients)
         return _Result(change, *zeros_unless(finite, (full.gradients, examples)))
 
     @federated_computation(weights_type, state_type, SequenceType(model.batch_type))
     def train(weights, state, batches):
-        trained = sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, state))
+        trained = sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, weights, state))
         return finish(weights, trained, gradient(weights, batches))
 
     return train
@@ -226,7 +229,9 @@ def build_mime_lite_with_optimizer_schedule(
     check_distributor(model_distributor, weights_type)
     base_start = tf_computation(lambda: base.initialize(model.initial_weights().trainable))
     train = _build_training(model, base, client_weighting, weights_type, base_start.type_signature.result)
-    aggregation = _Aggregation(train.type_signature.result, model_aggregator, full_gradient_aggregator)
+    aggregation = _Aggregation(
+        train.type_signature.result, model.weight_roles, model_aggregator, full_gradient_aggregator
+    )
     learn = _build_learning(base)
 
     @federated_computation
@@ -286,9 +291,9 @@ def _build_rate_setter(base: Optimizer, learning_rate_fn) -> Callable:
 class _Aggregation:
     """The aggregation of the clients' changes and of their mean gradients; used while a process is traced."""
 
-    def __init__(self, result_type: Any, model_aggregator, full_gradient_aggregator):
+    def __init__(self, result_type: Any, roles: WeightRoles, model_aggregator, full_gradient_aggregator):
         client = result_type["client"]
-        self._changes = build_aggregation(model_aggregator, client["update"], client["weight"])
+        self._changes = build_aggregation(model_aggregator, client["update"], client["weight"], roles=roles)
         self._gradients = None
         if full_gradient_aggregator is not None:
             self._gradients = build_aggregation(

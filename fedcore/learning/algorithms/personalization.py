@@ -158,15 +158,15 @@ def _adaptation(given, model: PureModel, weights_type: Type) -> Callable:
 
         return adapted
 
-    nothing = tf_computation(lambda: ())
-    train = build_training(
+    nothing, roles = tf_computation(lambda: ()), model.weight_roles
+    train: Any = build_training(
         model, as_optimizer(given), ClientWeighting.UNIFORM, weights_type, nothing.type_signature.result
     )
 
-    @tf_computation(weights_type, weights_type)
+    @tf_computation(weights_type, train.type_signature.result["update"])
     def add(weights, update):
-        pairs = ((weights.trainable, update.trainable), (weights.non_trainable, update.non_trainable))
-        return ModelWeights(*(tuple(w + u for w, u in zip(*pair, strict=True)) for pair in pairs))
+        trainable = tuple(w + u for w, u in zip(weights.trainable, update.trainable, strict=True))
+        return roles.replace(weights, ModelWeights(trainable, roles.assigned_after(weights, update)))
 
     def trained(weights, batches):
         result = train(weights, nothing(), batches)

@@ -20,7 +20,7 @@ from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
-from fedcore.learning.templates.training import difference, weights_type_of
+from fedcore.learning.templates.training import weights_type_of
 from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.scalars import real_number, whole_number
@@ -91,21 +91,23 @@ def _zero_control(model: PureModel) -> tuple:
 
 def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> Computation:
     """The computation `(<W,S,B*,C> -> _Result)`: gradient descent whose gradients the controls correct."""
+    roles = model.weight_roles
 
     @tf_computation
     def begin(weights):
-        return _Carry(weights, model.initial_metrics())
+        return _Carry(roles.changing(weights), model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch, work, own):
-        gradients, _, non_trainable, metrics = gradients_of(model, carry.weights, carry.metrics, batch)
+    def step(carry, batch, start, work, own):
+        weights = roles.replace(start, carry.weights)
+        gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch)
         parts = zip(carry.weights.trainable, gradients, own, work["control"], strict=True)
         trainable = tuple(w - tf.cast(work["learning_rate"], w.dtype) * (g - ci + c) for w, g, ci, c in parts)
-        return _Carry(ModelWeights(trainable, non_trainable), metrics)
+        return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
 
     @tf_computation
     def finish(before, carry, work, own):
-        update = difference(carry.weights, before)
+        update = roles.difference(carry.weights, roles.changing(before))
         result = finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
         steps = tf.cast(carry.metrics["num_batches"][0], tf.float32)
         learned = (steps > 0) & (result.weight > 0)
@@ -118,7 +120,7 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
 
     @federated_computation(weights_type_of(model), work_type, SequenceType(model.batch_type), work_type["control"])
     def train(weights, work, batches, own):
-        trained = sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, work, own))
+        trained = sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, weights, work, own))
         return finish(weights, trained, work, own)
 
     return train

@@ -88,6 +88,28 @@ def check_labels_of_sample(labels: list, losses: list, predictions: list) -> Non
             )
 
 
+def trainable_flags(model: keras.Model) -> list[tuple[str, bool]]:
+    """The names of a model's layers and the paths of its variables, each with whether it is trainable."""
+    layers = [(layer.name, layer.trainable) for layer in private_api.layers_within(model)]
+    return layers + [(v.path, v.trainable) for v in model.variables]
+
+
+def check_flags(model: keras.Model, flags: list[tuple[str, bool]]) -> None:
+    """Checks that a model has the layers and variables that it had, each trainable or not as it was.
+
+    Raises:
+        TracingError: names one that is other.
+    """
+    now = trainable_flags(model)
+    if now == flags:
+        return
+    name, trainable = next(iter([part for part in now if part not in flags] or now))
+    raise TracingError(
+        f"{name} of the Keras model {model.name} has trainable={trainable}, which was not so when from_keras_model was "
+        "called: freeze and unfreeze layers, and enable LoRA, before that, and call it again after a change"
+    )
+
+
 def open_shape(tensor) -> str:
     """A shape of a batch, with ? for the number of examples."""
     return f"[{','.join(['?', *('?' if n is None else str(n) for n in tensor.shape[1:])])}]"

@@ -1,5 +1,6 @@
 """Keras 3 models as pure ones, by `stateless_call`."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_checks import (
     check_arguments,
     check_elementwise,
+    check_flags,
     check_labels_of_sample,
     open_shape,
+    trainable_flags,
     words_of,
 )
 from fedcore.learning.models.keras_metrics import KerasMetrics
@@ -25,6 +28,7 @@ from fedcore.learning.models.model_weights import (
     ModelWeights,
     averaged_weights,
     layer_states,
+    moving_variances,
     value_now,
     weights_and_values,
 )
@@ -37,6 +41,7 @@ from fedcore.learning.models.pure_model import (
     reported_metrics,
 )
 from fedcore.learning.models.traced import active_initialisers
+from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
 from fedcore.scalars import real_number
 from fedcore.types import StructType, TensorType, Type, to_type
 
@@ -182,6 +187,7 @@ class _KerasModel(HoldsVariables):
                 f"the weight {bound[0]} has a constraint, which Keras applies in its own optimizers only; normalise "
                 "the weight inside its layer's call instead"
             )
+        self.flags = trainable_flags(model)
         self.trainable = list(model.trainable_variables)
         self.non_trainable = averaged_weights(model)
         self.layer_states = layer_states(model)
@@ -194,6 +200,13 @@ class _KerasModel(HoldsVariables):
         }
         self.first_trainable = [initialisers.first_value(v.value) for v in self.trainable]
         self.first_non_trainable = [initialisers.first_value(v.value) for v in self.non_trainable]
+
+    @functools.cached_property
+    def weight_roles(self) -> WeightRoles:
+        """Which weights training changes: a training step is traced once to find out."""
+        variances = {id(v) for v in moving_variances(self.keras_model)}
+        non_negative = frozenset(i for i, v in enumerate(self.non_trainable) if id(v) in variances)
+        return trace_roles(self, [v.path for v in self.non_trainable], non_negative)
 
     @property
     def trainable_variables(self):
@@ -272,6 +285,7 @@ class _KerasModel(HoldsVariables):
 
     def _applied(self, trainable, values: dict, x, training: bool) -> tuple:
         """(predictions, the values of the other variables by identity, the layers' own losses)."""
+        check_flags(self.keras_model, self.flags)
         if self.batch_size is not None:
             x = tf.nest.map_structure(lambda t: tf.ensure_shape(t, [self.batch_size, *t.shape[1:]]), x)
         model, training_argument = self.keras_model, self._training(training)

@@ -22,8 +22,15 @@ def layer_states(keras_model) -> list:
 
 
 def averaged_weights(keras_model) -> list:
-    """The variables of a Keras model that clients move without gradients: the others that are floats."""
+    """The weights of a Keras model without gradients: the floats that a training step assigns, and frozen ones."""
     return [v for v in keras_model.non_trainable_weights if "float" in str(v.dtype)]
+
+
+def moving_variances(keras_model) -> list:
+    """The averages of a Keras model that are never negative: a BatchNormalization takes their square roots."""
+    layers = private_api.layers_within(keras_model)
+    norms = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+    return [layer.moving_variance for layer in norms if layer.built]
 
 
 def has_value(variable) -> bool:

@@ -1,5 +1,6 @@
 """Reconstruction models as pure functions of their global and local weights."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -14,6 +15,7 @@ from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.reconstruction_model import KerasReconstructionModel, ReconstructionModel
 from fedcore.learning.models.traced import trace_model
 from fedcore.learning.models.variable_model import VariableModel
+from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.types import Type
 
 GROUPS = (
@@ -47,6 +49,18 @@ class PartlyLocalModel:
 
     def initial_local_weights(self) -> ModelWeights:
         return self.divided(self.whole.initial_weights())[1]
+
+    @functools.cached_property
+    def weight_roles(self) -> WeightRoles:
+        """The roles of the global weights."""
+        whole, places = self.whole.weight_roles, self.places["global_non_trainable_variables"]
+        rank = {place: i for i, place in enumerate(whole.assigned)}
+        assigned = [(i, rank[place]) for i, place in enumerate(places) if place in rank]
+        return WeightRoles(
+            tuple(i for i, _ in assigned),
+            tuple(whole.names[r] for _, r in assigned),
+            frozenset(i for i, (_, r) in enumerate(assigned) if r in whole.non_negative),
+        )
 
     def initial_metrics(self) -> dict:
         return self.whole.initial_metrics()

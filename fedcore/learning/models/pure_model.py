@@ -1,6 +1,7 @@
 """The model interface of the algorithms: pure functions over weights and batches."""
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
 from fedcore.types import Type
 
 
@@ -66,6 +68,11 @@ class PureModel(abc.ABC):
 
     @abc.abstractmethod
     def initial_weights(self) -> ModelWeights: ...
+
+    @functools.cached_property
+    def weight_roles(self) -> WeightRoles:
+        """Which weights training changes: a training step is traced once to find out."""
+        return trace_roles(self)
 
     @abc.abstractmethod
     def initial_metrics(self) -> dict: ...

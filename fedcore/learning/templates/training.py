@@ -51,16 +51,6 @@ def weights_type_of(model: PureModel) -> Type:
     return tf_computation(lambda: model.initial_weights()).type_signature.result
 
 
-def difference(after, before):
-    """Leaf by leaf, of weights."""
-    return ModelWeights(
-        *(
-            tuple(a - b for a, b in zip(new, old, strict=True))
-            for new, old in ((after.trainable, before.trainable), (after.non_trainable, before.non_trainable))
-        )
-    )
-
-
 def build_training(
     model: PureModel,
     optimizer: Optimizer,
@@ -71,29 +61,33 @@ def build_training(
 ) -> Computation:
     """The computation `(<W,H,B*> -> TrainingResult)` of local training with the hyperparameters H.
 
+    The carry of the steps holds the changing weights only, see `WeightRoles`; frozen ones are constants of the loop.
+
     A change that is not finite counts for nothing, see `finite_or_nothing`. A client without examples has weight 0.
 
     Args:
         proximal_strength: adds its half times the squared distance from the first weights to the loss of every step.
     """
+    roles = model.weight_roles
 
     @tf_computation
     def begin(weights, hparams):
         state = optimizer.set_hparams(optimizer.initialize(weights.trainable), hparams or {})
-        return _Carry(weights, state, model.initial_metrics())
+        return _Carry(roles.changing(weights), state, model.initial_metrics())
 
     @tf_computation
     def step(carry, batch, start):
-        gradients, _, non_trainable, metrics = gradients_of(model, carry.weights, carry.metrics, batch)
+        weights = roles.replace(start, carry.weights)
+        gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch)
         if proximal_strength:
             pairs = zip(gradients, carry.weights.trainable, start.trainable, strict=True)
             gradients = tuple(g + proximal_strength * (w - s) for g, w, s in pairs)
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, gradients)
-        return _Carry(ModelWeights(trainable, non_trainable), state, metrics)
+        return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
 
     @tf_computation
     def finish(before, carry):
-        update = difference(carry.weights, before)
+        update = roles.difference(carry.weights, roles.changing(before))
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
 
     @federated_computation(weights_type, hparams_type, SequenceType(model.batch_type))

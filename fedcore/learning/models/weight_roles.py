@@ -1,0 +1,84 @@
+"""Which weights of a model its training changes; the others are frozen."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+import tensorflow as tf
+
+from fedcore.computation import tf_computation
+from fedcore.graphs.graphdef.unchanged_results import unchanged_results
+from fedcore.learning.models.model_weights import ModelWeights
+
+if TYPE_CHECKING:
+    from fedcore.learning.models.pure_model import PureModel
+
+
+@attrs.frozen
+class WeightRoles:
+    """Which weights W of a model its training changes.
+
+    Gradients move the trainable weights. Of the others a training step assigns some, such as the averages of a
+    BatchNormalization; the rest is frozen. Clients change, and send, the changing weights U: W without the frozen ones.
+
+    Args:
+        assigned: places in `W.non_trainable` of the weights that a training step assigns.
+        names: of the assigned weights, as messages show them.
+        non_negative: places in `U.non_trainable` of weights that are never below zero, such as variances.
+    """
+
+    assigned: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    non_negative: frozenset[int] = frozenset()
+
+    def changing(self, weights: ModelWeights) -> ModelWeights:
+        """U of W."""
+        return ModelWeights(weights.trainable, tuple(weights.non_trainable[i] for i in self.assigned))
+
+    def replace(self, weights: ModelWeights, changing: ModelWeights) -> ModelWeights:
+        """W with other values of its changing weights; the frozen ones are those of `weights`."""
+        by_place = dict(zip(self.assigned, changing.non_trainable, strict=True))
+        others = tuple(by_place.get(i, frozen) for i, frozen in enumerate(weights.non_trainable))
+        return ModelWeights(changing.trainable, others)
+
+    def difference(self, after: ModelWeights, before: ModelWeights) -> ModelWeights:
+        """The change of U between two values of it, leaf by leaf."""
+        groups = ((after.trainable, before.trainable), (after.non_trainable, before.non_trainable))
+        return ModelWeights(*(tuple(a - b for a, b in zip(*group, strict=True)) for group in groups))
+
+    def assigned_after(self, weights: ModelWeights, change: ModelWeights) -> tuple[tf.Tensor, ...]:
+        """The assigned weights of W after a change of U; noise and codes take no variance below zero."""
+        moved = (w + u for w, u in zip(self.changing(weights).non_trainable, change.non_trainable, strict=True))
+        return tuple(tf.maximum(w, 0) if i in self.non_negative else w for i, w in enumerate(moved))
+
+
+def trace_roles(
+    model: "PureModel", names: Sequence[str] = (), non_negative: frozenset[int] = frozenset()
+) -> WeightRoles:
+    """The roles of a model's weights, by the trace of one training step.
+
+    A non-trainable weight is frozen if the step returns it as it is. Where the trace does not tell, it is assigned.
+
+    Args:
+        names: of the weights in `W.non_trainable`. Default: they are called by their places.
+        non_negative: places in `W.non_trainable`.
+    """
+    weights = tf_computation(lambda: model.initial_weights()).type_signature.result
+    count = len(weights["non_trainable"].types)
+    if not count:
+        return WeightRoles()
+    metrics = tf_computation(lambda: model.initial_metrics()).type_signature.result
+
+    @tf_computation(weights, metrics, model.batch_type)
+    def step(weights, metrics, batch):
+        return model.step(weights, metrics, batch, training=True)[1]
+
+    (graph,) = step.module.graphs
+    arguments = unchanged_results(graph.digest, step.module.blob(graph.digest))
+    first = len(weights["trainable"].types)
+    assigned = tuple(i for i, argument in enumerate(arguments) if argument != first + i)
+    return WeightRoles(
+        assigned,
+        tuple(names[i] if names else f"non_trainable[{i}]" for i in assigned),
+        frozenset(place for place, i in enumerate(assigned) if i in non_negative),
+    )
