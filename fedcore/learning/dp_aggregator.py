@@ -20,7 +20,8 @@ def dp_aggregator(
             counts as zeros either way.
         options: of `DifferentiallyPrivateFactory.gaussian_adaptive`.
     Returns:
-        An aggregator for the unweighted algorithms.
+        An aggregator for the unweighted algorithms. Averages of a BatchNormalization are clipped and get noise too, see
+        `fc.learning.trainable_weights_aggregator`.
     Raises:
         FedcoreError: a number is outside its range.
     Source: Andrew et al. 2021, "Differentially private learning with adaptive clipping", arXiv:1905.03871, section 3:

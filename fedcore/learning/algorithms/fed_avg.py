@@ -24,7 +24,7 @@ def build_weighted_fed_avg(
 ) -> LearningProcess:
     """Builds federated averaging: clients train, the server adds their mean change.
 
-    Types, for weights W, batches B and metrics M of the model:
+    Types, for weights W, changing weights U (W without frozen ones), batches B and metrics M of the model:
         initialize  (-> State@SERVER)
         next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=<client_work=<train=M>,…>@SERVER>)
         State       <global_model_weights=W,client_work=C,finalizer=O,…>: C the hyperparameters of the client
@@ -36,7 +36,8 @@ def build_weighted_fed_avg(
         server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
         client_weighting: by examples, all alike, or a function of a client's metric states in a graph.
         model_distributor: a measured process that sends the weights. Default: a broadcast.
-        model_aggregator: joins changes of type W, weighted by a float32. Default: a weighted mean.
+        model_aggregator: joins changes of type U, weighted by a float32. Default: a weighted mean. One that adds noise
+            costs a warning where U has weights that training steps assign, such as averages.
         metrics_aggregator: joins the clients' metrics. Default: they are added, then computed.
         loop_implementation: both values give the same process, see `LoopImplementation`.
         measure_timing: False. Clients are run many at a time, so that none has a time of its own.
@@ -44,7 +45,7 @@ def build_weighted_fed_avg(
         A `LearningProcess`. A round without clients, or whose weights are all 0, leaves W as it was. A client
         whose change is not finite has weight 0 and is counted in the metric num_non_finite_clients.
     Raises:
-        TypeMismatch: the aggregator does not take a weighted W, the distributor does not give W, or the weighting is
+        TypeMismatch: the aggregator does not take a weighted U, the distributor does not give W, or the weighting is
             neither a `ClientWeighting` nor a function.
         TracingError: `model_fn` makes no model of `fc.learning`.
         FedcoreError: an optimizer has no functional counterpart, or `measure_timing` is asked for.
@@ -91,12 +92,12 @@ def build_unweighted_fed_avg(
     Types and other arguments: those of `build_weighted_fed_avg`.
 
     Args:
-        model_aggregator: joins changes of type W. Default: the mean over the clients that have examples and a finite
+        model_aggregator: joins changes of type U. Default: the mean over the clients that have examples and a finite
             change. One that is given gets zeros from the others.
     Returns:
         A `LearningProcess`. A round without clients leaves W as it was.
     Raises:
-        TypeMismatch: the aggregator is no factory of `fc.aggregators`, or does not take W.
+        TypeMismatch: the aggregator is no factory of `fc.aggregators`, or does not take U.
         FedcoreError: as for `build_weighted_fed_avg`.
     Source:
         Reddi et al. 2021, "Adaptive federated optimization", arXiv:2003.00295, Algorithm 1; with the default server

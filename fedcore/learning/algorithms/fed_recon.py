@@ -51,8 +51,9 @@ def build_fed_recon(
 ) -> LearningProcess:
     """Builds federated reconstruction: clients train their local weights, then the global ones, and send these.
 
-    Types, for global weights W, batches B and metrics M: those of `build_weighted_fed_avg`; `state.client_work` is
-    <learning_rate=float32,…,reconstruction_learning_rate=float32,…>, the hyperparameters of the two optimizers.
+    Types, for global weights W, those U of them that change, batches B and metrics M: those of
+    `build_weighted_fed_avg`; `state.client_work` is <learning_rate=float32,…,reconstruction_learning_rate=float32,…>,
+    the hyperparameters of the two optimizers.
 
     Args:
         model_fn: makes a `ReconstructionModel`. Without local trainable weights there is no reconstruction.
@@ -78,7 +79,7 @@ def build_fed_recon(
             `build_weighted_fed_avg`.
     Source:
         Singhal et al. 2021, "Federated reconstruction: partially local federated learning", arXiv:2102.03448,
-        Algorithm 1. Non-trainable global weights move by their mean change, as in `build_weighted_fed_avg`.
+        Algorithm 1. Global weights that steps assign move by their mean change, as in `build_weighted_fed_avg`.
     Example:
         >>> def make():
         ...     shared, own = keras.layers.Dense(4), keras.layers.Dense(1)

@@ -58,9 +58,10 @@ def from_keras_model(
     """A Keras 3 model with a loss and metrics, as pure functions of its weights.
 
     Make the Keras model inside `model_fn`, so that its initialisers are traced; one that was made outside starts from
-    the values that it has. Weights are the trainable variables and the floating-point ones of the others, which
-    clients move and the server averages (BatchNormalization). Integer ones keep their value; seed generators start
-    anew with every client. So do the states of stateful recurrent layers: they go from batch to batch of a client, and
+    the values that it has. Weights are the trainable variables and the floating-point ones of the others. Of these the
+    server averages what a training step assigns (BatchNormalization); frozen ones, which no step assigns, stay as they
+    are and no client sends them: set `trainable` before. Integer ones keep their value; seed generators start anew with
+    every client. So do the states of stateful recurrent layers: they go from batch to batch of a client, and
     are zeros again in the next round; their batches have the model's fixed number of examples.
 
     Types: those of `PureModel`; B is the type that `input_spec` says, W.trainable and W.non_trainable those of the

@@ -54,8 +54,8 @@ class ModelWeights:
     """The weights of a model.
 
     Types: `<trainable=<…>,non_trainable=<…>>`, each a tuple in the order of the Keras model's variables. Non-trainable
-    ones are the floats among the variables without gradients, such as the averages of a BatchNormalization. The parts
-    are also items 0 and 1.
+    ones are the floats among the variables without gradients: averages of a BatchNormalization, frozen weights. The
+    parts are also items 0 and 1.
 
     Example:
         >>> weights = fc.learning.ModelWeights.from_model(keras_model())

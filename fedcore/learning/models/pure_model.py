@@ -71,7 +71,7 @@ class PureModel(abc.ABC):
 
     @functools.cached_property
     def weight_roles(self) -> WeightRoles:
-        """Which weights training changes: a training step is traced once to find out."""
+        """Which weights training changes; the others are frozen. A training step is traced once to find out."""
         return trace_roles(self)
 
     @abc.abstractmethod

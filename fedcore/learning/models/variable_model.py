@@ -76,7 +76,7 @@ class VariableModel(abc.ABC):
     @property
     @abc.abstractmethod
     def non_trainable_variables(self) -> Sequence[tf.Variable]:
-        """What forward passes move; clients send its change with that of the trainable ones."""
+        """What has no gradient. Clients send the change of those that forward passes assign, beside the trainable."""
 
     @property
     @abc.abstractmethod

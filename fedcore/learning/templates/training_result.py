@@ -15,7 +15,7 @@ from fedcore.learning.models import PureModel
 
 @attrs.frozen
 class TrainingResult:
-    """`<update=W,weight=float32,metrics=M>`: the change of the weights, how much it counts, and the reported metrics.
+    """`<update=U,weight=float32,metrics=M>`: the change of the weights, how much it counts, and the reported metrics.
 
     M is the model's report with one more metric, the number of clients whose change was not finite. Such clients add
     nothing to the others.
