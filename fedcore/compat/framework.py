@@ -1,7 +1,9 @@
 """`fc.framework`: sizes of what crosses between server and clients, and data backends, by TFF's names."""
 
+import contextlib
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
@@ -14,13 +16,15 @@ from fedcore.compat.data_backend import (
     EagerTFExecutor,
     local_executor_factory,
 )
-from fedcore.context import Runtime, current_runtime
+from fedcore.computation.computation import type_of
+from fedcore.context import Runtime, current_runtime, use
 from fedcore.context import set_runtime as set_default_context
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module
 from fedcore.runtime.metering import Crossing
 from fedcore.runtime.report import Report
 from fedcore.tff_names import tff_name
+from fedcore.types import Type
 
 
 @attrs.frozen
@@ -113,6 +117,49 @@ def set_sizing_environment() -> SizingEnvironment:
     return environment
 
 
+class ContextStack:
+    """The installed runtime, by the methods of TFF's stack of contexts."""
+
+    @property
+    def current(self) -> Runtime:
+        """The runtime that a call would run on."""
+        return current_runtime()
+
+    def set_default_context(self, ctx: Runtime) -> None:
+        """`fc.set_runtime`: installs a runtime for the whole process."""
+        set_default_context(ctx)
+
+    def install(self, ctx: Runtime) -> contextlib.AbstractContextManager:
+        """`fc.use`: a runtime for the body of a `with` statement."""
+        return use(ctx)
+
+
+_CONTEXT_STACK = ContextStack()
+
+
+def get_context_stack() -> ContextStack:
+    """The installed runtime.
+
+    Example:
+        >>> fc.framework.get_context_stack().set_default_context(fc.runtime.local(workers_per_device=1))
+        >>> with fc.framework.get_context_stack().install(fc.runtime.reference()):
+        ...     state = process.initialize()
+    """
+    return _CONTEXT_STACK
+
+
+def infer_type(arg: Any) -> Type | None:
+    """The type of a value, of anything with a `type_signature`, or of values in Python's containers; None of None.
+
+    Example:
+        >>> print(fc.framework.infer_type({'a': 1, 'b': [2.0]}))
+        <a=int32,b=list<float32>>
+    """
+    if arg is None:
+        return None
+    return arg.type_signature if hasattr(arg, "type_signature") else type_of(arg)
+
+
 def ExecutionContext(executor_fn: Runtime) -> Runtime:
     """The runtime itself: TFF wraps one to install it."""
     return executor_fn
@@ -122,6 +169,7 @@ SyncExecutionContext = ExecutionContext
 
 
 __all__ = [
+    "ContextStack",
     "CreateDataDescriptor",
     "DataBackend",
     "DataDescriptor",
@@ -131,6 +179,8 @@ __all__ = [
     "SizeInfo",
     "SizingEnvironment",
     "SyncExecutionContext",
+    "get_context_stack",
+    "infer_type",
     "local_cpp_executor_factory",
     "local_executor_factory",
     "set_default_context",

@@ -31,6 +31,12 @@ PLACES: dict[str, str] = {
     **_in("fedcore.program", "Serializable"),
     **_in("fedcore.types", "Type"),
     "NamedTupleType": "fedcore.types:StructType",
+    "ConcreteComputation": "fedcore.computation:Computation",
+    "framework.ConcreteComputation": "fedcore.computation:Computation",
+    **_in("fedcore.computation", "framework.Computation framework.PolymorphicComputation"),
+    "framework.TypeNotAssignableError": "fedcore.errors:TypeMismatch",
+    "framework.TypesNotEquivalentError": "fedcore.errors:TypeMismatch",
+    "framework.UnexpectedTypeError": "fedcore.errors:TypeMismatch",
     "simulation.FromTensorSlicesClientData": "fedcore.simulation.datasets:TestClientData",
     **_in(
         "fedcore.simulation.datasets",
@@ -202,7 +208,7 @@ GONE: tuple[Gone, ...] = (
     ),
     _gone(
         "framework",
-        "Computation ConcreteComputation ComputationReturnedNoneError ComputationWrapper PolymorphicComputation "
+        "ComputationReturnedNoneError ComputationWrapper "
         "pack_args_into_struct unpack_arg unpack_args_from_struct wrap_as_zero_or_one_arg_callable",
         "one class holds every traced computation",
         "Computation",
@@ -215,17 +221,11 @@ GONE: tuple[Gone, ...] = (
     ),
     _gone(
         "framework",
-        "ContextStack get_context_stack set_no_default_context",
+        "set_no_default_context",
         "one runtime is installed; it compiles and runs",
         "set_runtime",
     ),
     _gone("framework", "with_context", "a `with` statement installs a runtime for its body", "use"),
-    _gone(
-        "framework",
-        "TypeNotAssignableError TypesNotEquivalentError UnexpectedTypeError",
-        "one error shows both types",
-        "errors.TypeMismatch",
-    ),
     _gone(
         "framework",
         "TraceResult TracingProvider propagate_trace_context_task_factory set_tracing_providers span trace "
@@ -249,7 +249,6 @@ GONE: tuple[Gone, ...] = (
         "the leaves of a type are a list, and a dtype says whether it is an integer or a float",
         "types.leaves",
     ),
-    _gone("framework", "infer_type", "one function gives the type of anything", "to_type"),
     _gone(
         "framework",
         "structure_with_type to_structure_with_type type_to_py_container",
@@ -268,11 +267,10 @@ GONE: tuple[Gone, ...] = (
     ),
     _gone(
         "simulation.datasets",
-        "celeba flair gldv2 inaturalist",
-        "photographs of people and places are not loaded here; TFF's SQLite files of them can be read",
+        "celeba flair",
+        "photographs of people are not loaded here; TFF's SQLite files of them can be read",
         "simulation.datasets.load_and_parse_sql_client_data",
     ),
-    _gone("", "ConcreteComputation", "one class holds every traced computation", "Computation"),
     _gone(
         "",
         "federated_reduce",

@@ -242,14 +242,30 @@ class PolymorphicComputation(HtmlDisplay):
             raise TypeMismatch(f"{self.__name__} cannot tell the type of its argument: {error}; declare it") from None
         return self.for_types(types)
 
-    def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:
+    def fn_for_argument_type(self, arg_type, unpack: bool | None = None) -> Computation:
+        """The computation for an argument of a type; of several parameters it is a struct of their types.
+
+        Args:
+            arg_type: a type, or what `fc.to_type` makes one of; None where there are no parameters.
+            unpack: of TFF, which it tells whether a struct stands for several parameters; changes nothing.
+        Raises:
+            TracingError: the type is none for the parameters.
+        Example:
+            >>> add = fc.tf_computation(lambda x, y: x + y)
+            >>> print(add.fn_for_argument_type([np.int32, np.int32]).type_signature)
+            (<x=int32,y=int32> -> int32)
+        """
+        return self._for_parameter(None if arg_type is None else to_type(arg_type))
+
+    def _for_parameter(self, parameter_type: Type | None) -> Computation:
         if self._arity == 1 or parameter_type is None:
-            types = [] if parameter_type is None else [parameter_type]
-        elif isinstance(parameter_type, StructType) and len(parameter_type) == self._arity:
-            types = list(parameter_type.types)
-        else:
-            raise TracingError(f"{self.__name__} takes {self._arity} parameters, but is given {parameter_type}")
-        return self.for_types(types).__fedcore_function__(builder, parameter_type)
+            return self.for_types([] if parameter_type is None else [parameter_type])
+        if isinstance(parameter_type, StructType) and len(parameter_type) == self._arity:
+            return self.for_types(list(parameter_type.types))
+        raise TracingError(f"{self.__name__} takes {self._arity} parameters, but is given {parameter_type}")
+
+    def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:
+        return self._for_parameter(parameter_type).__fedcore_function__(builder, parameter_type)
 
 
 def type_of(value) -> Type:

@@ -20,6 +20,11 @@ class Placement:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def uri(self) -> str:
+        """TFF's identifier: the name in small letters."""
+        return self.name.lower()
+
 
 @attrs.frozen
 class PlacementVariable:

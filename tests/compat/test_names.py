@@ -85,7 +85,7 @@ def test_the_table_is_asked_without_tensorflow():
 
 def test_the_message_on_the_page_is_the_message():
     with pytest.raises(AttributeError) as caught:
-        fc.framework.get_context_stack  # noqa: B018
+        fc.framework.with_context  # noqa: B018
     assert str(caught.value) in PAGE.read_text(encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ def _rms(x):
 class _Adafactor(LeafwiseOptimizer):
     counts_steps = True
 
-    def __init__(self, learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold):
+    def __init__(self, learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold, relative_step):
         super().__init__(learning_rate=learning_rate)
         self.beta_2_decay = real_number("beta_2_decay", beta_2_decay)
         self.epsilon_1, self.epsilon_2 = (
@@ -19,6 +19,7 @@ class _Adafactor(LeafwiseOptimizer):
             real_number("epsilon_2", epsilon_2, at_least=0),
         )
         self.clip_threshold = real_number("clip_threshold", clip_threshold, at_least=0)
+        self.relative_step = bool(relative_step)
 
     def slots(self, weight):
         """Row and column averages for matrices, else one average; what is not used has no elements."""
@@ -30,7 +31,9 @@ class _Adafactor(LeafwiseOptimizer):
         return {"rows": rows, "columns": columns, "preconditioner": none}
 
     def step(self, hparams, step, slots, weight, gradient):
-        rate = tf.minimum(hparams["learning_rate"], tf.cast(1 / tf.sqrt(step), weight.dtype))
+        rate = hparams["learning_rate"]
+        if self.relative_step:
+            rate = tf.minimum(rate, tf.cast(1 / tf.sqrt(step), weight.dtype))
         size = tf.maximum(tf.cast(self.epsilon_2, weight.dtype), _rms(weight)) * rate
         square = tf.square(gradient) + self.epsilon_1
         share = tf.cast(tf.pow(step, self.beta_2_decay), weight.dtype)
@@ -51,6 +54,7 @@ def build_adafactor(
     epsilon_1: float = 1e-30,
     epsilon_2: float = 1e-3,
     clip_threshold: float = 1.0,
+    relative_step: bool = True,
 ) -> Optimizer:
     """Adafactor: second averages by rows and columns, so that they take little memory; as `keras.optimizers.Adafactor`.
 
@@ -64,6 +68,7 @@ def build_adafactor(
         epsilon_1: added to squared gradients.
         epsilon_2: the least scale of a weight.
         clip_threshold: the largest root mean square of a change before it is scaled.
+        relative_step: whether the learning rate of step n is at most 1/√n.
     Raises:
         FedcoreError: a hyperparameter that is not finite, or one but beta_2_decay that is negative.
     Source: Shazeer and Stern 2018, "Adafactor: adaptive learning rates with sublinear memory cost", arXiv:1804.04235,
@@ -74,4 +79,4 @@ def build_adafactor(
         >>> weights.numpy().round(6)
         array([-1.e-05,  1.e-05], dtype=float32)
     """
-    return _Adafactor(learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold)
+    return _Adafactor(learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold, relative_step)

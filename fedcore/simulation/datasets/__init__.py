@@ -3,9 +3,10 @@
 `digits` needs no network. The others are published by TFF; `load_data` downloads each of them once, verifies its
 checksum, and keeps it in a cache directory: the argument `cache_dir`, else $FEDCORE_DATA, else
 ~/.cache/fedcore/datasets. TFF's own files (`*.h5`, `*.tar.bz2`, `*.sqlite`, `*.sqlite.lzma`) are found there too.
+`gldv2` and `inaturalist` read what TFF wrote to a directory, and download nothing.
 """
 
-from fedcore.simulation.datasets import cifar100, digits, emnist, shakespeare, stackoverflow
+from fedcore.simulation.datasets import cifar100, digits, emnist, gldv2, inaturalist, shakespeare, stackoverflow
 from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData, TestClientData
 from fedcore.simulation.datasets.conversions import (
     from_arrays,

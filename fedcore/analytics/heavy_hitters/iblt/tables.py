@@ -210,6 +210,10 @@ class IbltEncoder:
         )
         self._cut = not drop_strings_above_max_length
 
+    def compute_chunks(self, input_strings) -> tuple[tf.Tensor, tf.Tensor]:
+        """The integers of strings, of shape [strings, chunks], and the strings cut to the bytes that they hold."""
+        return self._table.chunker.encode_tensorflow(_strings(input_strings))
+
     def compute_iblt(self, input_strings, input_counts=None):
         """The table; without counts each string counts once."""
         strings = _strings(input_strings)
