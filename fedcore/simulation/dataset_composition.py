@@ -9,6 +9,7 @@ from typing import Any
 from fedcore.computation import Computation, PolymorphicComputation, federated_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_map
+from fedcore.simulation.datasets.reading import ComputationOfIds, ReadingFunction
 from fedcore.templates import IterativeProcess
 from fedcore.types import CLIENTS, FederatedType, SequenceType, StructType, Type, contains, fits
 
@@ -26,7 +27,7 @@ class MultipleMatchingSequenceTypesError(TypeMismatch):
 
 
 def compose_dataset_computation_with_computation(
-    dataset_computation: Computation, computation_body: Computation
+    dataset_computation: Computation | ReadingFunction, computation_body: Computation
 ) -> Computation:
     """The computation that takes what makes the data sets in place of the data sets.
 
@@ -57,6 +58,11 @@ def compose_dataset_computation_with_computation(
     federated = FederatedType(taken, CLIENTS)
     types = [_replaced(p.type, path[1:], federated) if i == path[0] else p.type for i, p in enumerate(parameters)]
 
+    if isinstance(dataset_computation, ReadingFunction):
+        named_types = zip((p.name for p in parameters), types, strict=True)
+        parameter = types[0] if len(types) == 1 else StructType(named_types)
+        return ComputationOfIds(computation_body, dataset_computation, path, parameter)
+
     def composed(*arguments):
         given = list(arguments)
         given[path[0]] = _mapped(dataset_computation, given[path[0]], parameters[path[0]].type, path[1:])
@@ -69,7 +75,7 @@ def compose_dataset_computation_with_computation(
 
 
 def compose_dataset_computation_with_iterative_process(
-    dataset_computation: Computation, process: IterativeProcess
+    dataset_computation: Computation | ReadingFunction, process: IterativeProcess
 ) -> IterativeProcess:
     """The process whose `next` takes what makes the data sets in place of the data sets.
 
@@ -105,9 +111,10 @@ def _check(role: str, computation: Any) -> None:
         raise TypeMismatch(f"{role} is a computation with a type, not {brief(computation)}")
 
 
-def _parameter(dataset_computation: Computation) -> Type:
+def _parameter(dataset_computation: Computation | ReadingFunction) -> Type:
     """The type from which data sets are made."""
-    _check("dataset_computation", dataset_computation)
+    if not isinstance(dataset_computation, ReadingFunction):
+        _check("dataset_computation", dataset_computation)
     type_ = dataset_computation.type_signature
     if not isinstance(type_.result, SequenceType):
         raise TypeMismatch(f"dataset_computation returns a sequence, such as int32*, not {type_.result}")

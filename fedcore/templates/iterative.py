@@ -58,7 +58,7 @@ class IterativeProcess:
         """
         made = copy.copy(self)
         IterativeProcess.__init__(made, self._initialize, next_fn)
-        made._next = type(self._next)(next_fn.module, next_fn.__name__)
+        made._next = type(self._next)(next_fn.module, next_fn.__name__) if type(next_fn) is Computation else next_fn
         return made
 
     def __repr__(self):

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fedcore as fc
 from fedcore.data import ClientDataset
-from fedcore.errors import FedcoreError, TracingError
+from fedcore.errors import FedcoreError, NotFound, TracingError, TypeMismatch
 from fedcore.simulation.datasets import (
     ClientData,
     HDF5ClientData,
@@ -204,13 +205,75 @@ def test_files_that_are_missing_or_of_another_kind_are_named(save, load, tmp_pat
         load(tmp_path / "text")
 
 
+def summing():
+    """A process that adds up what the clients hold."""
+    data_type = fc.FederatedType(fc.SequenceType(DATA.element_type_structure), fc.CLIENTS)
+    count = fc.tf_computation(lambda data: data.reduce(0, lambda n, _: n + 1))
+    start = fc.tf_computation(lambda: tf.constant(0))
+
+    @fc.federated_computation(fc.FederatedType("int32", fc.SERVER), data_type)
+    def next_round(state, data):
+        counted = fc.federated_sum(fc.federated_map(count, data))
+        return fc.federated_map(lambda a, b: a + b, (state, counted)), counted
+
+    return fc.templates.IterativeProcess(
+        fc.federated_computation(lambda: fc.federated_eval(start, fc.SERVER)), next_round
+    )
+
+
+def number(client_id):
+    return sum(1 for _ in DATA.create_tf_dataset_for_client(client_id))
+
+
 @each_format
-def test_data_in_files_is_read_into_memory_for_a_dataset_computation(save, load, tmp_path):
+def test_a_process_reads_the_clients_of_a_round_from_their_files(save, load, tmp_path):
     save(DATA, tmp_path / "data")
-    data = load(tmp_path / "data")
-    with pytest.raises(TracingError, match=r"fix: use data.in_memory\(\)"):
-        data.dataset_computation  # noqa: B018
-    assert_equal_clients(data.in_memory(), DATA)
+    data = load(tmp_path / "data").preprocess(lambda dataset: dataset.repeat(2))
+    process = fc.simulation.compose_dataset_computation_with_iterative_process(data.dataset_computation, summing())
+    assert str(process.next.type_signature.parameter["data"]) == "{str}@CLIENTS"
+    state, counted = process.next(process.initialize(), ["a", "b", "a"])
+    assert (state, counted) == (2 * (2 * number("a") + number("b")),) * 2
+    assert process.next(state, [b"b"])[1] == 2 * number("b")
+
+
+@each_format
+def test_the_data_set_of_a_client_in_a_file_is_computed_from_python(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    made = load(tmp_path / "data").dataset_computation
+    assert sum(1 for _ in made("b")) == number("b")
+    assert made.type_signature == DATA.dataset_computation.type_signature
+
+
+@each_format
+def test_a_traced_computation_holds_the_examples_of_files(save, load, tmp_path):
+    save(DATA, tmp_path / "data")
+    made = load(tmp_path / "data").dataset_computation
+    count = fc.tf_computation(lambda data: data.reduce(0, lambda n, _: n + 1))
+
+    @fc.federated_computation(fc.FederatedType("str", fc.CLIENTS))
+    def counted(ids):
+        return fc.federated_sum(fc.federated_map(count, fc.federated_map(made, ids)))
+
+    (tmp_path / "data").unlink()
+    assert counted(["a", "b"]) == number("a") + number("b")
+
+
+def test_a_graph_does_not_hold_large_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcore.simulation.datasets.reading.LIMIT_BYTES", 8)
+    save_sqlite(DATA, tmp_path / "data")
+    made = SqlClientData(tmp_path / "data").dataset_computation
+    with pytest.raises(TracingError, match=r"bytes are too many to be constants of a graph, which holds 8; fix: "):
+        fc.federated_computation(lambda ids: fc.federated_map(made, ids), fc.FederatedType("str", fc.CLIENTS))
+
+
+def test_unknown_clients_of_files_are_named(tmp_path):
+    save_sqlite(DATA, tmp_path / "data")
+    data = SqlClientData(tmp_path / "data")
+    process = fc.simulation.compose_dataset_computation_with_iterative_process(data.dataset_computation, summing())
+    with pytest.raises(NotFound, match="no client 'nobody' among"):
+        process.next(0, ["nobody"])
+    with pytest.raises(TypeMismatch, match="clients are given by a list of their ids, not by 'a'"):
+        process.next(0, "a")
 
 
 # --- the published formats ---

@@ -14,6 +14,7 @@ from fedcore.scalars import random_generator
 from fedcore.simulation.datasets.structures import (
     Structure,
     as_tensorflow_has_it,
+    leaves_of,
     map_leaves,
     num_rows,
     row_type,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from fedcore.computation import Computation
     from fedcore.data import ClientDataset, Cohort
+    from fedcore.simulation.datasets.reading import ReadingFunction
 
 Seed = int | Sequence[int] | None
 
@@ -91,11 +93,11 @@ class ClientData:
         return self.create_tf_dataset_for_client(python_id(client_id))
 
     @functools.cached_property
-    def dataset_computation(self) -> Computation:
+    def dataset_computation(self) -> Computation | ReadingFunction:
         """The data sets as a computation `(str -> T*)`; clients that run it get their data from their ids.
 
-        Raises:
-            TracingError: the data sets cannot be made inside a graph, since they are read from files.
+        For data in files it is a function of this type: computations that are composed with it read the clients of a
+        call when they are called.
         Example:
             >>> data = TestClientData({"a": [1, 2], "b": [3]})
             >>> print(data.dataset_computation.type_signature)
@@ -104,6 +106,10 @@ class ClientData:
         from fedcore.computation import tf_computation
         from fedcore.types import TensorType
 
+        if self.is_in_files:
+            from fedcore.simulation.datasets.reading import ReadingFunction
+
+            return ReadingFunction(self)
         make = self.serializable_dataset_fn
 
         def dataset_of_client(client_id):
@@ -371,6 +377,11 @@ class ArrayClientData(ClientData):
 
         start, stop = self._ranges[self._require(client_id)]
         return ClientDataset.from_columns(map_leaves(lambda column: column[start:stop], self._columns))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the arrays; texts count as their references."""
+        return sum(column.nbytes for column in leaves_of(self._columns))
 
     def create_tf_dataset_from_all_clients(self, seed: Seed = None) -> ClientDataset:
         from fedcore.data import ClientDataset
