@@ -103,10 +103,11 @@ def check_flags(model: keras.Model, flags: list[tuple[str, bool]]) -> None:
     now = trainable_flags(model)
     if now == flags:
         return
-    name, trainable = next(iter([part for part in now if part not in flags] or now))
+    changes = [f"{name} has trainable={trainable}" for name, trainable in now if (name, trainable) not in flags]
     raise TracingError(
-        f"{name} of the Keras model {model.name} has trainable={trainable}, which was not so when from_keras_model was "
-        "called: freeze and unfreeze layers, and enable LoRA, before that, and call it again after a change"
+        f"the Keras model {model.name} has changed since from_keras_model was called "
+        f"({changes[0] if changes else 'layers are gone'}): freeze and unfreeze layers, and enable LoRA, before that, "
+        "and call it again after a change"
     )
 
 
