@@ -21,6 +21,7 @@ def calibrate(
     clients_per_round: int | None = None,
     factory: Callable[[float], DifferentiallyPrivateFactory] | None = None,
     accountant: str = "rdp",
+    first_round: int = 0,
 ) -> float:
     """The least noise multiplier with which so many rounds have at most the wanted epsilon.
 
@@ -32,6 +33,7 @@ def calibrate(
         clients_per_round: of a sampler that is given the number of clients. Default: it draws by itself.
         factory: noise multiplier -> the aggregator, whose kind of noise is meant. Default: independent noise.
         accountant: 'rdp' or 'pld', as for `Ledger.epsilon`.
+        first_round: number of the round with which the sampler begins, as for `Ledger`.
     Raises:
         InvalidValue: a number is outside its range; no noise multiplier up to 10^6 is enough.
         TypeMismatch: the sampler does not say how it draws, or needs `clients_per_round`.
@@ -41,7 +43,7 @@ def calibrate(
         0.97
     """
     target = float(real_number("target_epsilon", target_epsilon, above=0))
-    count = whole_number("rounds", rounds, at_least=1)
+    count, first = whole_number("rounds", rounds, at_least=1), whole_number("first_round", first_round, at_least=0)
     participation = participation_of(sampler)
     delta = valid_delta(delta, participation.population)
     if clients_per_round is None and isinstance(participation, FixedSizeParticipation):
@@ -53,7 +55,7 @@ def calibrate(
         made = build(z)
         if not isinstance(made, DifferentiallyPrivateFactory):
             raise TypeMismatch(f"factory makes a DifferentiallyPrivateFactory, not {brief(made)}")
-        return account([Round(mechanism_of_factory(made), cohort)] * count, participation)
+        return account([Round(mechanism_of_factory(made), cohort)] * count, participation, first)
 
     def excess(z: float) -> float:
         return epsilon_of(event(z), delta, accountant) - target

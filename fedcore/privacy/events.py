@@ -47,10 +47,17 @@ class Round:
     Args:
         mechanism: its noise.
         cohort: number of clients that were drawn.
+        releases: number of results with noise of their own that the round had; it goes on from the last.
     """
 
     mechanism: Mechanism
     cohort: int
+    releases: int = 1
+
+    @property
+    def noise_multiplier(self) -> float:
+        """That of the one Gaussian mechanism which all results together are as private as."""
+        return self.mechanism.noise_multiplier / math.sqrt(self.releases)
 
 
 @attrs.frozen
@@ -83,36 +90,38 @@ class Accounted:
         }[self.relation]
 
 
-def account(rounds: Sequence[Round], participation: Participation) -> Accounted:
+def account(rounds: Sequence[Round], participation: Participation, first_round: int = 0) -> Accounted:
     """What the rounds reveal about a client, by the strongest theorem that covers mechanism and participation.
 
+    Args:
+        first_round: the number of the first one for the sampler, whose passes begin with round 0.
     Raises:
-        InvalidValue: the noise is correlated and its parameters changed between rounds.
+        InvalidValue: the noise is correlated, and its parameters changed between rounds or a round has several results.
     """
     if any(r.mechanism.is_correlated for r in rounds):
-        return _correlated(rounds, participation)
+        return _correlated(rounds, participation, first_round)
     if any(r.mechanism.is_discrete for r in rounds):
-        return _discrete(rounds, participation)
+        return _discrete(rounds, participation, first_round)
     if isinstance(participation, PoissonParticipation):
         return _poisson(rounds, participation)
     if isinstance(participation, FixedSizeParticipation) and not participation.replace:
         return _without_replacement(rounds, participation.population)
     if isinstance(participation, FixedSizeParticipation):
         # In the worst case every draw of a round is the same client.
-        worst = [(r.mechanism.noise_multiplier, r.cohort**2) for r in rounds]
+        worst = [(r.noise_multiplier, r.cohort**2) for r in rounds]
         return _schedule(worst, "with replacement: a client may be all draws of a round")
-    return _schedule([(z, 1) for z in _least(rounds, participation.rounds)], "at most once a pass")
+    return _schedule([(z, 1) for z in _least(rounds, participation, first_round)], "at most once a pass")
 
 
-def _least(rounds: Sequence[Round], of_pass: int) -> list[float]:
-    """The least noise multiplier of each pass."""
-    multipliers = [r.mechanism.noise_multiplier for r in rounds]
-    return [min(multipliers[i : i + of_pass]) for i in range(0, len(rounds), of_pass)]
+def _least(rounds: Sequence[Round], participation: PassParticipation, first_round: int) -> list[float]:
+    """The least noise multiplier of each of the ranges of rounds in which a client takes part at most once."""
+    windows = participation.windows(first_round, first_round + len(rounds))
+    return [min(rounds[number - first_round].noise_multiplier for number in window) for window in windows]
 
 
 def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
     # Where clients wait, by the group that is drawn most often, and the least noise of any.
-    multipliers = _least(rounds, participation.period)
+    multipliers = _least(rounds, _without_chance(participation), 0)
     parts = tuple((_poisson_sampled(z, participation.rate), count) for z, count in _counted(multipliers))
     relation = "ADD_OR_REMOVE_ONE" if participation.period == 1 else "REPLACE_SPECIAL"
     return Accounted(parts, relation, "Poisson sampling")
@@ -121,16 +130,18 @@ def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Ac
 def _without_replacement(rounds: Sequence[Round], population: int) -> Accounted:
     dp = dp_accounting()
     parts = []
-    for (z, cohort), count in _counted([(r.mechanism.noise_multiplier, r.cohort) for r in rounds]):
+    for (z, cohort), count in _counted([(r.noise_multiplier, r.cohort) for r in rounds]):
         # Another value in place of a client's moves the sum by up to twice the clip.
         event = dp.SampledWithoutReplacementDpEvent(population, min(cohort, population), gaussian(z / 2))
         parts.append((event if z else gaussian(z), count))
     return Accounted(tuple(parts), "REPLACE_ONE", "fixed-size sampling without replacement")
 
 
-def _correlated(rounds: Sequence[Round], participation: Participation) -> Accounted:
+def _correlated(rounds: Sequence[Round], participation: Participation, first_round: int) -> Accounted:
     mechanism = rounds[0].mechanism
     for number, one in enumerate(rounds, 1):
+        if one.releases != 1:
+            raise InvalidValue(f"round {number} of correlated noise has {one.releases} results, which nothing covers")
         if one.mechanism != mechanism:
             raise InvalidValue(
                 f"correlated noise has the same parameters in all rounds, but those of round {number} are "
@@ -145,18 +156,18 @@ def _correlated(rounds: Sequence[Round], participation: Participation) -> Accoun
             return Accounted(parts, "REPLACE_SPECIAL", "cyclic Poisson sampling of a banded mechanism")
     elif isinstance(participation, FixedSizeParticipation) and participation.replace:
         copies = max(r.cohort for r in rounds)
-    squared = copies**2 * squared_sensitivity(mechanism, _without_chance(participation), len(rounds))
+    squared = copies**2 * squared_sensitivity(mechanism, _without_chance(participation), len(rounds), first_round)
     return _schedule([(z, squared)], "the worst schedule of a client, without amplification")
 
 
-def _discrete(rounds: Sequence[Round], participation: Participation) -> Accounted:
+def _discrete(rounds: Sequence[Round], participation: Participation, first_round: int) -> Accounted:
     """By concentrated differential privacy, which sampling is not known to amplify."""
     replace = isinstance(participation, FixedSizeParticipation) and participation.replace
     schedule = _without_chance(participation)
     copies = max((r.cohort for r in rounds), default=1) if replace else 1
     parts = [
         (dp_accounting().ZCDpEvent((copies / z) ** 2 / 2) if z else gaussian(z), count)
-        for z, count in _counted(_least(rounds, schedule.rounds))
+        for z, count in _counted(_least(rounds, schedule, first_round))
     ]
     return Accounted(tuple(parts), "REPLACE_SPECIAL", "discrete noise, without amplification")
 
@@ -170,22 +181,27 @@ def _without_chance(participation: Participation) -> PassParticipation:
     return participation
 
 
-def squared_sensitivity(mechanism: Mechanism, participation: PassParticipation, rounds: int) -> float:
+def squared_sensitivity(
+    mechanism: Mechanism, participation: PassParticipation, rounds: int, first_round: int = 0
+) -> float:
     """The most that a client moves what the noise is added to, squared, over the square of the clip.
 
     Args:
+        first_round: the number of the first round for the sampler; the mechanism's begin with 0.
         mechanism: a tree or a banded one. Each released number is a node or a row of a matrix C with entries of at
             least 0, so a client's worst values are parallel, and pairs of its rounds i, j add (CᵀC)_ij.
     """
     if mechanism.restart_every is not None:
         return sum(
-            _squared_in_tree(first, min(first + mechanism.restart_every, rounds), participation)
+            _squared_in_tree(
+                first_round + first, first_round + min(first + mechanism.restart_every, rounds), participation
+            )
             for first in range(0, rounds, mechanism.restart_every)
         )
     assert mechanism.coefficients is not None
     c = np.asarray(mechanism.coefficients)
     products = np.correlate(c, c, "full")[len(c) - 1 :]  # (CᵀC)_ij by |i - j|; it does not increase
-    most = participation.most(0, rounds)
+    most = participation.most(first_round, first_round + rounds)
     row = float(products[0])
     for number in range(1, most):
         distance = participation.least_distance(number)

@@ -1,5 +1,6 @@
 """`Ledger`: follows a process round by round, and tells what its rounds reveal about a client."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +10,16 @@ import numpy as np
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.privacy.events import Accounted, Round, account, epsilon_of
-from fedcore.privacy.mechanism import Mechanism, at_path, mechanism_of_state, part, private_state_path
+from fedcore.privacy.mechanism import (
+    Mechanism,
+    at_path,
+    draws_from_own_key,
+    mechanism_of_state,
+    part,
+    private_state_path,
+)
 from fedcore.privacy.noiseless_results import noiseless_results, releases
+from fedcore.privacy.release_journal import Release, round_of_plain
 from fedcore.scalars import real_number, whole_number
 from fedcore.simulation.participation import (
     FixedSizeParticipation,
@@ -31,7 +40,8 @@ class Ledger:
         process: a `LearningProcess` or an `AggregationProcess` with one private aggregation.
         sampler: draws the clients of every round: one of `fc.simulation`, or any callable with a `participation`.
         delta: the probability with which epsilon need not hold; less than 1 over the number of clients.
-        first_round: number of the round with which the sampler begins. Default: 0.
+        first_round: number of the round with which the sampler begins. Passes begin with round 0, so from inside one a
+            client may take part in what is left of it and in the next. Default: 0.
     Raises:
         TypeMismatch: the process adds no noise, or clients' values reach its state without noise; the sampler does
             not say how it draws.
@@ -50,17 +60,8 @@ class Ledger:
     def __init__(self, process: IterativeProcess, sampler: Any, *, delta: float, first_round: int = 0):
         if not isinstance(process, IterativeProcess):
             raise TypeMismatch(f"a ledger follows a LearningProcess or an AggregationProcess, not {brief(process)}")
-        self._path = private_state_path(process)
-        lowered = process.next.to_module("lowered")
-        found = noiseless_results(lowered)
-        reached = [path for path in found if path.split(".")[0] in ("state", "result")]
-        if reached or not releases(lowered):
-            where = ", ".join(reached[:3]) or "the result"
-            raise TypeMismatch(
-                f"clients' values reach {where} of the process without noise"
-                "\n  each aggregation that changes the state has to go by a DifferentiallyPrivateFactory"
-            )
-        self.without_noise: tuple[str, ...] = tuple(found)
+        self._process, self._path = process, private_state_path(process)
+        self.without_noise: tuple[str, ...] = results_without_noise(process)
         """Results of a round that clients' values reach without noise, such as metrics: epsilon leaves them out."""
         self._sampler = sampler
         self.participation = participation_of(sampler)
@@ -100,15 +101,79 @@ class Ledger:
                 "the ledger with `set_state` when a training goes on"
             )
         mechanism = mechanism_of_state(private)
-        added = [*self._rounds, Round(mechanism, self._checked(cohort))]
-        account(added, self.participation)
+        added = [*self._rounds, Round(mechanism, self._checked(cohort, self._first + len(self._rounds)))]
+        account(added, self.participation, self._first)
         self._rounds, self._states = added, [*self._states, count]
+        return self._recorded(mechanism)
+
+    def _recorded(self, mechanism: Mechanism) -> dict[str, Any]:
         return {
-            "round": len(added),
+            "round": len(self._rounds),
             "epsilon": self.epsilon(),
             "delta": self.delta,
             "noise_multiplier": mechanism.noise_multiplier,
         }
+
+    def record_again(self, state: Any, cohort: Sequence | int) -> dict[str, Any]:
+        """Adds a further result of a recorded round, with noise of its own.
+
+        A result that is thrown away is spent too: record all results of a round, the first by `record`, before anyone
+        looks at them.
+
+        Args:
+            state: the process's state after that result.
+            cohort: as for `record`.
+        Returns:
+            As `record`.
+        Raises:
+            InvalidValue: no result of the round is recorded; both results have the same noise, since it is drawn from
+                the seed of the call and not by `secure_noise=True`, so that their difference tells of the clients
+                without noise; the noise is correlated with that of other rounds; or as for `record`.
+        Example:
+            >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1.0, 20, 1.0, secure_noise=True)
+            >>> process = factory.create(fc.to_type('float32'))
+            >>> ledger, state = fc.privacy.Ledger(process, sampler, delta=1e-5), process.initialize()
+            >>> thrown_away, kept = (process.next(state, [1.0 for _ in sampler(0)]).state for _ in range(2))
+            >>> record = ledger.record(thrown_away, sampler(0))
+            >>> ledger.record_again(kept, sampler(0))['epsilon'] > record['epsilon']
+            True
+        """
+        private = at_path(state, self._path)
+        count = int(np.asarray(part(private, "round")))
+        if not 1 <= count <= len(self._rounds):
+            raise InvalidValue(f"the state has done {count} rounds of noise, of which no result is recorded")
+        earlier, mechanism = self._rounds[count - 1], mechanism_of_state(private)
+        if mechanism.is_correlated or not draws_from_own_key(private):
+            why = (
+                "its noise is correlated with that of other rounds"
+                if mechanism.is_correlated
+                else ("both have the same noise: their difference tells of the clients without noise")
+            )
+            raise InvalidValue(f"round {count} of noise has another result, and {why}")
+        size = self._checked(cohort, self._first + count - 1)
+        if mechanism.noise_multiplier > earlier.mechanism.noise_multiplier:
+            mechanism = earlier.mechanism
+        added = attrs.evolve(
+            earlier, mechanism=mechanism, cohort=max(size, earlier.cohort), releases=earlier.releases + 1
+        )
+        self._rounds = [*self._rounds[: count - 1], added, *self._rounds[count:]]
+        return self._recorded(mechanism)
+
+    def rounds_of_noise(self, state: Any) -> int:
+        """How many rounds of noise a state has done."""
+        return int(np.asarray(part(at_path(state, self._path), "round")))
+
+    def check_follows(self, process: IterativeProcess) -> None:
+        """Refuses to account for the rounds of another process, where it finds out.
+
+        Raises:
+            TypeMismatch: the process keeps its noise elsewhere, or clients' values reach its state without noise.
+        """
+        if process is self._process:
+            return
+        if private_state_path(process) != self._path:
+            raise TypeMismatch("the ledger follows another process, which keeps its noise elsewhere in its state")
+        results_without_noise(process)
 
     def epsilon(self, delta: float | None = None, *, rounds: int | None = None, accountant: str = "rdp") -> float:
         """Epsilon after the recorded rounds: infinite where one had no noise.
@@ -128,7 +193,7 @@ class Ledger:
         if not known:
             return 0.0
         wanted = self.delta if delta is None else valid_delta(delta, self.participation.population)
-        return epsilon_of(account(known, self.participation), wanted, accountant)
+        return epsilon_of(account(known, self.participation, self._first), wanted, accountant)
 
     def event(self, rounds: int | None = None) -> Any:
         """The rounds as an event of dp-accounting.
@@ -140,7 +205,7 @@ class Ledger:
         return self._accounted(rounds).event
 
     def _accounted(self, rounds: int | None = None) -> Accounted:
-        return account(self._of_first(rounds), self.participation)
+        return account(self._of_first(rounds), self.participation, self._first)
 
     def _of_first(self, rounds: int | None) -> list[Round]:
         count = len(self._rounds) if rounds is None else whole_number("rounds", rounds, at_least=0)
@@ -150,16 +215,43 @@ class Ledger:
 
     def get_state(self) -> dict[str, Any]:
         """The recorded rounds as numbers and lists, for a checkpoint."""
-        return {"rounds": [attrs.asdict(r) for r in self._rounds], "states": list(self._states)}
+        rounds = [attrs.asdict(r) for r in self._rounds]
+        return {"rounds": rounds, "states": list(self._states), "first_round": self._first}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes the rounds that `get_state` gave."""
-        rounds = []
-        for one in state["rounds"]:
-            given = dict(one["mechanism"])
-            given["coefficients"] = None if given["coefficients"] is None else tuple(map(float, given["coefficients"]))
-            rounds.append(Round(Mechanism(**given), int(one["cohort"])))
-        self._rounds, self._states = rounds, [int(n) for n in state["states"]]
+        """Takes the rounds that `get_state` gave.
+
+        Raises:
+            InvalidValue: they begin with another round of the sampler.
+        """
+        first = int(state.get("first_round", self._first))
+        if first != self._first:
+            raise InvalidValue(
+                f"the recorded rounds begin with first_round={first}, and this ledger with {self._first}"
+            )
+        self._rounds, self._states = list(map(round_of_plain, state["rounds"])), [int(n) for n in state["states"]]
+
+    def last_release(self, state: Any, digest: str) -> Release:
+        """The result that was recorded last, of which `state` is the state, for a journal."""
+        count = self.rounds_of_noise(state)
+        return Release(count, digest, attrs.evolve(self._rounds[count - 1], releases=1))
+
+    def add_releases(self, releases: Sequence[Release]) -> None:
+        """Adds the releases of a journal that are not recorded: those of rounds that a crash took back.
+
+        Raises:
+            InvalidValue: the journal leaves out a round.
+        """
+        rounds = list(self._rounds)
+        for count, group in itertools.groupby(sorted(releases, key=lambda r: r.count), lambda r: r.count):
+            results = list(group)
+            if count > len(rounds) + 1:
+                raise InvalidValue(f"the journal of releases leaves out round {len(rounds) + 1} of noise")
+            if count == len(rounds) + 1:
+                rounds.append(results[0].round)
+            merged = max(len(results), rounds[count - 1].releases)
+            rounds[count - 1] = attrs.evolve(rounds[count - 1], releases=merged)
+        self._rounds, self._states = rounds, list(range(1, len(rounds) + 1))
 
     def __repr__(self) -> str:
         if not self._rounds:
@@ -170,13 +262,12 @@ class Ledger:
             f"{accounted.sampling}; the worlds differ in whether {accounted.worlds}>"
         )
 
-    def _checked(self, cohort: Sequence | int) -> int:
-        """The number of clients of the next round, if the sampler can have drawn them.
+    def _checked(self, cohort: Sequence | int, number: int) -> int:
+        """The number of clients of a round, if the sampler can have drawn them for round `number`.
 
         Raises:
             InvalidValue: it cannot.
         """
-        number = self._first + len(self._rounds)
         if isinstance(cohort, Sequence) and not isinstance(cohort, str | bytes):
             self._check_identifiers(list(cohort), number)
             return len(cohort)
@@ -207,6 +298,24 @@ class Ledger:
                 f"the sampler draws {len(drawn)} clients in round {number}, but {len(cohort)} took part, {others} of "
                 "them others: epsilon would be about another training"
             )
+
+
+def results_without_noise(process: IterativeProcess) -> tuple[str, ...]:
+    """Results of a round that clients' values reach without noise, such as metrics.
+
+    Raises:
+        TypeMismatch: one is a part of the state, or the result.
+    """
+    lowered = process.next.to_module("lowered")
+    paths = noiseless_results(lowered)
+    reached = [path for path in paths if path.split(".")[0] in ("state", "result")]
+    if reached or not releases(lowered):
+        where = ", ".join(reached[:3]) or "the result"
+        raise TypeMismatch(
+            f"clients' values reach {where} of the process without noise"
+            "\n  each aggregation that changes the state has to go by a DifferentiallyPrivateFactory"
+        )
+    return tuple(paths)
 
 
 def participation_of(sampler: Any) -> Participation:

@@ -115,6 +115,11 @@ def mechanism_of_state(private: Any) -> Mechanism:
     return Mechanism(float(f"{multiplier:.{_DIGITS}g}"), restart, coefficients)
 
 
+def draws_from_own_key(private: Any) -> bool:
+    """Whether each call draws its noise from a new key of the operating system."""
+    return "key" in _names(private) and not isinstance(part(private, "key"), tuple | list)
+
+
 def _names(value: Any) -> set[str]:
     """The names of the parts of a struct."""
     return set(value) if isinstance(value, dict) else {a.name for a in getattr(type(value), "__attrs_attrs__", ())}

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedcore.errors import InvalidValue
 
 CHECKPOINTS, METRICS, SUMMARIES = "checkpoints", "metrics.csv", "tensorboard"
+RELEASES = "releases.jsonl"  # of a training with a ledger
 
 
 @contextlib.contextmanager

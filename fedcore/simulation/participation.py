@@ -52,6 +52,16 @@ class PassParticipation:
         passes = (after - 1) // self.rounds - first // self.rounds + 1
         return min(passes, self.most_within(after - first))
 
+    def windows(self, first: int, after: int) -> list[range]:
+        """Divides the rounds from `first` to before `after` so that a client takes part at most once in each range.
+
+        Passes begin at multiples of `rounds`, so a client may take part in both rounds on the two sides of such a
+        number; where it rests for a whole pass, ranges may begin anywhere.
+        """
+        start = first if self.separation >= self.rounds else first // self.rounds * self.rounds
+        edges = range(start, after, self.rounds)
+        return [range(max(edge, first), min(edge + self.rounds, after)) for edge in edges]
+
     def most_within(self, rounds: int) -> int:
         """The most participations of a client in any so many consecutive rounds."""
         count = 0

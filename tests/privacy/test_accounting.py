@@ -235,3 +235,47 @@ def test_without_noise_nothing_is_private(participation, how):
 def test_what_cannot_be_calibrated_says_why(call, says):
     with pytest.raises(FedcoreError, match=says):
         call()
+
+
+@pytest.mark.parametrize(
+    "participation",
+    [PassParticipation(9, 4, 4), PassParticipation(9, 4, 1), PassParticipation(9, 3, 2), every_round(9)],
+    ids=["every 4th", "once in 4", "once in 3, 2 apart", "always"],
+)
+@pytest.mark.parametrize("first_round", [1, 2, 3, 5])
+def test_no_schedule_that_begins_inside_a_pass_moves_more_than_the_sensitivity(participation, first_round):
+    c, rounds = optimal_coefficients(12, 4), 6
+    for mechanism, matrix in (
+        (Mechanism(1.0, coefficients=c), banded_matrix(rounds, c)),
+        (Mechanism(1.0, restart_every=6), tree_matrix(rounds, 6)),
+    ):
+        bound = squared_sensitivity(mechanism, participation, rounds, first_round)
+        late = [at[at >= first_round] - first_round for at in schedules(participation, first_round + rounds)]
+        worst = max(np.sum(matrix[:, at].sum(1) ** 2) for at in late)
+        assert worst <= bound + 1e-9
+        assert bound <= 2.2 * worst
+
+
+@pytest.mark.parametrize("first_round", range(5))
+@pytest.mark.parametrize("participation", [PassParticipation(9, 3, 1), PassParticipation(9, 3, 3), every_round(9)])
+def test_independent_noise_counts_the_participations_of_the_worst_schedule(participation, first_round):
+    rounds = 5
+    event = account([Round(Mechanism(2.0), 3)] * rounds, participation, first_round).parts[0][0]
+    late = [np.sum(at >= first_round) for at in schedules(participation, first_round + rounds)]
+    assert event.noise_multiplier == pytest.approx(2.0 / math.sqrt(max(late)))
+
+
+def test_several_results_of_a_round_are_one_of_less_noise():
+    parts = account([Round(Mechanism(2.0), 3, releases=4)], PoissonParticipation(100, 0.1)).parts
+    assert parts == ((dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.0)), 1),)
+
+
+def test_several_results_of_correlated_noise_are_refused():
+    with pytest.raises(FedcoreError, match="round 1 of correlated noise has 2 results"):
+        account([Round(Mechanism(2.0, restart_every=4), 3, releases=2)], every_round(9))
+
+
+def test_calibration_inside_a_pass_counts_both_passes():
+    thirds = PassParticipation(1000, 3, 1)
+    begun = fc.privacy.calibrate(2.0, 1e-4, 2, thirds, first_round=2)
+    assert begun == pytest.approx(math.sqrt(2) * fc.privacy.calibrate(2.0, 1e-4, 2, thirds), rel=1e-3)

@@ -374,6 +374,68 @@ def test_the_sampler_is_asked_from_the_first_round_on():
         found.record(after(state, 2), POISSON(7))
 
 
+def test_rounds_on_both_sides_of_a_pass_are_two_participations():
+    process, state = process_of(FACTORIES["fixed"]())
+    sampler = fc.simulation.build_random_permutation_sampling_fn(IDS, 60, seed=1)  # three rounds a pass
+    begun = {}
+    for first in (0, 2):
+        begun[first] = fc.privacy.Ledger(process, sampler, delta=DELTA, first_round=first)
+        for number in (1, 2):
+            begun[first].record(after(state, number), sampler(first + number - 1))
+    one, two = (
+        RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_SPECIAL)
+        .compose(dp.GaussianDpEvent(2.0), count)
+        .get_epsilon(DELTA)
+        for count in (1, 2)
+    )
+    assert begun[0].epsilon() == pytest.approx(one)
+    assert begun[2].epsilon() == pytest.approx(two)
+
+
+def test_a_ledger_that_begins_with_another_round_refuses_the_state():
+    process, _ = process_of(FACTORIES["fixed"]())
+    kept = fc.privacy.Ledger(process, POISSON, delta=DELTA, first_round=2).get_state()
+    with pytest.raises(InvalidValue, match="begin with first_round=2, and this ledger with 0"):
+        fc.privacy.Ledger(process, POISSON, delta=DELTA).set_state(kept)
+
+
+def secure(name):
+    """The process of a factory whose noise has a key of the operating system, its first state and its ledger."""
+    process = FACTORIES[name](secure_noise=True).create(NUMBER)
+    return process.initialize(), fc.privacy.Ledger(process, POISSON, delta=DELTA)
+
+
+def test_five_results_of_a_round_cost_what_five_cost():
+    state, found = secure("fixed")
+    found.record(after(state, 1), POISSON(0))
+    for _ in range(4):
+        record = found.record_again(after(state, 1), POISSON(0))
+    event = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0 / math.sqrt(5)))
+    expected = RdpAccountant(neighboring_relation=dp.NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event)
+    assert record["epsilon"] == pytest.approx(expected.get_epsilon(DELTA))
+    assert found.record(after(state, 2), POISSON(1))["round"] == 2
+    again = fc.privacy.Ledger(found._process, POISSON, delta=DELTA)
+    again.set_state(json.loads(json.dumps(found.get_state())))
+    assert again.epsilon() == found.epsilon()
+
+
+def test_two_results_of_one_noise_are_refused():
+    process, state = process_of(FACTORIES["fixed"]())
+    found = fc.privacy.Ledger(process, POISSON, delta=DELTA)
+    with pytest.raises(InvalidValue, match="the state has done 1 rounds of noise, of which no result is recorded"):
+        found.record_again(after(state, 1), 20)
+    found.record(after(state, 1), 20)
+    with pytest.raises(InvalidValue, match="round 1 of noise has another result, and both have the same noise"):
+        found.record_again(after(state, 1), 20)
+
+
+def test_two_results_of_correlated_noise_are_refused():
+    state, found = secure("tree")
+    found.record(after(state, 1), 20)
+    with pytest.raises(InvalidValue, match="another result, and its noise is correlated with that of other rounds"):
+        found.record_again(after(state, 1), 20)
+
+
 @pytest.mark.parametrize("name", ["ledger", "calibration", "audit", "epsilon_callback"])
 def test_the_examples_of_the_docs_run(name):
     module = importlib.import_module(f"fedcore.privacy.{name}")

@@ -36,6 +36,12 @@ class Callback:
     def on_round_begin(self, round_number: int) -> None:
         """A round begins."""
 
+    def on_result(self, round_number: int) -> None:
+        """A round has a result, `training.state`, which nothing has looked at: no evaluation, no other callback.
+
+        It is not to be changed here. After a crash the round may be run again, and this method called again.
+        """
+
     def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
         """A round has been run and, where it was due, evaluated; its checkpoint is not yet written.
 

@@ -14,7 +14,13 @@ from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.cohorts import cohorts_of
 from fedcore.learning.programs.history import History, plain_metrics
 from fedcore.learning.programs.progress_bar import ProgressBar
-from fedcore.learning.programs.training import PARTS, Settings, Training, structure_of
+from fedcore.learning.programs.training import (
+    PARTS,
+    Settings,
+    Training,
+    refuse_choosing_from_noise,
+    structure_of,
+)
 from fedcore.program import (
     CSVFileReleaseManager,
     FederatedDataSource,
@@ -89,16 +95,17 @@ def train(
         retries: how often a round is run again that raises an `ExecutionError` or an `OSError`: with the same clients,
             from the same state. Default: never.
         should_retry_round: whether the result of a round is refused; the round is then run again, up to `retries`
-            times, with other clients. Default: none is refused.
+            times, with other clients. Default: none is refused. Not for a process that adds noise: each result that it
+            looks at would be a release, and all of a round would have the same noise.
         progress: whether a line is printed for each round, and a bar on a terminal. Default: on a terminal and in a
             notebook.
     Returns:
         A `History`: a row for each round, and the final state.
     Raises:
         TypeMismatch: an argument is of the wrong kind.
-        InvalidValue: the clients are fewer than a round has; the directory is in use, or has checkpoints of another
-            seed or of another process; all its checkpoints are damaged (of some the newest that is whole is used, with
-            a warning).
+        InvalidValue: the clients are fewer than a round has; results with noise may be refused; the directory is in
+            use, or has checkpoints of another seed or of another process; all its checkpoints are damaged (of some the
+            newest that is whole is used, with a warning).
         ExecutionError: a round failed, and failed again `retries` times.
         OSError: a file cannot be written, such as on a full disk: the checkpoints before stay.
     Example:
@@ -111,12 +118,15 @@ def train(
     """
     _check(process, callbacks, release_managers)
     _check_evaluation(evaluation, evaluation_data)
+    if should_retry_round is not None:
+        refuse_choosing_from_noise(process)
     settings = Settings(
         rounds=rounds,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
         retries=retries,
         should_retry_round=should_retry_round,
+        directory=None if directory is None else Path(directory),
     )
     size = clients_per_round if sampler is None or getattr(sampler, "takes_size", True) else None
     with contextlib.ExitStack() as stack:

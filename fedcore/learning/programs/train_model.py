@@ -9,6 +9,7 @@ from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
 from fedcore.learning.programs.program_calls import called
+from fedcore.learning.programs.training import refuse_choosing_from_noise
 from fedcore.program import FederatedDataSource, ProgramStateManager, ReleaseManager, materialize_value
 from fedcore.templates.iterative import state_and_metrics
 
@@ -61,7 +62,7 @@ async def train_model(
         train_data_source: the clients; the place of its iterator is saved with the state.
         train_per_round_clients, train_total_rounds: clients of a round; rounds in all.
         should_retry_round: whether a result is refused; the round is run again with other clients, without a bound.
-            Default: none is refused.
+            Default: none is refused. Not for a process that adds noise, as for `train`.
         program_state_manager: keeps the state of each round, and that of round 0.
         model_output_manager: gets the state under `training_checkpoint_round_R` for the rounds 0, 10, 20, … and the
             last.
@@ -85,6 +86,8 @@ async def train_model(
         [1, 2]
     """
     _check_periodicity(evaluation_periodicity)
+    if should_retry_round is not None and isinstance(train_process, LearningProcess):
+        refuse_choosing_from_noise(train_process)
     if evaluation_manager is not None:
         await evaluation_manager.resume_from_previous_state()
     if initial_train_state is None:

@@ -5,12 +5,14 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
 from fedcore import context
+from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import ExecutionError, InvalidValue
 from fedcore.graphs.tensors.values import to_python, unflatten
@@ -22,7 +24,7 @@ from fedcore.learning.programs.surroundings import differences, surroundings_of
 from fedcore.program import ProgramStateManager, ReleaseManager
 from fedcore.scalars import whole_number
 from fedcore.templates.iterative import state_and_metrics
-from fedcore.types import leaves, strip_placement
+from fedcore.types import leaves, member_of, strip_placement
 
 PARTS = ("state", "seed", "rows", "seconds", "stopped", "callbacks", "cohorts", "surroundings")
 """The parts of a checkpoint."""
@@ -41,6 +43,7 @@ class Settings:
     checkpoint_every: int = attrs.field(converter=lambda n: whole_number("checkpoint_every", n, at_least=1))
     retries: int = attrs.field(converter=lambda n: whole_number("retries", n, at_least=0))
     should_retry_round: Callable[[LearningProcessOutput], bool] | None = None
+    directory: Path | None = None
 
 
 class Training:
@@ -58,6 +61,7 @@ class Training:
         rounds: the number of the last round.
         history: the rows so far.
         stop_training: whether the training ends after this round.
+        directory: where its files are; None without one.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Training:
         self.state: Any = None
         self.round = 0
         self.rounds = settings.rounds
+        self.directory = settings.directory
         self.history = History()
         self.stop_training = False
         self._cohorts = cohorts
@@ -126,6 +131,8 @@ class Training:
             callback.on_round_begin(self.round)
         output, counts = self._next()
         self.state = output.state
+        for callback in self._callbacks:
+            callback.on_result(self.round)
         last = self.round == self.rounds
         evaluated = None
         if self._evaluate is not None and (last or self.round % self._settings.evaluate_every == 0):
@@ -217,6 +224,22 @@ class Training:
         if found["cohorts"] is not None:
             self._cohorts.set_state(found["cohorts"])
         return True
+
+
+def refuse_choosing_from_noise(process: LearningProcess) -> None:
+    """Refuses `should_retry_round` for a process whose results must not be chosen from.
+
+    Raises:
+        InvalidValue: it adds noise.
+    """
+    paths = [".".join(path) for path in container_paths(member_of(process.state_type), PRIVATE_STATES)]
+    if paths:
+        raise InvalidValue(
+            f"should_retry_round looks at results of a process that adds noise (by the state's {', '.join(paths)})\n"
+            "  each result is a release that costs privacy, and the results of one round have the same noise, so that\n"
+            "  two of them tell of the clients without noise\n"
+            "  fix: leave out should_retry_round; rounds that fail run again by retries alone"
+        )
 
 
 def structure_of(process: LearningProcess) -> Any:
