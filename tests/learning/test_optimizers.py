@@ -363,3 +363,46 @@ def test_weights_of_several_dtypes_keep_them():
         optimizer = build()
         _, after = optimizer.next(optimizer.initialize(weights), weights, tuple(tf.ones_like(w) for w in weights))
         assert [w.dtype for w in after] == [w.dtype for w in weights]
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: optimizers.build_sgdm(0.1, momentum=1.5), "momentum is at most 1, not 1.5"),
+        (
+            lambda: optimizers.build_sgdm(0.1, nesterov=True),
+            "nesterov looks ahead by the momentum, so it needs a moment",
+        ),
+        (lambda: optimizers.build_sgdm(0.1, momentum=0.0, nesterov=True), "so it needs a momentum above 0"),
+        (lambda: optimizers.build_rmsprop(0.1, decay=1.5), "decay is at most 1, not 1.5"),
+        (lambda: optimizers.build_rmsprop(0.1, momentum=1.01), "momentum is at most 1, not 1.01"),
+        (lambda: optimizers.build_adafactor(beta_2_decay=0.8), "beta_2_decay is at most 0, not 0.8"),
+        (lambda: optimizers.build_adafactor(clip_threshold=0.0), "clip_threshold is a finite number above 0, not 0.0"),
+        (lambda: optimizers.as_optimizer(K.RMSprop(0.1, rho=1.5)), "decay is at most 1, not 1.5"),
+    ],
+)
+def test_hyperparameters_outside_their_ranges_are_refused(build, says):
+    with pytest.raises(FedcoreError, match=says):
+        build()
+
+
+def test_the_ends_of_a_range_belong_to_it_as_in_keras_and_tff():
+    for made in (optimizers.build_sgdm(0.1, 1.0), optimizers.build_rmsprop(0.1, 1.0, momentum=1.0)):
+        assert made.hyperparameters["momentum"] == 1.0
+
+
+@pytest.mark.parametrize("option", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_keras_clips_by_positive_bounds_only(option):
+    plain, clipped = K.SGD(0.1), K.SGD(0.1, **{option: -1.0})
+    weights, gradient = tf.constant([1.0, 2.0]), tf.constant([3.0, -4.0])
+    results = []
+    for given in (plain, clipped):
+        made = optimizers.as_optimizer(given)
+        results.append(made.next(made.initialize(weights), weights, gradient)[1].numpy())
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_keras_ignores_nesterov_without_momentum():
+    made = optimizers.as_optimizer(K.SGD(0.1, nesterov=True))
+    _, weights = made.next(made.initialize(tf.zeros(1)), tf.zeros(1), tf.ones(1))
+    assert weights.numpy() == np.float32(-0.1)

@@ -1,5 +1,6 @@
 import tensorflow as tf
 
+from fedcore.errors import InvalidValue
 from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer
 from fedcore.scalars import real_number
 
@@ -14,11 +15,15 @@ class _Adafactor(LeafwiseOptimizer):
     def __init__(self, learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold, relative_step):
         super().__init__(learning_rate=learning_rate)
         self.beta_2_decay = real_number("beta_2_decay", beta_2_decay)
+        if self.beta_2_decay > 0:
+            raise InvalidValue(
+                f"beta_2_decay is at most 0, not {self.beta_2_decay}: the averages would not be averages"
+            )
         self.epsilon_1, self.epsilon_2 = (
             real_number("epsilon_1", epsilon_1, at_least=0),
             real_number("epsilon_2", epsilon_2, at_least=0),
         )
-        self.clip_threshold = real_number("clip_threshold", clip_threshold, at_least=0)
+        self.clip_threshold = real_number("clip_threshold", clip_threshold, above=0)
         self.relative_step = bool(relative_step)
 
     def slots(self, weight):
@@ -64,13 +69,13 @@ def build_adafactor(
 
     Args:
         learning_rate: the most that a step may change relative to the root mean square of a weight.
-        beta_2_decay: the average keeps 1 - step^beta_2_decay.
+        beta_2_decay: the average keeps 1 - step^beta_2_decay; at most 0.
         epsilon_1: added to squared gradients.
         epsilon_2: the least scale of a weight.
-        clip_threshold: the largest root mean square of a change before it is scaled.
+        clip_threshold: the largest root mean square of a change before it is scaled; above 0.
         relative_step: whether the learning rate of step n is at most 1/√n.
     Raises:
-        FedcoreError: a hyperparameter that is not finite, or one but beta_2_decay that is negative.
+        FedcoreError: a hyperparameter that is not finite or outside its range; others than beta_2_decay are at least 0.
     Source: Shazeer and Stern 2018, "Adafactor: adaptive learning rates with sublinear memory cost", arXiv:1804.04235,
         Algorithms 4 and 5.
     Example:

@@ -17,13 +17,15 @@ from fedcore.learning.optimizers.sgdm import build_sgdm
 
 # By exact class, since a subclass may step otherwise.
 _RULES: dict[type, Callable[[float, dict], Optimizer]] = {
-    keras.optimizers.SGD: lambda rate, c: build_sgdm(rate, c["momentum"] or None, c["nesterov"]),
+    keras.optimizers.SGD: lambda rate, c: build_sgdm(
+        rate,
+        c["momentum"],
+        bool(c["nesterov"] and c["momentum"]),  # Keras ignores nesterov without momentum
+    ),
     keras.optimizers.Adam: lambda rate, c: build_adam(rate, c["beta_1"], c["beta_2"], c["epsilon"], c["amsgrad"]),
     keras.optimizers.AdamW: lambda rate, c: build_adam(rate, c["beta_1"], c["beta_2"], c["epsilon"], c["amsgrad"]),
     keras.optimizers.Adagrad: lambda rate, c: build_adagrad(rate, c["initial_accumulator_value"], c["epsilon"]),
-    keras.optimizers.RMSprop: lambda rate, c: build_rmsprop(
-        rate, c["rho"], c["epsilon"], c["momentum"] or None, c["centered"]
-    ),
+    keras.optimizers.RMSprop: lambda rate, c: build_rmsprop(rate, c["rho"], c["epsilon"], c["momentum"], c["centered"]),
     keras.optimizers.Adafactor: lambda rate, c: build_adafactor(
         rate, c["beta_2_decay"], c["epsilon_1"], c["epsilon_2"], c["clip_threshold"]
     ),
@@ -93,10 +95,10 @@ def _from_keras(given: keras.optimizers.Optimizer) -> Optimizer:
 
 def _clipping(config: dict) -> Callable[[tuple], tuple] | None:
     norm, total, value = config["clipnorm"], config["global_clipnorm"], config["clipvalue"]
-    if norm:
+    if norm and norm > 0:  # Keras clips by positive bounds only
         return lambda gradients: tuple(tf.clip_by_norm(g, norm) for g in gradients)
-    if total:
+    if total and total > 0:
         return lambda gradients: tuple(tf.clip_by_global_norm(gradients, total)[0])
-    if value:
+    if value and value > 0:
         return lambda gradients: tuple(tf.clip_by_value(g, -value, value) for g in gradients)
     return None

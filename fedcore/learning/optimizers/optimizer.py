@@ -127,7 +127,7 @@ class LeafwiseOptimizer(Optimizer):
 
 
 def kept_share(name: str, value) -> float:
-    """The share of an average that a step keeps.
+    """The share of an average without bias that a step keeps.
 
     Raises:
         FedcoreError: it is no number of at least 0 and less than 1.
@@ -138,9 +138,26 @@ def kept_share(name: str, value) -> float:
     return share
 
 
-def optional(name: str, value) -> dict[str, float]:
-    """A hyperparameter that the state has only where it is given and not 0."""
-    return {} if value is None or not real_number(name, value, at_least=0) else {name: value}
+def share_up_to_one(name: str, value) -> float:
+    """The share of an average or of a change that a step keeps, all of it included.
+
+    Raises:
+        FedcoreError: it is no number of 0 to 1.
+    """
+    share = float(real_number(name, value, at_least=0))
+    if share > 1:
+        raise InvalidValue(f"{name} is at most 1, not {share}")
+    return share
+
+
+def optional_momentum(value) -> dict[str, float]:
+    """The momentum, which the state has only where it is given and not 0.
+
+    Raises:
+        FedcoreError: it is no number of 0 to 1.
+    """
+    share = 0.0 if value is None else share_up_to_one("momentum", value)
+    return {"momentum": share} if share else {}
 
 
 def _tensor(weight) -> tf.Tensor:

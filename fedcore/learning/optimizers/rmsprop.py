@@ -1,13 +1,13 @@
 import tensorflow as tf
 
-from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, optional
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, optional_momentum, share_up_to_one
 from fedcore.scalars import real_number
 
 
 class _Rmsprop(LeafwiseOptimizer):
     def __init__(self, learning_rate: float, decay: float, epsilon: float, momentum: float | None, centered: bool):
-        super().__init__(learning_rate=learning_rate, **optional("momentum", momentum))
-        self.decay, self.epsilon = real_number("decay", decay, at_least=0), real_number("epsilon", epsilon, at_least=0)
+        super().__init__(learning_rate=learning_rate, **optional_momentum(momentum))
+        self.decay, self.epsilon = share_up_to_one("decay", decay), real_number("epsilon", epsilon, at_least=0)
         self.has_momentum = "momentum" in self.hyperparameters
         self.centered = centered
 
@@ -48,12 +48,12 @@ def build_rmsprop(
 
     Args:
         learning_rate: of every step; may be changed between rounds.
-        decay: how much the average of squared gradients keeps in a step.
+        decay: how much the average of squared gradients keeps in a step, at most 1.
         epsilon: added to it, under the root.
-        momentum: the share of the last change that is kept. Default: none.
+        momentum: the share of the last change that is kept, at most 1. Default: none.
         centered: divides by the deviation instead of the root of the mean square (Graves 2013, arXiv:1308.0850).
     Raises:
-        FedcoreError: a hyperparameter that is negative or not finite.
+        FedcoreError: a hyperparameter that is negative or not finite, or a decay or momentum above 1.
     Source: Tieleman and Hinton 2012, "Neural networks for machine learning", lecture 6.5.
     Example:
         >>> optimizer = fc.learning.optimizers.build_rmsprop(0.01)

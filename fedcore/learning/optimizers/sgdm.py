@@ -1,12 +1,15 @@
 import tensorflow as tf
 
-from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, optional
+from fedcore.errors import InvalidValue
+from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, optional_momentum
 
 
 class _Sgdm(LeafwiseOptimizer):
     def __init__(self, learning_rate: float, momentum: float | None, nesterov: bool):
-        super().__init__(learning_rate=learning_rate, **optional("momentum", momentum))
+        super().__init__(learning_rate=learning_rate, **optional_momentum(momentum))
         self.has_momentum = "momentum" in self.hyperparameters
+        if nesterov and not self.has_momentum:
+            raise InvalidValue("nesterov looks ahead by the momentum, so it needs a momentum above 0")
         self.has_slots = self.has_momentum
         self.nesterov = bool(nesterov)
 
@@ -30,10 +33,10 @@ def build_sgdm(learning_rate: float = 0.01, momentum: float | None = None, neste
 
     Args:
         learning_rate: of every step; may be changed between rounds.
-        momentum: the share of the last change that is kept. Default: none; 0 is none too.
-        nesterov: looks ahead by the momentum; without momentum it changes nothing.
+        momentum: the share of the last change that is kept, at most 1. Default: none; 0 is none too.
+        nesterov: looks ahead by the momentum.
     Raises:
-        FedcoreError: a rate or a momentum that is negative or not finite.
+        FedcoreError: a rate or a momentum that is negative or not finite, a momentum above 1, or nesterov without one.
     Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning", equations 1-4.
     Example:
         >>> optimizer = fc.learning.optimizers.build_sgdm(0.1, momentum=0.9)
