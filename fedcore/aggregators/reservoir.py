@@ -5,11 +5,13 @@ import tensorflow as tf
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, client_member, require
 from fedcore.aggregators.gathering import require_stackable
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.intrinsics import federated_aggregate, federated_map, federated_sum, federated_value, generic_zero
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.values import to_python, unflatten
+from fedcore.intrinsics import federated_aggregate, federated_map, federated_sum, federated_value
 from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import SERVER, Type
+from fedcore.types import SERVER, Type, tensor_leaves
 
 
 class Reservoir:
@@ -21,17 +23,18 @@ class Reservoir:
         rows   (R -> <float64[?],V[?]>), those that are filled
 
     Raises:
-        TypeMismatch: V is not numeric, or has a shape that is not known.
+        TypeMismatch: V holds more than tensors, or has a shape that is not known.
     """
 
     def __init__(self, value_type: Type, size: int, who: str):
-        require("numeric", value_type, who)
+        require("tensor", value_type, who)
         require_stackable(value_type)
         self._size, self._value_type = size, value_type
 
-        @tf_computation(value_type)
-        def start(like):
-            rows = tf.nest.map_structure(lambda x: tf.zeros([size, *x.shape], x.dtype), like)
+        @tf_computation
+        def start():
+            empty = [tf.zeros([size, *t.sizes], spec(t).dtype) for t in tensor_leaves(value_type)]
+            rows = to_python(unflatten(empty, value_type), value_type)
             return tf.fill([size], tf.constant(-1.0, tf.float64)), rows
 
         self.start = start
@@ -66,21 +69,21 @@ class Reservoir:
                 tf.nest.map_structure(lambda s, v: tf.concat([s, v[None]], 0), rows, value),
             )
 
-        zero = self.start(generic_zero(self._value_type))
+        zero = self.start()
         return federated_aggregate(federated_map(with_key, value), zero, accumulate, self.merge, report)
 
 
 def federated_sample(value, max_num_samples: int = 100) -> Value:
     """A uniform sample of a client value, without replacement; inside a federated computation.
 
-    Types, for V of known numeric shapes, with V[?] its rows: {V}@CLIENTS -> V[?]@SERVER. Fewer clients than
+    Types, for V of known shapes, with V[?] its rows: {V}@CLIENTS -> V[?]@SERVER. Fewer clients than
     `max_num_samples` give all of them, and no clients no rows. Rows have no order that tells of their clients.
 
     Args:
         max_num_samples: the most rows.
     Raises:
         FedcoreError: the number is less than 1.
-        TypeMismatch: it is no client value, V is not numeric, or has a shape that is not known.
+        TypeMismatch: it is no client value, V holds more than tensors, or has a shape that is not known.
     Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir", algorithm A with equal weights.
     Example:
         >>> @fc.federated_computation(fc.FederatedType('float32', fc.CLIENTS))
@@ -103,7 +106,7 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
 
     Every client draws a number; those with the largest are the sample.
 
-    Types, for V of known numeric shapes, with V[?] its rows:
+    Types, for V of known shapes, with V[?] its rows:
         next  (<state=<>@SERVER,value={V}@CLIENTS> ->
                <state=<>@SERVER,result=V[?]@SERVER,measurements=<num_clients=int32>@SERVER>)
 
@@ -116,7 +119,7 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
             the rows with the largest keys of several samples together are a sample of all their clients.
     Raises:
         FedcoreError: the size is less than 1.
-        TypeMismatch: V is not numeric, or has a shape that is not known.
+        TypeMismatch: V holds more than tensors, or has a shape that is not known.
     Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir", algorithm A with equal weights.
     Example:
         >>> factory = fc.aggregators.UnweightedReservoirSamplingFactory(2)

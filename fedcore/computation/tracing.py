@@ -1,6 +1,6 @@
 """The decorators that trace Python functions to computations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fedcore.computation.computation import Computation, PolymorphicComputation
 from fedcore.errors import TracingError, brief
@@ -49,15 +49,20 @@ def tf_computation(*args):
 def _decorate(args: tuple, trace: Callable):
     if args and _is_function(args[0]):
         fn, *types = args
-        return _computation(fn, types, trace)
-    types = [to_type(t) for t in args]
+        return _computation(fn, _given_types(types), trace, is_typed=bool(types))
+    types = [to_type(t) for t in _given_types(args)]
 
     def decorator(fn: Callable):
         if not _is_function(fn):
             raise TracingError(f"{brief(fn)} is no function, of which a computation is made")
-        return _computation(fn, types, trace)
+        return _computation(fn, types, trace, is_typed=bool(args))
 
     return decorator
+
+
+def _given_types(args: Sequence) -> list:
+    """The types of the parameters; None alone stands for no parameters."""
+    return [] if len(args) == 1 and args[0] is None else list(args)
 
 
 def _is_function(x) -> bool:
@@ -65,12 +70,12 @@ def _is_function(x) -> bool:
     return callable(x) and not isinstance(x, type)
 
 
-def _computation(fn: Callable, types: list, trace: Callable):
+def _computation(fn: Callable, types: list, trace: Callable, *, is_typed: bool):
     if isinstance(fn, Computation | PolymorphicComputation):
         raise TracingError(f"{fn!r} is a computation already")
     names = parameter_names(fn)
     types = [to_type(t) for t in types]
-    if not types and names:
+    if not types and names and not is_typed:
         return PolymorphicComputation(fn, lambda given: trace(fn, names, given))
     if len(types) == 1 and len(names) > 1 and isinstance(types[0], StructType) and len(types[0]) == len(names):
         types = list(types[0].types)

@@ -27,8 +27,9 @@ class LearningAlgorithmState(HtmlDisplay):
     Args:
         global_model_weights: a `ModelWeights`.
         distributor, client_work, aggregator, finalizer: the state of that part of the algorithm.
-        round: int64, how many rounds have been run.
+        round: int64, how many rounds have been run. Default: 0.
         seed: int64; round r is called with `fold_in(seed, r)`, so a resumed run draws what an unbroken one would.
+            Default: 0.
     Example:
         >>> state.round, state.distributor
         (np.int64(0), ())
@@ -39,8 +40,8 @@ class LearningAlgorithmState(HtmlDisplay):
     client_work: object
     aggregator: object
     finalizer: object
-    round: int
-    seed: int
+    round: int = np.int64(0)  # type: ignore[assignment]
+    seed: int = np.int64(0)  # type: ignore[assignment]
 
     @property
     def model(self) -> ModelWeights:

@@ -33,6 +33,25 @@ def test_a_type_for_the_wrong_number_of_arguments_is_refused():
         add.fn_for_argument_type(np.int32)
 
 
+@pytest.mark.parametrize("decorate", [fc.tf_computation, fc.federated_computation])
+def test_none_stands_for_no_parameters(decorate):
+    with_type = decorate(lambda: fc.federated_value(1, fc.SERVER) if decorate is fc.federated_computation else 1, None)
+    assert with_type.type_signature.parameter is None
+    assert decorate(None)(lambda: 1)() == 1
+
+
+def test_a_state_that_is_made_by_hand_starts_at_round_0():
+    state = fc.learning.templates.LearningAlgorithmState((), (), (), (), ())
+    assert (state.round, state.seed) == (0, 0)
+    assert state.round.dtype == state.seed.dtype == np.int64
+
+
+@pytest.mark.parametrize(("type_", "value"), [(np.bool_, True), (np.str_, b"x"), (np.complex64, 1j)])
+def test_values_of_any_dtype_are_sampled(type_, value):
+    process = fc.aggregators.UnweightedReservoirSamplingFactory(2).create(fc.to_type(type_))
+    assert process.next(process.initialize(), [value] * 3).result.tolist() == [value] * 2
+
+
 def test_placements_have_uris():
     assert (fc.CLIENTS.uri, fc.SERVER.uri) == ("clients", "server")
 
