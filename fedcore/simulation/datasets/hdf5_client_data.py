@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ import numpy as np
 
 from fedcore.errors import FedcoreError, InvalidValue, brief
 from fedcore.simulation.datasets.client_data import ClientData
+from fedcore.simulation.datasets.hdf5_objects import member, members, offset_of, text_attribute, values_of
 from fedcore.simulation.datasets.stored_client_data import (
     Layout,
     Store,
@@ -31,7 +33,7 @@ from fedcore.simulation.datasets.stored_client_data import (
     stamp_of,
     texts_of,
 )
-from fedcore.simulation.datasets.structures import Structure, as_bytes, num_rows, rows_of
+from fedcore.simulation.datasets.structures import Structure, num_rows, rows_of
 from fedcore.whole_files import written_whole
 
 FORMAT = "fedcore clients 1"
@@ -49,8 +51,12 @@ class HDF5ClientData(StoredClientData):
     Args:
         hdf5_filepath: path of the file.
         split_name: name of the split, if `save_hdf5` stored several.
+    What lies in other files (external storage, external links, virtual data sets) is refused, and so is a client whose
+    examples take far more memory than bytes in the file: 100 times as much if they are packed, and over 16 MiB.
+
     Raises:
         FedcoreError: h5py is not installed, the file is not there or in neither format, or the split is not there.
+            When a client is read: it is not in the file alone, or takes memory out of proportion.
     Example:
         >>> save_hdf5(TestClientData({"a": [1, 2], "b": [3]}), path)
         >>> data = HDF5ClientData(path)
@@ -171,15 +177,18 @@ def _store(path: str, split: str | None) -> Store:
             # One descriptor, since another file can take the path at any moment.
             content = opened.enter_context(open(path, "rb"))
             with h5py.File(content, "r") as file:
-                if file.attrs.get("format") == FORMAT:
-                    name = chosen_split("HDF5ClientData", path, file["splits"], split)
-                    store = _Columns(content, file[f"splits/{name}"])
+                if text_attribute(file, "format", stamp_of(content)[0]) == FORMAT:
+                    splits = members(_group(file, "splits"))
+                    name = chosen_split("HDF5ClientData", path, splits, split)
+                    store = _Columns(content, splits[name])
                     opened.pop_all()
                     return store
-                has_groups = isinstance(file.get("examples"), h5py.Group)
+                has_groups = isinstance(member(file, "examples"), h5py.Group)
         if has_groups:
             return _Groups(h5py.File(path, "r"))
-    except OSError as error:
+    except FedcoreError:
+        raise
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
         raise InvalidValue(f"HDF5ClientData: {path} is no HDF5 file that can be read: {error}") from None
     raise InvalidValue(f"HDF5ClientData: {path} has neither a group `examples` nor the format of save_hdf5")
 
@@ -194,31 +203,44 @@ def _h5py() -> Any:
     return h5py
 
 
+def _group(owner, name: str):
+    """A group in another one.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = member(owner, name)
+    if not hasattr(found, "keys"):
+        raise ValueError(f"there is no group {brief(name)}")
+    return found
+
+
 class _Groups:
     """TFF's and LEAF's format: a group for each client."""
 
     def __init__(self, file):
         self._file = file
-        self._examples = file["examples"]
+        self._size_bytes = stamp_of(file.filename)[0]
+        self._examples = _group(file, "examples")
         self._names: list[str] = []
 
     def client_ids(self) -> Iterable[str]:
         return list(self._examples)
 
     def read(self, client_id: str) -> Structure | None:
-        client = self._examples.get(client_id) if _is_name(client_id) else None
+        client = member(self._examples, client_id) if _is_name(client_id) else None
         if client is None:
             return None
-        group = client if hasattr(client, "keys") else {}
-        if len(self._names) != len(group):
-            self._names = sorted(group)
-        fields = {name: group.get(name) for name in self._names}
+        present = members(client) if hasattr(client, "keys") else {}
+        if len(self._names) != len(present):
+            self._names = sorted(present)
+        fields = {name: present.get(name) for name in self._names}
         if not fields or not all(hasattr(field, "dtype") for field in fields.values()):
             raise InvalidValue(
                 f"HDF5ClientData: client {brief(client_id)} is no group with a data set for each field"
                 + (f": {', '.join(self._names)}" if self._names else "")
             )
-        return {name: _values(field) for name, field in fields.items()}
+        return values_of(fields, self._size_bytes)
 
     def close(self) -> None:
         self._file.close()
@@ -227,11 +249,6 @@ class _Groups:
 def _is_name(text: str) -> bool:
     """Whether HDF5 can have a group of this name: `a/b` and `.` are paths."""
     return text not in ("", ".") and not {"/", "\0"} & set(text)
-
-
-def _values(dataset) -> np.ndarray:
-    values = dataset[()]
-    return as_bytes(values) if values.dtype.kind in "OSU" else values
 
 
 class _Columns:
@@ -246,12 +263,14 @@ class _Columns:
         self._content = content
         self._stamp = stamp_of(content)
         self._mapped = np.memmap(content, np.uint8, "r")
-        self._layout = Layout(**json.loads(group.attrs["layout"]))
+        self._layout = Layout.parsed(text_attribute(group, "layout", self._stamp[0]))
+        columns = _group(group, "columns")
         self._offsets = [
-            {name: stored.id.get_offset() for name, stored in group[f"columns/{i}"].items()}
+            {name: offset_of(stored) for name, stored in members(_group(columns, str(i))).items()}
             for i in range(len(self._layout.names))
         ]
-        self._index = {name: (group[name].id.get_offset(), group[name].dtype, group[name].size) for name in _INDEX}
+        index = {name: member(group, name) for name in _INDEX}
+        self._index = {name: (offset_of(stored), stored.dtype, stored.size) for name, stored in index.items()}
 
     def client_ids(self) -> Iterable[str]:
         return self._rows_of_clients
@@ -278,7 +297,7 @@ class _Columns:
 
     def _rows(self, column: int, start: int, stop: int) -> np.ndarray:
         shape, dtype = self._layout.shapes[column], self._layout.dtypes[column]
-        width = int(np.prod(shape, dtype=np.int64))
+        width = math.prod(shape)
         if dtype != "str":
             return self._slice(column, "values", dtype, start * width, stop * width).reshape(stop - start, *shape)
         before = self._slice(column, "ends", "int64", start * width - 1, start * width) if start * width else [0]

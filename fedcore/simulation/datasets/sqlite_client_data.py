@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.simulation.datasets.client_data import ClientData
+from fedcore.simulation.datasets.sqlite_tables import Tables
 from fedcore.simulation.datasets.stored_client_data import (
     Layout,
     Store,
@@ -22,6 +23,7 @@ from fedcore.simulation.datasets.stored_client_data import (
     StoreOfFile,
     by_split,
     check_layout,
+    check_taken,
     chosen_split,
     ends_of,
     existing_file,
@@ -52,8 +54,11 @@ class SqlClientData(StoredClientData):
     Args:
         database_filepath: path of the database.
         split_name: name of the split. Default: all clients of TFF's format, the only split of `save_sqlite`'s.
+    Only tables are read; views and other computed ones are refused.
+
     Raises:
-        FedcoreError: the file is not there or in neither format, or the split is not there.
+        FedcoreError: the file is not there or in neither format, or the split is not there. When clients are listed or
+            read: the database is damaged, or a query takes memory or time out of proportion to its size.
     Example:
         >>> save_sqlite(TestClientData({"a": [1, 2], "b": [3]}), path)
         >>> data = SqlClientData(path)
@@ -218,60 +223,61 @@ def _as_they_are(protos: np.ndarray) -> Structure:
 
 def _store(path: str, split: str | None, decode: Callable[[np.ndarray], Structure]) -> Store:
     try:
-        connection = _open(path)
-        tables = {
-            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        }
-        if {"layouts", "clients"} <= tables:
-            layouts = dict(connection.execute("SELECT split_name, layout FROM layouts"))
+        tables = Tables(path)
+        if tables.columns("layouts") and tables.columns("clients"):
+            layouts = dict(tables.rows("SELECT CAST(split_name AS TEXT), layout FROM layouts"))
             name = chosen_split("SqlClientData", path, layouts, split)
-            return _ClientRows(connection, name, Layout(**json.loads(layouts[name])))
+            return _ClientRows(tables, name, Layout.parsed(layouts[name]))
         for table, wants in _PUBLISHED.items():
-            has = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+            has = tables.columns(table)
             if not wants <= has:
                 raise InvalidValue(
                     f"SqlClientData: {path} is no database of clients: the table `{table}` lacks "
                     f"{', '.join(sorted(wants - has))}"
                 )
-        if split is not None and not _has_split(connection, split):
-            splits = (name for (name,) in connection.execute("SELECT DISTINCT split_name FROM client_metadata"))
-            chosen_split("SqlClientData", path, splits, split)
-    except sqlite3.DatabaseError as error:
+        if split is not None and not _has_split(tables, split):
+            splits = tables.rows("SELECT DISTINCT CAST(split_name AS TEXT) FROM client_metadata")
+            chosen_split("SqlClientData", path, (name for (name,) in splits if name is not None), split)
+    except FedcoreError:
+        raise
+    except (sqlite3.DatabaseError, ValueError) as error:
         raise InvalidValue(f"SqlClientData: {path} is no SQLite database that can be read: {error}") from None
-    return _Examples(connection, split, decode)
+    return _Examples(tables, split, decode)
 
 
-def _has_split(connection: sqlite3.Connection, split: str) -> bool:
-    found = connection.execute("SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1", (split,))
-    return found.fetchone() is not None
+def _has_split(tables: Tables, split: str) -> bool:
+    return bool(tables.rows("SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1", split))
 
 
-def _open(path: str) -> sqlite3.Connection:
-    # SQLite serializes the threads that share a connection.
-    return sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
+def _text(client_id: Any) -> str:
+    if not isinstance(client_id, str):
+        raise ValueError(f"a client's id is a text, not {brief(client_id)}")
+    return client_id
 
 
 class _ClientRows:
     """The format of `save_sqlite`: for each client one row, with its columns one after another."""
 
-    def __init__(self, connection: sqlite3.Connection, split: str, layout: Layout):
-        self._connection = connection
+    def __init__(self, tables: Tables, split: str, layout: Layout):
+        self._tables = tables
         self._split = split
         self._layout = layout
 
     def close(self) -> None:
-        self._connection.close()
+        self._tables.close()
 
     def client_ids(self) -> Iterable[str]:
         query = "SELECT client_id FROM clients WHERE split_name = ?"
-        return [client_id for (client_id,) in self._connection.execute(query, (self._split,))]
+        return [_text(client_id) for (client_id,) in self._tables.rows(query, self._split)]
 
     def read(self, client_id: str) -> Structure | None:
-        query = "SELECT num_examples, content FROM clients WHERE split_name = ? AND client_id = ?"
-        found = self._connection.execute(query, (self._split, client_id)).fetchone()
-        if found is None:
+        query = "SELECT num_examples, content FROM clients WHERE split_name = ? AND client_id = ? LIMIT 1"
+        found = self._tables.rows(query, self._split, client_id)
+        if not found:
             return None
-        rows, content = found
+        ((rows, content),) = found
+        if type(rows) is not int or rows < 0 or not isinstance(content, bytes):
+            raise ValueError("its row has no number of examples, or no bytes")
         columns, start = [], 0
         for dtype, shape in zip(self._layout.dtypes, self._layout.shapes, strict=True):
             column, start = _unpacked(content, start, dtype, (rows, *shape))
@@ -288,34 +294,41 @@ def _packed(column: np.ndarray) -> bytes:
 
 def _unpacked(content: bytes, start: int, dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
     """A column that starts at a byte of a row's content, and the byte after it."""
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     if dtype != "str":
         values = np.frombuffer(content, dtype, count, start)
         return values.reshape(shape), start + values.nbytes
     ends = np.frombuffer(content, np.int64, count, start)
     first = start + ends.nbytes
-    last = first + (int(ends[-1]) if count else 0)
+    last = max(first, first + (int(ends[-1]) if count else 0))
     return texts_of(content[first:last], ends).reshape(shape), last
 
 
 class _Examples:
     """TFF's format: for each example one row, with a serialized proto."""
 
-    def __init__(self, connection: sqlite3.Connection, split: str | None, decode: Callable[[np.ndarray], Structure]):
-        self._connection = connection
+    def __init__(self, tables: Tables, split: str | None, decode: Callable[[np.ndarray], Structure]):
+        self._tables = tables
         self._split = split
         self._decode = decode
         self._runs: dict[str, list[list[int]]] | None = None
 
     def close(self) -> None:
-        self._connection.close()
+        self._tables.close()
 
     def client_ids(self) -> Iterable[str]:
         query = "SELECT DISTINCT client_id FROM client_metadata" + self._of_split("WHERE")
-        return [client_id for (client_id,) in self._connection.execute(query, self._arguments())]
+        return [_text(client_id) for (client_id,) in self._tables.rows(query, *self._arguments())]
 
     def read(self, client_id: str) -> Structure | None:
-        protos = [proto for (proto,) in self._protos(client_id)]
+        protos: list[bytes] = []
+        taken = 0
+        for (proto,) in self._protos(client_id):
+            if not isinstance(proto, bytes):
+                raise ValueError(f"an example is bytes, not {brief(proto)}")
+            taken += len(proto)
+            check_taken("it", taken, self._tables.size_bytes, ratio=1)
+            protos.append(proto)
         if not protos and not self._is_client(client_id):
             return None
         made = np.empty(len(protos), dtype=object)
@@ -324,33 +337,37 @@ class _Examples:
 
     def _is_client(self, client_id: str) -> bool:
         query = "SELECT 1 FROM client_metadata WHERE client_id = ?" + self._of_split("AND")
-        return self._connection.execute(query, self._arguments(client_id)).fetchone() is not None
+        return bool(self._tables.rows(f"{query} LIMIT 1", *self._arguments(client_id)))
 
     def _protos(self, client_id: str) -> Iterable[tuple[bytes]]:
-        connection = self._connection
         of_client = "SELECT serialized_example_proto FROM examples WHERE client_id = ?" + self._of_split("AND")
         if self._runs is None:
-            plan = connection.execute(f"EXPLAIN QUERY PLAN {of_client}", self._arguments(client_id)).fetchall()
+            plan = self._tables.rows(f"EXPLAIN QUERY PLAN {of_client}", *self._arguments(client_id))
             self._runs = {} if any(step[-1].startswith("SEARCH") for step in plan) else self._located()
         if not self._runs:
-            return connection.execute(f"{of_client} ORDER BY rowid", self._arguments(client_id))
+            return self._tables.rows(f"{of_client} ORDER BY rowid", *self._arguments(client_id))
         in_run = f"{of_client} AND rowid BETWEEN ? AND ? ORDER BY rowid"
         runs = self._runs.get(client_id, [])
         return itertools.chain.from_iterable(
-            connection.execute(in_run, (*self._arguments(client_id), *run)) for run in runs
+            self._tables.rows(in_run, *self._arguments(client_id), *run) for run in runs
         )
 
     def _located(self) -> dict[str, list[list[int]]]:
         """For each client the first and the last row of its runs, in a table that has no index by client."""
         runs: dict[str, list[list[int]]] = {}
         last = None
-        query = "SELECT rowid, client_id FROM examples" + self._of_split("WHERE") + " ORDER BY rowid"
-        for rowid, client_id in self._connection.execute(query, self._arguments()):
+
+        def add(row: tuple[int, str]) -> None:
+            nonlocal last
+            rowid, client_id = row
             if client_id == last:
                 runs[client_id][-1][1] = rowid
             else:
                 runs.setdefault(client_id, []).append([rowid, rowid])
             last = client_id
+
+        query = "SELECT rowid, client_id FROM examples" + self._of_split("WHERE") + " ORDER BY rowid"
+        self._tables.visit(add, query, *self._arguments())
         return runs
 
     def _of_split(self, word: str) -> str:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fedcore.errors import FedcoreError, InvalidValue, brief
 from fedcore.simulation.datasets.client_data import ClientData
-from fedcore.simulation.datasets.structures import Structure
+from fedcore.simulation.datasets.structures import Structure, leaves_of
+from fedcore.types.dtypes import find_dtype
 
 if TYPE_CHECKING:
     from fedcore.data import ClientDataset
 
 ONE_SPLIT = "all"
 """The name of the split of client data that was stored alone."""
+
+MAX_RATIO = 100
+"""How many times the bytes of a file from elsewhere its content may take in memory, if it is packed."""
+
+ALWAYS_TAKEN_BYTES = 16 * 2**20
+"""Memory that the content of any file may take."""
 
 
 class Store(Protocol):
@@ -98,7 +106,11 @@ class StoreOfFile:
 
     def read(self, client_id: str) -> Structure | None:
         with self._reading(f"client {brief(client_id)}"):
-            return self.get().read(client_id)
+            columns = self.get().read(client_id)
+            for column in leaves_of(columns) if columns is not None else ():
+                # Rows without bytes, of which a file can claim any number.
+                check_taken("a column", len(column) if np.ndim(column) and not column.nbytes else 0, self._stamp[0])
+            return columns
 
     @contextlib.contextmanager
     def _reading(self, part: str) -> Iterator[None]:
@@ -175,6 +187,15 @@ def chosen_split(reader: str, path: str, splits: Iterable[str], wanted: str | No
     return wanted
 
 
+def check_taken(part: str, size_bytes: int, file_bytes: int, *, ratio: int = MAX_RATIO) -> None:
+    """Raises ValueError if a part of a file takes memory out of proportion to the file."""
+    if size_bytes > max(ALWAYS_TAKEN_BYTES, ratio * file_bytes):
+        raise ValueError(f"{part} takes {size_bytes} bytes of memory, but the file has {file_bytes}")
+
+
+_KINDS = ("dict", "tuple", "array")
+
+
 class Layout:
     """The structure of a client's columns as a file keeps it: names, dtypes and shapes of rows.
 
@@ -206,6 +227,32 @@ class Layout:
         dtypes = ["str" if column.dtype.kind == "O" else column.dtype.name for column in flat.values()]
         return cls(kind, list(flat), dtypes, [column.shape[1:] for column in flat.values()])
 
+    @classmethod
+    def parsed(cls, text: Any) -> Layout:
+        """The layout of a file from elsewhere, from its JSON.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            layout = cls(**json.loads(text))
+            names, dtypes, shapes = layout.names, layout.dtypes, layout.shapes
+            sizes = [size for shape in shapes for size in shape]
+            good = (
+                layout.kind in _KINDS
+                and len(names) == len(dtypes) == len(shapes) == len(set(names)) >= 1
+                and (layout.kind != "array" or len(names) == 1)
+                and all(isinstance(name, str) for name in names)
+                and all(isinstance(dtype, str) and find_dtype(dtype) is not None for dtype in dtypes)
+                and all(len(shape) < _MAX_RANK for shape in shapes)
+                and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
+            )
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"the layout of its columns is none: {error}") from None
+        if not good:
+            raise ValueError(f"the layout of its columns is none: {brief(text)}")
+        return layout
+
     def structured(self, columns: list[np.ndarray]) -> Structure:
         """Columns, in the order of the names, in their structure."""
         if self.kind == "array":
@@ -220,6 +267,9 @@ class Layout:
         return isinstance(other, Layout) and vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+_MAX_RANK = 32
 
 
 def flat_columns(columns: Structure) -> dict[str, np.ndarray]:
@@ -247,7 +297,11 @@ def texts_of(content: bytes, ends: np.ndarray) -> np.ndarray:
 
     Args:
         ends: as of `ends_of`, counted from the start of `content`.
+    Raises:
+        ValueError: an end comes before the one before it, so that texts would overlap, or behind the content.
     """
+    if len(ends) and (ends[0] < 0 or np.any(ends[1:] < ends[:-1]) or ends[-1] > len(content)):
+        raise ValueError("the ends of its texts do not ascend to the end of the content")
     made = np.empty(len(ends), dtype=object)
     stops = ends.tolist()
     made[:] = [content[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]

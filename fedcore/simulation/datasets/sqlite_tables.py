@@ -1,0 +1,98 @@
+"""Queries of an SQLite database from elsewhere, in bounded time and memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from fedcore.simulation.datasets.stored_client_data import ALWAYS_TAKEN_BYTES, check_taken
+
+_STEPS_AT_ONCE = 10_000
+"""Steps of SQLite's machine after which it asks whether to go on."""
+
+_LONGEST_VALUE = 10**9
+"""Bytes of the longest value that SQLite's default allows."""
+
+
+class Tables:
+    """The tables of a database.
+
+    Guarantees:
+      - Nothing that the file says is evaluated: views, virtual tables and computed columns are refused.
+      - A query ends: at Ctrl-C, or after steps in proportion to the size of the file.
+      - The rows of a query take no more bytes than the file, or 16 MiB.
+      - Threads may share an object; it runs one query at a time.
+
+    Args:
+        path: path of the database, which is not written.
+    """
+
+    def __init__(self, path: str):
+        self.size_bytes = os.path.getsize(path)
+        # One row takes several bytes and several steps.
+        self._most_calls = 100 + 10 * self.size_bytes // _STEPS_AT_ONCE
+        self._calls = 0
+        self._lock = threading.RLock()
+        self._connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
+        longest = min(_LONGEST_VALUE, max(ALWAYS_TAKEN_BYTES, self.size_bytes))
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+        self._connection.execute("PRAGMA trusted_schema=OFF")
+        self._connection.execute("PRAGMA cell_size_check=ON")
+        self._connection.set_progress_handler(self._exceeds, _STEPS_AT_ONCE)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _exceeds(self) -> bool:
+        self._calls += 1
+        return self._calls > self._most_calls
+
+    def columns(self, table: str) -> set[str]:
+        """The names of a table's columns; none if there is no table.
+
+        Raises:
+            ValueError: it is a view or another table that is computed.
+        """
+        schema = self.rows("SELECT sql FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type != 'index'", table)
+        if not schema:
+            return set()
+        columns = self.rows(f"PRAGMA table_xinfo({table})")
+        if not all(re.match(r"CREATE TABLE\b", sql or "") for (sql,) in schema) or any(row[6] for row in columns):
+            raise ValueError(f"`{table}` is computed by the database, as a view is; only tables are read")
+        return {row[1] for row in columns}
+
+    def rows(self, query: str, *arguments: Any) -> list[tuple]:
+        """The rows of a query, all at once.
+
+        Raises:
+            ValueError, sqlite3.DatabaseError: they cannot be read.
+        """
+        found: list[tuple] = []
+        self.visit(found.append, query, *arguments)
+        return found
+
+    def visit(self, visitor: Callable[[tuple], object], query: str, *arguments: Any) -> None:
+        """Calls the visitor with each row of a query.
+
+        Raises:
+            ValueError, sqlite3.DatabaseError: they cannot be read.
+        """
+        taken = 0
+        with self._lock:
+            self._calls = 0
+            try:
+                for row in self._connection.execute(query, arguments):
+                    taken += sum(len(value) for value in row if isinstance(value, str | bytes))
+                    check_taken("a query", taken, self.size_bytes, ratio=1)
+                    visitor(row)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                    raise
+                if self._calls <= self._most_calls:  # an interrupt in `_exceeds`, which sqlite3 does not pass on
+                    raise KeyboardInterrupt from None
+                raise ValueError("a query takes more steps than a database of its size needs") from None
