@@ -154,7 +154,7 @@ def _layouts(types: Sequence[Type], client: Any) -> list[Layout | None]:
             elif path:
                 raise FedcoreError(f"the client's value holds a sequence in a struct ({path}); that is not exported")
             else:
-                found.append(columns_of(value, leaf, "client").layout)
+                found.append(columns_of(value, leaf, "client").drawn(0).layout)
     return found
 
 

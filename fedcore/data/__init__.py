@@ -3,7 +3,6 @@
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.cohort import Cohort, OpenedElsewhere
 from fedcore.data.dataset_mistakes import is_table
-from fedcore.data.fixed_orders import fixed_seeds
 from fedcore.data.sequence_values import columns_of, dataset_of
 
-__all__ = ["ClientDataset", "Cohort", "OpenedElsewhere", "columns_of", "dataset_of", "fixed_seeds", "is_table"]
+__all__ = ["ClientDataset", "Cohort", "OpenedElsewhere", "columns_of", "dataset_of", "is_table"]

@@ -2,7 +2,6 @@
 
 import functools
 import operator
-import uuid
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 
@@ -11,11 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.data.function_equivalence import equivalence_key
+from fedcore.data.tf_data_draws import has_seeds_of_its_own
 from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import graph_callable
 from fedcore.graphs.frontend.function_tracing import trace_function
+from fedcore.graphs.graphdef.side_effects import TiedToProcess
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.reading_order import UNKNOWN
@@ -24,6 +25,7 @@ from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import leaves_of, to_python, unflatten
 from fedcore.ir.locations import describe
 from fedcore.types import TensorType, Type, fields_of, make_container, not_dense, to_type
+from fedcore.types.immutable_arrays import frozen, immutable
 from fedcore.types.python_values import as_array
 
 
@@ -31,8 +33,8 @@ class ClientDataset(private_api.LazyDataset):
     """One client's examples: columns (for each leaf an array with one row for each example), and steps over them.
 
     `map`, `filter`, `shuffle`, `repeat`, `batch`, `take`, `skip`, `prefetch` and `cache` extend the steps and create no
-    `tf.data` iterator. All other methods of `tf.data.Dataset` create the equivalent real dataset. A map with random
-    numbers, a filter over batches, and a batch of batches create it too.
+    `tf.data` iterator. All other methods of `tf.data.Dataset` create the equivalent real dataset. A map with Python, a
+    filter over batches, and a batch of batches create it too.
 
     Every call of a computation reads a dataset from its beginning, as the first `for` loop over it does.
 
@@ -64,7 +66,8 @@ class ClientDataset(private_api.LazyDataset):
         """A dataset whose examples are the rows of arrays of equal length.
 
         Args:
-            columns: arrays in nested dicts, tuples or lists.
+            columns: arrays in nested dicts, tuples or lists. An array that can be written to is copied, so a later
+                change of it does not change the dataset.
         Raises:
             FedcoreError: the arrays differ in length, or are not arrays with rows.
         """
@@ -103,18 +106,15 @@ class ClientDataset(private_api.LazyDataset):
         return self._step(_plain_step("repeat", INFINITE if count is None else int(count)))
 
     def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
-        """Shuffles the elements.
+        """Shuffles the elements: each comes from a uniform place of a buffer, which the next element then takes.
 
         With a seed, the order is the order of `tf.data`, independent of the call's seed. As in TensorFlow, it also
         depends on the global seed (`tf.random.set_seed`).
 
-        Without a seed, the order depends on the call's seed and the client, not on the global seed. It is a uniform
-        permutation of all elements, whatever the buffer size. Exception: in a pipeline with a seeded shuffle, or with a
-        cache after a shuffle, the elements are sampled with a buffer of that size.
+        Without a seed, the order depends on the call's seed and the client, not on the global seed.
 
-        With `reshuffle_each_iteration=False` and no seed, all datasets derived from this dataset have one order within
-        a call, so that `take(n)` and `skip(n)` are disjoint. The next call has another order: a split that lasts needs
-        a seed.
+        With `reshuffle_each_iteration=False` and no seed, the order depends on the data only. It is equal in all
+        repetitions and calls, so `take(n)` and `skip(n)` of one dataset split it for good.
 
         Args:
             buffer_size: the number of elements from which the next element is sampled. Default: all.
@@ -122,24 +122,18 @@ class ClientDataset(private_api.LazyDataset):
         Raises:
             FedcoreError: the buffer size is not positive, or the seed is no integer.
         """
-        size = _buffer_size(buffer_size)
         seeds = None if seed is None else shuffle_seeds(seed)
-        return self.shuffled(size, seeds, reshuffles=reshuffle_each_iteration is not False)
+        return self.shuffled(_buffer_size(buffer_size), seeds, reshuffles=reshuffle_each_iteration is not False)
 
-    def shuffled(
-        self, size: int, seeds: tuple[int, int] | None, *, reshuffles: bool, token: Hashable | None = None
-    ) -> "ClientDataset":
+    def shuffled(self, size: int, seeds: tuple[int, int] | None, *, reshuffles: bool) -> "ClientDataset":
         """The shuffled dataset.
 
         Args:
             size: size of the buffer; 0 for all elements.
             seeds: the two seeds of a TensorFlow shuffle; None if the call's seed decides the order.
             reshuffles: whether every repetition has another order.
-            token: token of a fixed order. Default: a new token.
         """
-        if seeds is not None or reshuffles:
-            return self._step(_plain_step("shuffle", size, reshuffles=reshuffles, seeds=seeds))
-        return self._step(Step("shuffle", size, reshuffles=False, token=token or new_token()))
+        return self._step(_plain_step("shuffle", size, reshuffles=reshuffles, seeds=seeds))
 
     def take(self, count, name=None):
         return self._step(_plain_step("take", int(count)))
@@ -156,20 +150,24 @@ class ClientDataset(private_api.LazyDataset):
         return self._step(_plain_step("batch", int(batch_size), drop_remainder=bool(drop_remainder)))
 
     def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options):
-        """Applies `map_func` to every element. The function is traced once for each element type."""
+        """Applies `map_func` to every element. The function is traced once for each element type.
+
+        Random operations without a seed of their own draw anew for each element that is made, in each repetition and
+        call, by the call's seed and the client. A function that TensorFlow cannot run elsewhere (one with Python, or
+        with variables made outside), and one with seeded random operations, is left to `tf.data`.
+        """
         graph = traced_map(map_func, self.element_type)
-        if graph.seeded:
-            return self._real().map(map_func)  # tf.data samples the function's random numbers
-        return self._step(Step("map", graph=graph))
+        return self._real().map(map_func) if graph is None else self._step(Step("map", graph=graph))
 
     def filter(self, predicate, name=None):
         """The elements for which `predicate` holds; it is evaluated now, once for each row of the columns."""
         graph = traced_map(predicate, self.element_type)
-        if self._columns.layout.batched or self._columns.is_endless or graph.seeded:
+        columns = self._columns
+        if graph is None or graph.seeded or columns.draws or columns.layout.batched or columns.is_endless:
             return self._real().filter(predicate)
         if graph.type.result != TensorType("bool"):
             raise FedcoreError(f"the predicate of a filter returns one bool, not {graph.type.result}")
-        return self._step(Step("filter", graph=graph, mask=_row_mask(self._columns, graph)))
+        return self._step(Step("filter", graph=graph, mask=_row_mask(columns, graph)))
 
     def prefetch(self, buffer_size=None, name=None):
         steps = self._columns.steps
@@ -177,20 +175,11 @@ class ClientDataset(private_api.LazyDataset):
         return self._step(_plain_step("prefetch")) if steps and steps[-1].seeds is not None else self
 
     def cache(self, filename="", name=None):
-        """Fixes the order of the elements to the order of the first reading."""
-        return self.cached() if not filename else self._real().cache(filename)
-
-    def cached(self, token: Hashable | None = None) -> "ClientDataset":
-        """The dataset with a fixed order of its elements, which all datasets derived from it share.
-
-        Args:
-            token: token of the fixed order. Default: a new token.
-        """
-        shuffles = [step for step in self._columns.steps if step.kind == "shuffle"]
-        if not shuffles:
-            return self
-        unseeded = any(step.seeds is None for step in shuffles)
-        return self._step(Step("cache", token=token or new_token()) if unseeded else _plain_step("cache"))
+        """Fixes the elements to those of the first reading; without a seed, they depend on the data only."""
+        if filename:
+            return self._real().cache(filename)
+        varies = self._columns.draws or any(step.kind == "shuffle" for step in self._columns.steps)
+        return self._step(_plain_step("cache")) if varies else self
 
     def _step(self, step: Step) -> "ClientDataset":
         shuffles = step.kind == "shuffle" or self._before is not None
@@ -242,11 +231,6 @@ def shuffle_seeds(seed) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def new_token() -> str:
-    """A new token for a fixed order, unique across processes."""
-    return uuid.uuid4().hex
-
-
 _plain_step = functools.lru_cache(maxsize=1024)(Step)
 """A step without a function. Cached, so that the pipelines of all clients share its object."""
 
@@ -263,7 +247,7 @@ def _as_column(x) -> np.ndarray | tf.Tensor:
         raise FedcoreError(f"a column is no tensor: {error}") from None
     if array.dtype.kind == "O" and array.size and not isinstance(array.flat[0], bytes):
         raise FedcoreError(f"a column is no tensor: no integer dtype holds {array.flat[0]}")
-    return array
+    return frozen(array) if isinstance(x, list | tuple) else immutable(array)
 
 
 def _rows_of(column) -> str:
@@ -303,11 +287,12 @@ def _element_of(form: tuple) -> Type | None:
     return to_type(make_container(container, names, types))
 
 
-_traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph]]" = weakref.WeakKeyDictionary()
+_traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph | None]]" = weakref.WeakKeyDictionary()
 
 
-def traced_map(fn: Callable, element: Type) -> TracedGraph:
-    """The graph of a map's function for an element type, cached while the function lives.
+def traced_map(fn: Callable, element: Type) -> TracedGraph | None:
+    """The graph of a map's function for an element type, cached while the function lives; None if only `tf.data` can
+    run the function as TensorFlow means it.
 
     Functions with equal equivalence keys share a graph: preprocessing code often creates a new function for each
     client.
@@ -326,43 +311,47 @@ class _Function:
 
 
 @functools.lru_cache(maxsize=256)
-def _traced_once(function: _Function, element: Type) -> TracedGraph:
+def _traced_once(function: _Function, element: Type) -> TracedGraph | None:
     return _traced(function.function, element)
 
 
-def _traced(fn: Callable, element: Type) -> TracedGraph:
-    traced = trace_function(fn, element, spread_tuples=True)
+def _traced(fn: Callable, element: Type) -> TracedGraph | None:
+    try:
+        traced = trace_function(fn, element, spread_tuples=True)
+    except TiedToProcess:
+        return None
     if traced.returns is not None:
         raise TracingError(f"{describe(fn)} returns {traced.returns}; a function of a map returns tensors")
-    return traced
+    return None if traced.seeded and has_seeds_of_its_own(fn, element_spec(element)) else traced
 
 
 def _row_mask(columns: Columns, predicate: TracedGraph) -> np.ndarray:
     """bool [rows]: whether the predicate holds for each row of unbatched columns, after the maps of the layout."""
-    if not len(columns.arrays[0]):
+    if not columns.row_count:
         return np.zeros([0], bool)
-    return _mask(columns.layout, predicate)(*map(tf.convert_to_tensor, columns.arrays)).numpy()
+    tensors = map(tf.convert_to_tensor, columns.arrays)
+    return _mask(columns.layout, predicate)(tf.range(columns.row_count, dtype=tf.int64), *tensors).numpy()
 
 
 @functools.lru_cache(maxsize=128)
 def _mask(layout: Layout, predicate: TracedGraph) -> Callable:
     """A function (columns) -> bool [rows], shared by all clients of a layout."""
 
-    @tf.function(autograph=False, input_signature=layout.column_specs())
-    def mask(*arrays):
-        def holds(row):
-            value = unflatten(list(row), layout.element)
-            for graph in (*layout.before, predicate):
-                value = graph_callable(graph.named("row"), graph.data)(value)
-            return value
-
-        return tf.map_fn(holds, arrays, fn_output_signature=tf.bool)
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), *layout.column_specs()])
+    def mask(rows, *columns):
+        call = graph_callable(predicate.named("row"), predicate.data)
+        return tf.map_fn(lambda row: call(layout.example(list(columns), row)), rows, fn_output_signature=tf.bool)
 
     return mask
 
 
 def _base(columns: Columns) -> tf.data.Dataset:
     element, groups = columns.element, columns.groups
+    if columns.ragged:
+        tensors = [tf.convert_to_tensor(array) for array in columns.arrays]
+        layout = Layout(element, ragged=True)
+        rows = tf.data.Dataset.range(columns.row_count)
+        return rows.map(lambda row: to_python(layout.example(tensors, row), element))
     if groups is None:
         return tf.data.Dataset.from_tensor_slices(to_python(unflatten(list(columns.arrays), element), element))
     arrays = [tf.convert_to_tensor(c) for c in columns.arrays]
@@ -377,7 +366,8 @@ def _real_map(dataset, step: Step, *, filters: bool = False):
 
     def mapped(*parts):
         value = parts if len(parts) > 1 else parts[0]
-        return to_python(call(unflatten(leaves_of(value, element), element)), result)
+        seed = tf.random.uniform([], tf.int64.min, tf.int64.max, tf.int64) if graph.seeded else None
+        return to_python(call(unflatten(leaves_of(value, element), element), seed=seed), result)
 
     return dataset.filter(mapped) if filters else dataset.map(mapped)
 

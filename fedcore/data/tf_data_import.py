@@ -1,26 +1,25 @@
 """Imports real `tf.data` pipelines as columns with steps, best effort, by inspection of the dataset objects.
 
-The dataset before the first shuffle or repeat gives equal elements in every iteration. It is iterated once; its columns
-are cached while the dataset lives, within a budget of bytes. Each later step becomes a step over the columns, so that a
-round creates no iterator. A pipeline with an unknown step is iterated in every call, and the report has a note.
+What precedes the first shuffle or repeat, and gives equal elements in every iteration (it draws nothing, calls no
+Python, reads no variable and no file), is iterated once; its columns are cached while the dataset lives, within a
+budget of bytes. Each later step becomes a step over the columns, so that a round creates no iterator; a map that draws
+random numbers draws anew in every repetition and call. A pipeline with an unknown step is iterated in every call, and
+the report has a note.
 """
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 
-from fedcore.data.client_dataset import ClientDataset, new_token
+from fedcore.data.client_dataset import ClientDataset
+from fedcore.data.tf_data_draws import why_elements_vary
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 
 MAX_BYTES = 1 << 30
 """Budget for the cached columns of all imported datasets together."""
-
-_tokens: "weakref.WeakKeyDictionary[tf.data.Dataset, str]" = weakref.WeakKeyDictionary()
-"""Tokens of real datasets whose order the call's seed fixes."""
-_tokens_lock = threading.Lock()
 
 
 class _Unknown(Exception):
@@ -76,9 +75,6 @@ def imported_columns(
         return known
     try:
         source, steps = _source_and_steps(dataset)
-        # A dataset without steps may be a generator, which may yield other elements in every call: do not cache it.
-        if not steps:
-            return "it has no shuffle or repeat"
         if source.cardinality() == tf.data.INFINITE_CARDINALITY:
             return "the dataset before its first shuffle or repeat is infinite"
         columns = iterate(source, _imported.max_bytes - _imported.size_bytes)
@@ -88,8 +84,8 @@ def imported_columns(
         replayed: tf.data.Dataset = columns
         for step in steps:
             replayed = step(replayed)
-        if not isinstance(replayed, ClientDataset):
-            return "a step of it is not supported on columns"
+            if not isinstance(replayed, ClientDataset):
+                return "a step of it is not supported on columns"
     except _Unknown as error:
         return str(error)
     except FedcoreError as error:
@@ -99,82 +95,26 @@ def imported_columns(
 
 
 def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Callable]]:
-    """The dataset before the first shuffle or repeat, and the steps from this shuffle or repeat on."""
+    """The part of a dataset that is materialised, and the steps that follow it."""
     chain = _chain(dataset)
-    first = next((i for i, (name, _) in enumerate(chain) if name in ("Shuffle", "Repeat")), None)
-    if first is None or first == 0:
-        return dataset, []
+    first = next((i for i, (name, _) in enumerate(chain) if name in ("Shuffle", "Repeat")), len(chain))
+    if first == 0:
+        raise _Unknown("it has no shuffle or repeat after a source")
+    why = None
+    while first and (reason := why_elements_vary(chain[first - 1][1])):
+        first, why = first - 1, reason
+    if first == 0:
+        raise _Unknown(f"its elements may differ in each iteration: {why}")
+    if first == len(chain):
+        raise _Unknown("it has no shuffle or repeat")
     steps = []
     for name, step in chain[first:]:
+        if name not in _STEPS and why and step is chain[first][1]:
+            raise _Unknown(f"its elements may differ in each iteration: {why}")
         if name not in _STEPS:
             raise _Unknown(f"its step {type(step).__name__.strip('_')} is not supported")
         steps.append(_STEPS[name](step))
     return chain[first - 1][1], steps
-
-
-def token_of(dataset: tf.data.Dataset) -> str:
-    """The token of a real dataset whose order the call's seed fixes."""
-    with _tokens_lock:
-        return _tokens.setdefault(dataset, new_token())
-
-
-def tokens_of(dataset: tf.data.Dataset) -> list[str]:
-    """The tokens of a real dataset and of its inputs, in order."""
-    found = []
-    is_random = False
-    for name, step in _chain(dataset):
-        fixes = name == "Cache" and is_random
-        if name == "Shuffle" and not _is_seeded(step):
-            is_random = True
-            fixes = private_api.dataset_part(step, "_reshuffle_each_iteration") is False
-        if fixes:
-            found.append(token_of(step))
-    return found
-
-
-def _is_seeded(shuffle: tf.data.Dataset) -> bool:
-    return any(tf.get_static_value(private_api.dataset_part(shuffle, name)) for name in ("_seed", "_seed2"))
-
-
-def from_its_beginning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A copy of the dataset with new state, in which every seeded shuffle starts with its first order.
-
-    TensorFlow keeps the number of iterations of a shuffle, and the content of a cache, in the dataset object.
-    """
-    if not any(map(_has_changing_seeds, _all_of(dataset))):
-        return dataset
-    try:
-        serialized = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1
-        )
-        graph_def = tf.compat.v1.GraphDef.FromString(serialized.numpy())
-        for node in list(graph_def.node):
-            if node.op in _STATE:
-                place, state = _STATE[node.op]
-                name = f"{node.name}/state"
-                graph_def.node.add(name=name, op=state)
-                node.input[place] = name
-        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph_def.SerializeToString())
-    except (tf.errors.OpError, ValueError):
-        return dataset
-    return tf.data.experimental.from_variant(variant, dataset.element_spec)
-
-
-_STATE = {"ShuffleDatasetV3": (4, "DummySeedGenerator"), "CacheDatasetV2": (2, "DummyMemoryCache")}
-"""Dataset operation -> position of its state operand, and the operation that creates new state."""
-
-
-def _has_changing_seeds(dataset: tf.data.Dataset) -> bool:
-    if _name(dataset) != "Shuffle" or private_api.dataset_part(dataset, "_reshuffle_each_iteration") is False:
-        return False
-    return _is_seeded(dataset)
-
-
-def _all_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    waiting = [dataset]
-    while waiting:
-        waiting.extend(private_api.dataset_inputs(waiting[0]))
-        yield waiting.pop(0)
 
 
 def _chain(dataset: tf.data.Dataset) -> list[tuple[str, tf.data.Dataset]]:
@@ -208,8 +148,7 @@ def _shuffle(dataset) -> Callable:
     seeds = int(_number(dataset, "_seed")), int(_number(dataset, "_seed2"))
     size = int(_number(dataset, "_buffer_size"))
     reshuffles = private_api.dataset_part(dataset, "_reshuffle_each_iteration") is not False
-    token = None if any(seeds) or reshuffles else token_of(dataset)
-    return lambda d: d.shuffled(size, seeds if any(seeds) else None, reshuffles=reshuffles, token=token)
+    return lambda d: d.shuffled(size, seeds if any(seeds) else None, reshuffles=reshuffles)
 
 
 def _batch(dataset) -> Callable:
@@ -247,8 +186,7 @@ def _skip(dataset) -> Callable:
 def _cache(dataset) -> Callable:
     if _number(dataset, "_filename"):
         raise _Unknown("it caches in a file")
-    token = token_of(dataset)
-    return lambda d: d.cached(token)
+    return lambda d: d.cache()
 
 
 _STEPS: dict[str, Callable[[tf.data.Dataset], Callable]] = {

@@ -500,10 +500,10 @@ def dataset_function(dataset: tf.data.Dataset, name: str) -> Callable | None:
     return getattr(getattr(dataset, name, None), "_func", None)
 
 
-@part("tf.data.Dataset._inputs")
-def dataset_inputs(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """The datasets that a dataset reads."""
-    return list(dataset._inputs())
+@part("tf.data.Dataset._functions, and the graphs of these functions")
+def dataset_function_graphs(dataset: tf.data.Dataset) -> list:
+    """The GraphDefs of the functions that the last step of a dataset applies."""
+    return [wrapper.function.graph.as_graph_def() for wrapper in dataset._functions()]
 
 
 PARTS["dataset_part"] = (

@@ -16,7 +16,7 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.packing import ClientLeaves
 from fedcore.graphs.graphdef.bfloat16_products import with_bfloat16_kernels
-from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.columns import Columns, drawn
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module
@@ -24,7 +24,7 @@ from fedcore.ir.module import digest_of
 from fedcore.processor import has_bfloat16_products
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_count import ClientCount
-from fedcore.seeds import fold_in_each
+from fedcore.seeds import fold_in, fold_in_each
 
 
 @attrs.frozen
@@ -94,6 +94,17 @@ class ClientWork:
         graphs = tuple(attrs.evolve(g, digest=digest_of(blobs[g.digest])) for g in self.module.graphs)
         return attrs.evolve(self.module, graphs=graphs, blobs={digest_of(data): data for data in blobs.values()})
 
+    def drawn(self, index: int, client: tuple) -> tuple:
+        """A client's values in which the random maps of sequences have been applied; the same object without such maps.
+
+        Args:
+            index: the client's index.
+        """
+        if not any(getattr(leaf, "draws", False) for leaf in flatten(client)):
+            return client
+        seed = fold_in(self.seed, index)
+        return tuple([drawn(value, seed, n.start) for value, n in zip(client, self.numbers, strict=True)])
+
     @property
     def is_vectorised(self) -> bool:
         return self.plan.get("strategy") == "vectorised"
@@ -156,11 +167,13 @@ class ClientSlice:
         places: capacity: the number of clients of a full slice, a multiple of the block size.
         clients: for each client its values; None for a client that is left out. The last slice of a stage may have
             fewer clients than places.
+        is_of_one_call: elements of clients were drawn by the call's seed.
     """
 
     first: int
     places: int
     clients: tuple[tuple | None, ...]
+    is_of_one_call: bool = False
 
     def __reduce__(self):
         return ClientSlice, (self.first, self.places, self.clients)
@@ -187,7 +200,8 @@ class ClientSlice:
 
     @functools.cached_property
     def common_layouts(self) -> tuple[Layout, ...] | None:
-        """The layouts of the present clients' sequences; None if clients differ, or if a batch has no rows.
+        """The layouts of the present clients' sequences; None if clients differ, if elements are ragged, or if a batch
+        has no rows.
 
         A vectorised stage cannot run a batch without rows: it would take the batch for the end of its client. Clients
         with other batch sizes differ too, since the batch size decides when factors of kernels are added up.
@@ -195,7 +209,10 @@ class ClientSlice:
         sequences = [[leaf for leaf in leaves if isinstance(leaf, Columns)] for leaves in self.leaves.each]
         first = [(s.layout, s.batch_size) for s in sequences[0]] if sequences else []
         for of_client in sequences:
-            if any(s.has_empty_batch for s in of_client) or [(s.layout, s.batch_size) for s in of_client] != first:
+            if (
+                any(s.ragged or s.has_empty_batch for s in of_client)
+                or [(s.layout, s.batch_size) for s in of_client] != first
+            ):
                 return None
         return tuple([layout for layout, _ in first])
 

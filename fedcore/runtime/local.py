@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data import columns_of, fixed_seeds
+from fedcore.data import columns_of
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.ir import Module
@@ -75,8 +75,7 @@ class LocalRuntime:
         for note in self._notes:
             report.note(note)
         main = module.main
-        seeds = fixed_seeds(arguments, [p.type for p in main.parameters], report.seed)
-        sequence = functools.partial(columns_of, note=report.note, seeds=seeds)
+        sequence = functools.partial(columns_of, note=report.note)
         values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
         try:
             with current_stop() as stop:

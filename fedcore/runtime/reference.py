@@ -1,6 +1,5 @@
 """The reference runtime: interprets a module by the numpy meanings of its operations."""
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -8,10 +7,9 @@ from types import MappingProxyType
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data import columns_of, fixed_seeds
+from fedcore.data import columns_of
 from fedcore.errors import ExecutionError, FedcoreError
 from fedcore.graphs.capture.graph_import import eager_callable
-from fedcore.graphs.sequences.columns import Columns
 from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir import Module, Operation, lookup
 from fedcore.ir.calls import check_inlined_size
@@ -22,7 +20,7 @@ from fedcore.runtime.failures import reason
 from fedcore.runtime.report import Report
 from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
-from fedcore.types import FederatedType, StructType, Type, contains, leaves, strip_placement
+from fedcore.types import FederatedType, SequenceType, StructType, Type, contains, leaves, strip_placement
 
 
 class ReferenceRuntime:
@@ -44,8 +42,7 @@ class ReferenceRuntime:
         main = module.main
         numbers = leaf_numbers(main)
         types = [p.type for p in main.parameters]
-        sequence = functools.partial(columns_of, seeds=fixed_seeds(arguments, types, report.seed))
-        values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
+        values = [prepare(v, p.type, p.name, columns_of) for v, p in zip(arguments, main.parameters, strict=True)]
         count = ClientCount.of(values, types)
         values = [
             _materialized(v, p.type, report.seed, numbers[p.name], count)
@@ -138,8 +135,8 @@ def _materialized(value, type_: Type, seed: int, number: int, count: ClientCount
     if isinstance(type_, StructType):
         starts = itertools.accumulate((len(leaves(strip_placement(t))) for t in type_.types), initial=number)
         return tuple(_materialized(v, t, seed, n, count) for v, t, n in zip(value, type_.types, starts, strict=False))
-    if isinstance(value, Columns):
-        return value.elements(seed, number)
+    if isinstance(type_, SequenceType):
+        return value.drawn(seed, number).elements(seed, number)
     return value.numpy() if isinstance(value, tf.Tensor) else value
 
 

@@ -26,10 +26,9 @@ def slice_cache() -> IdentityCache[ClientSlice]:
 
 def _size(clients: ClientSlice) -> float:
     """Cache size of a slice. A slice that may not be cached has no room: a cache hit would not report the fault of a
-    client that is left out, and an order that is fixed within a call depends on the call's seed.
+    client that is left out, and drawn elements are those of one call.
     """
-    left_out = len(clients.present) < len(clients.clients)
-    return math.inf if left_out or any(c.has_fixed_order for client in clients.values for c in client) else 1
+    return math.inf if clients.is_of_one_call or len(clients.present) < len(clients.clients) else 1
 
 
 class SliceReader:
@@ -60,6 +59,7 @@ class SliceReader:
         self._report = report
         self._stop = stop
         self._timeout_s = timeout_s
+        self._has_drawn = False
 
     def read(self, unread: UnreadSlice) -> ClientSlice:
         """The slice with converted values, and None for each client that is left out."""
@@ -75,7 +75,7 @@ class SliceReader:
     def _read(self, unread: UnreadSlice) -> ClientSlice:
         with Reader(f"fedcore-data-{unread.first}") as reader:
             clients = [self._converted(i, c, reader) for i, c in enumerate(unread.clients, unread.first)]
-        return ClientSlice(unread.first, self._size, tuple(clients))
+        return ClientSlice(unread.first, self._size, tuple(clients), self._has_drawn)
 
     def _converted(self, index: int, client: tuple, reader: Reader) -> tuple | None:
         """A client's values in the runtime's form; None if the client is left out."""
@@ -95,4 +95,7 @@ class SliceReader:
         return None
 
     def _convert(self, index: int, client: tuple) -> tuple:
-        return tuple(map(converted, self._work.cohorts, itertools.repeat(index), client))
+        values = tuple(map(converted, self._work.cohorts, itertools.repeat(index), client))
+        of_call = self._work.drawn(index, values)
+        self._has_drawn = self._has_drawn or of_call is not values
+        return of_call

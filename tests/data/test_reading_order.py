@@ -153,26 +153,24 @@ def test_a_seeded_pipeline_is_the_same_in_another_process_and_follows_its_global
 
 
 SPLITS = {
-    "seeded": (lambda d: d.shuffle(20, seed=1, reshuffle_each_iteration=False), True),
-    "seeded, new in each epoch": (lambda d: d.shuffle(20, seed=1), True),
-    "seeded and cached": (lambda d: d.shuffle(20, seed=1).cache(), True),
-    "without a seed": (lambda d: d.shuffle(20, reshuffle_each_iteration=False), False),
-    "without a seed, cached": (lambda d: d.shuffle(20).cache(), False),
+    "seeded": lambda d: d.shuffle(20, seed=1, reshuffle_each_iteration=False),
+    "seeded, new in each epoch": lambda d: d.shuffle(20, seed=1),
+    "seeded and cached": lambda d: d.shuffle(20, seed=1).cache(),
+    "without a seed": lambda d: d.shuffle(20, reshuffle_each_iteration=False),
+    "without a seed, cached": lambda d: d.shuffle(20).cache(),
 }
 
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", SPLITS)
 def test_the_parts_of_a_split_share_no_element(name, source, runtime):
-    pipeline, lasts = SPLITS[name]
-    whole = pipeline(SOURCES[source]())
+    whole = SPLITS[name](SOURCES[source]())
     held_out, rest = whole.take(5), whole.skip(5).shuffle(20)
     of_one_client = of_both.invoke([held_out], [rest], seed=1)
     of_two_clients = of_each.invoke([rest, held_out], seed=2)
     for found in ([of_one_client[0][0], of_one_client[1][0]], of_two_clients):
         assert sorted(np.concatenate(found).tolist()) == list(range(20))
-    if lasts:
-        assert sorted([*of_one_client[0][0], *of_two_clients[0]]) == list(range(20))
+    assert sorted([*of_one_client[0][0], *of_two_clients[0]]) == list(range(20))  # in two calls
 
 
 def test_a_split_of_lazily_created_clients_shares_no_element(runtime):
@@ -190,26 +188,31 @@ def test_a_split_of_lazily_created_clients_shares_no_element(runtime):
         assert sorted([*held_out, *rest]) == list(range(20))
 
 
-def test_two_shuffles_without_a_seed_have_two_orders():
-    fixed = [client().shuffle(20, reshuffle_each_iteration=False) for _ in range(2)]
-    first, second = of_each.invoke(fixed, seed=1)
-    assert first.tolist() != second.tolist()
+ONE_ORDER = {
+    "fixed": lambda d: d.shuffle(20, reshuffle_each_iteration=False),
+    "cached": lambda d: d.shuffle(20).cache(),
+    "cached later": lambda d: d.shuffle(5).map(lambda x: x).cache().repeat(2),
+}
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("name", ["new in each epoch", "fixed", "cached"])
-def test_the_seed_of_a_call_decides_shuffles_without_one(name, source, runtime):
-    def made():
-        dataset = SOURCES[source]()
-        return {
-            "new in each epoch": lambda: dataset.shuffle(20),
-            "fixed": lambda: dataset.shuffle(20, reshuffle_each_iteration=False),
-            "cached": lambda: dataset.shuffle(20).cache(),
-        }[name]()
+@pytest.mark.parametrize("name", ONE_ORDER)
+def test_an_order_that_the_pipeline_fixes_is_one_in_all_calls(name, source, runtime):
+    first, other = (of_each.invoke([ONE_ORDER[name](SOURCES[source]())], seed=s)[0].tolist() for s in (1, 2))
+    assert first == other != sorted(first)
 
-    first, again, other = (of_each.invoke([made()], seed=s)[0].tolist() for s in (1, 1, 2))
+
+def test_a_fixed_order_depends_on_the_data():
+    of_data = [fc.data.ClientDataset.from_columns(np.arange(20) + first) for first in (0, 1)]
+    first, second = of_each([ONE_ORDER["fixed"](d) for d in of_data])
+    assert first.tolist() != (second - 1).tolist()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_seed_of_a_call_decides_shuffles_without_one(source, runtime):
+    first, again, other = (of_each.invoke([SOURCES[source]().shuffle(20)], seed=s)[0].tolist() for s in (1, 1, 2))
     assert first == again != other
-    one = [made()]
+    one = [SOURCES[source]().shuffle(20)]
     assert [of_each.invoke(one, seed=s)[0].tolist() for s in (2, 1, 2)] == [other, first, other]
 
 
@@ -224,16 +227,6 @@ def test_epochs_without_a_seed_follow_reshuffle_each_iteration(source, runtime):
     for fixed in (whole.shuffle(20, reshuffle_each_iteration=False), whole.shuffle(20).cache()):
         first, second = epochs(fixed)
         assert first == second
-
-
-def test_a_split_that_changes_with_the_call_is_noted():
-    whole = client().shuffle(20, reshuffle_each_iteration=False)
-    with fc.use(LOCAL):
-        of_each([whole.take(5)])
-        (note,) = fc.context.last_report().notes
-        assert "give the shuffle a seed" in note
-        of_each([client().shuffle(20, seed=1, reshuffle_each_iteration=False).take(5), whole])
-        assert fc.context.last_report().notes == []
 
 
 def test_iterating_in_python_is_as_in_tf_data():

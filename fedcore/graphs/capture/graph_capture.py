@@ -15,7 +15,7 @@ from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fr
 from fedcore.graphs.graphdef.canonical_form import canonical_graph
 from fedcore.graphs.graphdef.operand_guards import without_checks
 from fedcore.graphs.graphdef.sequence_operands import ElementAccess, SequenceOperand, operand_specs, sequence_specs
-from fedcore.graphs.graphdef.side_effects import refuse, side_effects_of, stateful_nodes
+from fedcore.graphs.graphdef.side_effects import TiedToProcess, refuse, side_effects_of, stateful_nodes
 from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.active import no_builder
@@ -129,7 +129,7 @@ def _captures(graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Ten
         if outer.dtype == tf.resource and own.owns(outer):
             variables[inner.op.name] = outer
         elif outer.dtype == tf.resource:
-            raise TracingError(_why_not_captured(graph, outer, describe))
+            raise TiedToProcess(_why_not_captured(graph, outer, describe))
         elif outer.dtype == tf.variant:
             raise TracingError(
                 f"{describe} uses a dataset (or another variant) made outside of it; pass it as an argument of a "

@@ -30,7 +30,13 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, typ
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.keras_seeds import is_default_seed
-from fedcore.graphs.graphdef.side_effects import STATELESS_CALL, callees, stateful_functions, with_callers
+from fedcore.graphs.graphdef.side_effects import (
+    STATELESS_CALL,
+    TiedToProcess,
+    callees,
+    stateful_functions,
+    with_callers,
+)
 from fedcore.graphs.tensors.tensor_seeds import fold_in
 from fedcore.lru_cache import LruCache
 
@@ -109,7 +115,7 @@ class _Seeding:
 
     def is_random(self, node: node_def_pb2.NodeDef) -> bool:
         if node.op in _REFUSED:
-            raise TracingError(
+            raise TiedToProcess(
                 f"{self.describe} draws with the op {node.op}, which has no form with a seed. Use tf.random.uniform, "
                 "normal, truncated_normal, shuffle, categorical, gamma or poisson"
             )

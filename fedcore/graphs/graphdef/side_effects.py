@@ -26,30 +26,34 @@ _FILES = (
 )
 
 
+class TiedToProcess(TracingError):
+    """A function uses what one process has, or draws what no seed of a call decides: it does not run elsewhere."""
+
+
 def refuse(graph_def: graph_pb2.GraphDef, describe: str) -> None:
     """Checks that no operation of a traced function is tied to this process.
 
     Raises:
-        TracingError: names the operation, the function and an alternative.
+        TiedToProcess: names the operation, the function and an alternative.
     """
     for node in _nodes(graph_def):
         if node.op in _PYTHON:
-            raise TracingError(
+            raise TiedToProcess(
                 f"{describe} calls Python while it runs (op {node.op}, from tf.py_function or tf.numpy_function); a "
                 "graph runs where there is no Python. Write it with TensorFlow's operations"
             )
         if node.op.startswith(_TABLES):
-            raise TracingError(
+            raise TiedToProcess(
                 f"{describe} uses a lookup table that may change (op {node.op}), which lives in one process. Use a "
                 "tf.lookup.StaticHashTable over keys and values that do not, or look up before the data come in"
             )
         if node.op.startswith(_FILES):
-            raise TracingError(
+            raise TiedToProcess(
                 f"{describe} reads or writes files while it runs (op {node.op}). Read before, and pass what was read "
                 "as an argument"
             )
         if node.op != "VarHandleOp" and _is_shared(node.op):
-            raise TracingError(
+            raise TiedToProcess(
                 f"{describe} keeps state in the op {node.op}, which every call in the process shares. Use a "
                 "tf.Variable made inside the function, which starts fresh in every call, or pass the state as an "
                 "argument"

@@ -2,46 +2,28 @@
 
 The reading order of `repeat`, `shuffle`, `batch`, `take` and `skip` is computed here, in numpy, before the client's
 graph runs, for all runtimes. The graph only gathers rows, so its layout does not depend on sizes, counts and
-seeds. With a seeded shuffle, or a cache after a shuffle, the order is that of `tf.data` (reading_order.py). If the
-call's seed decides all shuffles, each is a uniform permutation, which is faster to compute.
+seeds. With a seeded shuffle, or a cache, the order is that of `tf.data` (reading_order.py). If the call's seed decides
+all shuffles, each has the distribution of `tf.data`'s shuffle, by numbers that are faster to compute.
+
+A map that draws random numbers draws anew for every element that it makes, in every call. `Columns.drawn` applies such
+maps before the graph runs, so a graph never sees them.
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import MappingProxyType
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 
-import attrs
 import numpy as np
 
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.graphs.sequences.layout import Layout
-from fedcore.graphs.sequences.reading_order import reading_order
+from fedcore.graphs.sequences.random_maps import RandomMap
+from fedcore.graphs.sequences.row_selection import DrawnElements, Rows, batch_rows, select_rows, step_keys
 from fedcore.graphs.sequences.steps import INFINITE, Step
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.seeds import fold_in, permutation
+from fedcore.seeds import fold_in
 from fedcore.types import TensorType, Type, tensor_leaves
-
-
-@attrs.frozen
-class Rows:
-    """A reading order: for each element the row of the columns, or for each batch its rows.
-
-    Args:
-        rows: int64, [elements] or [batches, size]. A smaller batch is padded with its last row.
-        sizes: int64 [batches], without the padding; None if elements are not batches.
-    """
-
-    rows: np.ndarray
-    sizes: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def select(self, index) -> "Rows":
-        """The elements at the positions of an index array or a slice."""
-        return Rows(self.rows[index], None if self.sizes is None else self.sizes[index])
 
 
 class Columns:
@@ -49,63 +31,89 @@ class Columns:
 
     Args:
         element: the type of one stored example; with `groups`, of one group of examples.
-        arrays: for each leaf an array or tensor with one row for each example.
+        arrays: for each leaf an array or tensor with one row for each example; those of `Layout.ragged` if it is.
         groups: int64 row splits; each group is a batch.
+        ragged: the tensors of examples differ in shape.
         steps: in order.
+        order: the elements that the steps select, if that is known.
     Attributes:
         layout: the part of the sequence that decides a graph.
+        draws: a step is a map with random numbers; see `drawn`.
         is_random: the reading order depends on the call's seed.
-        fixed_seeds: seeds by token of a step, in place of the call's seed; sequences that share a token share an order.
         is_in_order: its batches contain all examples in order.
-        has_fixed_order: a step has a token, and its order depends on the call's seed.
     """
 
     __slots__ = (
         "__weakref__",
-        "_rows",
+        "_given_order",
+        "_order",
         "arrays",
+        "draws",
         "element",
-        "fixed_seeds",
         "groups",
-        "has_fixed_order",
         "is_in_order",
         "is_random",
         "layout",
+        "ragged",
         "steps",
     )
 
     def __init__(
-        self, element: Type, arrays: Sequence, *, groups: np.ndarray | None = None, steps: tuple[Step, ...] = ()
+        self,
+        element: Type,
+        arrays: Sequence,
+        *,
+        groups: np.ndarray | None = None,
+        ragged: bool = False,
+        steps: tuple[Step, ...] = (),
+        order: Rows | None = None,
     ):
         self.element = element
         self.arrays = tuple(arrays)
         self.groups = groups
+        self.ragged = ragged
         self.steps = steps
-        derived = _derived(element, groups is not None, steps)
-        self.layout, self.is_random, self.is_in_order, self.has_fixed_order = derived
-        self.fixed_seeds: Mapping[Hashable, int] = _NO_SEEDS
-        self._rows: Rows | None = None
+        self.layout, self.draws, is_random, self.is_in_order = _derived(element, groups is not None, ragged, steps)
+        self.is_random = is_random and order is None
+        self._given_order = self._order = order
 
     def __reduce__(self):
-        return _columns, (self.element, self.arrays, self.groups, self.steps, dict(self.fixed_seeds))
+        return _columns, (self.element, self.arrays, self.groups, self.ragged, self.steps, self._given_order)
+
+    @classmethod
+    def of_elements(
+        cls, element: Type, values: Sequence[np.ndarray], shapes: Sequence[np.ndarray], *, groups: bool = True
+    ) -> "Columns":
+        """The columns of elements, whose type decides how they are stored.
+
+        Tensors of one static shape are rows. Tensors of which only the first dimension is unknown, and equal for all
+        leaves of an element, are groups of rows. All others are ragged. So clients whose elements have one type have
+        one layout, whatever their sizes.
+
+        Args:
+            values: for each leaf the values of all elements, one after the other.
+            shapes: for each leaf int64 [elements, rank].
+            groups: whether elements may be groups; a batch of groups has no layout.
+        """
+        types = tensor_leaves(element)
+        if all(t.shape is not None and None not in t.shape for t in types):
+            return cls(element, [v.reshape(len(s), *t.sizes) for v, s, t in zip(values, shapes, types, strict=True)])
+        if groups and all(map(_is_group, types)) and all((s[:, 0] == shapes[0][:, 0]).all() for s in shapes):
+            splits = np.concatenate([[0], np.cumsum(shapes[0][:, 0])]).astype(np.int64)
+            rows = [v.reshape(splits[-1], *t.sizes[1:]) for v, t in zip(values, types, strict=True)]
+            return cls(element, rows, groups=splits)
+        sizes = [s.prod(axis=1, dtype=np.int64) for s in shapes]
+        starts = [np.cumsum(size) - size for size in sizes]
+        return cls(element, [*values, *shapes, *starts], ragged=True)
 
     def then(self, step: Step) -> "Columns":
         """The sequence with one more step."""
-        return Columns(self.element, self.arrays, groups=self.groups, steps=(*self.steps, step))
-
-    def with_fixed_seeds(self, seeds: Mapping[Hashable, int]) -> "Columns":
-        """The sequence with seeds for its steps that have a token."""
-        fixed = Columns(self.element, self.arrays, groups=self.groups, steps=self.steps)
-        fixed.fixed_seeds = seeds
-        return fixed
+        return self._with_steps((*self.steps, step))
 
     @property
-    def splits_anew(self) -> bool:
-        """Whether `take` or `skip` splits an order that is fixed within a call and changes from call to call."""
-        if not self.has_fixed_order:
-            return False
-        after = itertools.dropwhile(lambda step: step.token is None, self.steps)
-        return any(step.kind in ("take", "skip") for step in after)
+    def row_count(self) -> int:
+        """The number of stored rows: examples, or the rows of all groups."""
+        return len(self.arrays[-1]) if self.arrays else 0
 
     @property
     def has_empty_batch(self) -> bool:
@@ -126,106 +134,167 @@ class Columns:
         return endless
 
     def read(self, seed: int, number: int = 0) -> Rows:
-        """The reading order for a client's seed; cached if it depends on no seed.
+        """The reading order for a client's seed; cached if it depends on no seed of a call.
 
         Args:
             number: the position of the sequence among the leaves of the call's arguments.
         """
-        if self._rows is not None:
-            return self._rows
+        if self._order is not None:
+            return self._order
         if self.is_random:
-            return _order(self._stored(), self.steps, _keys(self.steps, seed, number, self.fixed_seeds))
-        if self.groups is None and not any(step.kind == "filter" for step in self.steps):
+            return select_rows(self._stored(), self.steps, self._keys(seed, number))
+        own = any(step.kind == "filter" or (step.kind == "shuffle" and step.seeds is None) for step in self.steps)
+        if self.groups is None and not own:
             moving = tuple([_ANY_MAP if step.kind == "map" else step for step in self.steps])
-            self._rows = _order_of_rows(len(self.arrays[0]) if self.arrays else 0, moving)
+            self._order = _order_of_rows(self.row_count, moving)
         else:
-            self._rows = _order(self._stored(), self.steps, [0] * len(self.steps))
-        return self._rows
+            self._order = select_rows(self._stored(), self.steps, self._keys(0, 0))
+        return self._order
+
+    def drawn(self, seed: int, number: int = 0) -> "Columns":
+        """The sequence of one call, in which the random maps have been applied.
+
+        Every element that is read has random numbers of its own. They depend on the seed, or only on the pipeline and
+        its data where a cache comes after the map.
+
+        Args:
+            seed, number: as for `read`.
+        """
+        if not self.draws:
+            return self
+        positions = [i for i, step in enumerate(self.steps) if step.draws]
+        elements, keys = {i: DrawnElements() for i in positions}, self._keys(seed, number)
+        order = select_rows(self._stored(), self.steps, keys, elements)
+        numbers, inputs, reads = {}, {}, order
+        for i in reversed(positions):  # an element is computed if a later map, or the sequence, reads it
+            numbers[i] = np.unique(reads.rows)
+            inputs[i] = reads = elements[i].inputs().select(numbers[i])
+        columns, begin, rows = self, 0, inputs[positions[0]]
+        for i, following in zip(positions, [*positions[1:], None], strict=True):
+            graph, layout = self.steps[i].traced, columns._with_steps(self.steps[begin:i]).layout
+            tensors = [*columns.arrays, rows.rows, *([rows.sizes] if layout.batched else [])]
+            seeds = np.array([fold_in(keys[i], n) for n in numbers[i].tolist()], np.int64)
+            is_batched_later = any(step.kind == "batch" for step in self.steps[i:])
+            columns = _mapped(RandomMap(layout, graph), tensors, seeds, groups=not is_batched_later)
+            rows = order if following is None else inputs[following]
+            rows = columns._rows_of(Rows(np.searchsorted(numbers[i], rows.rows), rows.sizes))
+            begin = i + 1
+        return columns._with_steps(self.steps[begin:], rows)
 
     def elements(self, seed: int, number: int = 0) -> list:
         """The elements for a client's seed, as nested tuples of numpy arrays, without a graph of the whole."""
+        if self.draws:
+            return self.drawn(seed, number).elements(seed, number)
         order = self.read(seed, number)
-        columns = [np.asarray(array) for array in self.arrays]
         before, after = _chain(self.layout.before), _chain(self.layout.after)
-        sizes = order.sizes
-        if sizes is None:
-            return [before(unflatten([c[row] for c in columns], self.element)) for row in order.rows]
-        batches = [rows[:size] for rows, size in zip(order.rows, sizes, strict=True)]
-        if not self.layout.before:
+        if order.sizes is None:
+            return [after(before(self._example(row))) for row in order.rows]
+        batches = [rows[:size] for rows, size in zip(order.rows, order.sizes, strict=True)]
+        if not self.layout.before and not self.ragged:
+            columns = [np.asarray(array) for array in self.arrays]
             return [after(unflatten([c[rows] for c in columns], self.element)) for rows in batches]
-        types = tensor_leaves(self.layout.before[-1].type.result)
+        type_ = self.layout.before[-1].type.result if self.layout.before else self.element
         found = []
         for rows in batches:
-            mapped = [flatten(before(unflatten([c[row] for c in columns], self.element))) for row in rows]
-            stacked = [np.stack([m[i] for m in mapped]) if mapped else _no_rows(t) for i, t in enumerate(types)]
-            found.append(after(unflatten(stacked, self.layout.before[-1].type.result)))
+            mapped = [flatten(before(self._example(row))) for row in rows]
+            leaves = enumerate(tensor_leaves(type_))
+            found.append(
+                after(
+                    unflatten([np.stack([m[i] for m in mapped]) if mapped else _no_rows(t) for i, t in leaves], type_)
+                )
+            )
         return found
+
+    def _example(self, row: int):
+        """The stored example in a row, as nested tuples of arrays."""
+        if not self.ragged:
+            return unflatten([np.asarray(array)[row] for array in self.arrays], self.element)
+        count = len(self.arrays) // 3
+        leaves = []
+        for values, shapes, starts in zip(*(self.arrays[i : i + count] for i in (0, count, 2 * count)), strict=True):
+            shape, start = shapes[row], starts[row]
+            leaves.append(values[start : start + shape.prod(dtype=np.int64)].reshape(shape))
+        return unflatten(leaves, self.element)
+
+    def _with_steps(self, steps: tuple[Step, ...], order: Rows | None = None) -> "Columns":
+        return Columns(self.element, self.arrays, groups=self.groups, ragged=self.ragged, steps=steps, order=order)
 
     def _stored(self) -> Rows:
         if self.groups is None:
-            return Rows(np.arange(len(self.arrays[0]) if self.arrays else 0, dtype=np.int64))
-        starts, sizes = self.groups[:-1], np.diff(self.groups)
-        return _batches(starts, sizes)
+            return Rows(np.arange(self.row_count, dtype=np.int64))
+        return self._rows_of(Rows(np.arange(len(self.groups) - 1, dtype=np.int64)))
+
+    def _rows_of(self, elements: Rows) -> Rows:
+        """The rows of stored elements, by their numbers."""
+        if self.groups is None:
+            return elements
+        return batch_rows(self.groups[elements.rows], np.diff(self.groups)[elements.rows])
+
+    def _keys(self, seed: int, number: int) -> list[int]:
+        return step_keys(self.steps, fold_in(seed, number), lambda: content_seed(self.arrays))
 
 
-_NO_SEEDS: Mapping[Hashable, int] = MappingProxyType({})
-
-
-def _columns(element: Type, arrays: tuple, groups: np.ndarray | None, steps: tuple[Step, ...], seeds: dict) -> Columns:
-    columns = Columns(element, arrays, groups=groups, steps=steps)
-    return columns.with_fixed_seeds(seeds) if seeds else columns
+def _columns(element: Type, arrays: tuple, groups, ragged: bool, steps: tuple[Step, ...], order) -> Columns:
+    return Columns(element, arrays, groups=groups, ragged=ragged, steps=steps, order=order)
 
 
 _ANY_MAP = Step("map")
 
 
-def _order(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
-    if any(step.seeds is not None or step.kind == "cache" for step in steps):
-        return _order_as_tf_data(stored, steps, keys)
+def drawn(value, seed: int, first: int):
+    """A value, a nested tuple, in which the random maps of its sequences have been applied for a client's seed.
 
-    def source(epoch: int) -> Rows:
-        return stored
-
-    for position, step in enumerate(steps):
-        source = _STEPS[step.kind](source, step, keys[position], steps[position + 1 :])
-    return source(0)
-
-
-def _keys(steps: tuple[Step, ...], seed: int, number: int, fixed: Mapping[Hashable, int]) -> list[int]:
-    """The seed of each step. A client's sequences have different seeds, except for steps with a token."""
-    own = fold_in(seed, number)
-    found = [0] * len(steps)
-    for position in reversed(range(len(steps))):
-        step = steps[position]
-        of_step = own if step.token is None else fixed.get(step.token, seed)
-        if step.kind == "cache":
-            own = of_step  # a cache fixes the order of the steps before it
-        found[position] = fold_in(of_step, position)
-    return found
+    Args:
+        first: number of the value's first leaf among the leaves of the call's arguments.
+    """
+    if not isinstance(value, tuple):
+        return value.drawn(seed, first) if getattr(value, "draws", False) else value
+    leaves = [drawn(leaf, seed, number) for number, leaf in enumerate(flatten(value), first)]
+    return _like(value, iter(leaves))
 
 
-def _order_as_tf_data(stored: Rows, steps: tuple[Step, ...], keys: list[int]) -> Rows:
-    """The reading order of `tf.data`."""
+def _like(value, leaves: Iterator):
+    return tuple([_like(part, leaves) for part in value]) if isinstance(value, tuple) else next(leaves)
 
-    def seeds(position: int) -> tuple[int, int]:
-        return fold_in(keys[position], 0), fold_in(keys[position], 1)
 
-    order = reading_order(len(stored), steps, seeds)
-    if not any(step.kind == "batch" for step in steps):
-        return stored.select(np.asarray(order, np.int64))
-    sizes = np.array([len(rows) for rows in order], np.int64)
-    return _batches(np.cumsum(sizes) - sizes, sizes, np.fromiter(itertools.chain.from_iterable(order), np.int64))
+def _mapped(random_map: RandomMap, tensors: list, seeds: np.ndarray, *, groups: bool) -> Columns:
+    """The elements that a random map makes."""
+    result = random_map.graph.type.result
+    types = tensor_leaves(result)
+    if not len(seeds):
+        empty = [np.zeros(0, object if t.dtype.name == "str" else t.dtype.numpy) for t in types]
+        return Columns.of_elements(result, empty, [np.zeros((0, t.rank or 0), np.int64) for t in types], groups=groups)
+    arrays = random_map(tensors, seeds)
+    return Columns.of_elements(result, arrays[: len(types)], arrays[len(types) : -len(types)], groups=groups)
+
+
+def _is_group(type_: TensorType) -> bool:
+    """Whether only the first dimension is unknown."""
+    return bool(type_.shape) and type_.sizes[0] is None and None not in type_.sizes[1:]
+
+
+_DIGESTED = 512  # rows at either end of an array
+
+
+def content_seed(arrays: Sequence) -> int:
+    """A seed that depends on the data, equal in all calls and processes."""
+    digest = hashlib.blake2b(digest_size=8)
+    for array in map(np.asarray, arrays):
+        digest.update(repr((array.shape, array.dtype.str)).encode())
+        for part in (array[:_DIGESTED], array[-_DIGESTED:]):
+            digest.update(repr(part.tolist()).encode() if array.dtype.hasobject else part.tobytes())
+    return int.from_bytes(digest.digest(), "little", signed=True)
 
 
 @functools.lru_cache(maxsize=1024)
 def _order_of_rows(count: int, steps: tuple[Step, ...]) -> Rows:
-    """The reading order of `count` rows by steps without the call's seed, equal for all clients of this size."""
-    return _order(Rows(np.arange(count, dtype=np.int64)), steps, [0] * len(steps))
+    """The reading order of `count` rows by steps without a seed of a call, equal for all clients of this size."""
+    return select_rows(Rows(np.arange(count, dtype=np.int64)), steps, [0] * len(steps))
 
 
 @functools.lru_cache(maxsize=1024)
-def _derived(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool, bool]:
-    """The attributes `layout`, `is_random`, `is_in_order` and `has_fixed_order` of `Columns`.
+def _derived(element: Type, grouped: bool, ragged: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool, bool]:
+    """The attributes `layout`, `draws`, `is_random` and `is_in_order` of `Columns`.
 
     Cached, so that equal layouts are one object and a cohort's layouts are compared by identity.
     """
@@ -233,17 +302,19 @@ def _derived(element: Type, grouped: bool, steps: tuple[Step, ...]) -> tuple[Lay
     after: list[TracedGraph] = []
     batched = grouped
     for step in steps:
-        if step.kind == "map":
+        if step.draws:  # elements that the map has made are stored as they are
+            element, before, after, grouped, ragged = step.traced.type.result, [], [], batched, False
+        elif step.kind == "map":
             (after if batched else before).append(step.traced)
         batched = batched or step.kind == "batch"
     kinds = {step.kind for step in steps}
     in_order = not grouped and "batch" in kinds and kinds <= {"map", "batch"}
-    is_random = is_fixed = False
-    for step in steps:
-        unseeded = step.kind == "shuffle" and step.seeds is None
-        is_random = is_random or unseeded
-        is_fixed = is_fixed or (unseeded and not step.reshuffles) or (step.kind == "cache" and is_random)
-    return Layout(element, tuple(before), batched, tuple(after), grouped), is_random, in_order, is_fixed
+    last_cache = max((i for i, step in enumerate(steps) if step.kind == "cache"), default=-1)
+    is_random = any(
+        step.kind == "shuffle" and step.seeds is None and not step.fixes_order for step in steps[last_cache + 1 :]
+    )
+    layout = Layout(element, tuple(before), batched, tuple(after), grouped, ragged)
+    return layout, any(step.draws for step in steps), is_random, in_order
 
 
 def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:
@@ -265,96 +336,3 @@ def _eager(graph: TracedGraph) -> Callable:
 
 def _no_rows(type_: TensorType) -> np.ndarray:
     return np.zeros((0, *(size or 0 for size in type_.sizes)), type_.dtype.numpy)
-
-
-def _batches(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None = None) -> Rows:
-    """Batches of consecutive positions of `order`, each padded with its last row."""
-    width = int(sizes.max()) if len(sizes) else 0
-    positions = starts[:, None] + np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
-    return Rows(positions if order is None else order[positions], sizes.astype(np.int64))
-
-
-# A step maps a function (number of a repetition -> its reading order) to a function of this kind.
-# Parameters: that function, the step, its seed, the steps after it.
-
-
-def _repeat(source, step: Step, key: int, later: tuple[Step, ...]):
-    def rows(epoch: int) -> Rows:
-        once = source(epoch * max(step.number, 1))
-        times = step.number if step.number != INFINITE else _needed(later, len(once))
-        parts = [once, *(source(epoch * times + i) for i in range(1, times))][: max(times, 0)]
-        return _joined(parts, once)
-
-    return rows
-
-
-def _needed(later: tuple[Step, ...], count: int) -> int:
-    """The number of repetitions of `count` elements that the steps after an endless `repeat` read."""
-    need = 0
-    for step in reversed(later):
-        if step.kind == "take":
-            need = step.number if step.number != INFINITE else need
-        elif step.kind == "skip":
-            need += step.number
-        elif step.kind == "batch":
-            need *= step.number
-    return -(-need // count) if count else 0
-
-
-def _joined(parts: list[Rows], like: Rows) -> Rows:
-    if not parts:
-        return like.select(slice(0, 0))
-    if len(parts) == 1:
-        return parts[0]
-    sizes = None if like.sizes is None else np.concatenate([p.sizes for p in parts])
-    return Rows(np.concatenate([p.rows for p in parts]), sizes)
-
-
-def _shuffle(source, step: Step, key: int, later):
-    def rows(epoch: int) -> Rows:
-        before = source(epoch)
-        mixed = fold_in(fold_in(key, 0), epoch if step.reshuffles else 0)
-        return before.select(permutation(mixed, len(before)))
-
-    return rows
-
-
-def _take(source, step: Step, key: int, later):
-    return lambda epoch: source(epoch).select(slice(None) if step.number == INFINITE else slice(0, step.number))
-
-
-def _skip(source, step: Step, key: int, later):
-    return lambda epoch: source(epoch).select(slice(0, 0) if step.number == INFINITE else slice(step.number, None))
-
-
-def _batch(source, step: Step, key: int, later):
-    def rows(epoch: int) -> Rows:
-        order = source(epoch).rows
-        full, rest = divmod(len(order), step.number)
-        count = full + (rest > 0 and not step.drop_remainder)
-        sizes = np.full(count, step.number, np.int64)
-        if count > full:
-            sizes[-1] = rest
-        return _batches(np.arange(count, dtype=np.int64) * step.number, sizes, order)
-
-    return rows
-
-
-def _filter(source, step: Step, key: int, later):
-    def rows(epoch: int) -> Rows:
-        before = source(epoch)
-        return before if step.mask is None else before.select(step.mask[before.rows])
-
-    return rows
-
-
-_STEPS: dict[str, Callable] = {
-    "repeat": _repeat,
-    "shuffle": _shuffle,
-    "take": _take,
-    "skip": _skip,
-    "batch": _batch,
-    "filter": _filter,
-    "map": lambda source, step, key, later: source,
-    "prefetch": lambda source, step, key, later: source,
-}

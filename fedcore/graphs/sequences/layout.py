@@ -26,6 +26,8 @@ class Layout:
         batched: elements are batches.
         after: maps over batches.
         grouped: examples are stored in groups of rows; each group is a batch.
+        ragged: the tensors of examples differ in shape. The columns are for each leaf the values of all examples, for
+            each leaf the shape of each example's tensor, and for each leaf the position of its first value.
     """
 
     element: Type
@@ -33,6 +35,7 @@ class Layout:
     batched: bool = False
     after: tuple[TracedGraph, ...] = attrs.field(default=(), eq=_digests)
     grouped: bool = False
+    ragged: bool = False
 
     def specs(self) -> list[tf.TensorSpec]:
         """The tensors of a sequence: columns, rows of the reading order, and sizes of batches if it is batched."""
@@ -41,8 +44,13 @@ class Layout:
         return [*self.column_specs(), rows, *sizes]
 
     def column_specs(self) -> list[tf.TensorSpec]:
+        types = tensor_leaves(self.element)
+        if self.ragged:
+            shapes = [tf.TensorSpec([None, t.rank], tf.int64) for t in types]
+            starts = [tf.TensorSpec([None], tf.int64)] * len(types)
+            return [*(tf.TensorSpec([None], spec(t).dtype) for t in types), *shapes, *starts]
         # The first dimension of a group is that of the column.
-        return [spec(TensorType(t.dtype, (None, *t.sizes[int(self.grouped) :]))) for t in tensor_leaves(self.element)]
+        return [spec(TensorType(t.dtype, (None, *t.sizes[int(self.grouped) :]))) for t in types]
 
     def element_type(self) -> Type:
         """The type of the elements after the last step."""
@@ -59,12 +67,35 @@ class Layout:
 
         def element(i):
             index = rows[i] if sizes is None else rows[i, : sizes[i]]
-            value = unflatten([tf.gather(c, index) for c in tensors], self.element)
-            if self.before:
-                value = _mapped_rows(self.before, value) if self.batched else _mapped(self.before, value)
+            if self.ragged:
+                value = self._ragged_batch(tensors, index) if self.batched else self.example(tensors, index)
+            elif self.before and self.batched:
+                value = _mapped_rows(self.before, unflatten([tf.gather(c, index) for c in tensors], self.element))
+            else:
+                value = _mapped(self.before, unflatten([tf.gather(c, index) for c in tensors], self.element))
             return _mapped(self.after, value)
 
         return Sequence(tf.shape(rows, out_type=tf.int64)[0], element)
+
+    def example(self, columns: list[tf.Tensor], row: tf.Tensor):
+        """The example in a row of the columns, after the maps over single examples."""
+        if not self.ragged:
+            return _mapped(self.before, unflatten([tf.gather(c, row) for c in columns], self.element))
+        types = tensor_leaves(self.element)
+        parts = zip(columns[: len(types)], columns[len(types) : -len(types)], columns[-len(types) :], strict=True)
+        leaves = []
+        for type_, (values, shapes, starts) in zip(types, parts, strict=True):
+            shape, start = shapes[row], starts[row]
+            tensor = tf.reshape(values[start : start + tf.reduce_prod(shape)], shape)
+            leaves.append(tf.ensure_shape(tensor, type_.shape))
+        return _mapped(self.before, unflatten(leaves, self.element))
+
+    def _ragged_batch(self, columns: list[tf.Tensor], rows: tf.Tensor):
+        """A batch of ragged examples, whose shapes are equal within the batch, as `tf.data` wants it."""
+        type_ = self.before[-1].type.result if self.before else self.element
+        like = tuple(tf.TensorSpec(t.shape, spec(t).dtype) for t in tensor_leaves(type_))
+        leaves = tf.map_fn(lambda r: tuple(flatten(self.example(columns, r))), rows, fn_output_signature=like)
+        return unflatten(list(leaves), type_)
 
 
 def _mapped(graphs: tuple[TracedGraph, ...], value):

@@ -11,7 +11,8 @@ TensorFlow's shuffles use. tests/data/test_reading_order.py compares random pipe
 import functools
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -55,17 +56,27 @@ def _philox(first: int, second: int, begin: int, count: int) -> np.ndarray:
     return np.stack([a, b, c, d], axis=1).ravel().astype(np.uint32)
 
 
-def reading_order(count: int, steps: Sequence[Step], seeds: Callable[[int], tuple[int, int]]) -> list:
+def reading_order(
+    count: int,
+    steps: Sequence[Step],
+    seeds: Callable[[int], tuple[int, int]],
+    drawn: Mapping[int, list] = MappingProxyType({}),
+) -> list:
     """The row numbers, of `count` rows, in the order in which the steps read them; a list for each batch.
 
     Args:
         seeds: position of a shuffle without seeds -> its two seeds.
+        drawn: position of a random map -> a list, to which the elements that the map reads are added. From there on,
+            an element is its position in this list.
     """
     chain = _Chain(lambda: iter(range(count)), count)
     buffer = max(count, 1)
     rest = [(i, step) for i, step in enumerate(steps) if not _does_nothing(step)]
     while rest:
         (position, step), *rest = rest
+        if position in drawn:
+            chain = _numbered(chain, drawn[position])
+            continue
         if step.kind != "shuffle":
             chain = _STEPS[step.kind](chain, step)
             continue
@@ -223,6 +234,15 @@ def _cache(chain: _Chain, step: Step) -> _Chain:
         content = content or elements
 
     return _Chain(lambda: written(chain.make()) if content is None else iter(content), chain.size)
+
+
+def _numbered(chain: _Chain, elements: list) -> _Chain:
+    def numbers_of(source: Iterator) -> Iterator[int]:
+        for element in source:
+            elements.append(element)
+            yield len(elements) - 1
+
+    return _Chain(lambda: numbers_of(chain.make()), chain.size)
 
 
 def _nothing() -> _Chain:

@@ -1,7 +1,5 @@
 """A step of a client's pipeline, which `tf.data` calls a transformation."""
 
-from collections.abc import Hashable
-
 import attrs
 import numpy as np
 
@@ -22,7 +20,6 @@ class Step:
         drop_remainder: of a batch.
         reshuffles: of a shuffle: every repetition has a new order.
         seeds: of a shuffle: TensorFlow's two seeds for the user's one; None if the call's seed decides.
-        token: of a step that fixes the order of shuffles without seeds; sequences that share a token share the order.
         graph: of a map.
         mask: of a filter: for each row of the columns whether the predicate holds.
     """
@@ -32,9 +29,18 @@ class Step:
     drop_remainder: bool = False
     reshuffles: bool = True
     seeds: tuple[int, int] | None = None
-    token: Hashable | None = attrs.field(default=None, eq=False)
     graph: TracedGraph | None = attrs.field(default=None, eq=lambda g: g and g.digest)
     mask: np.ndarray | None = attrs.field(default=None, eq=False, repr=False)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it is a map that draws random numbers."""
+        return self.graph is not None and self.kind == "map" and self.graph.seeded
+
+    @property
+    def fixes_order(self) -> bool:
+        """Whether it is a shuffle with one order for all iterations, which no seed decides."""
+        return self.kind == "shuffle" and self.seeds is None and not self.reshuffles
 
     @property
     def traced(self) -> TracedGraph:

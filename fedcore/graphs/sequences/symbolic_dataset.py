@@ -242,17 +242,18 @@ class SymbolicDataset:
     def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
         """Shuffles the elements.
 
-        With a seed: the order of `tf.data`, by a real dataset in the graph. Without a seed: a uniform permutation
-        of all elements by the call's seed. It is new in each iteration, or fixed with `reshuffle_each_iteration=False`.
+        With a seed: the order of `tf.data`, by a real dataset in the graph. Without a seed: an order by the call's
+        seed, with the distribution of `tf.data`'s. It is new in each iteration, or fixed with
+        `reshuffle_each_iteration=False`.
         """
         size = tf.maximum(self.count, 1) if buffer_size is None else buffer_size
-        static = tf.get_static_value(size)
+        static = UNKNOWN if buffer_size is None else tf.get_static_value(size)
         if static is not None and static < 1 and static != UNKNOWN:
             raise TracingError(f"the buffer of a shuffle holds at least one element, not {static}")
         if seed is not None:
             return self.real().shuffle(size, seed=seed, reshuffle_each_iteration=reshuffle_each_iteration)
         if reshuffle_each_iteration is False:
-            order = tf.random.shuffle(tf.range(self.count))
+            order = _shuffled_order(self.count, size, static)
             # Samples of the steps before still change with each iteration.
             return self._with(
                 lambda d: d.shuffle(size), element_at=lambda i, samples: self.element_at(order[i], samples)
@@ -260,7 +261,7 @@ class SymbolicDataset:
         return self._with(
             None,
             element_at=lambda i, samples: self.element_at(samples[0][i], samples[1:]),
-            sample=lambda: (tf.random.shuffle(tf.range(self.count)), *self.sample()),
+            sample=lambda: (_shuffled_order(self.count, size, static), *self.sample()),
             sample_specs=(tf.TensorSpec([None], tf.int64), *self.sample_specs),
             as_real=lambda: self.real().shuffle(size),
         )
@@ -303,6 +304,37 @@ class SymbolicDataset:
         if self.as_real is not None and step is not None:
             changes["as_real"] = lambda: step(self.real())
         return SymbolicDataset(**{**vars(self), **changes})
+
+
+def _shuffled_order(count: tf.Tensor, size, static) -> tf.Tensor:
+    """A random order of `count` elements (int64), distributed as that of a shuffle with a buffer; see
+    `buffered_shuffle.py`.
+
+    Args:
+        size: elements that the buffer holds.
+        static: the size if it is known while the body is traced; UNKNOWN for all elements.
+    """
+    if static == UNKNOWN:
+        return tf.random.shuffle(tf.range(count))
+    if static == 1:
+        return tf.range(count)
+    size = tf.cast(size, tf.int64)
+
+    def buffered():
+        reads = count - size
+        slots = tf.random.uniform([reads], 0, size, tf.int64)
+        by_slot = tf.argsort(slots, stable=True)
+        of_order = tf.gather(slots, by_slot)
+        is_same = tf.equal(of_order[1:], of_order[:-1])
+        places = tf.cast(by_slot, tf.int64)[:, tf.newaxis]
+        later, earlier = tf.boolean_mask(places[1:], is_same), tf.boolean_mask(places[:-1, 0], is_same)
+        order = tf.tensor_scatter_nd_update(slots, later, size + earlier)
+        last = tf.concat([~is_same, [True]], 0)
+        of_slots = tf.boolean_mask(of_order, last)[:, tf.newaxis]
+        buffer = tf.tensor_scatter_nd_update(tf.range(size), of_slots, size + tf.boolean_mask(places[:, 0], last))
+        return tf.concat([order, tf.random.shuffle(buffer)], 0)
+
+    return tf.cond(size >= count, lambda: tf.random.shuffle(tf.range(count)), buffered)
 
 
 def _flat(state) -> list[tf.Tensor]:

@@ -18,7 +18,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import scope
 from fedcore.graphs.graphdef.sum_terms import sums_explode
-from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.columns import Columns, drawn
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.sequence_results import result_tensors, result_value
 from fedcore.graphs.stages.kernels import interpreter
@@ -101,6 +101,7 @@ def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
     layouts: list[Layout | None] = []
     tensors: list = []
     for position, leaf in enumerate(flatten(value)):
+        leaf = drawn(leaf, seed, first + position)
         if not isinstance(leaf, Columns):
             layouts.append(None)
             tensors.append(leaf)

@@ -186,8 +186,8 @@ class Worker:
 
     def _run(self, sent: Sent, clients: ClientSlice, report: Report) -> SliceResult:
         stop = self._stop_of(sent.key)
-        opened = self._opened(sent, clients, report, stop)
         work = self._work(sent)
+        opened = self._opened(sent, work, clients, report, stop)
         return self._executor.prepare(work, report, stop)(opened)
 
     def _stop_of(self, key: str) -> Stop:
@@ -216,21 +216,22 @@ class Worker:
             self._plans.put(digest, plan)
         return plan
 
-    def _opened(self, sent: Sent, clients: ClientSlice, report: Report, stop: Stop) -> ClientSlice:
+    def _opened(self, sent: Sent, work: ClientWork, clients: ClientSlice, report: Report, stop: Stop) -> ClientSlice:
         """The slice with the values of clients that are opened here."""
         if not any(isinstance(part, ClientAt) for client in clients.values for part in client):
             return clients
         with Reader("fedcore-data") as reader:
             opened = []
-            for client in clients.clients:
+            for index, client in enumerate(clients.clients, clients.first):
                 if client is not None:
-                    read = functools.partial(self._values, sent, client, report)
+                    read = functools.partial(self._values, sent, work, index, client, report)
                     client = reader.call(read, self._timeout_s, stop)
                 opened.append(client)
         return attrs.evolve(clients, clients=tuple(opened))
 
-    def _values(self, sent: Sent, client: Sequence, report: Report) -> tuple:
-        return tuple(self._value(sent, part, report) if isinstance(part, ClientAt) else part for part in client)
+    def _values(self, sent: Sent, work: ClientWork, index: int, client: Sequence, report: Report) -> tuple:
+        parts = tuple(self._value(sent, part, report) if isinstance(part, ClientAt) else part for part in client)
+        return work.drawn(index, parts)
 
     def _value(self, sent: Sent, client: ClientAt, report: Report) -> object:
         source = self._sources.find(client.source, None)

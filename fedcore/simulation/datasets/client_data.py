@@ -20,6 +20,7 @@ from fedcore.simulation.datasets.structures import (
     row_type,
     rows_of,
 )
+from fedcore.types.immutable_arrays import frozen, immutable
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -323,7 +324,7 @@ class ArrayClientData(ClientData):
       - A client's data set holds views of the arrays; creating it copies nothing.
 
     Args:
-        columns: equally long arrays in dicts and tuples.
+        columns: equally long arrays in dicts and tuples. An array that can be written to is copied.
         ranges: for each client its first row and the row after its last.
     """
 
@@ -333,7 +334,7 @@ class ArrayClientData(ClientData):
         for client_id, (start, stop) in ranges.items():
             if not 0 <= start <= stop <= length:
                 raise InvalidValue(f"client {brief(client_id)}: rows {start} to {stop} are not within {length}")
-        self._columns = columns
+        self._columns = map_leaves(lambda c: immutable(c) if isinstance(c, np.ndarray) else c, columns)
         self._ranges = dict(ranges)
 
     @classmethod
@@ -346,7 +347,8 @@ class ArrayClientData(ClientData):
             True
         """
         rows = np.concatenate([np.zeros(0, np.int64), *parts.values()]).astype(np.int64)
-        return cls(map_leaves(lambda column: column[rows], columns), _ranges({i: len(p) for i, p in parts.items()}))
+        ranges = _ranges({i: len(p) for i, p in parts.items()})
+        return cls(map_leaves(lambda column: frozen(column[rows]), columns), ranges)
 
     @classmethod
     def from_clients(cls, clients: Mapping[str, Structure]) -> ArrayClientData:
@@ -370,7 +372,8 @@ class ArrayClientData(ClientData):
                     f"  {other!r}  has {row_type(clients[other])}"
                 )
         ranges = _ranges({i: num_rows(columns, f"client {brief(i)}: ") for i, columns in clients.items()})
-        return ArrayClientData(map_leaves(lambda *columns: np.concatenate(columns), *clients.values()), ranges)
+        joined = map_leaves(lambda *columns: frozen(np.concatenate(columns)), *clients.values())
+        return ArrayClientData(joined, ranges)
 
     def create_tf_dataset_for_client(self, client_id: str) -> ClientDataset:
         from fedcore.data import ClientDataset

@@ -74,7 +74,7 @@ def from_pandas(frame: Any, client_column: str, columns: Sequence[str] | None = 
     """
     fields = _fields("from_pandas", list(frame.columns), client_column, columns)
     clients = _rows_of_clients(f"from_pandas: the column {client_column!r}", frame[client_column].to_numpy())
-    read = {name: _column(f"from_pandas: the column {name!r}", frame[name].to_numpy()) for name in fields}
+    read = {name: _frame_column(f"from_pandas: the column {name!r}", frame[name]) for name in fields}
     return ArrayClientData.from_partition(read, clients)
 
 
@@ -198,6 +198,15 @@ def _fields(user: str, has: Sequence[str], client_column: str, wanted: Sequence[
     if not fields:
         raise InvalidValue(f"{user}: an example needs at least one column beside {client_column!r}")
     return fields
+
+
+def _frame_column(role: str, series: Any) -> np.ndarray:
+    """A column of a data frame; `NaN`, `NaT`, `None` and `<NA>` are missing values, as the frame has it."""
+    column = series.to_numpy()
+    is_nan = column.dtype.kind in "fc" and bool(np.isnan(column).any())
+    if is_nan or (hasattr(series, "isna") and bool(np.any(series.isna()))):
+        raise InvalidValue(f"{role} has missing values; fix: fill or drop them")
+    return _column(role, column)
 
 
 def _column(role: str, column: np.ndarray) -> np.ndarray:

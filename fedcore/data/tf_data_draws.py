@@ -1,0 +1,374 @@
+"""Random numbers and state in real `tf.data` pipelines, by inspection of their graphs.
+
+`why_elements_vary` finds the pipelines whose elements may differ between iterations, which are never materialised.
+`restarted` copies a pipeline with new state, in which what TensorFlow would draw from the process follows a seed:
+
+- the seeds of shuffles and random datasets without a seed, also in functions, such as those of `interleave`;
+- random operations in functions, without a seed. Their kernels go on from one repetition to the next, and start with
+  the iteration of the whole pipeline;
+- the state of `tf.random.Generator` and of Keras' seed generators, such as those of augmentation layers.
+
+What the pipeline itself fixes (a shuffle with `reshuffle_each_iteration=False`, everything before a cache, a random
+dataset) depends on the data instead, so it is the same in all calls. Python functions and variables are not seeded.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from fedcore.graphs import private_api
+from fedcore.graphs.graphdef.side_effects import callees, is_stateful, with_callers
+from fedcore.seeds import fold_in
+
+_OP_SEED = 87654321
+"""TensorFlow's attribute `seed` of an operation for which the user set a seed, and no global one."""
+
+_SEED_OPERANDS = {
+    "ShuffleDataset": 2,
+    "ShuffleDatasetV3": 2,
+    "ShuffleAndRepeatDataset": 2,
+    "ShuffleAndRepeatDatasetV2": 2,
+    "RandomDataset": 0,
+    "RandomDatasetV2": 0,
+}
+"""Random operation of datasets -> position of the first of its two seed operands."""
+
+_STATE = {
+    "ShuffleDatasetV3": (4, "DummySeedGenerator"),
+    "ShuffleAndRepeatDatasetV2": (5, "DummySeedGenerator"),
+    "RandomDatasetV2": (2, "DummySeedGenerator"),
+    "CacheDatasetV2": (2, "DummyMemoryCache"),
+}
+"""Dataset operation -> position of its state operand, and the operation that creates new state."""
+
+_CACHES = ("CacheDataset", "CacheDatasetV2")
+
+_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"})
+_FILES = ("TFRecord", "TextLine", "FixedLengthRecord", "CSVDataset", "SqlDataset", "ReadFile", "MatchingFiles", "Load")
+_STATELESS = frozenset(
+    {
+        *("Print", "PrintV2", "Assert", "DummySeedGenerator", "DummyMemoryCache", "_Retval", "_Arg"),
+        *("HashTableV2", "LookupTableImportV2"),
+    }
+)
+"""Stateful operations that give equal results in every iteration."""
+
+_VARIABLES = ("VarHandleOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "RngReadAndSkip")
+
+
+def why_elements_vary(dataset: tf.data.Dataset) -> str | None:
+    """Why the elements may differ between iterations of the dataset; None if they cannot."""
+    graph_def = _graph_def(dataset)
+    if graph_def is None:
+        return "TensorFlow cannot describe it"
+    reasons = (_why_it_varies(node) for node in _nodes(graph_def))
+    return next((reason for reason in reasons if reason), None)
+
+
+def _why_it_varies(node) -> str | None:
+    if node.op in _PYTHON:
+        return "it calls Python"
+    if node.op.startswith(_FILES):
+        return "it reads files"
+    if node.op in _SEED_OPERANDS or _takes_seeds(node):
+        return "it draws random numbers"
+    if node.op in _VARIABLES or node.op.startswith("Mutable"):
+        return "it reads what may change"
+    is_dataset = "Dataset" in node.op
+    return (
+        f"the op {node.op} has state" if is_stateful(node.op) and not is_dataset and node.op not in _STATELESS else None
+    )
+
+
+def has_seeds_of_its_own(fn: Callable, element_spec) -> bool:
+    """Whether a function of an element has random operations for which the user set a seed."""
+    with tf.Graph().as_default():  # without the global seed, which hides that of an operation
+        variant = tf.compat.v1.placeholder(tf.variant, [])
+        try:
+            mapped = tf.data.experimental.from_variant(variant, element_spec).map(fn)
+        except (TypeError, ValueError, RuntimeError, tf.errors.OpError):  # it needs what stands outside of the graph
+            return False
+        return any(
+            _takes_seeds(node) and node.attr["seed"].i == _OP_SEED
+            for graph_def in private_api.dataset_function_graphs(mapped)
+            for node in _nodes(graph_def)
+        )
+
+
+def restarted(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+    """A copy of the dataset with new state, whose draws follow the seed.
+
+    The dataset itself where its state is not TensorFlow's alone: a function assigns a variable, or Python decides what
+    is in a cache.
+    """
+    graph_def = _graph_def(dataset)
+    if graph_def is None or _keeps_state(graph_def):
+        return dataset
+    _Restart(graph_def, seed).run()
+    try:
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph_def.SerializeToString())
+    except (tf.errors.OpError, ValueError):
+        return dataset
+    return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def _graph_def(dataset: tf.data.Dataset) -> graph_pb2.GraphDef | None:
+    try:
+        serialized = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1
+        )
+        return graph_pb2.GraphDef.FromString(serialized.numpy())
+    except (tf.errors.OpError, ValueError, RuntimeError):
+        return None
+
+
+def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator:
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
+
+
+def _takes_seeds(node) -> bool:
+    """Whether the node is a random operation with seeds in its attributes."""
+    return "seed" in node.attr and "seed2" in node.attr and is_stateful(node.op)
+
+
+def _is_unseeded(node) -> bool:
+    return _takes_seeds(node) and not (node.attr["seed"].i or node.attr["seed2"].i)
+
+
+def _keeps_state(graph_def: graph_pb2.GraphDef) -> bool:
+    """Whether a copy would lose state: of a variable that a function assigns, or of a cache of Python's values."""
+    reseeded = {place.variable for place in _seed_variables(graph_def)}
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    for node in graph_def.node:
+        called = [functions[c] for c in callees(node) if c in functions]
+        for function in called:
+            for place in _assigned(function, node):
+                if _source(graph_def, place) not in reseeded:
+                    return True
+    nodes = {node.name: node for node in graph_def.node}
+    python = with_callers(
+        {name: f.node_def for name, f in functions.items()},
+        [name for name, f in functions.items() if any(n.op in _PYTHON for n in f.node_def)],
+    )
+    cached = [nodes[name] for name in _before_caches(graph_def)]
+    return any(node.op in _PYTHON or python.intersection(callees(node)) for node in cached)
+
+
+@attrs.frozen
+class _SeedVariable:
+    """A variable with the state of a random generator.
+
+    Args:
+        variable: name of its node.
+        size: 2 for Keras' seed generators, 3 for `tf.random.Generator`.
+    """
+
+    variable: str
+    size: int
+
+
+def _seed_variables(graph_def: graph_pb2.GraphDef) -> Iterator[_SeedVariable]:
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    for node in graph_def.node:
+        for function in (functions[c] for c in callees(node) if c in functions):
+            ops = {n.op for n in function.node_def}
+            for place in _assigned(function, node):
+                variable = _source(graph_def, place)
+                value = _initial(graph_def, variable)
+                if value is None or value.dtype != tf.int64:
+                    continue
+                if value.shape == [2] and any(op.startswith("StatelessRandom") for op in ops):
+                    yield _SeedVariable(variable, 2)
+                elif value.shape == [3] and "RngReadAndSkip" in ops:
+                    yield _SeedVariable(variable, 3)
+
+
+def _assigned(function, node) -> list[str]:
+    """The inputs of a node that its function takes as variables and assigns."""
+    arguments = [argument.name for argument in function.signature.input_arg]
+    assigned = {n.input[0] for n in function.node_def if n.op.startswith("Assign") or n.op == "RngReadAndSkip"}
+    captured = [i for i in node.input if not i.startswith("^")]
+    return [captured[i - len(arguments)] for i, name in enumerate(arguments) if name in assigned]
+
+
+def _source(graph_def: graph_pb2.GraphDef, name: str) -> str:
+    """The node behind identities."""
+    nodes = {node.name: node for node in graph_def.node}
+    node = nodes[name.split(":")[0]]
+    while node.op == "Identity":
+        node = nodes[node.input[0].split(":")[0]]
+    return node.name
+
+
+def _initial(graph_def: graph_pb2.GraphDef, variable: str) -> tf.TensorSpec | None:
+    constant = _initial_constant(graph_def, variable)
+    if constant is None:
+        return None
+    tensor = constant.attr["value"].tensor
+    return tf.TensorSpec([d.size for d in tensor.tensor_shape.dim], tensor.dtype)
+
+
+def _initial_constant(graph_def: graph_pb2.GraphDef, variable: str):
+    nodes = {node.name: node for node in graph_def.node}
+    for node in graph_def.node:
+        if node.op == "AssignVariableOp" and node.input[0].split(":")[0] == variable:
+            constant = nodes[node.input[1].split(":")[0]]
+            return constant if constant.op == "Const" else None
+    return None
+
+
+def _before_caches(graph_def: graph_pb2.GraphDef) -> set[str]:
+    """The names of the nodes on which a cache depends."""
+    nodes = {node.name: node for node in graph_def.node}
+    waiting = [i for node in graph_def.node if node.op in _CACHES for i in node.input]
+    names: set[str] = set()
+    while waiting:
+        name = waiting.pop().lstrip("^").split(":")[0]
+        if name not in names:
+            names.add(name)
+            waiting.extend(nodes[name].input)
+    return names
+
+
+def _content_seed(graph_def: graph_pb2.GraphDef) -> int:
+    """A seed that depends on the constants of a graph, not on its names."""
+    digest = hashlib.blake2b(digest_size=8)
+    for node in graph_def.node:
+        digest.update(node.op.encode())
+        if node.op == "Const" and node.attr["dtype"].type not in (tf.resource, tf.variant):
+            digest.update(node.attr["value"].SerializeToString())
+    return int.from_bytes(digest.digest(), "little", signed=True)
+
+
+class _Restart:
+    """Gives the random operations of a dataset's graph seeds, in place.
+
+    Args:
+        seed: of what differs from call to call.
+    """
+
+    def __init__(self, graph_def: graph_pb2.GraphDef, seed: int):
+        self._graph_def = graph_def
+        self._fixed = _content_seed(graph_def)
+        self._seed = seed
+        self._numbers = itertools.count()
+
+    def run(self) -> None:
+        graph_def = self._graph_def
+        before_caches = _before_caches(graph_def)
+        self._reseed_variables()
+        functions = {f.signature.name: f for f in graph_def.library.function}
+        called = {name: [f for c in callees(n) for f in [c] if f in functions] for name, n in _by_name(graph_def)}
+        cached = _reachable(functions, (f for name in before_caches for f in called.get(name, ())))
+        fresh = _reachable(functions, (f for name, fs in called.items() if name not in before_caches for f in fs))
+        for node in list(graph_def.node):
+            if node.op == "RandomDataset":  # TensorFlow cannot read what it writes of this operation
+                node.op, node.attr["rerandomize_each_iteration"].b = "RandomDatasetV2", False
+                node.input.append("")
+            fixed = node.name in before_caches
+            if node.op in _SEED_OPERANDS:
+                self._seed_dataset(node, fixed=fixed or _has_one_order(node))
+            if node.op in _STATE:
+                place, state = _STATE[node.op]
+                name = f"{node.name}/state"
+                graph_def.node.add(name=name, op=state)
+                node.input[place] = name
+        for name, function in functions.items():
+            self._seed_function(function, fixed=name in cached and name not in fresh)
+        random = with_callers(
+            {name: f.node_def for name, f in functions.items()},
+            [name for name, f in functions.items() if any(map(_takes_seeds, f.node_def))],
+        )
+        for node in _nodes(graph_def):
+            if node.op == "ParallelMapDatasetV2" and random.intersection(callees(node)):
+                _make_sequential(node)
+
+    def _next(self, *, fixed: bool) -> int:
+        return fold_in(self._fixed if fixed else self._seed, next(self._numbers))
+
+    def _seed_dataset(self, node, *, fixed: bool) -> None:
+        position = _SEED_OPERANDS[node.op]
+        nodes = dict(_by_name(self._graph_def))
+        operands = [nodes[node.input[position + i].split(":")[0]] for i in (0, 1)]
+        if any(o.op != "Const" or tf.make_ndarray(o.attr["value"].tensor) for o in operands):
+            return
+        for i in (0, 1):
+            name = f"{node.name}/seed{i}"
+            constant = self._graph_def.node.add(name=name, op="Const")
+            constant.attr["dtype"].type = tf.int64.as_datatype_enum
+            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(self._next(fixed=fixed), tf.int64))
+            node.input[position + i] = name
+
+    def _seed_function(self, function, *, fixed: bool) -> None:
+        nodes = {node.name: node for node in function.node_def}
+        for node in list(function.node_def):
+            if _is_unseeded(node):
+                self._set_seeds(node, fixed=fixed)
+            position = _SEED_OPERANDS.get(node.op)
+            if position is None:
+                continue
+            operands = [nodes.get(node.input[position + i].split(":")[0]) for i in (0, 1)]
+            if any(o is None or o.op != "Const" or tf.make_ndarray(o.attr["value"].tensor) for o in operands):
+                continue
+            for i in (0, 1):  # every call of the function makes a dataset with other seeds
+                node.input[position + i] = self._drawn_number(function, f"{node.name}_seed{i}", fixed=fixed)
+
+    def _drawn_number(self, function, name: str, *, fixed: bool) -> str:
+        """Adds an operation that draws an int64 in each call of the function; returns its output."""
+        constants = {"shape": tf.constant([], tf.int32), "low": tf.constant(1, tf.int64), "high": tf.int64.max}
+        for part, value in constants.items():
+            node = function.node_def.add(name=f"{name}_{part}", op="Const")
+            dtype = tf.int32 if part == "shape" else tf.int64
+            node.attr["dtype"].type = dtype.as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
+        inputs = [f"{name}_{part}:output:0" for part in constants]
+        node = function.node_def.add(name=name, op="RandomUniformInt", input=inputs)
+        node.attr["T"].type = tf.int32.as_datatype_enum
+        node.attr["Tout"].type = tf.int64.as_datatype_enum
+        self._set_seeds(node, fixed=fixed)
+        return f"{name}:output:0"
+
+    def _set_seeds(self, node, *, fixed: bool) -> None:
+        node.attr["seed"].i, node.attr["seed2"].i = self._next(fixed=fixed), self._next(fixed=fixed)
+
+    def _reseed_variables(self) -> None:
+        for place in {place.variable: place for place in _seed_variables(self._graph_def)}.values():
+            constant = _initial_constant(self._graph_def, place.variable)
+            seed = self._next(fixed=False) & 0x7FFFFFFF
+            value = [seed, 0] if place.size == 2 else [0, 0, seed]
+            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int64))
+
+
+def _by_name(graph_def: graph_pb2.GraphDef) -> Iterator[tuple]:
+    return ((node.name, node) for node in graph_def.node)
+
+
+def _has_one_order(node) -> bool:
+    """Whether all iterations of a dataset operation without a seed draw the same numbers."""
+    anew = "rerandomize_each_iteration" if node.op.startswith("Random") else "reshuffle_each_iteration"
+    return not node.attr[anew].b
+
+
+def _reachable(functions: dict, names: Iterable[str]) -> set[str]:
+    """The functions, and all functions that they call."""
+    waiting, found = list(names), set()
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(c for node in functions[name].node_def for c in callees(node) if c in functions)
+    return found
+
+
+def _make_sequential(node) -> None:
+    """Turns a parallel map into a map: calls at the same time would draw in a random order."""
+    node.op = "MapDataset"
+    node.input.pop()
+    for name in ("deterministic", "use_unbounded_threadpool"):
+        node.attr.pop(name, None)

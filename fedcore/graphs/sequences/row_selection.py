@@ -1,0 +1,236 @@
+"""The rows that a pipeline's steps select, for each iteration: numpy arrays of row numbers, without the rows.
+
+Example: `take(3).shuffle(3).repeat(2).batch(4)` over 5 rows selects, for some seed, [[2, 0, 1, 1], [2, 0, 0, 0]] with
+the sizes [4, 2]; a smaller batch is padded with its last row.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import attrs
+import numpy as np
+
+from fedcore.graphs.sequences.buffered_shuffle import buffered_order
+from fedcore.graphs.sequences.reading_order import UNKNOWN, reading_order
+from fedcore.graphs.sequences.steps import INFINITE, Step
+from fedcore.seeds import fold_in
+
+
+@attrs.frozen
+class Rows:
+    """A reading order: for each element the row of the columns, or for each batch its rows.
+
+    Args:
+        rows: int64, [elements] or [batches, size]. A smaller batch is padded with its last row.
+        sizes: int64 [batches], without the padding; None if elements are not batches.
+    """
+
+    rows: np.ndarray
+    sizes: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select(self, index) -> "Rows":
+        """The elements at the positions of an index array or a slice."""
+        return Rows(self.rows[index], None if self.sizes is None else self.sizes[index])
+
+
+class DrawnElements:
+    """Numbers the elements that a random map makes, in the order in which it makes them.
+
+    Every repetition of a pipeline makes them anew, with other random numbers. A number stands for such an element in
+    the steps after the map, as a row number does in the steps before it.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Rows] = []
+        self._count = 0
+
+    def extend(self, inputs: Rows) -> Rows:
+        """The numbers of the elements that the map makes of these inputs."""
+        first = self._count
+        self._parts.append(inputs)
+        self._count += len(inputs)
+        return Rows(np.arange(first, self._count, dtype=np.int64))
+
+    def inputs(self) -> Rows:
+        """The input of each element, by number."""
+        width = max((part.rows.shape[1] for part in self._parts if part.sizes is not None), default=0)
+        if not self._parts:
+            return Rows(np.zeros(0, np.int64))
+        if self._parts[0].sizes is None:
+            return Rows(np.concatenate([part.rows for part in self._parts]))
+        rows = [np.pad(p.rows, [(0, 0), (0, width - p.rows.shape[1])], "edge") for p in self._parts if len(p)]
+        sizes = [p.sizes for p in self._parts if p.sizes is not None]
+        return Rows(np.concatenate(rows or [np.zeros((0, 0), np.int64)]), np.concatenate(sizes))
+
+
+def select_rows(
+    stored: Rows, steps: tuple[Step, ...], keys: list[int], drawn: Mapping[int, DrawnElements] = MappingProxyType({})
+) -> Rows:
+    """The elements of a pipeline, as rows, or as numbers of elements of its last random map.
+
+    Args:
+        stored: the elements before the first step.
+        keys: the seed of each step.
+        drawn: position of a random map -> the elements that it makes, which are added. Other maps change no order.
+    """
+    if any(step.seeds is not None or step.kind == "cache" for step in steps):
+        return _rows_as_tf_data(stored, steps, keys, drawn)
+
+    def source(epoch: int) -> Rows:
+        return stored
+
+    for position, step in enumerate(steps):
+        if position in drawn:
+            source = _numbered(source, drawn[position])
+        else:
+            source = _STEPS[step.kind](source, step, keys[position], steps[position + 1 :])
+    return source(0)
+
+
+def step_keys(steps: tuple[Step, ...], seed: int, fixed: Callable[[], int]) -> list[int]:
+    """The seed of each step.
+
+    Args:
+        seed: decides what differs from call to call.
+        fixed: computes the seed of what does not: an order that the pipeline fixes, and everything before a cache.
+    """
+    keys = [0] * len(steps)
+    is_cached = False
+    for position in reversed(range(len(steps))):
+        step = steps[position]
+        is_cached = is_cached or step.kind == "cache"
+        keys[position] = fold_in(fixed() if is_cached or step.fixes_order else seed, position)
+    return keys
+
+
+def _rows_as_tf_data(
+    stored: Rows, steps: tuple[Step, ...], keys: list[int], drawn: Mapping[int, DrawnElements]
+) -> Rows:
+    """The elements of a pipeline in the order of `tf.data`."""
+
+    def seeds(position: int) -> tuple[int, int]:
+        return fold_in(keys[position], 0), fold_in(keys[position], 1)
+
+    lists: dict[int, list] = {position: [] for position in drawn}
+    order = reading_order(len(stored), steps, seeds, lists)
+    source: Rows | None = stored
+    for position, elements in sorted(lists.items()):
+        drawn[position].extend(_as_rows(source, steps[:position], elements))
+        source = None
+    return _as_rows(source, steps, order)
+
+
+def _as_rows(source: Rows | None, steps: tuple[Step, ...], order: list) -> Rows:
+    """The elements of an order of numbers; of a list of numbers for each batch, if the elements are batches.
+
+    Args:
+        source: the elements that the numbers stand for; None if the numbers stay.
+    """
+    last = next((step for step in reversed(steps) if step.kind == "batch" or step.draws), None)
+    if last is None or last.kind != "batch":
+        numbers = np.asarray(order, np.int64)
+        return Rows(numbers) if source is None else source.select(numbers)
+    sizes = np.array([len(numbers) for numbers in order], np.int64)
+    return batch_rows(np.cumsum(sizes) - sizes, sizes, np.fromiter(itertools.chain.from_iterable(order), np.int64))
+
+
+def batch_rows(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None = None) -> Rows:
+    """Batches of consecutive positions of `order`, each padded with its last row."""
+    width = int(sizes.max()) if len(sizes) else 0
+    positions = starts[:, None] + np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
+    return Rows(positions if order is None else order[positions], sizes.astype(np.int64))
+
+
+# A step maps a function (number of a repetition -> its reading order) to a function of this kind.
+# Parameters: that function, the step, its seed, the steps after it.
+
+
+def _repeat(source, step: Step, key: int, later: tuple[Step, ...]):
+    def rows(epoch: int) -> Rows:
+        once = source(epoch * max(step.number, 1))
+        times = step.number if step.number != INFINITE else _needed(later, len(once))
+        parts = [once, *(source(epoch * times + i) for i in range(1, times))][: max(times, 0)]
+        return _joined(parts, once)
+
+    return rows
+
+
+def _needed(later: tuple[Step, ...], count: int) -> int:
+    """The number of repetitions of `count` elements that the steps after an endless `repeat` read."""
+    need = 0
+    for step in reversed(later):
+        if step.kind == "take":
+            need = step.number if step.number != INFINITE else need
+        elif step.kind == "skip":
+            need += step.number
+        elif step.kind == "batch":
+            need *= step.number
+    return -(-need // count) if count else 0
+
+
+def _joined(parts: list[Rows], like: Rows) -> Rows:
+    if not parts:
+        return like.select(slice(0, 0))
+    if len(parts) == 1:
+        return parts[0]
+    sizes = None if like.sizes is None else np.concatenate([p.sizes for p in parts])
+    return Rows(np.concatenate([p.rows for p in parts]), sizes)
+
+
+def _shuffle(source, step: Step, key: int, later):
+    def rows(epoch: int) -> Rows:
+        before = source(epoch)
+        mixed = fold_in(fold_in(key, 0), epoch if step.reshuffles else 0)
+        size = len(before) if step.number in (0, UNKNOWN) else step.number
+        return before.select(buffered_order(mixed, len(before), size))
+
+    return rows
+
+
+def _numbered(source, elements: DrawnElements):
+    return lambda epoch: elements.extend(source(epoch))
+
+
+def _take(source, step: Step, key: int, later):
+    return lambda epoch: source(epoch).select(slice(None) if step.number == INFINITE else slice(0, step.number))
+
+
+def _skip(source, step: Step, key: int, later):
+    return lambda epoch: source(epoch).select(slice(0, 0) if step.number == INFINITE else slice(step.number, None))
+
+
+def _batch(source, step: Step, key: int, later):
+    def rows(epoch: int) -> Rows:
+        order = source(epoch).rows
+        full, rest = divmod(len(order), step.number)
+        count = full + (rest > 0 and not step.drop_remainder)
+        sizes = np.full(count, step.number, np.int64)
+        if count > full:
+            sizes[-1] = rest
+        return batch_rows(np.arange(count, dtype=np.int64) * step.number, sizes, order)
+
+    return rows
+
+
+def _filter(source, step: Step, key: int, later):
+    def rows(epoch: int) -> Rows:
+        before = source(epoch)
+        return before if step.mask is None else before.select(step.mask[before.rows])
+
+    return rows
+
+
+_STEPS: dict[str, Callable] = {
+    "repeat": _repeat,
+    "shuffle": _shuffle,
+    "take": _take,
+    "skip": _skip,
+    "batch": _batch,
+    "filter": _filter,
+    "map": lambda source, step, key, later: source,
+    "prefetch": lambda source, step, key, later: source,
+}
