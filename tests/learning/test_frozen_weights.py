@@ -186,6 +186,17 @@ def functional():
     )
 
 
+def test_a_step_that_returns_too_few_weights_is_refused():
+    def forward_pass(weights, batch, training):
+        x, y = batch
+        return learning.BatchOutput(tf.reduce_mean(x @ weights.trainable[0]), None, tf.shape(y)[0]), ()
+
+    start = learning.ModelWeights((np.ones([6, 1], np.float32),), (np.zeros(6, np.float32),))
+    model = learning.models.FunctionalModel(start, forward_pass, SPEC)
+    with pytest.raises(TypeMismatch, match=r"returns other non-trainable weights .*\n.*the model .*float32\[6\]"):
+        algorithms.build_weighted_fed_avg(model, sgd)
+
+
 def loaded(path):
     learning.models.save(functional(), path)
     return learning.models.load(path)
@@ -353,13 +364,17 @@ def small_variances():
     return sequential(L.Dense(8, kernel_initializer=small), L.BatchNormalization(momentum=0.1), L.Dense(3))
 
 
-def test_noise_on_averages_is_told_when_a_process_is_built():
+PRIVATE = [DP, learning.dp_aggregator(1.0, 100, zeroing=True), learning.ddp_secure_aggregator(1.0, 10, clip=0.5)]
+
+
+@pytest.mark.parametrize("factory", PRIVATE, ids=["fixed clip", "adaptive clip", "noise of clients"])
+def test_noise_on_averages_is_told_when_a_process_is_built(factory):
     wanted = (
         r"model_aggregator clips and adds noise to 2 weights that training steps assign \(\S+/moving_mean, "
         r"\S+/moving_variance\).*model_aggregator=fc.learning.trainable_weights_aggregator"
     )
     with pytest.warns(RuntimeWarning, match=wanted) as caught:
-        algorithms.build_unweighted_fed_avg(model_fn_of(small_variances), sgd, model_aggregator=DP)
+        algorithms.build_unweighted_fed_avg(model_fn_of(small_variances), sgd, model_aggregator=factory)
     assert caught[0].filename.endswith("test_frozen_weights.py")
 
 
@@ -377,6 +392,13 @@ def test_evaluations_stay_finite_with_noise_on_averages():
         metrics = evaluation.next(evaluated, DATA).metrics["client_work"]["eval"]["current_round_metrics"]
         assert np.isfinite(metrics["loss"])
     assert min(least) == 0  # noise did take a variance to the bound
+
+
+def test_averages_with_variables_of_a_model_of_functions_have_their_bound_too():
+    functions = learning.models.functional_model_from_keras(small_variances(), CROSS, SPEC)
+    model = learning.models.trace_model(lambda: learning.models.model_from_functional(functions))
+    assert model.weight_roles == functions.weight_roles
+    assert model.weight_roles.non_negative == {1}
 
 
 def test_averages_left_at_the_server_are_not_sent_and_cost_no_warning():

@@ -68,6 +68,11 @@ class _ModelFromFunctional(VariableModel):
             self._state = tf.nest.map_structure(lambda t: tf.Variable(t, trainable=False), model.initial_metrics())
 
     @property
+    def functional_model(self) -> PureModel:
+        """The model whose functions these are."""
+        return self._model
+
+    @property
     def trainable_variables(self) -> list:
         return self._trainable
 

@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedcore.learning.models.pure_model import (
     initial_counts,
     reported_metrics,
 )
+from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
 
 
 class VariableModel(abc.ABC):
@@ -130,7 +132,13 @@ class TracedVariableModel(PureModel):
         groups = (model.trainable_variables, model.non_trainable_variables, model.local_variables)
         self._places = [[self._place(positions, v) for v in group] for group in groups]
         self.batch_type = type_of_batch(model.input_spec)
+        self._functional_model: PureModel | None = getattr(model, "functional_model", None)
         self._read_metrics(model)
+
+    @functools.cached_property
+    def weight_roles(self) -> WeightRoles:
+        """The roles of the weights; of a model of functions with variables those that the functions give them."""
+        return self._functional_model.weight_roles if self._functional_model else trace_roles(self)
 
     def _read_metrics(self, model: VariableModel) -> None:
         """Keeps how each metric's tensors are nested and how it is finalized; both are the same for every instance."""

@@ -7,8 +7,10 @@ import attrs
 import tensorflow as tf
 
 from fedcore.computation import tf_computation
+from fedcore.errors import TypeMismatch
 from fedcore.graphs.graphdef.unchanged_results import unchanged_results
 from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.types import explain, fits
 
 if TYPE_CHECKING:
     from fedcore.learning.models.pure_model import PureModel
@@ -62,10 +64,11 @@ def trace_roles(
     Args:
         names: of the weights in `W.non_trainable`. Default: they are called by their places.
         non_negative: places in `W.non_trainable`.
+    Raises:
+        TypeMismatch: the step returns other non-trainable weights than the model has.
     """
     weights = tf_computation(lambda: model.initial_weights()).type_signature.result
-    count = len(weights["non_trainable"].types)
-    if not count:
+    if not weights["non_trainable"].types:
         return WeightRoles()
     metrics = tf_computation(lambda: model.initial_metrics()).type_signature.result
 
@@ -73,6 +76,10 @@ def trace_roles(
     def step(weights, metrics, batch):
         return model.step(weights, metrics, batch, training=True)[1]
 
+    returned, held = step.type_signature.result, weights["non_trainable"]
+    if not fits(returned, held):
+        title = "a training step returns other non-trainable weights than the model has"
+        raise TypeMismatch(explain(title, returned, held, want_label="the model", have_label="the step"))
     (graph,) = step.module.graphs
     arguments = unchanged_results(graph.digest, step.module.blob(graph.digest))
     first = len(weights["trainable"].types)
