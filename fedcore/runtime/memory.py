@@ -91,12 +91,14 @@ Merge = Callable[[Any, Any], Any]
 
 
 class FittingSlices:
-    """Runs slices in parts that fit into a device's memory.
+    """Runs slices in parts that fit into a device's memory, and of which no client fails because of the others.
 
     Guarantees:
       - A slice is halved, down to one block. If a block does not fit, its clients run one by one, each from the partial
         of the client before. The bits are those of the whole slice.
       - Later slices of the stage start with the size that fitted.
+      - A vectorised slice that TensorFlow refuses for its values is halved too. Clients side by side take the branches
+        and the steps of the others, with values for which their own program takes none.
 
     Args:
         run: runs a slice in one graph call.
@@ -132,6 +134,10 @@ class FittingSlices:
                 if not self._work.is_vectorised and len(clients.present) == 1:
                     raise
                 self._shrink(clients.places)
+            except tf.errors.InvalidArgumentError:
+                if not self._work.is_vectorised or len(clients.present) == 1:
+                    raise
+                self._note(f"@{self._work.stage}: clients failed side by side; they ran in smaller calls")
         if clients.places == self._work.block:
             return self._one_by_one(clients)
         return in_halves(clients, self._work.block, self, self._merge)

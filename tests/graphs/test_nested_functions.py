@@ -2,8 +2,11 @@
 
 import tracemalloc
 
+import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, types_pb2
 
+import fedcore as fc
 from fedcore.graphs.graphdef.canonical_form import canonical_graph
 from fedcore.graphs.graphdef.dependencies import dependencies_of, positions
 from fedcore.graphs.graphdef.result_origins import Argument, Computed, Constant, result_origins
@@ -95,3 +98,25 @@ def test_equal_results_have_one_origin():
     assert a == b != c
     assert isinstance(constant, Constant)
     assert constant.value == 1.0
+
+
+def test_a_function_of_which_the_operation_is_another_function_names_its_results():
+    """As in the loops of `tf.nn.ctc_loss`, which TensorFlow traces in an older way."""
+
+    def loss(logits, labels):
+        return tf.nn.ctc_loss(labels, logits, [2, 1], [4, 3], logits_time_major=False, blank_index=0)
+
+    @fc.tf_computation(fc.TensorType("float32", [2, 4, 5]), fc.TensorType("int32", [2, 2]))
+    def gradient(logits, labels):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = loss(logits, labels)
+        return losses, tape.gradient(losses, logits)
+
+    logits, labels = np.sin(np.arange(40, dtype=np.float32)).reshape(2, 4, 5), np.int32([[1, 2], [3, 0]])
+    losses, gradients = gradient(logits, labels)
+    with tf.GradientTape() as tape:
+        values = tf.Variable(logits)
+        expected = loss(values, tf.constant(labels))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradients, tape.gradient(expected, values), rtol=1e-4, atol=1e-6)

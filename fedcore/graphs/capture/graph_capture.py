@@ -13,6 +13,7 @@ from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
 from fedcore.graphs.graphdef.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.lowered_loops import keep_whole_loops
 from fedcore.graphs.graphdef.operand_guards import without_checks
 from fedcore.graphs.graphdef.sequence_operands import ElementAccess, SequenceOperand, operand_specs, sequence_specs
 from fedcore.graphs.graphdef.side_effects import TiedToProcess, refuse, side_effects_of, stateful_nodes
@@ -114,6 +115,7 @@ def trace_leaves(
                 assign_first(graph_def, node.name, value)
     seed, *arguments = [t.op.name for t in graph.inputs[: len(specs)]]
     seed_random_operations(graph_def, seed, describe)
+    keep_whole_loops(graph_def)
     effects = stateful_nodes(graph_def, [op.name for op in graph.control_outputs])
     results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
     data = canonical_graph(graph_def, arguments, results, effects, seed)

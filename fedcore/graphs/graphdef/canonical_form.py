@@ -22,6 +22,7 @@ PRIVATE_ATTRIBUTES = {
     "_XlaMustCompile": "b",
     "_collective_manager_ids": "list",
     "_has_manual_control_dependencies": "b",
+    "_lower_using_switch_merge": "b",
     "_user_specified_name": "s",
 }
 """Private attributes that the canonical form contains, each with its kind.
@@ -251,23 +252,28 @@ class _Library:
         roots += [source.control_ret[c] for c in source.signature.control_output]
         order = inputs_first(nodes, [r for r in roots if r in nodes], set(names))
         names.update((name, f"n{i}") for i, name in enumerate(order))
+        results = {name: self._result_names(nodes[name].op) for name in order if nodes[name].op in self.functions}
         for name in order:
-            self._copy_function_node(out.node_def.add(), nodes[name], names)
+            self._copy_function_node(out.node_def.add(), nodes[name], names, results)
         for i, result in enumerate(source.signature.output_arg):
             renamed = out.signature.output_arg.add()
             renamed.CopyFrom(result)
             renamed.name = f"r{i}"
             renamed.ClearField("handle_data")
-            out.ret[f"r{i}"] = _port_renamed(source.ret[result.name], names)
+            out.ret[f"r{i}"] = _port_renamed(source.ret[result.name], names, results)
         for i, control in enumerate(source.signature.control_output):
             out.signature.control_output.append(f"c{i}")
             out.control_ret[f"c{i}"] = names[source.control_ret[control]]
         return out
 
-    def _copy_function_node(self, node, source, names) -> None:
+    def _result_names(self, function: str) -> dict[str, str]:
+        """The canonical names of a function's results, by which a node that calls it as its operation has outputs."""
+        return {o.name: f"r{i}" for i, o in enumerate(self.functions[function].signature.output_arg)}
+
+    def _copy_function_node(self, node, source, names, results) -> None:
         node.op = self.name(source.op) if source.op in self.functions else source.op
         node.name = names[source.name]
-        data = [_port_renamed(i, names) for i in source.input if not i.startswith("^")]
+        data = [_port_renamed(i, names, results) for i in source.input if not i.startswith("^")]
         control = sorted({"^" + names[i[1:]] for i in source.input if i.startswith("^")})
         node.input.extend(data + control)
         for key in sorted(source.attr):
@@ -277,7 +283,9 @@ class _Library:
         _clear_shared_name(node)
 
 
-def _port_renamed(input_name: str, names) -> str:
-    """Renames the node in a tensor name of a function body, `node:output:index`."""
-    node, colon, port = input_name.partition(":")
-    return names[node] + colon + port
+def _port_renamed(input_name: str, names: Mapping[str, str], results: Mapping[str, Mapping[str, str]]) -> str:
+    """Renames the node in a tensor name of a function body, `node:output:index`, and the output of a call."""
+    node, *port = input_name.split(":")
+    if node in results and port:
+        port[0] = results[node][port[0]]
+    return ":".join([names[node], *port])

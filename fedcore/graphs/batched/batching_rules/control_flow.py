@@ -91,17 +91,29 @@ def _of_branch(
 ) -> list[tf.Tensor]:
     """The results of a branch for the clients that take it, and the results before for the others.
 
+    A branch that no client takes does not run: it may fail.
+
     Args:
         takes: bool [K].
         before: results of the branches before; none for the first branch.
     """
+    results: list[tf.Tensor] = []
 
     def run() -> list[tf.Tensor]:
         inner = evaluation.for_nested_graph()
-        results = [inner.with_client_axis(x) for x in inner.run(branch, values)]
+        results[:] = [inner.with_client_axis(x) for x in inner.run(branch, values)]
         return select_by_client(takes, results, before) if before else results
 
-    return tf.cond(tf.reduce_any(takes), run, lambda: before) if before else run()
+    def others() -> list[tf.Tensor]:
+        return before or [_zeros(t) for t in results]  # `tf.cond` traces `run` first
+
+    return tf.cond(tf.reduce_any(takes), run, others)
+
+
+def _zeros(tensor: tf.Tensor) -> tf.Tensor:
+    if tensor.dtype == tf.variant or not tensor.shape.is_fully_defined():
+        raise NoBatchingRule("StatelessCase", "a branch has a result of unknown size")
+    return tf.zeros(tensor.shape, tensor.dtype)
 
 
 def _axes(value: BatchedValue) -> tuple[bool, int | None, int]:
