@@ -264,3 +264,42 @@ def test_the_clipping_factory_counts_strings_and_their_holders():
     assert found == {word: [COUNTS[word], HOLDERS[word]] for word in COUNTS}
     with pytest.raises(TypeMismatch, match=r"ClippingIbltFactory aggregates str\[\?\]\*, not str\*"):
         factory.create(fc.SequenceType("str"))
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ([1.7, 5.2], "compute_iblt takes counts that are integers, not float32"),
+        ([True, False], "compute_iblt takes counts that are integers, not bool"),
+        ([-1, 5], r"counts from 0 to below the field_size 2147483647, not \[-1, 5\]"),
+        ([2**31 - 1, 5], r"counts from 0 to below the field_size 2147483647, not \[2147483647, 5\]"),
+        (
+            np.uint64([2**64 - 1, 5]),
+            r"counts from 0 to below the field_size 2147483647, not \[18446744073709551615, 5\]",
+        ),
+        ([1], r"strings are of shape \(2,\) and counts of shape \(1,\)"),
+    ],
+)
+def test_counts_that_a_table_cannot_hold_are_refused(counts, says):
+    with pytest.raises(FedcoreError, match=says):
+        iblt.IbltEncoder(10, string_max_bytes=8).compute_iblt(["a", "b"], counts)
+
+
+def test_counts_in_a_graph_are_checked_when_it_runs():
+    encode = tf.function(lambda counts: iblt.IbltEncoder(10, string_max_bytes=8).compute_iblt(["a"], counts))
+    assert iblt.IbltDecoder(encode(tf.constant([7])), 10, string_max_bytes=8).get_freq_estimates() == {"a": 7}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="counts from 0 to below the field_size"):
+        encode(tf.constant([-7]))
+
+
+def test_tables_and_values_that_are_no_numbers_are_refused():
+    table = iblt.IbltEncoder(10, string_max_bytes=8).compute_iblt(["a"])
+    with pytest.raises(FedcoreError, match="a sum of tables is of integers, not float32"):
+        iblt.IbltDecoder(tf.cast(table, tf.float32), 10, string_max_bytes=8)
+    with pytest.raises(FedcoreError, match="takes values that are numbers, not string"):
+        iblt.IbltTensorEncoder([1], 10, string_max_bytes=8).compute_iblt(["a"], [["x"]])
+
+
+def test_no_strings_have_an_empty_list_of_counts():
+    table = iblt.IbltEncoder(10, string_max_bytes=8).compute_iblt(tf.constant([], tf.string), [])
+    assert not np.any(table.numpy())

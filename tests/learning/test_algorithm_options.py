@@ -86,6 +86,14 @@ def test_a_schedule_hands_its_rate_to_the_optimizer_and_shows_it():
     np.testing.assert_array_equal(weight_of(state), expected)
 
 
+def test_a_schedule_may_mix_the_round_with_floats():
+    process = algorithms.build_weighted_fed_avg_with_optimizer_schedule(
+        line(), lambda r: 0.1 * 0.9**r, optimizers.build_sgdm()
+    )
+    _, shown = rounds(process)
+    assert [float(m["client_work"]["client_learning_rate"]) for m in shown] == pytest.approx([0.1, 0.09])
+
+
 @pytest.mark.parametrize(
     "wrong", [lambda rate: optimizers.build_sgdm(2 * rate), lambda rate: optimizers.build_sgdm(rate, momentum=rate / 2)]
 )

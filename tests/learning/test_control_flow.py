@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TracingError, TypeMismatch
 from fedcore.learning import algorithms, optimizers, templates
 
 X = np.float32([[1], [2], [3], [4]])
@@ -163,3 +163,22 @@ def test_a_rule_that_rejects_updates():
     for change, moved in ((0.5, -0.5), (2.0, 0.0)):
         after = step.next(step.initialize(), start, (np.float32([[change]]),)).result
         assert after.trainable[0] == moved
+
+
+# fmt: off
+TWO = (lambda r: 0.1 if r < 1 else 0.2), (lambda r: 0.3 if r < 1 else 0.4)
+# fmt: on
+
+
+def test_control_flow_of_lambdas_on_one_line_says_what_to_write():
+    with pytest.raises(
+        TracingError, match=r"`<lambda>` \(.*test_control_flow.py:\d+\) decides by the value of a"
+    ) as error:
+        algorithms.build_weighted_fed_avg_with_optimizer_schedule(line, TWO[1], optimizers.build_sgdm())
+    assert "several lambdas stand on its line\n  fix: write each lambda on a line of its own" in str(error.value)
+
+
+def test_control_flow_without_a_source_says_what_to_write():
+    unread = eval("lambda x: x if x > 0 else -x")
+    with pytest.raises(TracingError, match=r"its source cannot be read: use tf.where or tf.cond"):
+        fc.tf_computation(unread, "int32")

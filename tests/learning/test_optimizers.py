@@ -357,6 +357,46 @@ def test_a_scheduled_optimizer_hides_its_learning_rate():
         optimizers.schedule_learning_rate(scheduled, lambda step: 0.1)
 
 
+SCHEDULES = {
+    "power": lambda step: 0.1 * 0.9**step,
+    "product": lambda step: 0.1 * step,
+    "quotient": lambda step: 0.1 / (1 + step),
+    "exponential": lambda step: tf.exp(-step),
+    "floor": lambda step: 0.1 * 0.5 ** (step // 2),
+    "least": lambda step: tf.minimum(0.1, 0.04 * step),
+    "gathered": lambda step: tf.gather([0.3, 0.2, 0.1], step),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_may_mix_the_step_with_floats(name):
+    scheduled = optimizers.schedule_learning_rate(optimizers.build_sgdm(), SCHEDULES[name])
+    step = tf.function(scheduled.next)
+    state, weights, rates = scheduled.initialize(tf.zeros([])), tf.zeros([]), []
+    for _ in range(3):
+        before = weights
+        state, weights = step(state, weights, tf.ones([]))
+        rates.append(float(before - weights))
+    expected = [
+        float(SCHEDULES[name](tf.constant(n, tf.int32 if name == "gathered" else tf.float32))) for n in range(3)
+    ]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        (lambda step: None, "schedule_fn gives a learning rate, not None"),
+        (lambda step: [0.1, 0.2], r"schedule_fn gives one learning rate, not numbers of shape \(2,\)"),
+        (lambda step: "a" + step, "Expected int64, but got a"),
+    ],
+)
+def test_a_schedule_that_gives_no_rate_says_so(schedule, says):
+    scheduled = optimizers.schedule_learning_rate(optimizers.build_sgdm(), schedule)
+    with pytest.raises(TypeError, match=says):
+        tf.function(scheduled.next, autograph=False)(scheduled.initialize(tf.zeros([])), tf.zeros([]), tf.ones([]))
+
+
 def test_weights_of_several_dtypes_keep_them():
     weights = (tf.zeros([2], tf.float32), tf.zeros([2], tf.float64), tf.zeros([2], tf.bfloat16))
     for build in (optimizers.build_adam, optimizers.build_yogi, optimizers.build_adafactor, optimizers.build_rmsprop):

@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fedcore.errors import TracingError
+from fedcore.ir.locations import describe
+
 _STRAIGHT = frozenset(
     {
         *("RESUME", "COPY_FREE_VARS", "LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR"),
@@ -43,4 +46,30 @@ def converted(fn: Callable) -> Callable:
         inspect.getsource(fn)
         return tf.autograph.to_graph(fn)
     except Exception:  # as tf.function: a function without readable source runs unconverted
-        return fn
+        return _unconverted(fn)
+
+
+def _unconverted(fn: Callable) -> Callable:
+    """`fn`, whose error says why control flow over tensors is none in its graph."""
+
+    @functools.wraps(fn)
+    def call(*args, **kwargs):
+        try:
+            return fn(*args, **kwargs)
+        except tf.errors.OperatorNotAllowedInGraphError:
+            raise TracingError(
+                f"{describe(fn)} decides by the value of a tensor, which takes its source to make a graph of, and "
+                f"{_why_unread(fn)}"
+            ) from None
+
+    return call
+
+
+def _why_unread(fn: Callable) -> str:
+    try:
+        text = inspect.getsource(fn)
+    except (OSError, TypeError):
+        return "its source cannot be read: use tf.where or tf.cond, or define it in a file"
+    if fn.__name__ == "<lambda>" and text.count("lambda") > 1:
+        return "several lambdas stand on its line\n  fix: write each lambda on a line of its own, or as a function"
+    return "its source cannot be converted: use tf.where or tf.cond"

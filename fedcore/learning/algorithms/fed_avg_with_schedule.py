@@ -8,12 +8,12 @@ import tensorflow as tf
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.errors import FedcoreError
-from fedcore.graphs.frontend.control_flow import converted
 from fedcore.intrinsics import federated_map
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
 from fedcore.learning.optimizers import Optimizer, as_optimizer
+from fedcore.learning.optimizers.scheduled_optimizer import scheduled_rate
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.training import ClientWork, build_training, weights_type_of
 from fedcore.learning.weighting import ClientWeighting, Weighting
@@ -37,8 +37,8 @@ def build_weighted_fed_avg_with_optimizer_schedule(
     `metrics.client_work` has client_learning_rate=float32 beside `train`.
 
     Args:
-        client_learning_rate_fn: round number (int64 tensor, from 0) -> learning rate, in a graph at the server. A
-            Keras schedule is one.
+        client_learning_rate_fn: round number (int64 tensor, from 0) -> learning rate, in a graph at the server. One
+            that mixes it with floats, as `lambda r: 0.1 * 0.9**r`, gets a float32. A Keras schedule is one.
         client_optimizer_fn: learning rate -> an optimizer with it, such as `fc.learning.optimizers.build_sgdm`; called
             with numbers while the process is built. Or an optimizer (or () -> one) whose learning rate is replaced.
     Returns:
@@ -61,7 +61,7 @@ def build_weighted_fed_avg_with_optimizer_schedule(
 
     @tf_computation(start.type_signature.result)
     def send(state):
-        return {"learning_rate": rate_of(client_learning_rate_fn, state["round"])}
+        return {"learning_rate": scheduled_rate("client_learning_rate_fn", client_learning_rate_fn, state["round"])}
 
     work = ClientWork(
         initialize=start,
@@ -78,12 +78,6 @@ def build_weighted_fed_avg_with_optimizer_schedule(
         model_aggregator=model_aggregator,
         metrics_aggregator=metrics_aggregator,
     )
-
-
-def rate_of(learning_rate_fn: Callable, round_number: tf.Tensor) -> tf.Tensor:
-    """The learning rate of a round as a float32, in a graph."""
-    rate = converted(learning_rate_fn)(round_number)
-    return tf.reshape(tf.cast(tf.convert_to_tensor(rate), tf.float32), [])
 
 
 def check_has_rate(argument: str, optimizer: Optimizer) -> None:

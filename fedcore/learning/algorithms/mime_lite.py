@@ -18,13 +18,14 @@ from fedcore.intrinsics import (
 )
 from fedcore.learning.algorithms.composition import build_aggregation, build_server_work, check_distributor, unweighted
 from fedcore.learning.algorithms.distribution import distribute
-from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate, rate_of
+from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate
 from fedcore.learning.algorithms.fed_sgd import build_gradient
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer
+from fedcore.learning.optimizers.scheduled_optimizer import scheduled_rate
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import weights_type_of
@@ -283,7 +284,9 @@ def _build_rate_setter(base: Optimizer, learning_rate_fn) -> Callable:
 
     @tf_computation
     def set_rate(state, round_number):
-        return base.set_hparams(state, {"learning_rate": rate_of(learning_rate_fn, round_number)})
+        return base.set_hparams(
+            state, {"learning_rate": scheduled_rate("learning_rate_fn", learning_rate_fn, round_number)}
+        )
 
     return set_rate
 

@@ -15,13 +15,14 @@ def schedule_learning_rate(optimizer, schedule_fn: Callable) -> Optimizer:
 
     Args:
         optimizer: one with a learning rate, which is replaced; a Keras one is accepted.
-        schedule_fn: int64 tensor -> learning rate; run inside a graph. A Keras schedule is one.
+        schedule_fn: int64 tensor -> learning rate; run inside a graph. One that mixes it with floats gets a float32. A
+            Keras schedule is one.
     Raises:
         FedcoreError: the optimizer has no learning rate in its state, or it is scheduled already; `schedule_fn` is no
-            function.
+            function, or gives no number.
     Example:
         >>> optimizer = fc.learning.optimizers.schedule_learning_rate(
-        ...     fc.learning.optimizers.build_sgdm(), lambda step: 0.1 / (1.0 + tf.cast(step, tf.float32)))
+        ...     fc.learning.optimizers.build_sgdm(), lambda step: 0.1 * 0.9**step)
         >>> process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, optimizer)
     """
     if not callable(schedule_fn):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import converted
 from fedcore.learning.optimizers.optimizer import Optimizer
 
@@ -27,7 +27,35 @@ class ScheduledOptimizer(Optimizer):
 
     def next(self, state: dict, weights: tuple, gradients: tuple) -> tuple[dict, tuple]:
         step = state["schedule_step"]
-        rate = tf.cast(tf.convert_to_tensor(converted(self.schedule)(step)), tf.float32)
+        rate = scheduled_rate("schedule_fn", self.schedule, step)
         inner = {name: part for name, part in state.items() if name != "schedule_step"}
         after, moved = self.inner.next({**inner, "learning_rate": rate}, weights, gradients)
         return {"schedule_step": step + 1, **after}, moved
+
+
+def scheduled_rate(argument: str, schedule: Callable, step: tf.Tensor) -> tf.Tensor:
+    """The learning rate of a step or a round as a float32 scalar, in a graph.
+
+    The schedule gets an int64. TensorFlow does not mix it with floats: where that fails, as in `0.9**step`, it gets a
+    float32.
+
+    Args:
+        argument: the user's name of the schedule, for messages.
+    Raises:
+        TypeMismatch: it gives no number.
+    """
+    function = converted(schedule)
+    try:
+        rate = function(step)
+    except (TypeError, ValueError) as error:
+        try:
+            rate = function(tf.cast(step, tf.float32))
+        except Exception:
+            raise error from None  # another mistake than the dtype
+    try:
+        number = tf.cast(tf.convert_to_tensor(rate), tf.float32)
+    except (TypeError, ValueError):
+        raise TypeMismatch(f"{argument} gives a learning rate, not {brief(rate)}") from None
+    if number.shape.num_elements() not in (1, None):
+        raise TypeMismatch(f"{argument} gives one learning rate, not numbers of shape {number.shape}")
+    return tf.reshape(number, [])

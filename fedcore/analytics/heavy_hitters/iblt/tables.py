@@ -181,8 +181,9 @@ class IbltEncoder:
         hash_family_params: further arguments of the hasher, such as `rescale_factor` of a coupled one.
         field_size: the prime; greater than any count, and than 256.
     Raises:
-        FedcoreError: a number is outside its range.
-        TypeMismatch: by `compute_iblt`, the strings are no strings.
+        FedcoreError: a number is outside its range; by `compute_iblt`, there is not one count for each string, or a
+            count is not from 0 to below `field_size` (in a graph a `tf.errors.InvalidArgumentError`).
+        TypeMismatch: by `compute_iblt`, the strings are no strings, or the counts no integers.
     Source: Goodrich and Mitzenmacher 2011, "Invertible Bloom lookup tables", arXiv:1101.2245; the hashes and the
         bits of the integers are ours, so that tables of TensorFlow Federated cannot be read.
     Example:
@@ -217,8 +218,11 @@ class IbltEncoder:
     def compute_iblt(self, input_strings, input_counts=None):
         """The table; without counts each string counts once."""
         strings = _strings(input_strings)
-        counts = tf.ones_like(strings, tf.int64) if input_counts is None else tf.convert_to_tensor(input_counts)
-        return self._table.encode(strings, tf.cast(counts, tf.int64), self._cut)[0]
+        if input_counts is None:
+            counts = tf.ones_like(strings, tf.int64)
+        else:
+            counts = _counts(input_counts, strings, self._table.field_size)
+        return self._table.encode(strings, counts, self._cut)[0]
 
 
 class IbltTensorEncoder:
@@ -234,7 +238,7 @@ class IbltTensorEncoder:
         args, options: those of an `IbltEncoder`.
     Raises:
         FedcoreError: a number is outside its range, or by `compute_iblt`, there is not one value for each string.
-        TypeMismatch: by `compute_iblt`, the strings are no strings.
+        TypeMismatch: by `compute_iblt`, the strings are no strings, or the values no numbers.
     Example:
         >>> iblt = fc.analytics.heavy_hitters.iblt
         >>> tables = iblt.IbltTensorEncoder([2], 10, string_max_bytes=8).compute_iblt(['a'], [[1, 2]])
@@ -254,6 +258,8 @@ class IbltTensorEncoder:
         if not self._value_shape:
             return found, tf.constant([], tf.int64)
         values = tf.convert_to_tensor(input_values)
+        if not (values.dtype.is_integer or values.dtype.is_floating):
+            raise TypeMismatch(f"compute_iblt takes values that are numbers, not {values.dtype.name}")
         if not values.shape.is_compatible_with([strings.shape[0], *self._value_shape]):
             raise InvalidValue(
                 f"compute_iblt: {strings.shape[0]} strings have values of shape {list(self._value_shape)} each, "
@@ -279,6 +285,7 @@ class IbltDecoder:
         args, options: those of an `IbltEncoder`.
     Raises:
         FedcoreError: a number is outside its range, or the table is not of the shape that the arguments give.
+        TypeMismatch: the table is not of integers.
     Source: Goodrich and Mitzenmacher 2011, arXiv:1101.2245, section 2. Of a repetition all cells of a single string are
         taken at once, so that decoding takes about as many steps as the logarithm of the capacity.
     Example:
@@ -296,6 +303,8 @@ class IbltDecoder:
             raise InvalidValue(
                 f"the table of these arguments is of shape {list(self._table.shape)}, not {self._sums.shape}"
             )
+        if not self._sums.dtype.is_integer:
+            raise TypeMismatch(f"a sum of tables is of integers, not {self._sums.dtype.name}")
 
     def get_freq_estimates_tf(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The strings, their counts, and the number that was not decoded."""
@@ -406,6 +415,32 @@ def _strings(value) -> tf.Tensor:
     if found.dtype != tf.string or found.shape.rank != 1:
         raise TypeMismatch(f"compute_iblt takes strings of shape [n], not {found.dtype.name} of shape {found.shape}")
     return found
+
+
+def _counts(value, strings: tf.Tensor, field_size: int) -> tf.Tensor:
+    """int64 counts of strings, which modulo the prime are themselves.
+
+    Raises:
+        TypeMismatch: they are no integers.
+        InvalidValue: there is not one for each string; or one is out of range, outside of a graph.
+    """
+    counts = tf.convert_to_tensor(value)
+    if counts.shape.num_elements() == 0:
+        counts = tf.cast(counts, tf.int64)  # an empty list is of floats
+    if not counts.dtype.is_integer:
+        raise TypeMismatch(f"compute_iblt takes counts that are integers, not {counts.dtype.name}")
+    if not counts.shape.is_compatible_with(strings.shape):
+        raise InvalidValue(
+            f"compute_iblt takes one count for each string, but strings are of shape {strings.shape} and counts of "
+            f"shape {counts.shape}"
+        )
+    given, counts = counts, tf.cast(counts, tf.int64)
+    fits = tf.reduce_all((counts >= 0) & (counts < field_size))
+    message = f"compute_iblt takes counts from 0 to below the field_size {field_size}"
+    if not tf.is_symbolic_tensor(fits) and not fits:
+        raise InvalidValue(f"{message}, not {brief(given.numpy().tolist())}")
+    with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
+        return tf.identity(counts)
 
 
 def _shape(value: Sequence[int]) -> tuple[int, ...]:
