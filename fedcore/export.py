@@ -13,6 +13,7 @@ import tensorflow as tf
 from fedcore.computation import Computation
 from fedcore.data.sequence_values import columns_of
 from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.file_errors import as_os_errors
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.exported import ClientFunction, client_function
 from fedcore.intrinsics.planned import Sent, sent_by, split_operands
@@ -67,7 +68,8 @@ def save_client_work(computation: Computation, client: Any, path: str | os.PathL
     if batched:
         module.reading_order = _reading_order
         signatures["reading_order"] = _reading_order.get_concrete_function()
-    tf.saved_model.save(module, os.fspath(path), signatures=signatures)
+    with as_os_errors(path):
+        tf.saved_model.save(module, os.fspath(path), signatures=signatures)
     interface = {
         "inputs": {s.name: {"shape": s.shape.as_list(), "dtype": s.dtype.name} for s in function.inputs},
         "outputs": {name: {"type": str(type_)} for name, type_ in function.outputs.items()},

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
+from fedcore.ir.regular_files import read_text
 
 RUN_SETTINGS = {
     "rounds": int,
@@ -25,6 +26,9 @@ RUN_SETTINGS = {
 
 Configuration = dict[str, Any]
 
+MAX_CONFIGURATION_BYTES = 2**20
+_LARGEST = 2**63 - 1
+
 
 def read_configuration(path: Path) -> Configuration:
     """The tables of a file.
@@ -33,10 +37,14 @@ def read_configuration(path: Path) -> Configuration:
         FedcoreError: it is no TOML, or lacks what a training needs; the message names it.
     """
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        found = tomllib.loads(read_text(path, MAX_CONFIGURATION_BYTES))
+        check_configuration(found, str(path))
+    except FedcoreError:
+        raise
+    except RecursionError:
+        raise FedcoreError(f"{path}: its values nest too deep") from None
+    except (OSError, ValueError) as error:  # of TOML, UTF-8 or a number with too many digits
         raise FedcoreError(f"{path}: {error}") from None
-    check_configuration(found, str(path))
     return found
 
 
@@ -51,7 +59,9 @@ def check_configuration(configuration: Configuration, shown: str) -> None:
         if name not in RUN_SETTINGS:
             raise FedcoreError(f"{shown}: the table [run] has no {name}; it may have {', '.join(RUN_SETTINGS)}")
         if type(value) is not RUN_SETTINGS[name]:
-            raise FedcoreError(f"{shown}: run.{name} is a whole number, not {value!r}")
+            raise FedcoreError(f"{shown}: run.{name} is a whole number, not {brief(value)}")
+        if not -_LARGEST <= value <= _LARGEST:
+            raise FedcoreError(f"{shown}: run.{name} is a whole number of 64 bits, not {brief(value)}")
     for name, value in configuration.items():
         if name != "program" and not isinstance(value, dict):
             raise FedcoreError(f"{shown}: {name} is no table; write it into one, such as [data]")
@@ -82,7 +92,7 @@ def swept(configuration: Configuration, options: Sequence[str]) -> Iterator[tupl
     for option in options:
         key, equals, text = option.partition("=")
         if not equals:
-            raise click.BadParameter(f"{option!r} is not KEY=VALUE", param_hint="--set")
+            raise click.BadParameter(f"{brief(option)} is not KEY=VALUE", param_hint="--set")
         before = _value_at(configuration, key.strip())
         keys.append(key.strip())
         lists.append([_parsed(key, part, before) for part in _parts(text)])
@@ -132,12 +142,16 @@ def _parts(text: str) -> list[str]:
 def _parsed(key: str, text: str, before: Any) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
+    except RecursionError:
+        raise click.BadParameter(f"{key} is a value that nests too deep", param_hint="--set") from None
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    except ValueError as error:  # a number with too many digits
+        raise click.BadParameter(f"{key}: {error}", param_hint="--set") from None
     if isinstance(before, float) and type(value) is int:
         return float(value)
     if before is not None and type(value) is not type(before):
         kind = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list"}
         wanted = kind.get(type(before), type(before).__name__)
-        raise click.BadParameter(f"{key} is {wanted}, such as {before!r}, not {text!r}", param_hint="--set")
+        raise click.BadParameter(f"{key} is {wanted}, such as {before!r}, not {brief(text)}", param_hint="--set")
     return value

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import click
 import numpy as np
 
+from fedcore.ir.limits import MAX_STREAM_BYTES
+from fedcore.ir.regular_files import check_taken
 from fedcore.types import fields_of
 
 _SHOWN = 80  # characters of a text that is no JSON
@@ -39,8 +42,11 @@ def _file(path: str):
     try:
         if path.endswith((".npy", ".npz")):
             return _arrays(path)
-        with click.open_file(path, encoding="utf-8") as file:
-            return _json(file.read(), path)
+        with click.open_file(path, "rb") as file:
+            data = file.read(MAX_STREAM_BYTES + 1)
+        if len(data) > MAX_STREAM_BYTES:
+            raise ValueError(f"it has more than {MAX_STREAM_BYTES} bytes")
+        return _json(data.decode(), path)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
 
@@ -53,7 +59,12 @@ def _arrays(path: str):
     """The array of an .npy file, or the arrays of an .npz file by name."""
     try:
         loaded = np.load(path, allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            taken = sum(member.file_size for member in loaded.zip.infolist())
+            check_taken("its arrays", taken, os.path.getsize(path))
+            return dict(loaded)
     except (OSError, MemoryError):
         raise
     except Exception as error:  # a damaged file: zipfile, zlib and numpy have an error for each way to be so

@@ -9,11 +9,13 @@ from typing import Any
 import attrs
 import click
 
-from fedcore.cli.configuration import Configuration, check_configuration
+from fedcore.cli.configuration import MAX_CONFIGURATION_BYTES, Configuration, check_configuration
 from fedcore.errors import FedcoreError
+from fedcore.ir.regular_files import read_text
 from fedcore.whole_files import write_whole
 
 CONFIGURATION = "config.json"
+_MAX_METRICS_BYTES = 2**28
 
 
 @attrs.frozen
@@ -92,14 +94,18 @@ def read_run(directory: Path) -> Run:
     """
     path = directory / CONFIGURATION
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_text(path, MAX_CONFIGURATION_BYTES))
         configuration, sets = found["config"], found["set"]
         program = Path(os.path.normpath(directory / found["program"]))
+        check_configuration(configuration, str(path))
     except FileNotFoundError:
         raise FedcoreError(f"{directory} has no {CONFIGURATION}: it is no directory that fedcore train wrote") from None
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except FedcoreError:
+        raise
+    except RecursionError:
+        raise FedcoreError(f"{path} cannot be read: its values nest too deep") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise FedcoreError(f"{path} cannot be read: {error}") from None
-    check_configuration(configuration, str(path))
     return Run(directory, program, configuration, sets, _rows(directory))
 
 
@@ -107,12 +113,15 @@ def _rows(directory: Path) -> list[dict[str, Any]]:
     from fedcore.program.run_directory import METRICS
 
     try:
-        text = (directory / METRICS).read_text(encoding="utf-8")
+        text = read_text(directory / METRICS, _MAX_METRICS_BYTES)
         whole = text[: text.rfind("\n") + 1].splitlines()
-        return [{name: _number(v) for name, v in row.items() if name and v} for row in csv.DictReader(whole)]
+        rows = [{name: _number(v) for name, v in row.items() if name and v} for row in csv.DictReader(whole)]
+        if any(type(row.get("round")) is not int for row in rows):
+            raise ValueError("a row has no number of its round")
+        return rows
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, TypeError, csv.Error) as error:
         raise FedcoreError(f"{directory / METRICS} cannot be read: {error}") from None
 
 

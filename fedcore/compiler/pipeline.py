@@ -10,6 +10,7 @@ import attrs
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.ir import Module, verify
 from fedcore.ir.first_use import imported
+from fedcore.ir.limits import MAX_DIGITS
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
 PLANNING = "partition,dead-leaf-elimination,fuse,hoist-relu-gradients,plan"
@@ -173,11 +174,11 @@ def _options(pass_: Pass, given: dict[str, str]) -> dict[str, object]:
 def _option_value(pass_: Pass, key: str, value: str, default):
     if isinstance(default, bool):
         if value not in ("true", "false"):
-            raise FedcoreError(f"the option {key} of {pass_.name} is true or false, not {value!r}")
+            raise FedcoreError(f"the option {key} of {pass_.name} is true or false, not {brief(value)}")
         return value == "true"
     if isinstance(default, int):
-        if not re.fullmatch(r"-?[0-9]+", value):
-            raise FedcoreError(f"the option {key} of {pass_.name} is a whole number, not {value!r}")
+        if len(value) > MAX_DIGITS or not re.fullmatch(r"-?[0-9]+", value):
+            raise FedcoreError(f"the option {key} of {pass_.name} is a whole number, not {brief(value)}")
         return int(value)
     return value
 

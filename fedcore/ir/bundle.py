@@ -29,7 +29,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 _TEXT = "module.fed"
 _BLOB = re.compile(r"sha256/([0-9a-f]{64})")
 # Exceptions of zipfile for bytes that it cannot read as a zip file.
-_ZIP_ERRORS = (
+ZIP_ERRORS = (
     zipfile.BadZipFile,
     NotImplementedError,
     RuntimeError,
@@ -128,7 +128,7 @@ def from_bytes(data: bytes) -> Module:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             _check_members(file.infolist(), len(data))
             content = {info.filename: file.read(info) for info in file.infolist()}
-    except _ZIP_ERRORS as error:
+    except ZIP_ERRORS as error:
         raise FedcoreError(f"the file is no bundle: {error}") from None
     blobs = {name.removeprefix("sha256/"): blob for name, blob in content.items() if name != _TEXT}
     for digest, blob in blobs.items():

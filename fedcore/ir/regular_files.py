@@ -6,6 +6,12 @@ from pathlib import Path
 
 from fedcore.errors import InvalidValue
 
+MAX_RATIO = 100
+"""How many times the bytes of a file its content may take in memory, if it is packed."""
+
+ALWAYS_TAKEN_BYTES = 16 * 2**20
+"""Memory that the content of any file may take."""
+
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would wait for its writer
 
 
@@ -27,3 +33,19 @@ def read_regular_file(path: str | os.PathLike, max_bytes: int) -> bytes:
     if len(data) != status.st_size:  # true for files of /proc too, which report size 0
         raise InvalidValue(f"{path} changes while it is read")
     return data
+
+
+def read_text(path: str | os.PathLike, max_bytes: int) -> str:
+    """The text of a regular file in UTF-8.
+
+    Raises:
+        InvalidValue, OSError: as for `read_regular_file`.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    return read_regular_file(path, max_bytes).decode()
+
+
+def check_taken(part: str, size_bytes: int, file_bytes: int, *, ratio: int = MAX_RATIO) -> None:
+    """Raises ValueError if a part of a file takes memory out of proportion to the file."""
+    if size_bytes > max(ALWAYS_TAKEN_BYTES, ratio * file_bytes):
+        raise ValueError(f"{part} takes {size_bytes} bytes of memory, but the file has {file_bytes}")

@@ -58,7 +58,7 @@ class ClientIdDataSourceIterator(FederatedDataSourceIterator):
             client_ids, seed, selections = json.loads(data)
             iterator = cls(client_ids, seed)
             iterator._selections = whole_number("selections", selections, at_least=0)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidValue(f"these are not the bytes of a ClientIdDataSourceIterator: {error}") from None
         return iterator
 

@@ -19,7 +19,7 @@ from fedcore.program.value_reference import materialize_value
 from fedcore.scalars import whole_number
 from fedcore.whole_files import write_whole
 
-_WHOLE_NUMBER = re.compile(r"-?\d+")
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,100}")
 
 
 class CSVKeyFieldnameNotFoundError(InvalidValue):

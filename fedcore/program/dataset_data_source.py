@@ -70,12 +70,12 @@ class DatasetDataSourceIterator(FederatedDataSourceIterator):
         try:
             manifest, tensors = json.loads(head)
             state = from_files(rest[manifest : manifest + tensors], rest[:manifest], 0)
-        except (ValueError, TypeError, Damaged) as error:
+            type_: Any = parse_type(state["type"])
+            spec = _element_spec(type_.member.element)
+            iterator = cls([_dataset(elements, spec) for elements in state["data"]], type_, state["seed"])
+            iterator._selections = whole_number("selections", state["selections"], at_least=0)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, Damaged) as error:
             raise InvalidValue(f"these are not the bytes of a DatasetDataSourceIterator: {error}") from None
-        type_: Any = parse_type(state["type"])
-        spec = _element_spec(type_.member.element)
-        iterator = cls([_dataset(elements, spec) for elements in state["data"]], type_, state["seed"])
-        iterator._selections = state["selections"]
         return iterator
 
     def __eq__(self, other: object) -> bool:

@@ -3,10 +3,12 @@
 import contextlib
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from fedcore.errors import InvalidValue, brief
+from fedcore.ir.regular_files import read_regular_file
 from fedcore.program.annotations import ProgramStateStructure
 from fedcore.program.program_state_manager import (
     ProgramStateDamagedError,
@@ -78,8 +80,8 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         """A saved state, in numpy arrays; without a structure, in plain lists, tuples and dicts."""
         version = whole_number("version", version)
         try:
-            manifest = self._path(version, MANIFEST).read_bytes()
-            tensors = self._path(version, TENSORS).read_bytes()
+            manifest = self._read(version, MANIFEST)
+            tensors = self._read(version, TENSORS)
             return from_files(tensors, manifest, version, structure)
         except FileNotFoundError as error:
             if version not in self._versions(MANIFEST):
@@ -113,7 +115,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
 
     def _is_whole(self, version: int) -> bool:
         try:
-            manifest = self._path(version, MANIFEST).read_bytes()
+            manifest = self._read(version, MANIFEST)
             content = checked(manifest, version)
             return _sha256(self._path(version, TENSORS)) == content["tensors"]["sha256"]
         except (OSError, Damaged):
@@ -145,8 +147,20 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         with contextlib.suppress(FileNotFoundError):
             self._path(version, ending).unlink()
 
+    def _read(self, version: int, ending: str) -> bytes:
+        """The content of a file, of whatever size.
+
+        Raises:
+            Damaged: it is no file, such as a pipe, which would never end.
+        """
+        path = self._path(version, ending)
+        try:
+            return read_regular_file(path, max_bytes=sys.maxsize)
+        except InvalidValue as error:
+            raise Damaged(str(error)) from None
+
     def _versions(self, ending: str) -> list[int]:
-        name = re.compile(re.escape(self._prefix) + r"(-?\d+)" + re.escape(ending))
+        name = re.compile(re.escape(self._prefix) + r"(-?[0-9]+)" + re.escape(ending))
         try:
             found = [name.fullmatch(entry) for entry in os.listdir(self._root)]
         except FileNotFoundError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.file_errors import as_os_errors
 from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleasedValueNotFoundError, ReleaseManager
 from fedcore.program.structures import leaves_with_names, map_leaves
@@ -42,6 +43,7 @@ class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
 
         Raises:
             TypeMismatch: a leaf is neither a tensor nor None.
+            OSError: it cannot be written, such as on a full disk.
         """
         import tensorflow as tf
 
@@ -57,7 +59,8 @@ class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         module.value = tf.function(lambda: map_leaves(leaf_at, indices), [])
         aside, old = (self._root / f".{secrets.token_hex(16)}.partial" for _ in range(2))
         try:
-            tf.saved_model.save(module, os.fspath(aside))
+            with as_os_errors(self._path(key)):
+                tf.saved_model.save(module, os.fspath(aside))
             with contextlib.suppress(FileNotFoundError):
                 os.replace(self._path(key), old)  # only an empty directory is replaced, and none is removed at once
             os.replace(aside, self._path(key))

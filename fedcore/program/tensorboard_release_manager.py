@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedcore.errors import InvalidValue
+from fedcore.file_errors import as_os_errors
 from fedcore.program.annotations import ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import leaves_with_names
@@ -23,6 +24,7 @@ class TensorBoardReleaseManager(ReleaseManager[ReleasableStructure, int]):
     Raises:
         InvalidValue: `summary_dir` is empty.
         ModuleNotFoundError: tensorboard is not installed.
+        OSError: the directory cannot be written.
     """
 
     def __init__(self, summary_dir: str | os.PathLike):
@@ -31,15 +33,22 @@ class TensorBoardReleaseManager(ReleaseManager[ReleasableStructure, int]):
         import tensorflow as tf
 
         os.makedirs(summary_dir, exist_ok=True)
-        self._writer = tf.summary.create_file_writer(os.fspath(summary_dir))
+        self._path = os.fspath(summary_dir)
+        with as_os_errors(self._path):
+            self._writer = tf.summary.create_file_writer(self._path)
 
     async def release(self, value: Any, key: int) -> None:
+        """Writes the value's summaries.
+
+        Raises:
+            OSError: they cannot be written, such as on a full disk.
+        """
         import tensorflow as tf
 
         value = await materialize_value(value)
-        with self._writer.as_default(step=key):
+        with as_os_errors(self._path), self._writer.as_default(step=key):
             for name, leaf in leaves_with_names(value):
                 array = np.asarray(list(leaf.as_numpy_iterator()) if hasattr(leaf, "as_numpy_iterator") else leaf)
                 if array.dtype.kind in "biuf":
                     (tf.summary.histogram if array.shape else tf.summary.scalar)(name, array)
-        self._writer.flush()
+            self._writer.flush()

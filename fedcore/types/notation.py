@@ -208,9 +208,13 @@ class TypeBuilder(lark.Transformer):
         if token.type != "STRING":
             return str(token)
         try:
-            return json.loads(token, strict=False)
+            name = json.loads(token, strict=False)
+            name.encode()
+        except UnicodeEncodeError:
+            raise Refused(token, "this quoted name holds half of a surrogate pair") from None
         except ValueError:
             raise Refused(token, "this quoted name has an escape that JSON does not know") from None
+        return name
 
     def named_parameter(self, name, type_):
         return Parameter(str(name), type_)

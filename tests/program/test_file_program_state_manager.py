@@ -7,7 +7,9 @@ import errno
 import hashlib
 import json
 import os
+import pathlib
 import threading
+import tracemalloc
 from typing import Any, NamedTuple
 
 import attrs
@@ -436,3 +438,44 @@ def test_a_learning_state_comes_back_whole(tmp_path):
     assert type(back.global_model_weights) is fc.learning.ModelWeights
     assert back.finalizer == state.finalizer
     assert back.seed == 7
+
+
+@pytest.mark.parametrize("ending", [".json", ".safetensors"])
+def test_a_state_in_a_pipe_is_damaged_and_not_waited_for(tmp_path, ending):
+    manager = FileProgramStateManager(tmp_path)
+    asyncio.run(manager.save({"x": 1}, 1))
+    (tmp_path / f"program_state_1{ending}").unlink()
+    os.mkfifo(tmp_path / f"program_state_1{ending}")
+    with pytest.raises(ProgramStateDamagedError, match="is no regular file"):
+        asyncio.run(manager.load(1))
+
+
+def rewritten(manifest: pathlib.Path, **changes) -> None:
+    """Changes the content of a manifest, whose checksum is made anew."""
+    content = json.loads(manifest.read_text())["content"] | changes
+    manifest.write_bytes(state_files._manifest(content))
+
+
+TREES = {
+    "objects": {"dtypes": {"state/x": ["O", [1]]}},
+    "a module": {"dtypes": {"state/x": ["np", [1]]}},
+    "a wide dtype": {"dtypes": {"state/x": ["(9999,9999,9999)f8", [1]]}},
+    "a huge shape": {"dtypes": {"state/x": ["float64", [2**62]]}},
+    "digits": {"tree": ["texts", [10**30], []]},
+    "no kind": {"tree": ["pickle", "x"]},
+    "nothing": {"tree": []},
+}
+
+
+@pytest.mark.parametrize("changes", TREES.values(), ids=TREES)
+def test_a_manifest_from_elsewhere_is_damaged_and_takes_no_memory(tmp_path, changes):
+    manager = FileProgramStateManager(tmp_path)
+    asyncio.run(manager.save({"x": np.zeros(1)}, 1))
+    rewritten(tmp_path / "program_state_1.json", **changes)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProgramStateDamagedError, match=r"program_state_1.json is damaged"):
+            asyncio.run(manager.load(1))
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()

@@ -277,3 +277,9 @@ def test_files_are_read_and_written_without_tensorflow(tmp_path):
         "assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=warm_processes.environment())
+
+
+def test_a_key_of_a_table_has_boundedly_many_digits(tmp_path):
+    (tmp_path / "other.csv").write_text("key,loss\n" + "9" * 5000 + ",0.5\n")
+    with pytest.raises(InvalidValue, match=r"other.csv has a row that no CSVFileReleaseManager wrote"):
+        CSVFileReleaseManager(tmp_path / "other.csv")

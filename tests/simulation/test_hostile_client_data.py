@@ -1,5 +1,6 @@
 """Files of client data that were made to read other files, to take memory out of proportion, or not to stop."""
 
+import lzma
 import os
 import pathlib
 import signal
@@ -12,16 +13,19 @@ import tracemalloc
 import h5py
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fedcore.data  # noqa: F401  brings TensorFlow in, whose import is slow while memory is traced
 from fedcore.errors import FedcoreError
 from fedcore.simulation.datasets import (
+    FilePerUserClientData,
     HDF5ClientData,
     SqlClientData,
     TestClientData,
     save_hdf5,
     save_sqlite,
 )
+from fedcore.simulation.datasets.downloads import cached_database
 
 MIB = 2**20
 SECRET = np.frombuffer(b"a secret of another file", np.uint8)
@@ -464,3 +468,63 @@ def test_ctrl_c_ends_a_query(tmp_path):
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert said.rstrip().endswith("KeyboardInterrupt")
+
+
+# ---- other files
+
+
+def checksum_of(data: bytes) -> bytes:
+    """The masked CRC-32C of a TFRecord file."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("length", [10**15, 2**64 - 1, 21])
+@pytest.mark.parametrize("read", ["default", "its own class"])
+def test_records_that_are_longer_than_their_file_are_refused(tmp_path, length, read):
+    """TensorFlow ends the process for a record of 10^15 bytes."""
+    head = length.to_bytes(8, "little")
+    (tmp_path / "a").write_bytes(head + checksum_of(head) + b"x" * 20)
+    data = FilePerUserClientData.create_from_dir(tmp_path, None if read == "default" else tf.data.TFRecordDataset)
+    refused(lambda: data.create_tf_dataset_for_client("a"), f"has a record of {length} bytes, which is longer than")
+
+
+def test_records_within_their_file_are_read(tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "a")) as file:
+        file.write(b"one")
+        file.write(b"two")
+    data = FilePerUserClientData.create_from_dir(tmp_path)
+    assert list(data.create_tf_dataset_for_client("a").as_numpy_iterator()) == [b"one", b"two"]
+
+
+def test_a_directory_of_clients_has_no_links_out_of_it(tmp_path):
+    (tmp_path / "secret").write_text("a secret")
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "clients" / "a").symlink_to(tmp_path / "secret")
+    with pytest.raises(FedcoreError, match=r"'a' is a link out of .*; fix: name the files of clients yourself"):
+        FilePerUserClientData.create_from_dir(tmp_path / "clients", tf.data.TextLineDataset)
+
+
+def test_a_directory_of_clients_has_links_within_it(tmp_path):
+    (tmp_path / "a").write_text("first\n")
+    (tmp_path / "b").symlink_to("a")
+    data = FilePerUserClientData.create_from_dir(tmp_path, tf.data.TextLineDataset)
+    assert list(data.create_tf_dataset_for_client("b").as_numpy_iterator()) == [b"first"]
+
+
+def test_packed_databases_that_unpack_to_far_more_are_refused(tmp_path):
+    packed = lzma.compress(bytes(200 * MIB), lzma.FORMAT_ALONE, preset=0)
+    (tmp_path / "data.sqlite.lzma").write_bytes(packed)
+    refused(lambda: cached_database("data.sqlite", tmp_path), "cannot be unpacked: its content takes")
+    assert os.listdir(tmp_path) == ["data.sqlite.lzma"]
+
+
+def test_packed_databases_that_need_memory_out_of_proportion_are_refused(tmp_path):
+    header = b"\x5d" + (2**32 - 1).to_bytes(4, "little") + b"\xff" * 8
+    (tmp_path / "data.sqlite.lzma").write_bytes(header + lzma.compress(b"x" * 99, lzma.FORMAT_ALONE)[13:])
+    refused(lambda: cached_database("data.sqlite", tmp_path), "cannot be unpacked: Memory usage limit exceeded")

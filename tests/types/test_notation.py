@@ -151,3 +151,8 @@ def test_what_is_no_signature_is_refused(text, problem):
     with pytest.raises(ParseError) as caught:
         parse_signature(text)
     assert caught.value.problem == problem
+
+
+def test_a_quoted_name_with_half_of_a_surrogate_pair_is_refused():
+    with pytest.raises(ParseError, match="this quoted name holds half of a surrogate pair"):
+        parse_type('<"\\ud800"=int32>')

@@ -9,10 +9,10 @@ from fedcore.compiler.bfloat16_stages import with_bfloat16_stages
 from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
-from fedcore.errors import FedcoreError, shortened
+from fedcore.errors import FedcoreError, brief, shortened
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
-from fedcore.ir.limits import MAX_WHY
+from fedcore.ir.limits import MAX_DIGITS, MAX_WHY
 from fedcore.ir.target import Target, parse_target
 from fedcore.types import TensorType, Type, leaves, member_of
 
@@ -117,9 +117,9 @@ def _number(option: str, given: str, least: int, *words: str) -> int | None:
     """The number that an option gives; None for `auto`, 0 for another of its words."""
     if given in ("auto", *words):
         return None if given == "auto" else 0
-    if not given.isdecimal() or int(given) < least:
+    if not given.isdecimal() or len(given) > MAX_DIGITS or int(given) < least:
         words_ = ", ".join(("auto", *words))
-        raise FedcoreError(f"the option {option} of plan is {words_} or a number, {least} or more, not {given!r}")
+        raise FedcoreError(f"the option {option} of plan is {words_} or a number, {least} or more, not {brief(given)}")
     return int(given)
 
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,7 @@ def _unpacked(path: Path) -> dict[str, bytes]:
             if [i.filename for i in infos] != wanted or not plain or sum(i.file_size for i in infos) > size:
                 raise InvalidValue(f"{path} is no model: it holds other files than {', '.join(wanted)}")
             return {name: file.read(f"{name}.fed") for name in _PARTS}
-    except (OSError, EOFError, RuntimeError, ValueError, struct.error, zipfile.BadZipFile) as error:
+    except bundle.ZIP_ERRORS as error:
         if isinstance(error, FedcoreError):
             raise
         raise InvalidValue(f"{path} is no model that can be read: {error}") from None

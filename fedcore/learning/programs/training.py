@@ -14,7 +14,7 @@ import numpy as np
 from fedcore import context
 from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.computation.asynchronous import run_awaitable
-from fedcore.errors import ExecutionError, InvalidValue
+from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
 from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
@@ -206,6 +206,16 @@ class Training:
         found, version = run_awaitable(self._state_manager.load_latest(wanted))
         if found is None:
             return False
+        try:
+            self._go_on_from(found, version)
+        except FedcoreError:
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise InvalidValue(f"the checkpoint of round {version} is none of a training: {error}") from error
+        return True
+
+    def _go_on_from(self, found: dict[str, Any], version: int) -> None:
+        """Takes the parts of a checkpoint."""
         if found["seed"] != self._seed:
             raise InvalidValue(f"the checkpoints are those of seed {found['seed']}, not {self._seed}: take that seed")
         states = self._callback_states()
@@ -215,7 +225,7 @@ class Training:
         changed = differences(found["surroundings"], self._surroundings)
         if changed:
             text = "the checkpoint was written otherwise, so further rounds may differ from those of an unbroken run"
-            warnings.warn("\n  ".join([text, *changed]), RuntimeWarning, stacklevel=4)
+            warnings.warn("\n  ".join([text, *changed]), RuntimeWarning, stacklevel=5)
         self.state, self.round, self.stop_training = found["state"], version, found["stopped"]
         self.history = History(json.loads(found["rows"]), found["seconds"].tolist())
         kept = [callback for callback in self._callbacks if callback.get_state() is not None]
@@ -223,7 +233,6 @@ class Training:
             callback.set_state(state)
         if found["cohorts"] is not None:
             self._cohorts.set_state(found["cohorts"])
-        return True
 
 
 def refuse_choosing_from_noise(process: LearningProcess) -> None:

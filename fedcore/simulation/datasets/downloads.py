@@ -16,6 +16,7 @@ from typing import IO, Any
 import attrs
 
 from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.ir.regular_files import check_taken
 from fedcore.whole_files import write_whole
 
 PUBLISHED_AT = "https://storage.googleapis.com/tff-datasets-public/"
@@ -23,6 +24,7 @@ PUBLISHED_AT = "https://storage.googleapis.com/tff-datasets-public/"
 
 _PIECE = 1 << 20  # bytes
 _TIMEOUT_S = 30
+_LZMA_BYTES = 2**28  # of memory: the highest preset of xz needs 65 MiB
 
 
 @attrs.frozen
@@ -82,9 +84,9 @@ def cached_database(name: str, cache_dir: str | os.PathLike | None) -> Path | No
     packed = path.with_name(name + ".lzma")
     if not path.exists() and packed.exists():
         try:
-            with lzma.open(packed) as source:
-                write_whole(path, _pieces(source))
-        except (lzma.LZMAError, EOFError) as error:
+            with packed.open("rb") as source:
+                write_whole(path, _unpacked_pieces(source))
+        except (lzma.LZMAError, EOFError, ValueError) as error:
             raise InvalidValue(f"{packed} cannot be unpacked: {error}") from None
     return path if path.exists() else None
 
@@ -126,6 +128,26 @@ def _checked_pieces(archive: Archive, source: Any) -> Iterator[bytes]:
 
 def _pieces(source: IO[bytes]) -> Iterator[bytes]:
     return iter(lambda: source.read(_PIECE), b"")
+
+
+def _unpacked_pieces(source: IO[bytes]) -> Iterator[bytes]:
+    """The content of an open `.lzma` or `.xz` file.
+
+    Raises:
+        lzma.LZMAError, EOFError: it is damaged, or needs more than `_LZMA_BYTES` of memory.
+        ValueError: it is far larger than the file.
+    """
+    size = os.fstat(source.fileno()).st_size
+    decompressor = lzma.LZMADecompressor(memlimit=_LZMA_BYTES)
+    taken = 0
+    while not decompressor.eof:
+        data = source.read(_PIECE) if decompressor.needs_input else b""
+        if decompressor.needs_input and not data:
+            raise EOFError("it ends too soon")
+        piece = decompressor.decompress(data, max_length=_PIECE)
+        taken += len(piece)
+        check_taken("its content", taken, size)
+        yield piece
 
 
 def _checksum(path: Path) -> str:

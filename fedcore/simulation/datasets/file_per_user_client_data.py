@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -55,11 +56,18 @@ class FilePerUserClientData(ClientData):
             path: the directory; directories in it are not searched.
             create_tf_dataset_fn: path -> data set. Default: `tf.data.TFRecordDataset`.
         Raises:
-            FedcoreError: there is no such directory, or no file in it.
+            FedcoreError: there is no such directory, or no file in it, or a file is a link out of the directory.
         """
         if not os.path.isdir(path):
             raise InvalidValue(f"FilePerUserClientData: there is no directory {os.path.abspath(path)}")
         files = {entry.name: entry.path for entry in os.scandir(os.fspath(path)) if entry.is_file()}
+        root = os.path.realpath(path)
+        outside = [name for name, file in files.items() if os.path.dirname(os.path.realpath(file)) != root]
+        if outside:
+            raise InvalidValue(
+                f"FilePerUserClientData: {brief(outside[0])} is a link out of {root}; fix: name the files of clients "
+                "yourself, by FilePerUserClientData({client_id: path})"
+            )
         if not files:
             raise InvalidValue(f"FilePerUserClientData: there is no file in {os.path.abspath(path)}")
         return cls(files, create_tf_dataset_fn or _records)
@@ -71,6 +79,8 @@ class FilePerUserClientData(ClientData):
         from fedcore.runtime.failures import reason
 
         path = self._files[self._require(client_id)]
+        if self._dataset_fn in (_records, tf.data.TFRecordDataset):
+            _check_records(path)
         dataset = self._dataset_fn(path)
         if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
             return dataset
@@ -85,6 +95,25 @@ class FilePerUserClientData(ClientData):
 
     def select(self, client_ids) -> FilePerUserClientData:
         return FilePerUserClientData({i: self._files[self._require(i)] for i in client_ids}, self._dataset_fn)
+
+
+_LENGTH = struct.Struct("<QI")
+_CHECKSUM_BYTES = 4
+
+
+def _check_records(path: str) -> None:
+    """Raises InvalidValue for a record that is longer than the file, for which TensorFlow would end the process."""
+    try:
+        with open(path, "rb") as file:
+            left = os.fstat(file.fileno()).st_size
+            while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+                length, _ = _LENGTH.unpack(head)
+                left -= _LENGTH.size + length + _CHECKSUM_BYTES
+                if left < 0:
+                    raise InvalidValue(f"{path} has a record of {length} bytes, which is longer than the file")
+                file.seek(length + _CHECKSUM_BYTES, os.SEEK_CUR)
+    except OSError as error:
+        raise InvalidValue(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _records(path: str) -> tf.data.Dataset:

@@ -309,7 +309,7 @@ class _Columns:
     def _slice(self, column: int, name: str, dtype: str, start: int, stop: int) -> np.ndarray:
         """Values of a stored array, without a copy."""
         kind, offset = np.dtype(dtype), self._offsets[column][name]
-        begins = None if start == stop else offset + start * kind.itemsize
+        begins = None if start == stop or offset is None else offset + start * kind.itemsize
         return self._mapped_values(begins, kind, stop - start)
 
     def _mapped_values(self, offset: int | None, dtype: np.dtype, count: int) -> np.ndarray:

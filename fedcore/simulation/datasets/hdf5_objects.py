@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedcore.errors import brief
-from fedcore.simulation.datasets.stored_client_data import ALWAYS_TAKEN_BYTES, MAX_RATIO, check_taken
+from fedcore.ir.regular_files import ALWAYS_TAKEN_BYTES, MAX_RATIO, check_taken
 from fedcore.simulation.datasets.structures import as_bytes
 
 _MAX_LINKS = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import itertools
 import json
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
+from fedcore.ir.regular_files import check_taken
 from fedcore.simulation.datasets.client_data import ClientData
 from fedcore.simulation.datasets.sqlite_tables import Tables
 from fedcore.simulation.datasets.stored_client_data import (
@@ -23,7 +25,6 @@ from fedcore.simulation.datasets.stored_client_data import (
     StoreOfFile,
     by_split,
     check_layout,
-    check_taken,
     chosen_split,
     ends_of,
     existing_file,
@@ -193,9 +194,14 @@ def save_to_sql_client_data(
 
 
 class _Connection:
-    """A database to write in one transaction. It is dropped if that fails, so it needs no journal."""
+    """A database to write in one transaction. It is dropped if that fails, so it needs no journal.
+
+    Raises:
+        OSError: it cannot be written, such as on a full disk.
+    """
 
     def __init__(self, path: os.PathLike):
+        self._path = path
         self._connection = sqlite3.connect(path)
         self._connection.execute("PRAGMA journal_mode=OFF")
         self._connection.execute("PRAGMA synchronous=OFF")
@@ -203,12 +209,17 @@ class _Connection:
     def __enter__(self) -> sqlite3.Connection:
         return self._connection
 
-    def __exit__(self, error, *rest) -> None:
+    def __exit__(self, kind, error, trace) -> None:
         try:
             if error is None:
                 self._connection.commit()
+        except sqlite3.OperationalError as refusal:
+            error = refusal
         finally:
             self._connection.close()
+        if isinstance(error, sqlite3.OperationalError):  # of the disk: the statements are right
+            number = errno.ENOSPC if error.sqlite_errorcode == sqlite3.SQLITE_FULL else errno.EIO
+            raise OSError(number, os.strerror(number), os.fspath(self._path)) from error
 
 
 def _opened(path: str, split: str | None, decode: Callable[[np.ndarray], Structure]) -> StoreOfFile:
@@ -339,7 +350,7 @@ class _Examples:
         query = "SELECT 1 FROM client_metadata WHERE client_id = ?" + self._of_split("AND")
         return bool(self._tables.rows(f"{query} LIMIT 1", *self._arguments(client_id)))
 
-    def _protos(self, client_id: str) -> Iterable[tuple[bytes]]:
+    def _protos(self, client_id: str) -> Iterable[tuple[Any]]:
         of_client = "SELECT serialized_example_proto FROM examples WHERE client_id = ?" + self._of_split("AND")
         if self._runs is None:
             plan = self._tables.rows(f"EXPLAIN QUERY PLAN {of_client}", *self._arguments(client_id))
@@ -355,7 +366,7 @@ class _Examples:
     def _located(self) -> dict[str, list[list[int]]]:
         """For each client the first and the last row of its runs, in a table that has no index by client."""
         runs: dict[str, list[list[int]]] = {}
-        last = None
+        last: str | None = None
 
         def add(row: tuple[int, str]) -> None:
             nonlocal last

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from fedcore.simulation.datasets.stored_client_data import ALWAYS_TAKEN_BYTES, check_taken
+from fedcore.ir.regular_files import ALWAYS_TAKEN_BYTES, check_taken
 
 _STEPS_AT_ONCE = 10_000
 """Steps of SQLite's machine after which it asks whether to go on."""

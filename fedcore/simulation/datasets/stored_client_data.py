@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedcore.errors import FedcoreError, InvalidValue, brief
+from fedcore.ir.regular_files import check_taken
 from fedcore.simulation.datasets.client_data import ClientData
 from fedcore.simulation.datasets.structures import Structure, leaves_of
 from fedcore.types.dtypes import find_dtype
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
 
 ONE_SPLIT = "all"
 """The name of the split of client data that was stored alone."""
-
-MAX_RATIO = 100
-"""How many times the bytes of a file from elsewhere its content may take in memory, if it is packed."""
-
-ALWAYS_TAKEN_BYTES = 16 * 2**20
-"""Memory that the content of any file may take."""
 
 
 class Store(Protocol):
@@ -107,9 +102,11 @@ class StoreOfFile:
     def read(self, client_id: str) -> Structure | None:
         with self._reading(f"client {brief(client_id)}"):
             columns = self.get().read(client_id)
-            for column in leaves_of(columns) if columns is not None else ():
-                # Rows without bytes, of which a file can claim any number.
-                check_taken("a column", len(column) if np.ndim(column) and not column.nbytes else 0, self._stamp[0])
+            assert self._stamp is not None  # since the file is open
+            # Rows without bytes, of which a file can claim any number.
+            empty = [column for column in leaves_of(columns) if np.ndim(column) and not column.nbytes]
+            for column in empty if columns is not None else ():
+                check_taken("a column", len(column), self._stamp[0])
             return columns
 
     @contextlib.contextmanager
@@ -185,12 +182,6 @@ def chosen_split(reader: str, path: str, splits: Iterable[str], wanted: str | No
         problem = "name one" if wanted is None else f"there is no {wanted!r}"
         raise InvalidValue(f"{reader}: {path} has the splits {', '.join(names)}; {problem}")
     return wanted
-
-
-def check_taken(part: str, size_bytes: int, file_bytes: int, *, ratio: int = MAX_RATIO) -> None:
-    """Raises ValueError if a part of a file takes memory out of proportion to the file."""
-    if size_bytes > max(ALWAYS_TAKEN_BYTES, ratio * file_bytes):
-        raise ValueError(f"{part} takes {size_bytes} bytes of memory, but the file has {file_bytes}")
 
 
 _KINDS = ("dict", "tuple", "array")
