@@ -72,15 +72,16 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
     Types, for inexact real V of known shapes:
         next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=M@SERVER>)
-        S is <private=PrivateState,sum=…>; M is <clip=float32,noise_stddev=float32>, of the sum, and with an adaptive
-        clip also <unclipped_fraction=float32>, which has noise too.
+        S is <private=PrivateState,sum=…>, with an adaptive clip also <count=…>, in trees with <next_clip=float32> too;
+        M is <clip=float32,noise_stddev=float32>, of the sum, and with an adaptive clip also
+        <unclipped_fraction=float32>, which has noise too.
 
     Each client counts the same: the noise is made for what one client can change. The divisor is fixed, since the
     number of clients that came would tell whether one of them did. A value that is not finite counts as zeros. No
     clients give noise. Noise is float32: see docs/privacy.md for what that means.
 
-    Make one by `gaussian_fixed`, `gaussian_adaptive`, `tree_aggregation` or `banded_matrix_factorization`, whose
-    arguments stand here:
+    Make one by `gaussian_fixed`, `gaussian_adaptive`, `tree_aggregation`, `tree_adaptive` or
+    `banded_matrix_factorization`, whose arguments stand here:
 
     Args:
         noise_multiplier: the standard deviation of the noise, over `clip`. With an adaptive clip, that of the
@@ -88,7 +89,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         clients_per_round: how many clients are expected in a round.
         clip: the greatest L2 norm of a client's value, over all leaves; with an adaptive clip, the first one.
         noise: how the noise of rounds is correlated. Default: not at all.
-        adaptive: how the clip moves. Default: it does not.
+        adaptive: how the clip moves; with a tree, from one tree to the next. Default: it does not.
         sum_factory: `SumFactory` or a `SecureSumFactory` with fixed bounds around 0. Default: `SumFactory`.
         secure_noise: noise by ChaCha20 from a key of the operating system in place of the call's seed. Such a call
             cannot be reproduced. See docs/privacy.md.
@@ -174,22 +175,11 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         Example:
             >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(1.0, clients_per_round=20)
         """
-        z = float(real_number("noise_multiplier", noise_multiplier, at_least=0))
-        expected = float(real_number("clients_per_round", clients_per_round, above=0))
-        quantile = float(real_number("target_unclipped_quantile", target_unclipped_quantile, at_least=0))
-        if quantile > 1:
-            raise InvalidValue(f"target_unclipped_quantile is between 0 and 1, not {quantile}")
         rate = float(real_number("learning_rate", learning_rate, at_least=0))
-        stddev = expected / 20
-        if clipped_count_stddev is not None:
-            stddev = float(real_number("clipped_count_stddev", clipped_count_stddev, at_least=0))
-        if z and 2 * stddev <= z:
-            raise InvalidValue(
-                f"clipped_count_stddev is above noise_multiplier / 2 = {z / 2:g}, not {stddev:g}: the count alone "
-                "would reveal more than the noise multiplier allows"
-            )
-        adaptive = AdaptiveClip(quantile, rate, stddev if z else 0.0)
-        return cls(z, expected, initial_l2_norm_clip, adaptive=adaptive, **options)
+        adaptive = _adaptive_clip(
+            noise_multiplier, clients_per_round, target_unclipped_quantile, rate, clipped_count_stddev
+        )
+        return cls(noise_multiplier, clients_per_round, initial_l2_norm_clip, adaptive=adaptive, **options)
 
     @classmethod
     def tree_aggregation(
@@ -219,6 +209,58 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         """
         noise = TreeNoise(whole_number("restart_every", restart_every, at_least=1), bool(efficient))
         return cls(noise_multiplier, clients_per_round, clip, noise=noise, **options)
+
+    @classmethod
+    def tree_adaptive(
+        cls,
+        noise_multiplier: float,
+        clients_per_round: float,
+        record_specs: Any = None,
+        initial_l2_norm_clip: float = 0.1,
+        restart_frequency: int = 1024,
+        target_unclipped_quantile: float = 0.5,
+        clip_learning_rate: float = 0.2,
+        **options: Any,
+    ) -> "DifferentiallyPrivateFactory":
+        """Noise of a binary tree over the rounds, and a clip that follows a quantile of the norms from tree to tree.
+
+        The clip stays the same within a tree, so that the noise of its prefix sums is that of a few nodes. Counts of
+        clients below the clip move an estimate in every round, which the next tree takes.
+
+        Args:
+            noise_multiplier: sum and count of a round together are as private as a tree with this noise multiplier.
+            record_specs: of TFF; the type of values is given to `create`.
+            initial_l2_norm_clip: the clip of the first tree.
+            restart_frequency: rounds of a tree.
+            target_unclipped_quantile, clip_learning_rate: as for `gaussian_adaptive`, where the latter is
+                `learning_rate`.
+            options: `clipped_count_stddev` as for `gaussian_adaptive`; `restart_warmup`, TFF's length of the first
+                tree, which is `restart_frequency` here; `sum_factory` and `secure_noise` as for the class.
+        Raises:
+            FedcoreError: a number is outside its range, `restart_warmup` is another length, or the count's noise is
+                too small for the noise multiplier.
+        Source: Kairouz et al. 2021, arXiv:2103.00039, with the clip of Andrew et al. 2021, arXiv:1905.03871.
+        Example:
+            >>> factory = fc.aggregators.DifferentiallyPrivateFactory.tree_adaptive(
+            ...     1.0, clients_per_round=20, restart_frequency=16)
+        """
+        rate = float(real_number("clip_learning_rate", clip_learning_rate, at_least=0))
+        every = whole_number("restart_frequency", restart_frequency, at_least=1)
+        warmup = options.pop("restart_warmup", None)
+        if warmup is not None and warmup != every:
+            raise InvalidValue(
+                f"restart_warmup is restart_frequency = {every}, not {brief(warmup)}: a ledger counts trees of one "
+                "length"
+            )
+        adaptive = _adaptive_clip(
+            noise_multiplier,
+            clients_per_round,
+            target_unclipped_quantile,
+            rate,
+            options.pop("clipped_count_stddev", None),
+        )
+        noise = TreeNoise(every)
+        return cls(noise_multiplier, clients_per_round, initial_l2_norm_clip, noise=noise, adaptive=adaptive, **options)
 
     @classmethod
     def banded_matrix_factorization(
@@ -262,6 +304,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         adaptive, values = self.adaptive, self._sum.create(value_type)
         counting = SumFactory() if isinstance(self._sum, SumFactory) else SecureSumFactory(1)
         counts = counting.create(TensorType("int32"))
+        holds_clip = adaptive is not None and isinstance(self.noise, TreeNoise)
 
         def number(value):
             return tf.constant(value, tf.float32)
@@ -290,7 +333,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
         state_type = start.type_signature.result
 
-        def released(state, total, below):
+        def released(state, total, below=None, next_clip=None):
             draw = normal_from_operating_system(state.key) if self.secure_noise else normal_from_seed
             unit, noise = self.noise.next(state.noise, size, draw)
             leaves = tf.nest.flatten(total)
@@ -305,8 +348,13 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
                 # Centred by half of the clients, so that one client moves the sum of the bits by 1/2.
                 shift = draw(_COUNT_STREAM, 1)[0] * state.count_stddev
                 fraction = (below + shift) / state.clients_per_round + 0.5
-                clip = clip * tf.exp(-adaptive.learning_rate * (fraction - adaptive.quantile))
+                factor = tf.exp(-adaptive.learning_rate * (fraction - adaptive.quantile))
                 measurements["unclipped_fraction"] = fraction
+                if next_clip is None:
+                    clip = clip * factor
+                else:
+                    next_clip = next_clip * factor
+                    clip = tf.where(noise.leaves >= noise.restart_every, next_clip, clip)
             after = attrs.evolve(
                 state,
                 clip=clip,
@@ -314,26 +362,35 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
                 noise=noise,
                 key=used_up_key() if self.secure_noise else (),
             )
-            return after, tf.nest.pack_sequence_as(total, mean), measurements
+            moved = () if next_clip is None else (next_clip,)
+            return after, tf.nest.pack_sequence_as(total, mean), measurements, *moved
 
         # fc.privacy.Ledger knows the graph by this name.
         if adaptive is None:
 
             @tf_computation(state_type, value_type)
             def release_private_sum(state, total):
-                return released(state, total, None)
+                return released(state, total)
         else:
             centred = tf_computation(TensorType("int32"))(lambda below: 2 * below - 1)
 
-            @tf_computation(state_type, value_type, TensorType("int32"))
-            def release_private_sum(state, total, doubled):
+            def of_count(state, total, doubled):
                 return released(state, total, tf.cast(doubled, tf.float32) / 2)
+
+            def of_count_in_tree(state, total, doubled, next_clip):
+                return released(state, total, tf.cast(doubled, tf.float32) / 2, next_clip)
+
+            release, types = (of_count_in_tree, [TensorType("float32")]) if holds_clip else (of_count, [])
+            release.__name__ = "release_private_sum"
+            release_private_sum = tf_computation(release, state_type, value_type, TensorType("int32"), *types)
 
         @federated_computation
         def initialize():
             state = {"private": federated_eval(start, SERVER), "sum": values.initialize()}
             if adaptive is not None:
                 state["count"] = counts.initialize()
+            if holds_clip:
+                state["next_clip"] = federated_eval(tf_computation(lambda: number(self.clip)), SERVER)
             return federated_zip(state)
 
         def body(state, value, _):
@@ -345,7 +402,32 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             if adaptive is not None:
                 count = counts.next(state["count"], federated_map(centred, done[1]))
                 after["count"], given = count.state, (*given, count.result)
-            found = federated_map(release_private_sum, given)
+            found = federated_map(release_private_sum, (*given, state["next_clip"]) if holds_clip else given)
+            if holds_clip:
+                after["next_clip"] = found[3]
             return MeasuredProcessOutput(federated_zip({"private": found[0], **after}), found[1], found[2])
 
         return aggregation_process(initialize, value_type, None, body)
+
+
+def _adaptive_clip(
+    noise_multiplier: float, clients_per_round: float, quantile: float, rate: float, count_stddev: float | None
+) -> AdaptiveClip:
+    """How a clip moves, with noise of the count that leaves some for the sum.
+
+    Raises:
+        FedcoreError: a number is outside its range, or the count's noise is too small for the noise multiplier.
+    """
+    z = float(real_number("noise_multiplier", noise_multiplier, at_least=0))
+    quantile = float(real_number("target_unclipped_quantile", quantile, at_least=0))
+    if quantile > 1:
+        raise InvalidValue(f"target_unclipped_quantile is between 0 and 1, not {quantile}")
+    stddev = float(real_number("clients_per_round", clients_per_round, above=0)) / 20
+    if count_stddev is not None:
+        stddev = float(real_number("clipped_count_stddev", count_stddev, at_least=0))
+    if z and 2 * stddev <= z:
+        raise InvalidValue(
+            f"clipped_count_stddev is above noise_multiplier / 2 = {z / 2:g}, not {stddev:g}: the count alone "
+            "would reveal more than the noise multiplier allows"
+        )
+    return AdaptiveClip(quantile, rate, stddev if z else 0.0)

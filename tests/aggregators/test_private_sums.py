@@ -13,7 +13,7 @@ from fedcore.aggregators.private_noise import OperatingSystemKey, TreeNoise
 from fedcore.aggregators.private_noise.banded import mean_square_error, optimal_coefficients
 from fedcore.aggregators.private_noise.chacha20 import chacha20
 from fedcore.aggregators.private_noise.normal import normal_from_key, normal_from_seed
-from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch
 
 DP = agg.DifferentiallyPrivateFactory
 NUMBER = fc.to_type("float32")
@@ -233,6 +233,43 @@ def test_an_adaptive_clip_converges_to_the_quantile():
         clips.append(output.measurements["clip"])
     low, high = np.sort(values)[5:7]  # the median over rounds passes between 6 and 7 of 9 clients
     assert low * 0.9 < np.median(clips[60:]) < high * 1.1
+
+
+def tree_adaptive(noise_multiplier=0.0, clients=5, **options):
+    return DP.tree_adaptive(noise_multiplier, clients, **options).create(NUMBER)
+
+
+def test_a_clip_that_adapts_moves_from_tree_to_tree_by_the_counts_of_all_rounds():
+    process = tree_adaptive(
+        initial_l2_norm_clip=2.0, restart_frequency=3, target_unclipped_quantile=0.3, clip_learning_rate=0.5
+    )
+    state, values, clip, estimate = process.initialize(), [np.float32(x) for x in (1, -2, 3, 40)], 2.0, 2.0
+    for round_number in range(1, 8):
+        output = process.next(state, values)
+        assert output.measurements["clip"] == pytest.approx(clip, rel=1e-5)
+        np.testing.assert_allclose(output.result, np.clip(values, -clip, clip).sum() / 5, rtol=1e-5)
+        fraction = np.sum((np.abs(values) <= clip * (1 + 1e-6)) - 0.5) / 5 + 0.5
+        estimate *= np.exp(-0.5 * (fraction - 0.3))
+        state, clip = output.state, clip if round_number % 3 else estimate
+
+
+def test_prefix_sums_of_a_tree_whose_clip_adapts_have_the_noise_of_a_tree():
+    adapts = DP.tree_adaptive(2.0, 40, initial_l2_norm_clip=0.5, restart_frequency=4)
+    fixed = DP.tree_aggregation(adapts.value_noise_multiplier, 40, 0.5, restart_every=4)
+    deviations = []
+    for factory in (adapts, fixed):
+        process = factory.create(fc.to_type(("float32", [4000])))
+        state, prefix = process.initialize(), np.zeros(4000)
+        for seed in range(4):
+            output = process.next.invoke(state, [np.zeros(4000, np.float32)], seed=seed)
+            state, prefix = output.state, prefix + output.result
+        deviations.append(np.std(prefix))
+    assert deviations[0] == pytest.approx(deviations[1], rel=0.06)  # of independent noise it were twice as much
+
+
+def test_the_first_tree_is_as_long_as_the_others():
+    with pytest.raises(InvalidValue, match=r"restart_warmup is restart_frequency = 8, not 4: a ledger counts trees"):
+        DP.tree_adaptive(1.0, 40, restart_warmup=4, restart_frequency=8)
 
 
 def test_the_noise_of_an_adaptive_clip_follows_the_clip_and_the_count_has_noise_too():

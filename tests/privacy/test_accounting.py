@@ -105,9 +105,10 @@ def test_the_tutorials_figures():
         lambda z: DP.gaussian_fixed(z, 20, 1.0),
         lambda z: DP.gaussian_adaptive(z, 500),
         lambda z: DP.tree_aggregation(z, 20, 1.0, 16),
+        lambda z: DP.tree_adaptive(z, 500, restart_frequency=16),
         lambda z: DP.banded_matrix_factorization(z, 20, 1.0, 40, 8),
     ],
-    ids=["fixed", "adaptive", "tree", "banded"],
+    ids=["fixed", "adaptive", "tree", "adaptive tree", "banded"],
 )
 def test_calibrated_noise_gives_the_epsilon(factory):
     sampler = fc.simulation.build_min_separation_sampling_fn(range(100), 8)
