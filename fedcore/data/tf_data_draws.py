@@ -14,6 +14,7 @@ dataset) depends on the data instead, so it is the same in all calls. Python fun
 
 import hashlib
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 
 import attrs
@@ -60,8 +61,17 @@ _STATELESS = frozenset(
 _VARIABLES = ("VarHandleOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "RngReadAndSkip")
 
 
+_reasons: "weakref.WeakKeyDictionary[tf.data.Dataset, str | None]" = weakref.WeakKeyDictionary()
+
+
 def why_elements_vary(dataset: tf.data.Dataset) -> str | None:
-    """Why the elements may differ between iterations of the dataset; None if they cannot."""
+    """Why the elements may differ between iterations of the dataset; None if they cannot. Cached while it lives."""
+    if dataset not in _reasons:
+        _reasons[dataset] = _why_elements_vary(dataset)
+    return _reasons[dataset]
+
+
+def _why_elements_vary(dataset: tf.data.Dataset) -> str | None:
     graph_def = _graph_def(dataset)
     if graph_def is None:
         return "TensorFlow cannot describe it"

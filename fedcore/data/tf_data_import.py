@@ -1,6 +1,6 @@
 """Imports real `tf.data` pipelines as columns with steps, best effort, by inspection of the dataset objects.
 
-What precedes the first shuffle or repeat, and gives equal elements in every iteration (it draws nothing, calls no
+What precedes the first shuffle, repeat or batch, and gives equal elements in every iteration (it draws nothing, calls no
 Python, reads no variable and no file), is iterated once; its columns are cached while the dataset lives, within a
 budget of bytes. Each later step becomes a step over the columns, so that a round creates no iterator; a map that draws
 random numbers draws anew in every repetition and call. A pipeline with an unknown step is iterated in every call, and
@@ -26,6 +26,10 @@ class _Unknown(Exception):
     """A pipeline cannot be imported; the message is the reason."""
 
 
+class _TooLarge(Exception):
+    """A pipeline does not fit into the cache."""
+
+
 class _Imported:
     """Weak, identity-keyed cache of imported datasets, with at most `max_bytes` of columns.
 
@@ -38,14 +42,15 @@ class _Imported:
     def __init__(self, max_bytes: int):
         self.max_bytes = max_bytes
         self.size_bytes = 0
-        self._found: dict[int, ClientDataset] = {}
+        self._found: dict[int, ClientDataset | str] = {}
         self._lock = threading.RLock()  # the garbage collector may call `_forget` in a thread that holds the lock
 
-    def get(self, dataset: tf.data.Dataset) -> ClientDataset | None:
+    def get(self, dataset: tf.data.Dataset) -> ClientDataset | str | None:
         with self._lock:
             return self._found.get(id(dataset))
 
-    def put(self, dataset: tf.data.Dataset, columns: ClientDataset, size_bytes: int) -> None:
+    def put(self, dataset: tf.data.Dataset, columns: ClientDataset | str, size_bytes: int) -> None:
+        """Keeps the columns of a dataset, or the reason for which it has none."""
         with self._lock:
             if id(dataset) in self._found:
                 return
@@ -74,47 +79,49 @@ def imported_columns(
     if known is not None:
         return known
     try:
-        source, steps = _source_and_steps(dataset)
-        if source.cardinality() == tf.data.INFINITE_CARDINALITY:
-            return "the dataset before its first shuffle or repeat is infinite"
-        columns = iterate(source, _imported.max_bytes - _imported.size_bytes)
-        if columns is None:
-            return f"the dataset before its first shuffle or repeat exceeds the cache ({MAX_BYTES:,} bytes)"
-        size_bytes = sum(int(getattr(a, "nbytes", 0)) for a in columns.columns.arrays)
-        replayed: tf.data.Dataset = columns
-        for step in steps:
-            replayed = step(replayed)
-            if not isinstance(replayed, ClientDataset):
-                return "a step of it is not supported on columns"
-    except _Unknown as error:
+        imported, size_bytes = _import(dataset, iterate)
+    except _TooLarge as error:  # not kept: there may be room later
         return str(error)
-    except FedcoreError as error:
-        return str(error).split("\n")[0]
-    _imported.put(dataset, replayed, size_bytes)
-    return replayed
+    except (_Unknown, FedcoreError) as error:
+        imported, size_bytes = str(error).split("\n")[0], 0
+    _imported.put(dataset, imported, size_bytes)
+    return imported
+
+
+def _import(dataset: tf.data.Dataset, iterate: Callable) -> tuple[ClientDataset, int]:
+    """The dataset as columns with steps, and the bytes of the columns."""
+    source, steps = _source_and_steps(dataset)
+    if source.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise _Unknown("the dataset before its first shuffle or repeat is infinite")
+    columns = iterate(source, _imported.max_bytes - _imported.size_bytes)
+    if columns is None:
+        raise _TooLarge(f"the dataset before its first shuffle or repeat exceeds the cache ({MAX_BYTES:,} bytes)")
+    size_bytes = sum(int(getattr(a, "nbytes", 0)) for a in columns.columns.arrays)
+    replayed: tf.data.Dataset = columns
+    for step in steps:
+        replayed = step(replayed)
+        if not isinstance(replayed, ClientDataset):
+            raise _Unknown("a step of it is not supported on columns")
+    return replayed, size_bytes
 
 
 def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Callable]]:
     """The part of a dataset that is materialised, and the steps that follow it."""
     chain = _chain(dataset)
-    first = next((i for i, (name, _) in enumerate(chain) if name in ("Shuffle", "Repeat")), len(chain))
-    if first == 0:
-        raise _Unknown("it has no shuffle or repeat after a source")
+    names = [name for name, _ in chain]
+    first = next((i for i, name in enumerate(names) if name in ("Shuffle", "Repeat")), len(chain))
     why = None
     while first and (reason := why_elements_vary(chain[first - 1][1])):
         first, why = first - 1, reason
-    if first == 0:
+    if first == 0 or (why and names[first] not in _STEPS):
         raise _Unknown(f"its elements may differ in each iteration: {why}")
-    if first == len(chain):
-        raise _Unknown("it has no shuffle or repeat")
-    steps = []
     for name, step in chain[first:]:
-        if name not in _STEPS and why and step is chain[first][1]:
-            raise _Unknown(f"its elements may differ in each iteration: {why}")
         if name not in _STEPS:
             raise _Unknown(f"its step {type(step).__name__.strip('_')} is not supported")
-        steps.append(_STEPS[name](step))
-    return chain[first - 1][1], steps
+    batch = names.index("Batch") if "Batch" in names[1:] else len(chain)
+    if batch < first and set(names[batch:first]) <= _AFTER_BATCHES:
+        first = batch  # rows are batched by a step, as those of a ClientDataset
+    return chain[first - 1][1], [_STEPS[name](step) for name, step in chain[first:]]
 
 
 def _chain(dataset: tf.data.Dataset) -> list[tuple[str, tf.data.Dataset]]:
@@ -201,3 +208,6 @@ _STEPS: dict[str, Callable[[tf.data.Dataset], Callable]] = {
     "Prefetch": lambda dataset: lambda d: d.prefetch(),
     "Options": lambda dataset: lambda d: d.prefetch(),
 }
+
+_AFTER_BATCHES = frozenset({"Batch", "Take", "Skip", "Prefetch", "Options"})
+"""Steps that may follow the first batch in the part that is replayed, since they take no function."""
