@@ -1,10 +1,10 @@
 """Imports real `tf.data` pipelines as columns with steps, best effort, by inspection of the dataset objects.
 
-What precedes the first shuffle, repeat or batch, and gives equal elements in every iteration (it draws nothing, calls no
-Python, reads no variable and no file), is iterated once; its columns are cached while the dataset lives, within a
-budget of bytes. Each later step becomes a step over the columns, so that a round creates no iterator; a map that draws
-random numbers draws anew in every repetition and call. A pipeline with an unknown step is iterated in every call, and
-the report has a note.
+The part that precedes the first shuffle, repeat or batch, and gives equal elements in every iteration (it draws
+nothing, calls no Python, reads no variable and no file), is iterated once; its columns are cached while the dataset
+lives, within a budget of bytes. Each later step becomes a step over the columns, so that a round creates no iterator; a
+map that draws random numbers draws anew in every repetition and call. A pipeline with an unknown step is iterated in
+every call, and the report has a note.
 """
 
 import threading
