@@ -2,8 +2,9 @@
 
 No other module of fedcore imports `tensorflow.python` or `keras.src`, reads `tf.__internal__`, or touches an
 underscore attribute of a TensorFlow or Keras object; `tests/graphs/test_private_api.py` reads all sources for that.
-One part is long and has a module of its own behind this door: `private_api_operations.py`. Each function has a contract
-of the same name in `private_api_contracts.py`. The tests run the contracts, and so does `fedcore doctor`.
+Two parts have modules of their own behind this door: `private_api_operations.py`, which is long, and
+`private_api_keras.py`, of losses and metrics. Each function has a contract of the same name in
+`private_api_contracts.py`. The tests run the contracts, and so does `fedcore doctor`.
 
     part       function, class or attribute of TensorFlow or Keras that has no public form
     contract   small program that fails if the part has gone or does something else

@@ -13,7 +13,7 @@ from tensorflow.core.framework import function_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from fedcore.graphs import private_api
+from fedcore.graphs import private_api, private_api_keras
 
 CONTRACTS: dict[str, Callable[[], None]] = {}
 
@@ -556,3 +556,85 @@ def replace_keras_randint() -> None:
         with default_seeds():
             seeds.append([int(keras.random.SeedGenerator().state[0]) for _ in range(2)])
     _require(seeds[0] == seeds[1] and seeds[0][0] != seeds[0][1], "Keras' default seeds do not come from fedcore")
+
+
+@contract
+def compile_loss() -> None:
+    losses = private_api_keras.compile_loss({"a": "mse", "b": "mse"}, {"a": 1.0, "b": 0.5}, ["a", "b"])
+    one, two = tf.ones([2, 1]), tf.fill([2, 1], 2.0)
+    loss = losses({"a": one, "b": one}, {"a": two, "b": two}, None)
+    _require(float(loss) == 1.5, f"the weighted losses of two outputs are {loss}, not 1.5")
+    _require([m.name for m in losses.metrics] == ["a_loss", "b_loss"], "losses of outputs are not counted")
+
+
+@contract
+def flat_losses() -> None:
+    losses = private_api_keras.compile_loss(["mse", None], None, None)
+    _require(private_api_keras.flat_losses(losses) == [], "losses are made before a call")
+    losses([tf.ones([2, 1])] * 2, [tf.ones([2, 1])] * 2, None)
+    _require(len(private_api_keras.flat_losses(losses)) == 1, "not each output with a loss has one")
+
+
+@contract
+def compile_metrics() -> None:
+    metrics = private_api_keras.compile_metrics(["mae", "mae"], ["mae"], None)
+    one = tf.ones([2, 1])
+    metrics.build(one, one)
+    names = ["mae", "mae_1", "weighted_mae"]
+    _require(list(metrics.result()) == names and len(metrics.metrics) == 3, f"the metrics are {metrics.result()}")
+
+
+@contract
+def metric_operands() -> None:
+    metrics = private_api_keras.compile_metrics({"b": ["mae"]}, {"a": ["mse"]}, ["a", "b"])
+    a, b = tf.ones([2, 1]), tf.ones([2, 3])
+    metrics.build([a, b], [a, b])
+    found = [(m.name, y is p) for m, y, p in private_api_keras.metric_operands(metrics, [a, b], [a, b])]
+    _require(found == [("mae", True), ("mse", True)], f"metrics come as {found}")
+
+
+@contract
+def loss_object() -> None:
+    loss = private_api_keras.loss_object("ce", tf.ones([2], tf.int32), tf.ones([2, 3]))
+    _require(loss.name == "ce" and loss.reduction == "sum_over_batch_size", "a name is not made a loss")
+    function = private_api_keras.wrapped_function(loss)
+    _require(function.__name__ == "sparse_categorical_crossentropy", "'ce' is not resolved by shapes")
+
+
+@contract
+def metric_object() -> None:
+    import keras
+
+    metric = private_api_keras.metric_object("acc", tf.ones([2, 1]), tf.ones([2, 1]))
+    _require(isinstance(metric, keras.metrics.BinaryAccuracy) and metric.name == "acc", "'acc' is not resolved")
+
+
+@contract
+def wrapped_function() -> None:
+    import keras
+
+    found = private_api_keras.wrapped_function(keras.metrics.MeanSquaredError())
+    _require(found is keras.losses.mean_squared_error, f"a metric calls {found}")
+    _require(private_api_keras.wrapped_function(keras.metrics.AUC()) is None, "AUC calls a function")
+
+
+@contract
+def compile_state() -> None:
+    model, loss = _model(), private_api_keras.compile_loss("mse", None, None)
+    tracked = list(model.metrics)
+    with private_api_keras.compile_state(model, loss):
+        x = tf.ones([2, 1])
+        total = model.compute_loss(x, x, 2 * x, None)
+    _require(float(total) == 1.0, f"compute_loss gives {total}, not 1.0")
+    _require(not model.compiled and model.metrics == tracked, "a model stays compiled")
+
+
+@contract
+def loss_method() -> None:
+    import keras
+
+    class Model(keras.Model):
+        def compute_loss(self, x, y, y_pred, sample_weight):
+            return x
+
+    _require(private_api_keras.loss_method(Model())(1, 2, 3, None, training=True) == 1, "compute_loss is not called")

@@ -17,12 +17,17 @@ def tensor_type(tensor) -> TensorType:
     return TensorType(dtype, shape)
 
 
+def is_sparse(type_: Type) -> bool:
+    """Whether a type is that of sparse tensors."""
+    return isinstance(type_, StructWithPythonType) and container_class(type_.container) is tf.SparseTensor
+
+
 def element_spec(type_: Type):
     """The TensorSpecs of a type in its Python containers, with a `tf.SparseTensorSpec` for a sparse tensor."""
     if not isinstance(type_, StructType):
         assert isinstance(type_, TensorType)
         return spec(type_)
-    if isinstance(type_, StructWithPythonType) and container_class(type_.container) is tf.SparseTensor:
+    if is_sparse(type_):
         _, values, dense_shape = (spec(t) for t in tensor_leaves(type_))
         return tf.SparseTensorSpec([None] * dense_shape.shape[0], values.dtype)
     return container([element_spec(t) for t in type_.types], type_)

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.specs import element_spec, is_sparse
 from fedcore.learning.models.model_weights import ModelWeights, as_weights, has_value
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
-from fedcore.types import StructType, TensorType, Type
+from fedcore.types import StructType, Type
 
 
 class HoldsVariables(PureModel):
@@ -133,12 +133,11 @@ def variables_from(first: Callable[[], Any], *, trainable: bool = True) -> Any:
 
 
 def specs(type_: Type) -> Any:
-    """TensorSpecs in dicts and tuples."""
-    if isinstance(type_, StructType):
+    """TensorSpecs in dicts and tuples, and specs of sparse tensors."""
+    if isinstance(type_, StructType) and not is_sparse(type_):
         parts = [specs(t) for t in type_.types]
         return OrderedDict(zip(type_.names, parts, strict=True)) if parts and all(type_.names) else tuple(parts)
-    assert isinstance(type_, TensorType)
-    return spec(type_)
+    return element_spec(type_)
 
 
 def _assign(variables, values) -> None:

@@ -1,57 +1,118 @@
 """What users give for a Keras model that cannot be right, told before any graph runs."""
 
 import re
+from collections.abc import Mapping
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError, brief
-from fedcore.graphs import private_api
+from fedcore.graphs import private_api, private_api_keras
+from fedcore.learning.models.keras_outputs import output_names
 
 _ORDER = "from_keras_model(keras_model, loss, input_spec)"
+_OTHER_SHAPES = ("sparse", "ctc", "tversky", "dice", "circle", "iou")  # names of what compares other shapes
+_WRAPPERS = ("LossFunctionWrapper", "MeanMetricWrapper")
 
 
 def check_arguments(loss, input_spec) -> None:
-    """Checks that there are losses, and that the batch's type is not one.
+    """Checks that losses may be some, and that the batch's type is not one.
 
     Raises:
-        TracingError: a loss is missing, a class, or nothing that Keras could call; or the arguments are swapped.
+        TracingError: a loss is nothing that Keras could call, or the arguments are swapped.
     """
+    if isinstance(input_spec, str) or callable(input_spec):
+        raise TracingError(f"input_spec is the type of a batch, not {brief(input_spec)}; the order is {_ORDER}")
+    for leaf in tf.nest.flatten(loss):
+        if leaf is not None and not isinstance(leaf, str) and not callable(leaf):
+            raise TracingError(
+                "a loss is a Keras loss, its name or a function of labels and predictions, not "
+                f"{brief(leaf)}; the order is {_ORDER}"
+            )
+
+
+def check_has_loss(model: keras.Model, loss, names: list[str]) -> None:
+    """Checks that there is something to minimise: a loss, one that layers add, or a `compute_loss` of the model's own.
+
+    Raises:
+        TracingError: there is none. Regularizers alone are none.
+    """
+    regularizers = sum(getattr(v, "regularizer", None) is not None for v in model.trainable_variables)
+    if overrides(model, "compute_loss") or len(model.losses) > regularizers:
+        return
     if loss is None:
         raise TracingError(
             "from_keras_model needs a loss, such as loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True); "
             "what compile() was given is not read"
         )
-    if isinstance(input_spec, str) or callable(input_spec):
-        raise TracingError(f"input_spec is the type of a batch, not {brief(input_spec)}; the order is {_ORDER}")
-    for one in tf.nest.flatten(loss):
-        if isinstance(one, type) and issubclass(one, keras.losses.Loss):
-            raise TracingError(f"the loss is the class {one.__name__}; make one of it: keras.losses.{one.__name__}()")
-        if one is not None and not isinstance(one, str) and not callable(one):
+    if all(leaf is None for leaf in tf.nest.flatten(loss)):
+        example = f"; give one, such as loss={{'{names[0]}': …}}" if names else ""
+        raise TracingError(f"the loss of {model.name} is None for each of its outputs{example}")
+
+
+def check_steps(model: keras.Model) -> None:
+    """Checks that a model does not train or evaluate in a way of its own, which no algorithm would call.
+
+    Raises:
+        TracingError: its class has a `train_step` or a `test_step`.
+    """
+    for name in ("train_step", "test_step"):
+        if overrides(model, name):
             raise TracingError(
-                "a loss is a Keras loss, its name or a function of labels and predictions, not "
-                f"{brief(one)}; the order is {_ORDER}"
+                f"{type(model).__name__} has a {name} of its own, which is not called: the algorithm makes the step, "
+                "and clients take it without Python. Write the loss in compute_loss(x, y, y_pred, sample_weight) and "
+                "metrics in compute_metrics(x, y, y_pred, sample_weight), which are called; for other steps write a "
+                "fc.learning.Model, whose forward_pass is yours"
             )
 
 
-def check_elementwise(who: str, fn, labels, predictions) -> None:
-    """Checks that a loss or metric of Keras' own does not stretch labels over predictions of another size.
+def overrides(model: keras.Model, name: str) -> bool:
+    """Whether a model has a method of its own in place of one of `keras.Model`."""
+    return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
 
-    Keras broadcasts them, which is never meant: with labels [N] and predictions [N,3] each label meets every output.
+
+def check_output_names(what: str, given, model: keras.Model, predictions) -> None:
+    """Checks a dict by outputs.
 
     Raises:
-        TracingError: labels and predictions have other numbers of elements for an example.
+        TracingError: a key names no output.
     """
-    name = _name(fn)
-    if not _is_elementwise(fn) or _size(labels) == _size(predictions):
+    names = output_names(model, predictions)
+    unknown = [key for key in given if key not in names] if isinstance(given, Mapping) else []
+    if not unknown or (not names and tf.nest.is_nested(predictions)):
         return
-    sparse = f"Sparse{type(fn).__name__}"
-    known = keras.metrics if isinstance(fn, keras.metrics.Metric) else keras.losses
-    fix = f"; integer labels take {known.__name__}.{sparse}" if hasattr(known, sparse) else ""
+    has = ", ".join(names) if names else "one output, which has no name: give what is for it alone"
+    raise TracingError(f"{what} names the output {unknown[0]!r}, but the model has {has}")
+
+
+def check_elementwise(who: str, fn, labels, predictions) -> None:
+    """Checks that a loss or metric of Keras' own does not meet each label with the outputs of other examples.
+
+    Keras broadcasts, which fails or is not meant: with labels [N] and predictions [N,3], N labels meet 3 outputs.
+    Sizes of 1 within an example are broadcast, as in Keras, but for classes.
+
+    Raises:
+        TracingError: labels and predictions have other shapes for an example.
+    """
+    function = private_api_keras.wrapped_function(fn) or fn
+    names = [_name(fn), _name(function)]
+    is_keras = private_api.is_defined_by_keras(type(fn)) and private_api.is_defined_by_keras(
+        function if function is not fn else type(fn)
+    )
+    if not is_keras or any(word in name.lower() for name in names for word in _OTHER_SHAPES):
+        return
+    if tf.nest.is_nested(labels) or tf.nest.is_nested(predictions):
+        return
+    by_class = any("categorical" in name.lower() for name in names)
+    if _go_together(list(labels.shape), list(predictions.shape), broadcasts=not by_class):
+        return
+    module = keras.metrics if isinstance(fn, keras.metrics.Metric) else keras.losses
+    sparse = next((n for n in (f"Sparse{names[0]}", f"sparse_{names[1]}") if hasattr(module, n)), None)
+    fix = f"; integer labels take {module.__name__}.{sparse}" if sparse else ""
     raise TracingError(
-        f"{who} ({name}) compares labels of shape {open_shape(labels)} with predictions of shape "
-        f"{open_shape(predictions)}, one by one: give labels and predictions of one shape{fix}"
+        f"{who} ({names[0] if names[0] not in _WRAPPERS else names[1]}) compares labels of shape {open_shape(labels)} "
+        f"with predictions of shape {open_shape(predictions)}, one by one: give labels and predictions of one "
+        f"shape{fix}"
     )
 
 
@@ -59,33 +120,15 @@ def _name(fn) -> str:
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 
-def _is_elementwise(fn) -> bool:
-    own = type(fn) if isinstance(fn, keras.losses.Loss | keras.metrics.MeanMetricWrapper) else fn
-    elsewhere = ("sparse", "ctc", "wrapper", "tversky", "dice", "circle")
-    return private_api.is_defined_by_keras(own) and not any(word in _name(own).lower() for word in elsewhere)
-
-
-def _size(tensor) -> int:
-    return int(np.prod(tensor.shape[1:]))
-
-
-def check_labels_of_sample(labels: list, losses: list, predictions: list) -> None:
-    """Checks the labels of a sample batch for sparse losses; specs have no labels to check.
-
-    Raises:
-        TracingError: a label has no output.
-    """
-    for label, loss, output in zip(labels, losses, predictions, strict=True):
-        named = str(getattr(loss, "name", None) or getattr(loss, "__name__", ""))
-        if "sparse" not in named or not isinstance(label, np.ndarray | tf.Tensor):
-            continue
-        values, units = np.asarray(label), output.shape[-1]
-        if values.size and not (values.min() >= 0 and values.max() < units):
-            wrong = values.max() if values.max() >= units else values.min()
-            raise TracingError(
-                f"a label of the sample batch is {wrong}, but the output has {units} units, for the labels 0 to "
-                f"{units - 1}: give the last layer a unit for each label"
-            )
+def _go_together(labels: list, predictions: list, *, broadcasts: bool) -> bool:
+    """Whether labels are compared with predictions of their own examples; Keras adds or drops a last size of 1."""
+    longer, shorter = sorted((labels, predictions), key=len, reverse=True)
+    if len(longer) == len(shorter) + 1 and longer[-1] == 1:
+        longer = longer[:-1]
+    pairs = zip(longer[1:], shorter[1:], strict=False)
+    return len(longer) == len(shorter) and all(
+        a == b or None in (a, b) or (broadcasts and 1 in (a, b)) for a, b in pairs
+    )
 
 
 def trainable_flags(model: keras.Model) -> list[tuple[str, bool]]:

@@ -2,28 +2,35 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
 
-from fedcore.errors import TracingError, TypeMismatch, brief
+from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.values import elements_of
 from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
+from fedcore.learning.models.keras_batches import (
+    batch_specs,
+    example_counts,
+    fit_to_inputs,
+    fixed_batch_size,
+    input_spec_of,
+    widen,
+    zeros,
+)
 from fedcore.learning.models.keras_checks import (
     check_arguments,
-    check_elementwise,
     check_flags,
-    check_labels_of_sample,
+    check_steps,
     open_shape,
     trainable_flags,
     words_of,
 )
-from fedcore.learning.models.keras_metrics import KerasMetrics
-from fedcore.learning.models.keras_outputs import by_output, labels_type, output_names, structure_of
-from fedcore.learning.models.keras_purity import check_pure, traced_once
+from fedcore.learning.models.keras_compiled import compile_model
+from fedcore.learning.models.keras_outputs import labels_type, structure_of
+from fedcore.learning.models.keras_purity import check_pure
 from fedcore.learning.models.model_weights import (
     ModelWeights,
     averaged_weights,
@@ -42,10 +49,7 @@ from fedcore.learning.models.pure_model import (
 )
 from fedcore.learning.models.traced import active_initialisers
 from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
-from fedcore.scalars import real_number
-from fedcore.types import StructType, TensorType, Type, to_type
-
-_GUESSED_SIZE = 8  # of dimensions that a batch's type leaves open, where an unbuilt model has to be called once
+from fedcore.types import StructType, Type, to_type
 
 
 def from_keras_model(
@@ -53,7 +57,9 @@ def from_keras_model(
     loss=None,
     input_spec=None,
     metrics: Sequence | Mapping | None = None,
-    loss_weights: Sequence[float] | Mapping[str, float] | None = None,
+    loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
+    *,
+    weighted_metrics: Sequence | Mapping | None = None,
 ) -> PureModel:
     """A Keras 3 model with a loss and metrics, as pure functions of its weights.
 
@@ -67,20 +73,28 @@ def from_keras_model(
     Types: those of `PureModel`; B is the type that `input_spec` says, W.trainable and W.non_trainable those of the
     Keras model's variables, in their order.
 
+    What losses, loss weights, metrics and sample weights mean is what they mean for Keras' `compile` and `fit`: masks,
+    casts, reductions, names and all. A `compute_loss` or `compute_metrics` of the model's own is called in each step;
+    metrics of its layers are reported too. A model with a `train_step` or `test_step` of its own is refused.
+
     Args:
-        loss: a Keras loss, its name, or a function (y_true, y_pred) -> loss; for several outputs a list in their order
-            or a dict by their names, where None leaves an output out. There has to be one.
+        loss: as for `compile`: a Keras loss, its name, or a function (y_true, y_pred) -> losses; for several outputs
+            one for all, or a list or a dict of them, where None leaves an output out. Default: the losses that layers
+            add, or the model's own `compute_loss`; there has to be one of them.
         input_spec: the type of a batch: (x, y), (x, y, sample_weight) or a dict with these keys, of TensorSpecs, or a
-            sample batch of arrays. Sample weights weigh the loss, as in `fit`, and no metrics; for several outputs they
+            sample batch of arrays. Sample weights weigh the loss and the weighted metrics; for several outputs they
             are one for all or one for each. Default: the model's inputs, with labels like its outputs (integers for a
             sparse loss).
-        metrics: Keras metrics, or functions that make one, in a list or a dict by name; for several outputs such lists
-            or dicts in the outputs' order or by their names. A loss, weighted by examples, num_examples and num_batches
-            are always there, unless a metric of this name takes their place.
+        metrics: as for `compile`: Keras metrics, their names or functions of labels and predictions; also functions ()
+            that make one, and for one output a dict of them by name. The metrics of Keras' `fit` have these names
+            here: several outputs have a loss each. A loss, weighted by examples, num_examples and num_batches are
+            always there, unless a metric of this name takes their place. Default: no others.
         loss_weights: of the outputs' losses. Default: 1 each.
+        weighted_metrics: as `metrics`, which ignore sample weights; these take them. Default: none.
     Raises:
         TracingError: there is no loss, the batch is no such batch, the model, the loss or a metric does not take it, a
-            weight has a constraint, a metric has states that cannot be added, or names are taken twice.
+            weight has a constraint, a metric has states that cannot be added, or `train_step` or `test_step` are the
+            model's own.
     Example:
         >>> def make():
         ...     error = keras.metrics.MeanAbsoluteError()
@@ -90,7 +104,13 @@ def from_keras_model(
         >>> round(float(metrics['client_work']['eval']['current_round_metrics']['mean_absolute_error']), 3)
         0.5
     """
-    return _KerasModel(keras_model, loss, input_spec, metrics, loss_weights)
+    arguments = {
+        "loss": loss,
+        "loss_weights": loss_weights,
+        "metrics": metrics,
+        "weighted_metrics": weighted_metrics,
+    }
+    return _KerasModel(keras_model, input_spec, arguments)
 
 
 def functional_model_from_keras(
@@ -125,32 +145,25 @@ def functional_model_from_keras(
 class _KerasModel(HoldsVariables):
     batch_type: StructType
 
-    def __init__(self, model: keras.Model, loss, input_spec, metrics, loss_weights):
+    def __init__(self, model: keras.Model, input_spec, arguments: dict):
         if not isinstance(model, keras.Model):
             raise TracingError(f"from_keras_model takes a Keras 3 model, not {brief(model)}")
-        check_arguments(loss, input_spec)
+        check_arguments(arguments["loss"], input_spec)
+        check_steps(model)
         self.keras_model = model
-        self.batch_type = checked_batch_type(_batch_type(model, loss, input_spec))
-        self.batch_size = _fixed_batch_size(model)
-        x, *labels_and_weights = (_zeros(t, self.batch_size or 1) for t in self.batch_type.types)
-        predictions = self._called(x)
-        check_pure(model, lambda given: model(given, **self._training(True)), x)
-        self.outputs = output_names(model, predictions)
-        self.losses = [_loss(given) for given in by_output(loss, self.outputs, "loss", model)]
-        given_weights = by_output(loss_weights, self.outputs, "loss_weights", model)
-        self.loss_weights = [1.0 if w is None else _loss_weight(w) for w in given_weights]
-        self._check_loss(predictions, *labels_and_weights)
-        if input_spec is not None:
-            labels = self._by_output(dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"])
-            check_labels_of_sample(labels, self.losses, self._by_output(predictions))
-        given_metrics = by_output(metrics, self.outputs, "metrics", model, nested=True)
-        self.metrics = KerasMetrics(
-            given_metrics, self.outputs, self._by_output(labels_and_weights[0]), self._by_output(predictions)
-        )
+        self.batch_type = checked_batch_type(_batch_type(model, arguments["loss"], input_spec))
+        self.batch_size = fixed_batch_size(model)
+        one, several = example_counts(self.batch_type, self.batch_size)
+        predictions = widen(self._build(zeros(self.batch_type.types[0], one, model)), one, several)
+        batch = [zeros(t, several) for t in self.batch_type.types[1:]]
+        sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
+        self.compiled = compile_model(model, batch, self.batch_type, predictions, arguments, sample)
+        self.metrics = self.compiled.metrics
+        self._check_step(several)
         self._read_weights()
 
-    def _called(self, x):
-        """What the model gives for a batch of zeros; builds it where it is not."""
+    def _build(self, x):
+        """The predictions for a batch of zeros; builds the model where it is not built."""
         try:
             return self.keras_model(x, **self._training(False))
         except Exception as error:
@@ -162,23 +175,27 @@ class _KerasModel(HoldsVariables):
     def _training(self, training: bool) -> dict:
         return {"training": training} if private_api.takes_training(self.keras_model) else {}  # a call may not take it
 
-    def _check_loss(self, predictions, y, sample_weight=None) -> None:
-        who = f"the loss of {self.keras_model.name}"
-        if all(loss is None for loss in self.losses):
-            raise TracingError(
-                f"{who} is None for each of its outputs; give one, such as loss={{'{self.outputs[0]}': …}}"
-            )
-        for loss, *parts in zip(self.losses, self._by_output(y), self._by_output(predictions), strict=True):
-            if loss is not None:
-                check_elementwise(who, loss, *parts)
+    def _check_step(self, examples: int) -> None:
+        """Traces a step of training; what `compute_loss` and `compute_metrics` of the user do is seen here first."""
+        names: list[str] = []
+
+        def step(x, *labels_and_weights):
+            predictions = self.keras_model(x, **self._training(True))
+            loss, reports = self._score(x, labels_and_weights, predictions, training=True)
+            names.extend(reports)
+            return loss
+
+        batch = batch_specs(self.batch_type, examples, self.keras_model)
         try:
-            traced_once(lambda: self._loss_of(predictions, y, sample_weight))
+            check_pure(self.keras_model, step, batch, self.compiled.variables)
+        except TracingError:
+            raise
         except Exception as error:
-            shapes = " and ".join(open_shape(p) for p in self._by_output(predictions))
             raise TracingError(
-                f"{who} does not take labels of type {self.batch_type.types[1]} for predictions of shape {shapes}: "
-                f"{words_of(error)}"
+                f"a step of the Keras model {self.keras_model.name} cannot be traced for a batch of type "
+                f"{self.batch_type}: {words_of(error)}"
             ) from error
+        self.compiled.check_reports(names)
 
     def _read_weights(self) -> None:
         model, initialisers = self.keras_model, active_initialisers()
@@ -235,46 +252,40 @@ class _KerasModel(HoldsVariables):
             return [batch[name] for name in BATCH_PARTS[: len(batch)]]
         return list(elements_of(batch, self.batch_type))
 
-    def _by_output(self, parts) -> list:
-        """Labels, predictions or sample weights in the outputs' order; what is one for all stands for each."""
-        if isinstance(parts, Mapping):
-            return [parts[name] for name in self.outputs]
-        if isinstance(parts, tuple | list):
-            return list(parts)
-        return [parts] * len(self.outputs)
-
-    def _loss_of(self, predictions, y, sample_weight=None):
-        """The weighted sum of the outputs' losses, a scalar."""
-        labels, predicted, weights = (self._by_output(part) for part in (y, predictions, sample_weight))
-        found = [
-            factor * _mean_loss(loss, *parts)
-            for loss, factor, *parts in zip(self.losses, self.loss_weights, labels, predicted, weights, strict=True)
-            if loss is not None
-        ]
-        return found[0] if len(found) == 1 else tf.add_n([tf.cast(v, found[0].dtype) for v in found])
-
     def step(self, weights, metrics, batch, training):
         x, *labels_and_weights = self.parts(batch)
+        x, own = fit_to_inputs(self.keras_model, x, self.batch_size), metrics["own"] or {}
         values = self._values(weights.non_trainable, metrics["layer_states"], training)
-        predictions, after, losses = self._applied(weights.trainable, values, x, training)
-        loss = self._loss_of(predictions, *labels_and_weights)
-        if losses:
-            loss += tf.add_n([tf.cast(v, loss.dtype) for v in losses])
-        y = labels_and_weights[0]
-        output = BatchOutput(loss, predictions, tf.shape(tf.nest.flatten(y)[0], out_type=tf.int64)[0])
-        own = self.metrics.update(metrics["own"] or {}, self._by_output(y), self._by_output(predictions))
+        with self._scope(weights.trainable, values, self.compiled.values(own)) as scope:
+            predictions = self.keras_model(x, **self._training(training))
+            loss, _ = self._score(x, labels_and_weights, predictions, training)
+        examples = tf.shape(tf.nest.flatten(x)[0], out_type=tf.int64)[0]
         non_trainable, states = (
-            tuple(after[id(v)] for v in group) for group in (self.non_trainable, self.layer_states)
+            tuple(map(scope.get_current_value, group)) for group in (self.non_trainable, self.layer_states)
         )
-        return output, non_trainable, {"own": own, "layer_states": states, **counted(metrics, output)}
+        after = {
+            "own": self.metrics.after(own, scope, examples),
+            "layer_states": states,
+            # Keras reports the mean of a loss that is not reduced, and moves weights by the gradient of its sum.
+            **counted(metrics, BatchOutput(tf.reduce_mean(loss), None, examples)),
+        }
+        return BatchOutput(tf.reduce_sum(loss), predictions, examples), non_trainable, after
+
+    def _score(self, x, labels_and_weights, predictions, training: bool) -> tuple:
+        """(The loss of a batch, the names that the user's own `compute_metrics` reports); counts it in the metrics."""
+        y, *weights = labels_and_weights
+        sample_weight = weights[0] if weights else None
+        loss = self.compiled.loss(x, y, predictions, sample_weight, training)
+        return loss, self.compiled.update_metrics(x, y, predictions, sample_weight)
 
     def loss(self, output, label, sample_weight=None):
         """The mean loss of predictions, without losses that layers add."""
-        return self._loss_of(output, label, sample_weight)
+        return self.compiled.loss_of_outputs(label, output, sample_weight)
 
     def _predictions(self, weights, x, training):
         values = self._values(weights.non_trainable, self._first_states(), training)
-        return self._applied(weights.trainable, values, x, training)[0]
+        with self._scope(weights.trainable, values):
+            return self.keras_model(fit_to_inputs(self.keras_model, x, self.batch_size), **self._training(training))
 
     def _values(self, non_trainable, states, training: bool) -> dict:
         """The values of all variables that are not trained, by their identities."""
@@ -284,25 +295,13 @@ class _KerasModel(HoldsVariables):
             values[id(variable)] = _drawn_state(start) if draws else tf.convert_to_tensor(start)
         return values
 
-    def _applied(self, trainable, values: dict, x, training: bool) -> tuple:
-        """(predictions, the values of the other variables by identity, the layers' own losses)."""
+    def _scope(self, trainable, values: dict, metrics: Sequence = ()) -> keras.StatelessScope:
+        """A scope in which all variables have these values."""
         check_flags(self.keras_model, self.flags)
-        if self.batch_size is not None:
-            x = tf.nest.map_structure(lambda t: tf.ensure_shape(t, [self.batch_size, *t.shape[1:]]), x)
-        model, training_argument = self.keras_model, self._training(training)
-        if self.layer_states:
-            trained = zip(model.trainable_variables, trainable, strict=True)
-            others = [*model.non_trainable_variables, *self.layer_states]  # the states are no variables of the model
-            mapping = [*trained, *((v, values[id(v)]) for v in others)]
-            with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                predictions = model(x, **training_argument)
-                losses = model.losses
-            return predictions, {id(v): scope.get_current_value(v) for v in others}, losses
-        given = [values[id(v)] for v in model.non_trainable_variables]
-        predictions, after, losses = model.stateless_call(
-            list(trainable), given, x, return_losses=True, **training_argument
-        )
-        return predictions, dict(zip(map(id, model.non_trainable_variables), after, strict=True)), losses
+        others = (*self.keras_model.non_trainable_variables, *self.layer_states)  # the states are none of the model's
+        trained = zip(self.trainable, trainable, strict=True)
+        mapping = [*trained, *((v, values[id(v)]) for v in others), *metrics]
+        return keras.StatelessScope(state_mapping=mapping, collect_losses=True)
 
     def report_metrics(self, metrics):
         return reported_metrics(metrics, dict(metrics["own"] or {}))
@@ -320,17 +319,6 @@ def _parts_of(batch) -> list:
     return list(batch.values() if isinstance(batch, Mapping) else batch)
 
 
-def _mean_loss(loss, labels, predictions, sample_weight):
-    """The mean of a loss over a batch, each example's times its weight, as Keras computes it."""
-    if sample_weight is None:
-        return tf.reduce_mean(loss(labels, predictions))
-    if isinstance(loss, keras.losses.Loss):
-        return tf.reduce_mean(loss(labels, predictions, sample_weight=sample_weight))
-    values = loss(labels, predictions)
-    by_example = tf.reshape(sample_weight, [-1, *[1] * (values.shape.rank - 1)])
-    return tf.reduce_mean(values * tf.cast(by_example, values.dtype))
-
-
 def _drawn_state(start) -> tf.Tensor:
     """A seed generator's state while training: another in each call, client and step."""
     state = tf.convert_to_tensor(start)
@@ -338,31 +326,9 @@ def _drawn_state(start) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(state, tf.cast(drawn, state.dtype))
 
 
-def _loss(given):
-    if not isinstance(given, str):
-        return given
-    try:
-        return keras.losses.get(given)
-    except ValueError:
-        raise TracingError(f"Keras has no loss named {given!r}") from None
-
-
-def _loss_weight(given) -> float:
-    try:
-        return float(real_number("a loss weight", given))
-    except TypeMismatch as error:
-        raise TracingError(f"{error}; by position, metrics stand before loss_weights") from None
-
-
 def _wanted_inputs(model: keras.Model) -> str:
     inputs = getattr(model, "inputs", None) or []
     return f"; it takes {' and '.join(f'{i.dtype}{open_shape(i)}' for i in inputs)}" if inputs else ""
-
-
-def _fixed_batch_size(model: keras.Model) -> int | None:
-    """The number of examples in every batch, where the model's inputs say it, as stateful recurrent layers need."""
-    inputs = getattr(model, "inputs", None)
-    return inputs[0].shape[0] if inputs and inputs[0].shape else None
 
 
 def _batch_type(model: keras.Model, loss, input_spec) -> Type:
@@ -372,15 +338,5 @@ def _batch_type(model: keras.Model, loss, input_spec) -> Type:
         raise TracingError(
             f"from_keras_model: {model.name} does not tell its inputs; give input_spec, such as dataset.element_spec"
         )
-    x = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), structure_of(model, "inputs"))
+    x = tf.nest.map_structure(input_spec_of, structure_of(model, "inputs"))
     return to_type((x, labels_type(model, loss)))
-
-
-def _zeros(type_: Type, examples: int) -> Any:
-    """Zeros of a type, in Python's containers; so many examples, where the number is left open."""
-    if isinstance(type_, StructType):
-        parts = [_zeros(t, examples) for t in type_.types]
-        return dict(zip(type_.names, parts, strict=True)) if all(type_.names) else tuple(parts)
-    assert isinstance(type_, TensorType)
-    sizes = [(_GUESSED_SIZE if i else examples) if size is None else size for i, size in enumerate(type_.sizes)]
-    return tf.zeros(sizes, tf.string if type_.dtype.name == "str" else tf.as_dtype(type_.dtype.numpy))

@@ -1,7 +1,7 @@
 """What of a Keras model cannot be a pure function, by the name of the layer that it is in."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
@@ -14,22 +14,26 @@ from fedcore.learning.models.model_weights import layer_states
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
 
-def check_pure(model: keras.Model, call: Callable, x) -> None:
-    """Traces the model and looks for what a pure graph has not.
+def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Sequence[keras.Variable]) -> None:
+    """Traces a step of the model and looks for what a pure graph has not.
 
+    Args:
+        step: a function of the parts of a batch.
+        batch: specs of these parts.
+        metrics: the variables of metrics.
     Raises:
         TracingError: a layer calls Python, looks up in a table that may change, keeps a variable unknown to Keras, or
             assigns a weight that gradients move.
     """
     with constant_tables():
-        graph = tf.function(call, autograph=False).get_concrete_function(tf.nest.map_structure(_spec, x)).graph
+        graph = tf.function(step, autograph=False).get_concrete_function(*batch).graph
     for op in graph.get_operations():
         if op.type in _PYTHON:
             raise TracingError(
                 f"{_layer_of(model, op)} calls Python while it runs (op {op.type}); a graph runs where there is no "
                 "Python. Write it with keras.ops or TensorFlow's operations, or do it to the data before they come in"
             )
-    known = {id(v.value.handle) for v in (*model.variables, *layer_states(model))}
+    known = {id(v.value.handle) for v in (*model.variables, *layer_states(model), *metrics)}
     trained = {id(v.value.handle): v.path for v in model.trainable_variables}
     for outer, inner in graph.captures:
         assigning = [op for op in inner.consumers() if op.type.startswith("Assign")]
@@ -61,10 +65,6 @@ def traced_once(call: Callable[[], object]) -> None:
 
     with private_api.quick_operations():
         tf.function(run, autograph=False).get_concrete_function()
-
-
-def _spec(tensor: tf.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
 def _layer_of(model: keras.Model, op: tf.Operation) -> str:

@@ -1,0 +1,142 @@
+"""The loss and the metrics of a Keras model, computed by its own `compute_loss` and `compute_metrics`."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fedcore.errors import TracingError
+from fedcore.graphs import private_api_keras
+from fedcore.learning.models.keras_checks import check_has_loss, open_shape, overrides, words_of
+from fedcore.learning.models.keras_compiled_metrics import compile_metrics, metric_names
+from fedcore.learning.models.keras_losses import check_labels_of_sample, compile_losses
+from fedcore.learning.models.keras_metrics import KerasMetrics
+from fedcore.learning.models.keras_outputs import output_names
+from fedcore.learning.models.keras_purity import traced_once
+from fedcore.types import StructType, Type
+
+
+class CompiledModel:
+    """A Keras model with losses and metrics, as `compile` makes them.
+
+    Guarantees:
+      - What the user gave to the model's own compile() is as it was after each call.
+      - Threads that trace one model wait for each other.
+
+    Args:
+        losses, metrics: of `compile_losses` and `compile_metrics`; None where there are none.
+    """
+
+    def __init__(self, model: keras.Model, losses, metrics):
+        self._model, self._losses, self._metrics = model, losses, metrics
+        self._lock = threading.RLock()
+        with private_api_keras.compile_state(model):
+            own = list(model.metrics)
+        self._loss_tracker = keras.metrics.Mean(name="loss") if overrides(model, "compute_metrics") else None
+        self.metrics = KerasMetrics(metric_names(metrics), own, losses.metrics if losses else [])
+
+    @contextmanager
+    def _compiled(self) -> Iterator[None]:
+        with self._lock, private_api_keras.compile_state(self._model, self._losses, self._metrics, self._loss_tracker):
+            yield
+
+    def values(self, state: dict) -> list[tuple[keras.Variable, Any]]:
+        """The values of all variables of metrics before a batch; the model's own tracker of the loss is not read."""
+        return [*self.metrics.values(state), *((v, tf.zeros(v.shape, v.dtype)) for v in self._tracker_variables)]
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The variables of all metrics."""
+        return [*self.metrics.variables, *self._tracker_variables]
+
+    @property
+    def _tracker_variables(self) -> list[keras.Variable]:
+        return self._loss_tracker.variables if self._loss_tracker else []
+
+    def loss(self, x, y, predictions, sample_weight, training: bool):
+        """The loss of a batch with what layers add: a tensor, whose sum has the gradient."""
+        with self._compiled():
+            loss = private_api_keras.loss_method(self._model)(x, y, predictions, sample_weight, training=training)
+        if loss is None:
+            raise TracingError(f"compute_loss of {type(self._model).__name__} returns None; it returns the loss")
+        return loss
+
+    def loss_of_outputs(self, y, predictions, sample_weight):
+        """The loss of a batch by its labels alone."""
+        if self._losses is None:
+            raise TracingError(f"{self._model.name} was given no loss of labels and predictions")
+        zeros = [(v, tf.zeros(v.shape, v.dtype)) for metric in self._losses.metrics for v in metric.variables]
+        with keras.StatelessScope(state_mapping=zeros):
+            return self._losses(y, predictions, sample_weight)
+
+    def update_metrics(self, x, y, predictions, sample_weight) -> list[str]:
+        """Counts a batch in the metrics' variables; returns the names that a `compute_metrics` of the user reports."""
+        if self._loss_tracker is None:
+            if self._metrics is not None:
+                self._metrics.update_state(y, predictions, sample_weight)
+            return []
+        with self._compiled():
+            return list(self._model.compute_metrics(x, y, predictions, sample_weight=sample_weight) or ())
+
+    def check_reports(self, names: Sequence[str]) -> None:
+        """Checks the names that a `compute_metrics` of the user reports.
+
+        Raises:
+            TracingError: one is no metric, so that reports of several batches and clients are no sum of states.
+        """
+        known = {"loss", *self.metrics.initial()}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise TracingError(
+                f"compute_metrics of {type(self._model).__name__} reports {unknown[0]!r}, which is no metric of the "
+                "model: a keras.metrics.Metric that __init__ makes is added over batches and clients; update it there, "
+                f"and report it by its name ({', '.join(sorted(known))})"
+            )
+
+
+def compile_model(
+    model: keras.Model, batch: Sequence, batch_type: StructType, predictions, arguments: dict, sample_labels=None
+) -> CompiledModel:
+    """Gives a Keras model its losses and metrics.
+
+    Args:
+        batch: labels and, where there are any, sample weights, of zeros; of a batch of this type.
+        predictions: for the labels, of zeros.
+        arguments: `loss`, `loss_weights`, `metrics` and `weighted_metrics` of `compile`.
+        sample_labels: labels of the user's. Default: there are none to check.
+    Raises:
+        TracingError: there is no loss, or a loss or a metric is unknown or does not take the labels and predictions.
+    """
+    labels, loss = batch[0], arguments["loss"]
+    check_has_loss(model, loss, output_names(model, predictions))
+    losses = None
+    if any(leaf is not None for leaf in keras.tree.flatten(loss)):
+        losses = compile_losses(model, predictions, loss, arguments["loss_weights"])
+        _check_loss(model, losses, batch_type.types[1], predictions, batch)
+        if sample_labels is not None:
+            check_labels_of_sample(losses, labels, sample_labels)
+    metrics = compile_metrics(model, arguments["metrics"], arguments["weighted_metrics"], labels, predictions)
+    return CompiledModel(model, losses, metrics)
+
+
+def _check_loss(model: keras.Model, losses, labels_type: Type, predictions, batch: Sequence) -> None:
+    """Calls the losses, which so are built; trackers of several losses stay at zero."""
+    labels, *sample_weight = batch
+    try:
+        if keras.tree.is_nested(predictions):  # makes variables, which no traced function may
+            losses(labels, predictions, *sample_weight)
+        else:
+            traced_once(lambda: losses(labels, predictions, *sample_weight))
+    except TracingError:
+        raise
+    except Exception as error:
+        shapes = " and ".join(open_shape(p) for p in keras.tree.flatten(predictions))
+        raise TracingError(
+            f"the loss of {model.name} does not take labels of type {labels_type} for predictions of "
+            f"shape {shapes}: {words_of(error)}"
+        ) from error
+    for tracker in losses.metrics:
+        tracker.reset_state()

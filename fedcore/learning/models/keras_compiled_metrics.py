@@ -1,0 +1,200 @@
+"""The metrics of a Keras model as `compile` makes them."""
+
+import inspect
+from collections.abc import Callable, Mapping
+
+import keras
+
+from fedcore.errors import TracingError, brief
+from fedcore.graphs import private_api_keras
+from fedcore.learning.models.keras_checks import check_elementwise, check_output_names, open_shape, words_of
+from fedcore.learning.models.keras_metrics import start_value
+from fedcore.learning.models.keras_outputs import output_names
+from fedcore.learning.models.keras_purity import traced_once
+
+_BY_SHAPE = ("accuracy", "acc")  # names that Keras resolves by the shapes of labels and predictions
+
+
+def compile_metrics(model: keras.Model, metrics, weighted_metrics, labels, predictions):
+    """What `compile` makes of a model's metrics, built and with all their variables; None if there are none.
+
+    Beside what Keras takes, a metric may stand alone, be given as a function without arguments that makes it, or by
+    name in a dict of one output's metrics.
+
+    Args:
+        labels, predictions: of a batch of zeros; variables of metrics may depend on their shapes.
+    Raises:
+        TracingError: a metric is none, is unknown to Keras or names no output, or does not take labels and predictions.
+    """
+    if not metrics and not weighted_metrics:
+        return None
+    plain, weighted = (
+        _prepare(what, given, model, labels, predictions)
+        for what, given in (("metrics", metrics), ("weighted_metrics", weighted_metrics))
+    )
+    compiled = private_api_keras.compile_metrics(plain, weighted, getattr(model, "output_names", None))
+    try:
+        compiled.build(labels, predictions)
+    except Exception as error:
+        raise TracingError(f"the metrics of {model.name}: {words_of(error)}") from error
+    for metric, *operands in private_api_keras.metric_operands(compiled, labels, predictions):
+        _make_variables(metric, *operands)
+    return compiled
+
+
+def metric_names(compiled) -> list[tuple[str, keras.metrics.Metric]]:
+    """The metrics of `compile_metrics` by the names under which Keras reports them.
+
+    Raises:
+        TracingError: two have one name.
+    """
+    if compiled is None:
+        return []
+    names = list(compiled.result())
+    if len(names) != len(compiled.metrics):
+        twice = sorted({m.name for m in compiled.metrics if [o.name for o in compiled.metrics].count(m.name) > 1})
+        raise TracingError(f"there are two metrics named {', '.join(twice)}; give one of them another name=")
+    return list(zip(names, compiled.metrics, strict=True))
+
+
+def _make_variables(metric: keras.metrics.Metric, labels, predictions) -> None:
+    """Has a metric make the variables that depend on shapes; its values stay.
+
+    Raises:
+        TracingError: it does not take the labels and predictions.
+    """
+    check_elementwise(f"the metric {metric.name}", metric, labels, predictions)
+    count, before = len(metric.variables), [start_value(v) for v in metric.variables]
+    try:
+        if isinstance(metric, keras.metrics.Mean):  # has its variables; others may make some now
+            traced_once(lambda: metric.update_state(labels, predictions, sample_weight=None))
+        else:
+            metric.update_state(labels, predictions, sample_weight=None)
+    except Exception as error:
+        raise TracingError(
+            f"the metric {metric.name} ({type(metric).__name__}) does not take labels of shape {open_shape(labels)} "
+            f"and predictions of shape {open_shape(predictions)}: {words_of(error)}"
+        ) from error
+    if len(metric.variables) > count:
+        metric.reset_state()
+        return
+    for variable, value in zip(metric.variables, before, strict=True):
+        variable.assign(value)
+
+
+def _prepare(what: str, given, model: keras.Model, labels, predictions):
+    """Metrics as `compile` takes them: functions without arguments are called, and dicts of one output's are lists."""
+    if not given:
+        return None
+    outputs = keras.tree.flatten(predictions)
+    if len(outputs) == 1:
+        leaves = [metric for metric in keras.tree.flatten(given) if metric is not None]
+        named = isinstance(given, Mapping) and not any(map(keras.tree.is_nested, given.values()))
+        if not named or (len(leaves) == 1 and next(iter(given)) in output_names(model, predictions)):
+            return [_make(metric) for metric in leaves]
+        return _of_output(given, keras.tree.flatten(labels)[0], outputs[0])
+    if not isinstance(given, Mapping):
+        return _arrange(given if isinstance(given, tuple | list) else [given], labels, predictions)
+    check_output_names(what, given, model, predictions)
+    if not isinstance(predictions, Mapping):
+        labels = dict(zip(model.output_names, keras.tree.flatten(labels), strict=False))
+        predictions = dict(zip(model.output_names, outputs, strict=False))
+    return _arrange(given, labels, predictions)
+
+
+def _arrange(given, labels, predictions):
+    """Metrics of several outputs, in the structure of the predictions."""
+    if isinstance(given, Mapping) and isinstance(predictions, Mapping):
+        labels = labels if isinstance(labels, Mapping) else {}
+        return {name: _arrange(part, labels.get(name), predictions.get(name)) for name, part in given.items()}
+    if isinstance(given, tuple | list) and keras.tree.is_nested(predictions) and len(given) == len(predictions):
+        places = [None] * len(given)
+        parts = predictions if isinstance(predictions, tuple | list) else places
+        return [_arrange(part, None, place) for part, place in zip(given, parts, strict=True)]
+    return _of_output(given, labels, predictions)
+
+
+def _of_output(given, labels, prediction):
+    """Metrics of one output: those of a dict have the names that it gives them."""
+    if isinstance(given, tuple | list):
+        return [_make(metric) for metric in given if metric is not None]
+    if not isinstance(given, Mapping):
+        return _make(given)
+    metrics = {
+        name: private_api_keras.metric_object(_make(metric), labels, prediction)
+        for name, metric in given.items()
+        if metric is not None
+    }
+    for name, metric in metrics.items():
+        metric.name = name
+    return list(metrics.values())
+
+
+def _make(given):
+    """A metric for Keras: an object, a name, a class, or a function of labels and predictions.
+
+    Raises:
+        TracingError: it is none of them, or Keras has no metric of this name.
+    """
+    if given is None or isinstance(given, type):
+        return given
+    if isinstance(given, str):
+        return _check_name(given)
+    if isinstance(given, keras.metrics.Metric):
+        return _weighable(given)
+    if not callable(given):
+        order = "; by position, metrics stand before loss_weights" if isinstance(given, int | float) else ""
+        raise TracingError(
+            f"a metric is a keras.metrics.Metric, its name, a function of labels and predictions, or a function that "
+            f"makes one, not {brief(given)}{order}"
+        )
+    return _make_by(given) if _takes_nothing(given) else given
+
+
+def _make_by(constructor: Callable) -> keras.metrics.Metric:
+    metric = constructor()
+    if not isinstance(metric, keras.metrics.Metric):
+        raise TracingError(f"{brief(constructor)} without arguments makes no keras.metrics.Metric, but {brief(metric)}")
+    return _weighable(metric)
+
+
+def _check_name(name: str) -> str:
+    if name.lower() not in _BY_SHAPE:
+        try:
+            keras.metrics.get(name)
+        except ValueError:
+            raise TracingError(f"Keras has no metric named {name!r}") from None
+    return name
+
+
+def _takes_nothing(function: Callable) -> bool:
+    """Whether a function can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _weighable(metric: keras.metrics.Metric) -> keras.metrics.Metric:
+    """The metric, or one that ignores sample weights, which Keras always passes, where `update_state` takes none."""
+    parameters = inspect.signature(metric.update_state).parameters
+    takes = "sample_weight" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return metric if takes else _Unweighted(metric)
+
+
+class _Unweighted(keras.metrics.Metric):
+    """A metric whose `update_state` takes labels and predictions only."""
+
+    def __init__(self, metric: keras.metrics.Metric):
+        super().__init__(name=metric.name)
+        self.metric = metric
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.metric.update_state(y_true, y_pred)
+
+    def reset_state(self):
+        self.metric.reset_state()
+
+    def result(self):
+        return self.metric.result()

@@ -1,0 +1,106 @@
+"""The losses of a Keras model as `compile` makes them, with checks of what they are given."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import TracingError, TypeMismatch
+from fedcore.graphs import private_api_keras
+from fedcore.learning.models.keras_checks import check_elementwise, check_output_names
+from fedcore.scalars import real_number
+
+_BY_SHAPE = ("crossentropy", "ce")  # names that Keras resolves by the shapes of labels and predictions
+
+
+def compile_losses(model: keras.Model, predictions, loss, loss_weights):
+    """What `compile` makes of a model's losses and their weights: (y, y_pred, sample_weight) -> a loss.
+
+    Raises:
+        TracingError: a dict names other outputs, a loss is unknown to Keras, or a weight is no number. When it is
+            called: a loss of Keras' own does not compare labels and predictions of these shapes element by element.
+    """
+    check_output_names("loss", loss, model, predictions)
+    check_output_names("loss_weights", loss_weights, model, predictions)
+    who = f"the loss of {model.name}"
+    losses = keras.tree.map_structure(lambda leaf: None if leaf is None else CheckedLoss(leaf, who), loss)
+    if isinstance(loss_weights, Mapping) and isinstance(loss, Mapping):
+        loss_weights = {name: loss_weights.get(name, 1.0) for name in loss}
+    weights = None if loss_weights is None else keras.tree.map_structure(_loss_weight, loss_weights)
+    return private_api_keras.compile_loss(losses, weights, getattr(model, "output_names", None))
+
+
+class CheckedLoss(keras.losses.Loss):
+    """A loss as `compile` takes it, which checks the shapes that it is called with.
+
+    Attributes:
+        labels_id: the identity of the labels of the latest call.
+    """
+
+    def __init__(self, given, who: str):
+        self._given, self._who = given, who
+        self.labels_id: int | None = None
+        self._units: int | None = None
+        by_shape = isinstance(given, str) and given.lower() in _BY_SHAPE
+        loss: Any = None if by_shape else _resolve(given)
+        super().__init__(name=given if by_shape else loss.name)
+        self._loss = loss
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if not keras.tree.is_nested(y_pred):
+            self.labels_id, self._units = id(y_true), y_pred.shape[-1] if len(y_pred.shape) else None
+        if self._loss is None:
+            self._loss = private_api_keras.loss_object(self._given, y_true, y_pred)
+        check_elementwise(self._who, self._loss, y_true, y_pred)
+        return self._loss(y_true, y_pred, sample_weight)
+
+    def check_sample(self, labels: np.ndarray) -> None:
+        """Checks the labels of a sample batch for a sparse loss of the latest call's predictions.
+
+        Raises:
+            TracingError: a label has no output.
+        """
+        units = self._units
+        labels = labels[labels != getattr(self._loss, "ignore_class", None)]
+        if units is None or "sparse" not in self._loss.name.lower() or not labels.size:
+            return
+        if labels.min() >= 0 and labels.max() < units:
+            return
+        wrong = labels.max() if labels.max() >= units else labels.min()
+        raise TracingError(
+            f"a label of the sample batch is {wrong}, but the output has {units} units, for the labels 0 to "
+            f"{units - 1}: give the last layer a unit for each label"
+        )
+
+
+def check_labels_of_sample(losses, labels, sample_labels) -> None:
+    """Checks a sample batch's labels, where it has some: specs have none.
+
+    Args:
+        losses: of `compile_losses`, called with the labels.
+        labels, sample_labels: of one structure.
+    """
+    places = {id(leaf): i for i, leaf in enumerate(tf.nest.flatten(labels))}
+    samples = tf.nest.flatten(sample_labels)
+    for loss in private_api_keras.flat_losses(losses):
+        place = places.get(loss.labels_id)
+        if place is not None and isinstance(samples[place], np.ndarray | tf.Tensor):
+            loss.check_sample(np.asarray(samples[place]))
+
+
+def _resolve(given) -> keras.losses.Loss:
+    try:
+        return private_api_keras.loss_object(given)
+    except ValueError:
+        raise TracingError(f"Keras has no loss named {given!r}") from None
+    except TypeError as error:
+        raise TracingError(f"the loss is the class {given.__name__}, which takes arguments: {error}") from error
+
+
+def _loss_weight(given) -> float:
+    try:
+        return float(real_number("a loss weight", given))
+    except TypeMismatch as error:
+        raise TracingError(f"{error}; by position, metrics stand before loss_weights") from None
