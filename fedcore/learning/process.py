@@ -10,7 +10,7 @@ from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir.active import active_builder
-from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.model_weights import ModelWeights, weights_for
 from fedcore.scalars import real_number
 from fedcore.seeds import fold_in
 from fedcore.templates import IterativeProcess
@@ -145,13 +145,22 @@ class LearningProcess(IterativeProcess):
         """
         return self._get_model_weights(state) if self._get_model_weights else state.global_model_weights
 
-    def set_model_weights(self, state: LearningAlgorithmState, weights: ModelWeights) -> LearningAlgorithmState:
+    def set_model_weights(self, state: LearningAlgorithmState, weights) -> LearningAlgorithmState:
         """The state with other weights of the global model.
 
+        Args:
+            weights: of the type in the state; or a Keras model, or one of `fc.learning` with variables, whose weights
+                are taken.
+        Raises:
+            TypeMismatch: the state has a `ModelWeights`, and these are none.
+            InvalidValue: a model has other weights than the state.
         Example:
             >>> weights = fc.learning.ModelWeights.from_model(keras_model())
             >>> state = process.set_model_weights(state, weights)
+            >>> state = process.set_model_weights(state, keras_model())
         """
+        if not isinstance(weights, ModelWeights):
+            weights = weights_for(self.get_model_weights(state), weights)
         if self._set_model_weights:
             return self._set_model_weights(state, weights)
         return state.replace(global_model_weights=weights)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedcore as fc
-from fedcore.errors import FedcoreError, TracingError, TypeMismatch
+from fedcore.errors import FedcoreError, InvalidValue, TracingError, TypeMismatch
 from fedcore.learning import algorithms
 
 from .conftest import client, random_clients
@@ -54,8 +54,39 @@ def test_a_keras_model_instead_of_a_model_fn_is_refused():
 
 
 def test_an_optimizer_class_instead_of_a_function_is_refused(model_fn):
-    with pytest.raises(FedcoreError, match="is no optimizer"):
+    says = (
+        r"keras.optimizers.SGD is a class, which is no optimizer: give keras.optimizers.SGD\(…\) with a learning rate"
+    )
+    with pytest.raises(FedcoreError, match=says):
         algorithms.build_weighted_fed_avg(model_fn, keras.optimizers.SGD)
+
+
+def test_a_function_that_makes_an_optimizer_of_arguments_is_refused(model_fn):
+    says = r"makes an optimizer of arguments \(missing a required argument: 'learning_rate'\), .*lambda: …"
+    with pytest.raises(FedcoreError, match=says):
+        algorithms.build_weighted_fed_avg(model_fn, lambda learning_rate: keras.optimizers.SGD(learning_rate))
+
+
+def test_a_state_takes_the_weights_of_a_keras_model(process):
+    net = keras.Sequential(
+        [keras.Input((5,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(3, bias_initializer="ones")]
+    )
+    state = process.set_model_weights(process.initialize(), net)
+    for a, b in zip(state.model.trainable, net.trainable_variables, strict=True):
+        np.testing.assert_array_equal(a, b.numpy())
+    assert process.next(state, random_clients([4])).state.round == 1
+
+
+def test_weights_that_a_state_does_not_take_are_named(process):
+    state = process.initialize()
+    other = keras.Sequential([keras.Input((5,)), keras.layers.Dense(2)])
+    says = r"than the state\n  the state has  \[5,4\], \[4\], \[4,3\], \[3\]\n  the model has  \[5,2\], \[2\]"
+    with pytest.raises(InvalidValue, match=says):
+        process.set_model_weights(state, other)
+    with pytest.raises(
+        TypeMismatch, match=r"a fc.learning.ModelWeights or a model, not .*ModelWeights.from_model\(ker"
+    ):
+        process.set_model_weights(state, np.zeros(3))
 
 
 def test_weights_that_are_all_zero_change_nothing_whatever_the_server_optimizer(model_fn):

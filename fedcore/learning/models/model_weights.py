@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import InvalidValue
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.variables import is_traced
 
@@ -141,6 +141,41 @@ def _variables(model) -> tuple[Sequence, Sequence]:
     model = getattr(model, "keras_model", model)
     is_keras = hasattr(model, "non_trainable_weights")
     return model.trainable_variables, averaged_weights(model) if is_keras else model.non_trainable_variables
+
+
+def weights_for(present, given):
+    """Weights to take the place of others: those of a model where one is given.
+
+    Raises:
+        TypeMismatch: the present ones are a `ModelWeights`, and these have no such parts.
+        InvalidValue: a model has other weights.
+    """
+    if hasattr(given, "trainable_variables"):
+        given = ModelWeights.from_model(given)
+        _check_alike(present, given)
+    parts = ("trainable", "non_trainable")
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    alike = is_pair or all(hasattr(given, part) or (isinstance(given, Mapping) and part in given) for part in parts)
+    if isinstance(present, ModelWeights) and not alike:
+        raise TypeMismatch(
+            f"the weights are a fc.learning.ModelWeights or a model, not {brief(given)}; those of a Keras model are "
+            "fc.learning.ModelWeights.from_model(keras_model)"
+        )
+    return given
+
+
+def _check_alike(present, given: ModelWeights) -> None:
+    if not isinstance(present, ModelWeights):
+        return
+    wanted, shapes = (
+        [f"[{','.join(map(str, np.shape(leaf)))}]" for part in weights for leaf in tf.nest.flatten(part)]
+        for weights in (present, given)
+    )
+    if wanted != shapes:
+        raise InvalidValue(
+            "the model has other weights than the state\n"
+            f"  the state has  {', '.join(wanted) or 'none'}\n  the model has  {', '.join(shapes) or 'none'}"
+        )
 
 
 def as_weights(given) -> ModelWeights:

@@ -1,5 +1,6 @@
 """Keras optimizers as functional ones, by their configuration."""
 
+import inspect
 from collections.abc import Callable
 
 import keras
@@ -7,6 +8,7 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs import private_api
+from fedcore.ir.locations import describe
 from fedcore.learning.optimizers.adafactor import build_adafactor
 from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
@@ -60,10 +62,31 @@ def as_optimizer(given) -> Optimizer:
         return given
     if isinstance(given, keras.optimizers.Optimizer):
         return _from_keras(given)
+    if isinstance(given, type) and issubclass(given, keras.optimizers.Optimizer | Optimizer):
+        name = f"{'keras.optimizers.' if given in _RULES else ''}{given.__name__}"
+        raise FedcoreError(f"{name} is a class, which is no optimizer: give {name}(…) with a learning rate")
     if callable(given) and not isinstance(given, type):
-        return as_optimizer(given())
+        return as_optimizer(_call(given))
     known = ", ".join(rule.__name__ for rule in _RULES)
     raise FedcoreError(f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one ({known})")
+
+
+def _call(function: Callable):
+    """The result of a function that makes an optimizer.
+
+    Raises:
+        FedcoreError: it takes arguments.
+    """
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise FedcoreError(
+            f"{describe(function)} makes an optimizer of arguments ({error}), but it is called without any: "
+            "give the optimizer, or lambda: … with them"
+        ) from None
+    except ValueError:  # no signature
+        pass
+    return function()
 
 
 def _from_keras(given: keras.optimizers.Optimizer) -> Optimizer:
