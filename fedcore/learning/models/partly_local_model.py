@@ -7,7 +7,8 @@ import attrs
 import keras
 import tensorflow as tf
 
-from fedcore.errors import TracingError
+from fedcore.errors import TracingError, brief
+from fedcore.graphs import private_api_keras
 from fedcore.ir.locations import describe
 from fedcore.learning.models.keras_model import from_keras_model
 from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
@@ -136,6 +137,9 @@ class _ScoredModel(VariableModel):
     """A reconstruction model of the user's own with a loss and Keras metrics."""
 
     def __init__(self, model: ReconstructionModel, loss, metrics: list):
+        wrong = [metric for metric in metrics if not isinstance(metric, keras.metrics.Metric)]
+        if wrong:
+            raise TracingError(f"metrics_fn makes keras.metrics.Metric objects, not {brief(wrong[0])}")
         names = [m.name for m in metrics]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -162,8 +166,14 @@ class _ScoredModel(VariableModel):
         output = self._model.forward_pass(batch_input, training=training)
         for metric in self._metrics:
             metric.update_state(output.labels, output.predictions)
-        loss = tf.reduce_mean(self._loss(output.labels, output.predictions))
+        loss = tf.reduce_mean(self._loss_of(output.labels, output.predictions))
         return BatchOutput(loss, output.predictions, output.num_examples)
+
+    def _loss_of(self, labels, predictions):
+        """The loss as Keras' `compile` takes it; a function of nested predictions is called as it is."""
+        if keras.tree.is_nested(predictions) and not isinstance(self._loss, str):
+            return self._loss(labels, predictions)
+        return private_api_keras.loss_object(self._loss, labels, predictions)(labels, predictions)
 
     def predict_on_batch(self, x, training=True):
         raise TracingError("a ReconstructionModel predicts in forward_pass, of a whole batch")
