@@ -78,6 +78,7 @@ def imported_columns(
     known = _imported.get(dataset)
     if known is not None:
         return known
+    imported: ClientDataset | str
     try:
         imported, size_bytes = _import(dataset, iterate)
     except _TooLarge as error:  # not kept: there may be room later
