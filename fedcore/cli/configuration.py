@@ -91,7 +91,7 @@ def swept(configuration: Configuration, options: Sequence[str]) -> Iterator[tupl
     keys, lists = [], []
     for option in options:
         key, equals, text = option.partition("=")
-        if not equals:
+        if not equals or re.search("[\ud800-\udfff]", option):  # bytes that are no UTF-8
             raise click.BadParameter(f"{brief(option)} is not KEY=VALUE", param_hint="--set")
         before = _value_at(configuration, key.strip())
         keys.append(key.strip())

@@ -95,6 +95,7 @@ def read_run(directory: Path) -> Run:
     path = directory / CONFIGURATION
     try:
         found = json.loads(read_text(path, MAX_CONFIGURATION_BYTES))
+        json.dumps(found, ensure_ascii=False).encode()  # JSON can hold half of a surrogate pair, which no output takes
         configuration, sets = found["config"], found["set"]
         program = Path(os.path.normpath(directory / found["program"]))
         check_configuration(configuration, str(path))

@@ -114,7 +114,7 @@ def test_a_configuration_that_is_a_pipe_is_not_waited_for(tmp_path):
         read_configuration(tmp_path / "train.toml")
 
 
-@pytest.mark.parametrize("value", [DIGITS, "[" * 5000], ids=["digits", "deep"])
+@pytest.mark.parametrize("value", [DIGITS, "[" * 5000, "\udcff"], ids=["digits", "deep", "bytes that are no UTF-8"])
 def test_a_setting_that_is_no_value_is_a_usage_error(tmp_path, monkeypatch, value):
     monkeypatch.chdir(tmp_path)
     Path("train.toml").write_text(CONFIGURATION)
@@ -126,6 +126,11 @@ def test_a_setting_that_is_no_value_is_a_usage_error(tmp_path, monkeypatch, valu
 RUNS = {
     "deep": ("config.json", "[" * 100_000, "nest too deep"),
     "digits": ("config.json", f'{{"program": "m.py", "set": {{}}, "config": {DIGITS}}}', "Exceeds the limit"),
+    "half a surrogate pair": (
+        "config.json",
+        '{"program": "m.py", "set": {"a": "\\ud800"}, "config": {"program": "m.py", "run": {"rounds": 1}}}',
+        "config.json cannot be read: .*surrogates",
+    ),
     "another kind": ("config.json", '{"program": "m.py", "set": {}, "config": []}', "config.json cannot be read"),
     "rows without rounds": ("metrics.csv", "loss\n0.5\n", "a row has no number of its round"),
     "rounds that are no number": ("metrics.csv", "round,loss\nmany,0.5\n", "a row has no number of its round"),

@@ -486,3 +486,17 @@ def test_it_runs_on_the_reference_runtime(process, data, tmp_path):
     with fc.use(fc.runtime.reference()):
         history = train(process, data, 2, directory=tmp_path)
     assert history["loss"] == pytest.approx(train(process, data, 2)["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"rows": "[" * 100_000}, {"rows": 5}, {"seconds": None}, {"callbacks": 7}],
+    ids=["deep", "a number", "nothing", "no list"],
+)
+def test_a_checkpoint_from_elsewhere_is_an_error_with_a_message(process, data, tmp_path, changes):
+    train(process, data, 1, directory=tmp_path)
+    manager = fc.program.FileProgramStateManager(tmp_path / "checkpoints")
+    state = asyncio.run(manager.load(1))
+    asyncio.run(manager.save(state | changes, 2))
+    with pytest.raises(InvalidValue, match="the checkpoint of round 2 is none of a training"):
+        train(process, data, 3, directory=tmp_path)
