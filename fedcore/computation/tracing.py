@@ -6,13 +6,13 @@ from fedcore.computation.computation import Computation, PolymorphicComputation
 from fedcore.errors import TracingError, brief
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.frontend.function_tracing import trace_function
-from fedcore.intrinsics.rows import is_grouped, sequence_from_groups, sequence_from_rows
+from fedcore.intrinsics.rows import sequences_of
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
 from fedcore.ir.builder import function_converters
 from fedcore.ir.function_parameters import function_name, parameter_names
 from fedcore.ir.locations import describe, function_location
 from fedcore.ir.structural import call
-from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, Type, contains, to_type
+from fedcore.types import FederatedType, FunctionType, StructType, Type, contains, to_type
 
 
 def federated_computation(*args):
@@ -130,21 +130,9 @@ def graph_module(traced: TracedGraph, name: str, names: list[str], types: list[T
     arguments = [builder.parameter(n, t) for n, t in zip(names, types, strict=True)]
     result = call.emit([builder.symbol(symbol), *arguments], builder=builder)
     if traced.returns is not None:
-        result = _with_sequences(builder, result, traced.returns)
+        result = sequences_of(builder, result, traced.returns)
     builder.finish(name, result, location=location)
     return module.build()
-
-
-def _with_sequences(builder: Builder, value: Value, type_: Type) -> Value:
-    """The result of a graph call, with its columns converted to sequences."""
-    if isinstance(type_, SequenceType):
-        if is_grouped(type_.element):
-            return sequence_from_groups.emit(list(value), builder=builder)
-        return sequence_from_rows.emit([value], builder=builder)
-    if not isinstance(type_, StructType):
-        return value
-    parts = [_with_sequences(builder, v, t) for v, t in zip(value, type_.types, strict=True)]
-    return builder.append("struct", parts, type_)
 
 
 def _convert_tf_function(builder: Builder, fn, parameter_type: Type | None, name: str | None) -> Value | None:

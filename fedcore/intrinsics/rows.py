@@ -6,7 +6,9 @@ import numpy as np
 
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics.numerics import leafwise
+from fedcore.ir import Builder, Value
 from fedcore.ir.operations import operation
+from fedcore.ir.structural import item
 from fedcore.types import SequenceType, StructType, TensorType, Type, leaves, map_tensors, tensor_leaves
 
 
@@ -126,3 +128,62 @@ def columns_type(element: Type) -> Type:
     if not is_grouped(element):
         return map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes)), element)
     return StructType([(None, element), (None, TensorType("int64", (None,)))])
+
+
+def _columns_typing(types, attributes) -> Type:
+    (sequence,) = types
+    if not isinstance(sequence, SequenceType):
+        raise TypeMismatch(f"columns_of_sequence takes a sequence, not {sequence}")
+    problem = why_no_columns(sequence.element)
+    if problem is not None:
+        raise TypeMismatch(f"columns_of_sequence: {problem}")
+    return columns_type(sequence.element)
+
+
+@operation(_columns_typing, attributes=("grouped",))
+def columns_of_sequence(value, *, grouped, operand_types):
+    """The elements of a sequence as the rows of columns; with `grouped`, groups of rows and their splits."""
+    element = operand_types[0].element
+
+    def column(parts, type_):
+        if isinstance(type_, StructType):
+            return tuple(column([part[i] for part in parts], t) for i, t in enumerate(type_.types))
+        rows = [part if grouped else np.asarray(part)[np.newaxis] for part in parts]
+        sizes = type_.sizes[1:] if grouped else type_.sizes
+        return np.concatenate([np.zeros((0, *sizes), type_.dtype.numpy), *rows])
+
+    columns = column(value, element)
+    if not grouped:
+        return columns
+
+    def count(x):
+        return count(x[0]) if isinstance(x, tuple) else len(x)
+
+    return columns, np.cumsum([0, *map(count, value)], dtype=np.int64)
+
+
+def columns_of(builder: Builder, value: Value) -> Value:
+    """A value with each sequence in it as its columns."""
+    if isinstance(value.type, SequenceType):
+        return columns_of_sequence.emit([value], builder=builder, grouped=is_grouped(value.type.element))
+    if not isinstance(value.type, StructType) or value.type == in_columns(value.type):
+        return value
+    return builder.append("struct", [columns_of(builder, v) for v in _items(builder, value)], in_columns(value.type))
+
+
+def sequences_of(builder: Builder, value: Value, type_: Type) -> Value:
+    """A value of a type, from one with each sequence in it as its columns."""
+    if isinstance(type_, SequenceType):
+        if is_grouped(type_.element):
+            return sequence_from_groups.emit(_items(builder, value), builder=builder)
+        return sequence_from_rows.emit([value], builder=builder)
+    if not isinstance(type_, StructType):
+        return value
+    parts = [sequences_of(builder, v, t) for v, t in zip(_items(builder, value), type_.types, strict=True)]
+    return builder.append("struct", parts, type_)
+
+
+def _items(builder: Builder, value: Value) -> list[Value]:
+    """The elements of a struct, taken by this builder rather than by the active one."""
+    assert isinstance(value.type, StructType)
+    return [item.emit([value], builder=builder, index=i) for i in range(len(value.type))]

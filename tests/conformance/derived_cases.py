@@ -354,6 +354,19 @@ def reduces_a_sequence_at_the_server(s, xs):
     return fc.sequence_reduce(s, 100, lambda total, e: total + e)
 
 
+@case(
+    "federated_broadcast",
+    fc.FederatedType(fc.SequenceType("int32"), SERVER),
+    INTS,
+    inputs=lambda n: [[np.int32(k) for k in range(n)], ints(n)],
+    expected=lambda s, xs: [np.int32(sum(s) + x) for x in xs],
+)
+def broadcasts_a_sequence(s, xs):
+    return fc.federated_map(
+        lambda elements, x: fc.sequence_reduce(elements, x, lambda total, e: total + e), (fc.federated_broadcast(s), xs)
+    )
+
+
 @fc.tf_computation("float32", ("float32", [None]))
 def appended(total, group):
     return total * 2.0 + tf.reduce_sum(group) * tf.cast(tf.size(group), tf.float32)

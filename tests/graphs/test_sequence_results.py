@@ -179,10 +179,12 @@ def test_a_sequence_in_an_accumulator_is_refused():
         gathered([[1.0]])
 
 
-def test_a_sequence_that_is_sent_is_refused_with_advice():
-    @fc.federated_computation(fc.FederatedType(FLOATS, fc.SERVER), fc.FederatedType("float32", fc.CLIENTS))
+def test_an_argument_that_is_one_sequence_for_all_clients_is_refused_with_advice():
+    @fc.federated_computation(
+        fc.FederatedType(FLOATS, fc.CLIENTS, all_equal=True), fc.FederatedType("float32", fc.CLIENTS)
+    )
     def sent(data, xs):
-        return fc.federated_map(lambda d, x: fc.sequence_sum(d) + x, (fc.federated_broadcast(data), xs))
+        return fc.federated_map(lambda d, x: fc.sequence_sum(d) + x, (data, xs))
 
     with pytest.raises(FedcoreError, match=r"the same for all clients, which a sequence cannot be: send its rows"):
         sent([1.0], [2.0])

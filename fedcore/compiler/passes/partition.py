@@ -9,7 +9,7 @@ from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError, Location
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
-from fedcore.intrinsics.rows import why_no_columns
+from fedcore.intrinsics.rows import columns_of, sequences_of, why_no_columns
 from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
 from fedcore.ir.active import active_builder
@@ -74,6 +74,7 @@ class _Partition:
         self.equal: dict[Node, Value] = {}  # constants that the program returns as all-equal values
         self.sent: dict[Node, Value] = {}  # broadcasts of unplaced values that clients use
         self.whole: dict[frozenset[Operand], tuple[Value, list[Operand]]] = {}  # of a stage's results: all, and each
+        self.sent_in_columns: set[Node] = set()  # broadcasts of values with sequences
         self.sent_together: set[Operand] = set()  # elements of a broadcast of several values
         self.partials: dict[Node, tuple[Value, int | None]] = {}  # a merged partial, and the index of its element
         self.kept_returned = set(self._returned(all_equal=False))
@@ -140,6 +141,11 @@ class _Partition:
         """The all-equal value of a node: a broadcast, or an element of a broadcast."""
         if node in self.equal:
             return self.equal[node]
+        if node in self.sent_in_columns:
+            raise FedcoreError(
+                f"the program returns a value of type {node.type} that is the same for all clients, which a sequence "
+                "cannot be: return it at the server"
+            )
         if node.op is not None and node.op.kind == "item":
             (source,) = node.sources()
             with self.main:
@@ -219,6 +225,9 @@ class _Partition:
     def _send(self, sent: list[Node]) -> None:
         """Broadcasts the values; those that are all the results of one server stage in one broadcast."""
         values = {n: self._at_server(n) for n in sent}
+        for node in [n for n in sent if contains(n.type, _is_sequence)]:
+            self.placed[node] = self._broadcast_columns(values.pop(node), node)
+        sent = list(values)
         whole = self.whole.get(frozenset(v.operand for v in values.values())) if len(sent) > 1 else None
         if whole is None:
             for node, value in values.items():
@@ -232,11 +241,23 @@ class _Partition:
                 self.placed[node] = item.emit([together], index=order.index(value.operand))
                 self.sent_together.add(self.placed[node].operand)
 
+    def _broadcast_columns(self, value: Value, node: Node) -> Value:
+        """Broadcasts a value with sequences as its columns, of which each client stage makes the sequences again."""
+        local = _Local(self, AT_SERVER)
+        with local.builder, local.builder.at(_last_line([node])):
+            result = columns_of(local.builder, local.argument(value))
+        stage = local.finish("server", result, SERVER)
+        self.sent_in_columns.add(node)
+        with self.main, self.main.at(_last_line([node])):
+            return broadcast.emit([run.emit([stage, *local.outer_arguments()])])
+
     def at(self, node: Node, where: str) -> Value:
         """The value of a node in main; an unplaced value that clients use is broadcast."""
         value = self.placed[node]
         if where == AT_SERVER or node.where == AT_CLIENTS:
             return value
+        if node not in self.sent and contains(node.type, _is_sequence):
+            self.sent[node] = self._broadcast_columns(value, node)
         if node not in self.sent:
             with self.main, self.main.at(_last_line([node])):
                 self.sent[node] = broadcast.emit([value])
@@ -421,10 +442,18 @@ class _Local:
             elif node.is_constant:
                 self._constant(node)
             elif node in self.owner.placed:
-                self.known[node] = self.argument(self.owner.at(node, self.where))
+                value = self.argument(self.owner.at(node, self.where))
+                self.known[node] = self._with_sequences(value, node) if self._is_in_columns(node) else value
             else:
                 raise FedcoreError(f"{node.operation.kind} ({node.operation.location}) needs a value of another stage")
         return self.known[node]
+
+    def _is_in_columns(self, node: Node) -> bool:
+        return self.where == AT_CLIENTS and node in self.owner.sent_in_columns
+
+    def _with_sequences(self, value: Value, node: Node) -> Value:
+        with self.builder, self.builder.at(_last_line([node])):
+            return sequences_of(self.builder, value, node.type)
 
     def _constant(self, node: Node) -> None:
         """Computes a constant here, after its operands."""

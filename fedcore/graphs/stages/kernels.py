@@ -8,7 +8,7 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import graph_callable
 from fedcore.graphs.sequences.layout import Sequence, rows
-from fedcore.graphs.sequences.sequence_results import groups
+from fedcore.graphs.sequences.sequence_results import as_columns, groups
 from fedcore.graphs.stages.xla import can_compile
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
@@ -16,7 +16,7 @@ from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
 from fedcore.ir.module import Graph, Module, Operation
 from fedcore.ir.operations import Intrinsic, lookup
 from fedcore.ir.registry import note_declaration
-from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
+from fedcore.types import StructType, TensorType, Type, leaves, map_tensors, tensor_leaves
 
 kernels: dict[str, Callable] = {}
 
@@ -274,6 +274,13 @@ def _(op, value):
 @kernel("sequence_from_groups")
 def _(op, value, splits):
     return groups(flatten(value), splits, op.type.element)
+
+
+@kernel("columns_of_sequence")
+def _(op, sequence):
+    grouped = op.attributes["grouped"]
+    element = op.type.types[0] if grouped else map_tensors(lambda t: TensorType(t.dtype, t.sizes[1:]), op.type)
+    return unflatten(as_columns(sequence, element), op.type)
 
 
 @kernel("sequence_map")

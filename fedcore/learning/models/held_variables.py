@@ -91,8 +91,9 @@ class HoldsVariables(PureModel):
         return tf.nest.map_structure(tf.convert_to_tensor, found)
 
     def report_local_unfinalized_metrics(self) -> OrderedDict:
-        """By a metric's name the tensors that clients add."""
-        return OrderedDict(self.report_metrics(tf.nest.map_structure(tf.convert_to_tensor, self._counts)))
+        """By a metric's name the list of tensors that clients add."""
+        reported = self.report_metrics(tf.nest.map_structure(tf.convert_to_tensor, self._counts))
+        return OrderedDict((name, list(v) if isinstance(v, tuple) else v) for name, v in reported.items())
 
     def metric_finalizers(self) -> "OrderedDict[str, Callable]":
         """By a metric's name the function that computes it of its added tensors."""
