@@ -384,3 +384,43 @@ def test_the_data_of_a_client_is_no_constant_of_the_graph():
 def test_a_batch_of_no_elements_is_refused():
     with pytest.raises(FedcoreError, match="a batch has at least one element, not 0"):
         client().batch(0)
+
+
+def read_only_view(array):
+    view = array[:]
+    view.flags.writeable = False
+    return view
+
+
+@pytest.mark.parametrize("given", [lambda a: a, lambda a: {"x": a}, lambda a: (a[::2], a[1::2]), read_only_view])
+def test_arrays_that_change_later_do_not_change_a_dataset(given):
+    array = np.arange(8, dtype=np.float32)
+    dataset = fc.data.ClientDataset.from_columns(given(array))
+    before = str(dataset.columns.elements(0))
+    array += 100
+    assert str(dataset.columns.elements(0)) == before
+
+
+def test_columns_cannot_be_changed():
+    dataset = fc.data.ClientDataset.from_columns(np.arange(4))
+    with pytest.raises(ValueError, match="read-only"):
+        dataset.columns.arrays[0][0] = 7
+    with pytest.raises(ValueError, match="read-only"):
+        dataset.stored_rows[0] = 7
+
+
+def test_arrays_that_nobody_can_change_are_not_copied(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(4))
+    for array in (np.load(tmp_path / "x.npy", mmap_mode="r"), np.frombuffer(b"abcd", np.uint8)):
+        assert np.shares_memory(fc.data.ClientDataset.from_columns(array).columns.arrays[0], array)
+
+
+def test_all_programs_see_one_dataset_after_its_array_has_changed():
+    array = np.ones((4, 2), np.float32)
+    dataset = fc.data.ClientDataset.from_columns({"x": array, "y": np.arange(4, dtype=np.int32)})
+    assert labels([dataset] * 2) == [6, 6]
+    array[:] = 5
+    total = fc.tf_computation(
+        lambda ds: ds.reduce(0.0, lambda s, e: s + tf.reduce_sum(e["x"])), fc.SequenceType(ELEMENT)
+    )
+    assert total(dataset) == 8.0

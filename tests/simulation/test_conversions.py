@@ -120,6 +120,38 @@ class TestPandas:
         with pytest.raises(FedcoreError, match=message):
             from_pandas(pandas.DataFrame({"user": ["a"] * 3, "z": column}), "user")
 
+    @pytest.mark.parametrize(
+        ("values", "dtype"),
+        [
+            ([1.0, float("nan")], "float32"),
+            ([1, None], "Int64"),
+            ([1.0, None], "Float32"),
+            ([True, None], "boolean"),
+            (["a", None], "string"),
+            (["a", None], "object"),
+            (["2020-01-01", None], "datetime64[ns]"),
+            (["a", None], "category"),
+        ],
+        ids=str,
+    )
+    def test_missing_values_are_refused_in_every_dtype(self, pandas, values, dtype):
+        frame = pandas.DataFrame({"user": ["a", "a"], "z": pandas.Series(values, dtype=dtype)})
+        with pytest.raises(FedcoreError, match="the column 'z' has missing values; fix: fill or drop them"):
+            from_pandas(frame, "user")
+
+    @pytest.mark.parametrize(
+        ("values", "dtype", "tensor"),
+        [
+            ([1, 2], "Int64", tf.int64),
+            ([True, False], "boolean", tf.bool),
+            ([1.0, float("inf")], "float32", tf.float32),
+        ],
+        ids=str,
+    )
+    def test_columns_without_missing_values_keep_their_dtypes(self, pandas, values, dtype, tensor):
+        frame = pandas.DataFrame({"user": ["a", "a"], "z": pandas.Series(values, dtype=dtype)})
+        assert from_pandas(frame, "user").element_type_structure == {"z": tf.TensorSpec([], tensor)}
+
     def test_missing_columns_and_client_ids_are_named(self, pandas):
         frame = pandas.DataFrame({"user": ["a", None], "x": [1, 2]})
         with pytest.raises(FedcoreError, match="the column 'user' has 1 missing values"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tiny
 
 import fedcore as fc
@@ -500,3 +501,25 @@ def test_a_checkpoint_from_elsewhere_is_an_error_with_a_message(process, data, t
     asyncio.run(manager.save(state | changes, 2))
     with pytest.raises(InvalidValue, match="the checkpoint of round 2 is none of a training"):
         train(process, data, 3, directory=tmp_path)
+
+
+AUGMENTED = {
+    "columns": lambda d: d.map(lambda x: x + tf.random.uniform([])).shuffle(2).repeat(2),
+    "tf.data": lambda d: d.map(lambda x: x + tf.random.uniform([])).window(2).flat_map(lambda w: w.batch(2)).unbatch(),
+}
+
+
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_augmented_data_follow_the_seed_and_resume_exactly(process, data, name, tmp_path):
+    augmented = data.preprocess(AUGMENTED[name])
+    whole = train(process, augmented, 4)
+    assert train(process, augmented, 4).rows == whole.rows
+    assert train(process, augmented, 4, seed=6)["loss"] != whole["loss"]
+    train(process, augmented, 2, directory=tmp_path)
+    assert weights(train(process, augmented, 4, directory=tmp_path).state) == weights(whole.state)
+
+
+def test_augmented_data_differ_in_every_round(process, data):
+    noise = data.preprocess(lambda d: d.map(lambda x: tf.random.uniform([]) * 100))
+    history = train(process, noise, 3, clients_per_round=None)
+    assert len({tuple(row["finalizer/step"]) for row in history}) == 3
