@@ -120,9 +120,14 @@ def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[C
         if name not in _STEPS:
             raise _Unknown(f"its step {type(step).__name__.strip('_')} is not supported")
     batch = names.index("Batch") if "Batch" in names[1:] else len(chain)
-    if batch < first and set(names[batch:first]) <= _AFTER_BATCHES:
+    if batch < first and set(names[batch:first]) <= _AFTER_BATCHES and _has_rows(chain[batch - 1][1]):
         first = batch  # rows are batched by a step, as those of a ClientDataset
     return chain[first - 1][1], [_STEPS[name](step) for name, step in chain[first:]]
+
+
+def _has_rows(dataset: tf.data.Dataset) -> bool:
+    """Whether all elements have one static shape."""
+    return all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(dataset.element_spec))
 
 
 def _chain(dataset: tf.data.Dataset) -> list[tuple[str, tf.data.Dataset]]:

@@ -47,10 +47,20 @@ IMPORTED = {
     "batches first": lambda: source().batch(4).repeat(2),
     "from a generator": lambda: tf.data.Dataset.range(5).map(lambda i: tf.cast(i, tf.float32)).repeat(2).batch(2),
     "options": lambda: source().repeat(2).batch(2).with_options(tf.data.Options()),
+    "no shuffle or repeat": lambda: source().batch(3),
+    "a step that is not known, of data that cannot differ": lambda: source().window(4).flat_map(lambda w: w.batch(4)),
+    "batches of rows of unknown size": lambda: (
+        source().map(lambda x: tf.ensure_shape(x[None], [None])).unbatch().batch(2)
+    ),
 }
 
+
+def in_python() -> tf.data.Dataset:
+    return tf.data.Dataset.from_generator(lambda: iter(X), output_signature=tf.TensorSpec([], tf.float32))
+
+
 ITERATED = {
-    "no shuffle or repeat": (lambda: source().batch(3), "no shuffle or repeat"),
+    "Python": (lambda: in_python().batch(3), "its elements may differ in each iteration: it calls Python"),
     "a cache in a file": (
         lambda: source().repeat(2).cache(f"{tempfile.mkdtemp()}/cache").batch(2),
         "it caches in a file",
@@ -86,7 +96,7 @@ def test_a_note_stands_once_for_many_clients():
     def everywhere(data):
         return fc.federated_sum(fc.federated_map(folded, data))
 
-    everywhere([source().batch(3)] * 5)
+    everywhere([in_python().batch(3)] * 5)
     assert len(fc.context.last_report().notes) == 1
 
 
