@@ -1,0 +1,109 @@
+"""Federated training and evaluation by plain Keras and numpy. Nothing here knows of fedcore."""
+
+from collections.abc import Callable, Iterable
+
+import keras
+import numpy as np
+
+
+def float_variables(model: keras.Model) -> list[keras.Variable]:
+    """Variables that clients may move: all but counters and the states of random numbers."""
+    return [v for v in model.variables if keras.backend.is_float_dtype(v.dtype)]
+
+
+def values_of(model: keras.Model) -> list[np.ndarray]:
+    return [v.numpy() for v in float_variables(model)]
+
+
+def assign(model: keras.Model, values: list[np.ndarray]) -> None:
+    for variable, value in zip(float_variables(model), values, strict=True):
+        variable.assign(value)
+
+
+class GradientSum(keras.optimizers.SGD):
+    """FedSGD's client: the weights stay, gradients are added in proportion to the examples of their batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.batch_examples, self.examples, self.total = 0, 0, None
+
+    def apply(self, grads, trainable_variables=None):
+        scaled = [np.asarray(keras.ops.convert_to_tensor(g)) * self.batch_examples for g in grads]
+        self.total = scaled if self.total is None else [t + s for t, s in zip(self.total, scaled, strict=True)]
+        self.examples += self.batch_examples
+
+
+def _add_proximal_term(optimizer, strength: float, start: dict[int, np.ndarray]) -> None:
+    """Adds the gradient of strength/2 times the squared distance from the first weights."""
+    apply = optimizer.apply
+
+    def with_term(grads, trainable_variables=None):
+        pairs = zip(grads, trainable_variables, strict=True)
+        return apply([g + strength * (v.value - start[id(v)]) for g, v in pairs], trainable_variables)
+
+    optimizer.apply = with_term
+
+
+def train_client(model, optimizer, batches: Iterable, proximal_strength: float = 0.0) -> int:
+    """Trains a compiled model on the batches, and returns the number of examples."""
+    if proximal_strength:
+        _add_proximal_term(optimizer, proximal_strength, {id(v): v.numpy() for v in model.trainable_variables})
+    model.optimizer = optimizer
+    examples = 0
+    for batch in batches:
+        optimizer.batch_examples = int(keras.tree.flatten(batch)[0].shape[0])
+        examples += optimizer.batch_examples
+        model.train_step(batch)
+    if isinstance(optimizer, GradientSum) and optimizer.total is not None:
+        for variable, gradient in zip(model.trainable_variables, optimizer.total, strict=True):
+            variable.assign_sub(gradient / optimizer.examples)
+    return examples
+
+
+def train_round(
+    model: keras.Model,
+    clients: list[Iterable],
+    optimizer_fn: Callable,
+    server_optimizer: keras.optimizers.Optimizer,
+    mean: Callable[[list[list[np.ndarray]], list[int]], list[np.ndarray]],
+    proximal_strength: float = 0.0,
+) -> dict:
+    """A round of federated averaging. `model` is compiled and holds the global weights, which the round moves.
+
+    Args:
+        clients: each client's batches, as `fit` takes them.
+        mean: (the clients' changes, their numbers of examples) -> the change of the round.
+    Returns:
+        The metrics of the clients' training, by Keras' names.
+    """
+    start, changes, counts = values_of(model), [], []
+    model.reset_metrics()
+    for batches in clients:
+        assign(model, start)
+        for layer in model.layers:
+            if getattr(layer, "stateful", False):
+                layer.reset_state()
+        counts.append(train_client(model, optimizer_fn(), batches, proximal_strength))
+        changes.append([after - before for after, before in zip(values_of(model), start, strict=True)])
+    metrics = {name: np.asarray(value) for name, value in model.get_metrics_result().items()}
+    assign(model, start)
+    if sum(counts) == 0:
+        return metrics
+    change = mean(changes, counts)
+    by_variable = {id(v): c for v, c in zip(float_variables(model), change, strict=True)}
+    trained = {id(v) for v in model.trainable_variables}
+    for variable in float_variables(model):
+        if id(variable) not in trained:
+            variable.assign_add(by_variable[id(variable)])
+    gradients = [keras.ops.convert_to_tensor(-by_variable[id(v)], v.dtype) for v in model.trainable_variables]
+    server_optimizer.apply(gradients, model.trainable_variables)
+    return metrics
+
+
+def evaluate(model: keras.Model, clients: list[Iterable]) -> dict:
+    """The metrics of a compiled model over all clients' batches, by Keras' names."""
+    model.reset_metrics()
+    for batches in clients:
+        for batch in batches:
+            model.test_step(batch)
+    return {name: np.asarray(value) for name, value in model.get_metrics_result().items()}

@@ -1,0 +1,183 @@
+"""How models are trained: fedcore's process beside the optimizers and the mean of the reference."""
+
+from collections.abc import Callable
+
+import attrs
+import keras
+import numpy as np
+
+import fedcore as fc
+
+from .reference import GradientSum
+
+algorithms, optimizers = fc.learning.algorithms, keras.optimizers
+
+
+def mean_by_examples(changes, counts):
+    return _weighted(changes, counts)
+
+
+def mean_by_clients(changes, counts):
+    return _weighted(changes, [float(n > 0) for n in counts])
+
+
+def mean_of_all_clients(changes, counts):
+    return _weighted(changes, [1.0] * len(counts))
+
+
+def clipped_mean(limit: float) -> Callable:
+    """The mean over all clients of changes of at most this L2 norm, as DP-FedAvg has it before the noise."""
+
+    def mean(changes, counts):
+        norms = [np.sqrt(sum(np.sum(np.square(c, dtype=np.float64)) for c in change)) for change in changes]
+        factors = [min(1.0, limit / norm) if norm else 1.0 for norm in norms]
+        scaled = [[c * f for c in change] for change, f in zip(changes, factors, strict=True)]
+        return mean_of_all_clients(scaled, counts)
+
+    return mean
+
+
+def _weighted(changes, weights):
+    total = sum(weights)
+    if not total:
+        return [np.zeros_like(c) for c in changes[0]]
+    return [sum(w * c for w, c in zip(weights, cs, strict=True)) / total for cs in zip(*changes, strict=True)]
+
+
+def _fed_avg(model_fn, client, server, clients):
+    return algorithms.build_weighted_fed_avg(model_fn, client, server)
+
+
+@attrs.frozen
+class Training:
+    """A way of training, in fedcore and in the reference.
+
+    Args:
+        build: (model_fn, client_optimizer_fn, server_optimizer_fn, number of clients) -> a LearningProcess.
+        client, server: () -> a Keras optimizer.
+        own_client: what fedcore gets instead of `client`.
+        mean: as for `reference.train_round`.
+        runtime: () -> the runtime of fedcore.
+        rounding: the error that the aggregation adds to a weight, relative to the largest change.
+        evaluates: whether the models are evaluated and not trained.
+    """
+
+    name: str
+    build: Callable = _fed_avg
+    client: Callable = attrs.field(default=lambda: optimizers.SGD(0.1))
+    server: Callable = attrs.field(default=lambda: optimizers.SGD(1.0))
+    own_client: Callable | None = None
+    mean: Callable = mean_by_examples
+    proximal_strength: float = 0.0
+    runtime: Callable = fc.runtime.local
+    rounding: float = 0.0
+    evaluates: bool = False
+
+
+TRAININGS: dict[str, Training] = {}
+
+
+def training(name: str, **fields) -> None:
+    TRAININGS[name] = Training(name, **fields)
+
+
+def _unweighted(aggregator: Callable | None = None) -> Callable:
+    def build(model_fn, client, server, clients):
+        given = None if aggregator is None else aggregator(clients)
+        return algorithms.build_unweighted_fed_avg(model_fn, client, server, model_aggregator=given)
+
+    return build
+
+
+def _weighted_by(aggregator: Callable) -> Callable:
+    def build(model_fn, client, server, clients):
+        return algorithms.build_weighted_fed_avg(model_fn, client, server, model_aggregator=aggregator())
+
+    return build
+
+
+def _private(clip: float) -> Callable:
+    factory = fc.aggregators.DifferentiallyPrivateFactory
+    return _unweighted(lambda clients: factory.gaussian_fixed(0.0, clients_per_round=clients, clip=clip))
+
+
+def _fed_prox(strength: float) -> Callable:
+    return lambda model_fn, client, server, clients: algorithms.build_weighted_fed_prox(
+        model_fn, strength, client, server
+    )
+
+
+def _compressed(encoder: Callable) -> Callable:
+    return _weighted_by(
+        lambda: fc.learning.compression_aggregator(zeroing=False, clipping=False, encoder_fn=lambda spec: encoder())
+    )
+
+
+encoders = fc.aggregators.encoders
+
+training("sgd")
+training("momentum", client=lambda: optimizers.SGD(0.05, momentum=0.9))
+training("nesterov", client=lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True))
+training("adam", client=lambda: optimizers.Adam(0.01))
+training("amsgrad", client=lambda: optimizers.Adam(0.01, amsgrad=True))
+training("adamw", client=lambda: optimizers.AdamW(0.01, weight_decay=0.1))
+training("adagrad", client=lambda: optimizers.Adagrad(0.1))
+training("rmsprop", client=lambda: optimizers.RMSprop(0.01))
+training("centered rmsprop", client=lambda: optimizers.RMSprop(0.01, momentum=0.5, centered=True))
+training("adafactor", client=lambda: optimizers.Adafactor(0.01))
+training("clipnorm", client=lambda: optimizers.SGD(0.1, clipnorm=0.1))
+training("global clipnorm", client=lambda: optimizers.SGD(0.1, global_clipnorm=0.1))
+training("clipvalue", client=lambda: optimizers.SGD(0.1, clipvalue=0.02))
+training("weight decay", client=lambda: optimizers.SGD(0.1, weight_decay=0.1))
+training("decaying rate", client=lambda: optimizers.SGD(optimizers.schedules.ExponentialDecay(0.2, 1, 0.5)))
+training(
+    "build_adam",
+    client=lambda: optimizers.Adam(0.01),
+    own_client=lambda: fc.learning.optimizers.build_adam(0.01),
+)
+training("server adam", server=lambda: optimizers.Adam(0.01))
+training("server momentum", server=lambda: optimizers.SGD(0.5, momentum=0.9))
+training("unweighted", build=_unweighted(), mean=mean_by_clients)
+training(
+    "fed sgd",
+    build=lambda model_fn, client, server, clients: algorithms.build_fed_sgd(model_fn, server),
+    client=GradientSum,
+    server=lambda: optimizers.SGD(0.3),
+)
+training("fed prox", build=_fed_prox(0.5), proximal_strength=0.5)
+training("fed prox, μ = 0", build=_fed_prox(0.0))
+training("DP without noise, huge clip", build=_private(1e6), mean=mean_of_all_clients)
+training("DP without noise, small clip", build=_private(0.1), mean=clipped_mean(0.1))
+training("compression by identity", build=_compressed(encoders.identity))
+training("compression to 16 bits", build=_compressed(lambda: encoders.uniform_quantization(bits=16)), rounding=2**-15)
+training(
+    "secure sums",
+    build=_weighted_by(lambda: fc.learning.secure_aggregator(zeroing=False, clipping=False)),
+    rounding=1e-5,
+)
+training(
+    "masked secure sums",
+    build=_weighted_by(lambda: fc.learning.secure_aggregator(zeroing=False, clipping=False)),
+    runtime=lambda: fc.runtime.local(secure_aggregation="masked"),
+    rounding=1e-5,
+)
+training("reference runtime", runtime=fc.runtime.reference)
+training("a client at a time", runtime=lambda: fc.runtime.local(vectorize=False))
+training(
+    "evaluation",
+    build=lambda model_fn, client, server, clients: algorithms.build_fed_eval(model_fn),
+    evaluates=True,
+)
+
+NOT_COMPARED = {
+    "yogi": "Keras has no such optimizer",
+    "SCAFFOLD, Mime Lite, reconstruction, k-means, personalization": "their papers' algorithms are no loop of Keras'",
+    "DP with noise": "the noise is drawn: tests/aggregators has its moments; here it is 0",
+    "adaptive clips and zeroing": "quantiles of the clients' norms are no part of Keras: tests/aggregators",
+    "encoders of fewer than 16 bits": "their errors hide the differences that the zoo looks for: tests/aggregators",
+    "draws of dropout and of noise layers": "Keras draws others: rates are 0 where weights are compared; "
+    "`runner.compare_draws` tells draws apart",
+    "unseeded shuffles and random maps": "tf.data draws others: `random_pipelines` compares what they have in common",
+    "metrics of rounds without examples": "NaN in fedcore, 0 in Keras",
+}
+"""What the zoo leaves out, with the reason."""
