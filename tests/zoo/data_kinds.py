@@ -16,16 +16,16 @@ from .entries import LENGTH, DataKind, Model, data_kind
 datasets = fc.simulation.datasets
 
 
-def make_clients(model: Model, kind: DataKind, seed: int = 0) -> tuple[list, Callable[[], list]]:
-    """The clients' data: fedcore's, and a function that makes the plain tf.data.Datasets anew."""
+def make_clients(model: Model, kind: DataKind, seed: int = 0) -> tuple[Callable[[], list], Callable[[], list]]:
+    """Functions that make the clients' data: fedcore's, and plain tf.data.Datasets."""
     rng = np.random.default_rng(seed)
     if kind.is_ragged:
         rows = [_ragged_rows(model, rng, size) for size in kind.sizes]
         plain = lambda: [_from_rows(model, r, kind) for r in rows]  # noqa: E731
-        return plain(), plain
+        return plain, plain
     clients = [model.columns(rng, size) for size in kind.sizes]
     plain = lambda: [kind.pipeline(tf.data.Dataset.from_tensor_slices(c)) for c in clients]  # noqa: E731
-    return SOURCES[kind.source](clients, kind.pipeline), plain
+    return lambda: SOURCES[kind.source](clients, kind.pipeline), plain
 
 
 def _ragged_rows(model: Model, rng: np.random.Generator, rows: int) -> list:
@@ -209,7 +209,12 @@ def shuffled_epochs_of_tf_data(dataset):
 
 @data_kind("tf.data, windows", (10, 8), "tf.data")
 def windows_of_tf_data(dataset):
-    return dataset.enumerate().filter(lambda i, _: i % 3 != 1).map(lambda _, e: e).rebatch(4)
+    return dataset.window(3, shift=2, drop_remainder=True).flat_map(_first_of_windows).batch(4)
+
+
+def _first_of_windows(*window):
+    """The examples of a window, whose columns are datasets of their own."""
+    return tf.data.Dataset.zip(window)
 
 
 @data_kind("ClientData.preprocess", (10, 0, 7), "ClientData.preprocess")

@@ -68,8 +68,9 @@ def _obstacle(model: Model, kind: DataKind) -> str | None:
 
 
 def _compare(model: Model, training: Training, kind: DataKind, processes: Callable) -> tuple[str, str]:
-    ours, plain = make_clients(model, kind)
+    make_ours, plain = make_clients(model, kind)
     try:
+        ours = make_ours()
         process = processes(_hashable(ours[0].element_spec), len(kind.sizes))
         start = process.initialize.invoke(seed=0)
         have: Any = _by_fedcore(model, training, process, start, ours)
@@ -105,7 +106,7 @@ def compare_draws(model: Model, rate: float = 0.4) -> Comparison:
     The server does not move, so that both rounds start from the same weights.
     """
     kind = DATA_KINDS["full batches"]
-    ours, _ = make_clients(model, kind)
+    ours = make_clients(model, kind)[0]()
     process = fc.learning.algorithms.build_weighted_fed_avg(
         lambda: fc.learning.from_keras_model(model.make(rate), model.loss, ours[0].element_spec),
         lambda: keras.optimizers.SGD(0.1),
