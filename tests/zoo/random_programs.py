@@ -11,7 +11,7 @@ import numpy as np
 
 from .entries import LENGTH, Column, DataKind, Model
 from .runner import DIFFERS, Comparison, compare
-from .trainings import TRAININGS
+from .trainings import TRAININGS, Training
 
 _PREAMBLE = """\
 import keras
@@ -262,7 +262,8 @@ class Program:
         return "\n".join([_PREAMBLE, "", self.definitions(), self._ending()])
 
     def _ending(self) -> str:
-        simple = self.training == "sgd" and len(self.sizes) == 1
+        client = TRAININGS[self.training].client
+        simple = TRAININGS[self.training] == Training(self.training, client=client) and len(self.sizes) == 1
         parts = "(X, Y, W)" if self.weights else "(X, Y)"
         source = (
             "fc.data.ClientDataset.from_columns" if self.source == "columns" else "tf.data.Dataset.from_tensor_slices"
@@ -274,12 +275,12 @@ columns = keras.tree.map_structure(lambda draw: draw(rng, {max(self.sizes)}), {p
 {training}data = pipeline({source}(columns))
 process = fc.learning.algorithms.build_weighted_fed_avg(
     lambda: fc.learning.from_keras_model(make(), input_spec=data.element_spec, **arguments()),
-    lambda: keras.optimizers.SGD(0.1),
+    lambda: keras.optimizers.{client},
 )
 state = process.initialize()
 plain, ours = make(), make()
 state.model.assign_weights_to(plain)
-plain.compile(keras.optimizers.SGD(0.1), run_eagerly=True, **arguments())
+plain.compile(keras.optimizers.{client}, run_eagerly=True, **arguments())
 for batch in pipeline(tf.data.Dataset.from_tensor_slices(columns)):
     plain.train_on_batch(*batch)
 state, metrics = process.next(state, [data])

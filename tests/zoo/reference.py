@@ -28,26 +28,34 @@ class GradientSum(keras.optimizers.SGD):
         self.batch_examples, self.examples, self.total = 0, 0, None
 
     def apply(self, grads, trainable_variables=None):
-        scaled = [np.asarray(keras.ops.convert_to_tensor(g)) * self.batch_examples for g in grads]
+        scaled = [0.0 if g is None else np.asarray(g) * self.batch_examples for g in grads]
         self.total = scaled if self.total is None else [t + s for t, s in zip(self.total, scaled, strict=True)]
         self.examples += self.batch_examples
 
 
-def _add_proximal_term(optimizer, strength: float, start: dict[int, np.ndarray]) -> None:
-    """Adds the gradient of strength/2 times the squared distance from the first weights."""
+def _adjust_gradients(optimizer, strength: float, start: dict[int, np.ndarray]) -> None:
+    """Adds the gradient of strength/2 times the squared distance from the first weights, and gradients of one row.
+
+    An embedding's gradient comes as one part for each lookup; Keras squares and clips the parts.
+    """
     apply = optimizer.apply
 
-    def with_term(grads, trainable_variables=None):
-        pairs = zip(grads, trainable_variables, strict=True)
-        return apply([g + strength * (v.value - start[id(v)]) for g, v in pairs], trainable_variables)
+    def adjusted(gradient, variable):
+        if gradient is None:
+            return None
+        dense = keras.ops.convert_to_tensor(gradient)
+        return dense + strength * (variable.value - start[id(variable)]) if strength else dense
 
-    optimizer.apply = with_term
+    def apply_adjusted(grads, trainable_variables=None):
+        pairs = zip(grads, trainable_variables, strict=True)
+        return apply([adjusted(g, v) for g, v in pairs], trainable_variables)
+
+    optimizer.apply = apply_adjusted
 
 
 def train_client(model, optimizer, batches: Iterable, proximal_strength: float = 0.0) -> int:
     """Trains a compiled model on the batches, and returns the number of examples."""
-    if proximal_strength:
-        _add_proximal_term(optimizer, proximal_strength, {id(v): v.numpy() for v in model.trainable_variables})
+    _adjust_gradients(optimizer, proximal_strength, {id(v): v.numpy() for v in model.trainable_variables})
     model.optimizer = optimizer
     examples = 0
     for batch in batches:

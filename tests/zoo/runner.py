@@ -143,7 +143,7 @@ class _Processes:
                 self.model.make_for_comparison(), input_spec=spec.spec, **without_none(arguments)
             )
 
-        client = self.training.own_client or self.training.client
+        client = self.training.own_client or self.training.make_client
         return self.training.build(model_fn, client, self.training.server, clients)
 
 
@@ -205,14 +205,13 @@ def _trained_by_keras(model: Model, training: Training, state, plain: Callable, 
         ulps = [1 + model.epsilon * rng.integers(-2, 3, v.shape) for v in values]
         reference.assign(keras_model, [(v * u).astype(v.dtype) for v, u in zip(values, ulps, strict=True)])
     weights, metrics, server = [], [], training.server()
+    client = training.plain_client or training.make_client
     for _ in range(ROUNDS):
         if training.evaluates:
             metrics.append(reference.evaluate(keras_model, plain()))
         else:
             metrics.append(
-                reference.train_round(
-                    keras_model, plain(), training.client, server, training.mean, training.proximal_strength
-                )
+                reference.train_round(keras_model, plain(), client, server, training.mean, training.proximal_strength)
             )
         weights.append(reference.values_of(keras_model))
     return _Outcome(weights, metrics)
