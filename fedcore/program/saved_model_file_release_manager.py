@@ -14,6 +14,9 @@ from fedcore.program.release_manager import ReleasedValueNotFoundError, ReleaseM
 from fedcore.program.structures import leaves_with_names, map_leaves
 from fedcore.program.value_reference import materialize_value
 
+_OPERATIONS = {"Placeholder", "Const", "Identity", "NoOp"}
+"""The operations of a function that gives released values."""
+
 
 class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
     """Releases each value to a directory of its own, as a SavedModel.
@@ -73,12 +76,18 @@ class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
 
         Raises:
             ReleasedValueNotFoundError: nothing was released under the key.
+            InvalidValue: something else is there, such as a graph that reads files.
         """
         import tensorflow as tf
 
         if not self._path(key).is_dir():
             raise ReleasedValueNotFoundError(key)
         loaded = tf.saved_model.load(os.fspath(self._path(key)))
+        functions = getattr(getattr(loaded, "value", None), "concrete_functions", ())
+        operations = {operation.type for function in functions for operation in function.graph.get_operations()}
+        if not functions or not operations <= _OPERATIONS:
+            more = ", ".join(sorted(operations - _OPERATIONS)) or "no value"
+            raise InvalidValue(f"{self._path(key)} was not released by a SavedModelFileReleaseManager: it holds {more}")
         return tf.nest.map_structure(lambda leaf: None if leaf is None else leaf.numpy(), loaded.value())
 
 

@@ -283,3 +283,18 @@ def test_a_key_of_a_table_has_boundedly_many_digits(tmp_path):
     (tmp_path / "other.csv").write_text("key,loss\n" + "9" * 5000 + ",0.5\n")
     with pytest.raises(InvalidValue, match=r"other.csv has a row that no CSVFileReleaseManager wrote"):
         CSVFileReleaseManager(tmp_path / "other.csv")
+
+
+def test_a_saved_model_that_computes_is_not_run(tmp_path):
+    import tensorflow as tf
+
+    (tmp_path / "secret").write_text("a secret")
+    manager = SavedModelFileReleaseManager(tmp_path, "value_")
+    module = tf.Module()
+    module.value = tf.function(lambda: tf.io.read_file(str(tmp_path / "secret")), [])
+    tf.saved_model.save(module, str(tmp_path / "value_1"))
+    with pytest.raises(InvalidValue, match="was not released by a SavedModelFileReleaseManager: it holds ReadFile"):
+        asyncio.run(manager.get_value(1))
+    tf.saved_model.save(tf.Module(), str(tmp_path / "value_2"))
+    with pytest.raises(InvalidValue, match="it holds no value"):
+        asyncio.run(manager.get_value(2))
