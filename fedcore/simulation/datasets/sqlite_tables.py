@@ -35,7 +35,7 @@ class Tables:
     def __init__(self, path: str):
         self.size_bytes = os.path.getsize(path)
         # One row takes several bytes and several steps.
-        self._most_calls = 100 + 10 * self.size_bytes // _STEPS_AT_ONCE
+        self._most_calls = 20 + 10 * self.size_bytes // _STEPS_AT_ONCE
         self._calls = 0
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
