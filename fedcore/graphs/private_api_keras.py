@@ -14,13 +14,13 @@ _COMPILE = "keras.src.trainers.compile_utils"
 
 @part("keras.src.trainers.compile_utils: CompileLoss(loss, loss_weights, output_names=)")
 def compile_loss(loss, loss_weights, output_names: Sequence[str] | None):
-    """What `compile` makes of losses: a function (y, y_pred, sample_weight) -> their weighted sum."""
+    """The function (y, y_pred, sample_weight) -> a weighted sum that `compile` makes of losses."""
     return importlib.import_module(_COMPILE).CompileLoss(loss, loss_weights, output_names=output_names)
 
 
 @part("keras.src.trainers.compile_utils: CompileMetrics(metrics, weighted_metrics, output_names=)")
 def compile_metrics(metrics, weighted_metrics, output_names: Sequence[str] | None):
-    """What `compile` makes of metrics: a metric with `build(y, y_pred)`, a list `metrics` and `result()` by name."""
+    """The metric that `compile` makes of metrics, with `build(y, y_pred)`, a list `metrics` and `result()` by name."""
     return importlib.import_module(_COMPILE).CompileMetrics(metrics, weighted_metrics, output_names=output_names)
 
 
@@ -32,13 +32,13 @@ def flat_losses(compiled) -> list[keras.losses.Loss]:
 
 @part("keras.src.trainers.compile_utils: get_loss(identifier, y, y_pred)")
 def loss_object(loss, labels=None, predictions=None) -> keras.losses.Loss:
-    """What `compile` makes of one loss; "crossentropy" and "ce" need labels and predictions."""
+    """The object that `compile` makes of one loss; "crossentropy" and "ce" need labels and predictions."""
     return importlib.import_module(_COMPILE).get_loss(loss, labels, predictions)
 
 
 @part("keras.src.trainers.compile_utils: get_metric(identifier, y, y_pred)")
 def metric_object(metric, labels=None, predictions=None) -> keras.metrics.Metric:
-    """What `compile` makes of one metric; "accuracy" and "acc" need labels and predictions."""
+    """The object that `compile` makes of one metric; "accuracy" and "acc" need labels and predictions."""
     return importlib.import_module(_COMPILE).get_metric(metric, labels, predictions)
 
 

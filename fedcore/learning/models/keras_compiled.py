@@ -18,13 +18,15 @@ from fedcore.learning.models.keras_outputs import output_names
 from fedcore.learning.models.keras_purity import traced_once
 from fedcore.types import StructType, Type
 
+_compiling = threading.RLock()
+
 
 class CompiledModel:
     """A Keras model with losses and metrics, as `compile` makes them.
 
     Guarantees:
       - What the user gave to the model's own compile() is as it was after each call.
-      - Threads that trace one model wait for each other.
+      - Threads wait for each other where they compute losses, since they may share a model.
 
     Args:
         losses, metrics: of `compile_losses` and `compile_metrics`; None where there are none.
@@ -32,7 +34,6 @@ class CompiledModel:
 
     def __init__(self, model: keras.Model, losses, metrics):
         self._model, self._losses, self._metrics = model, losses, metrics
-        self._lock = threading.RLock()
         with private_api_keras.compile_state(model):
             own = list(model.metrics)
         self._loss_tracker = keras.metrics.Mean(name="loss") if overrides(model, "compute_metrics") else None
@@ -40,7 +41,7 @@ class CompiledModel:
 
     @contextmanager
     def _compiled(self) -> Iterator[None]:
-        with self._lock, private_api_keras.compile_state(self._model, self._losses, self._metrics, self._loss_tracker):
+        with _compiling, private_api_keras.compile_state(self._model, self._losses, self._metrics, self._loss_tracker):
             yield
 
     def values(self, state: dict) -> list[tuple[keras.Variable, Any]]:

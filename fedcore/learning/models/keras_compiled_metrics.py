@@ -16,7 +16,7 @@ _BY_SHAPE = ("accuracy", "acc")  # names that Keras resolves by the shapes of la
 
 
 def compile_metrics(model: keras.Model, metrics, weighted_metrics, labels, predictions):
-    """What `compile` makes of a model's metrics, built and with all their variables; None if there are none.
+    """The metric that `compile` makes of a model's metrics, built and with all variables; None if there are none.
 
     Beside what Keras takes, a metric may stand alone, be given as a function without arguments that makes it, or by
     name in a dict of one output's metrics.

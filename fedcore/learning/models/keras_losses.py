@@ -16,7 +16,7 @@ _BY_SHAPE = ("crossentropy", "ce")  # names that Keras resolves by the shapes of
 
 
 def compile_losses(model: keras.Model, predictions, loss, loss_weights):
-    """What `compile` makes of a model's losses and their weights: (y, y_pred, sample_weight) -> a loss.
+    """The function (y, y_pred, sample_weight) -> a loss that `compile` makes of losses and their weights.
 
     Raises:
         TracingError: a dict names other outputs, a loss is unknown to Keras, or a weight is no number. When it is

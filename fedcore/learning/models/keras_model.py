@@ -1,4 +1,4 @@
-"""Keras 3 models as pure ones, by `stateless_call`."""
+"""Keras 3 models as pure ones, by steps in a `StatelessScope`."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
