@@ -133,9 +133,9 @@ class Own(learning.Model):
     """Frozen and assigned variables, of which the first forward pass and `__init__` assign some."""
 
     def __init__(self):
-        self.base = tf.Variable(lambda: tf.ones([6, 3]), trainable=False)
+        self.base = tf.Variable(lambda: tf.ones([6, 3]), trainable=False, name="base")
         self.base.assign(self.base / 2)
-        self.mean = tf.Variable(lambda: tf.zeros([6]), trainable=False)
+        self.mean = tf.Variable(lambda: tf.zeros([6]), trainable=False, name="mean")
         self.kernel = tf.Variable(lambda: tf.ones([3, 1]))
         self.seen = tf.Variable(0.0, trainable=False)
 
@@ -211,7 +211,8 @@ def test_models_without_keras_have_frozen_weights_too(kind, tmp_path):
         "loaded": lambda: loaded(tmp_path / "model"),
     }[kind]
     traced = learning.models.trace_model(model)
-    assert (traced.weight_roles.assigned, traced.weight_roles.names) == ((1,), ("non_trainable[1]",))
+    name = "mean" if kind == "variables" else "non_trainable[1]"
+    assert (traced.weight_roles.assigned, traced.weight_roles.names) == ((1,), (name,))
 
 
 def mixed():
@@ -399,6 +400,26 @@ def test_averages_with_variables_of_a_model_of_functions_have_their_bound_too():
     model = learning.models.trace_model(lambda: learning.models.model_from_functional(functions))
     assert model.weight_roles == functions.weight_roles
     assert model.weight_roles.non_negative == {1}
+
+
+class WithKerasLayers(Own):
+    """A class with variables whose averages are those of a Keras layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = L.BatchNormalization(center=False, scale=False)
+        self.norm.build((None, 6))
+
+    non_trainable_variables = property(lambda self: [self.mean, *self.norm.non_trainable_variables])
+
+    def predict_on_batch(self, x, training=True):
+        return super().predict_on_batch(self.norm(x, training=training))
+
+
+def test_averages_of_keras_layers_in_a_class_with_variables_have_their_bound_too():
+    roles = learning.models.trace_model(WithKerasLayers).weight_roles
+    assert (roles.assigned, roles.non_negative) == ((0, 1, 2), {2})
+    assert roles.names[2].endswith("moving_variance")
 
 
 def test_averages_left_at_the_server_are_not_sent_and_cost_no_warning():

@@ -35,7 +35,6 @@ from fedcore.learning.models.model_weights import (
     ModelWeights,
     averaged_weights,
     layer_states,
-    moving_variances,
     value_now,
     weights_and_values,
 )
@@ -222,9 +221,7 @@ class _KerasModel(HoldsVariables):
     @functools.cached_property
     def weight_roles(self) -> WeightRoles:
         """Which weights training changes: a training step is traced once to find out."""
-        variances = {id(v) for v in moving_variances(self.keras_model)}
-        non_negative = frozenset(i for i, v in enumerate(self.non_trainable) if id(v) in variances)
-        return trace_roles(self, [v.path for v in self.non_trainable], non_negative)
+        return trace_roles(self, [v.path for v in self.non_trainable])
 
     @property
     def trainable_variables(self):

@@ -26,13 +26,6 @@ def averaged_weights(keras_model) -> list:
     return [v for v in keras_model.non_trainable_weights if "float" in str(v.dtype)]
 
 
-def moving_variances(keras_model) -> list:
-    """The averages of a Keras model that are never negative: a BatchNormalization takes their square roots."""
-    layers = private_api.layers_within(keras_model)
-    norms = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
-    return [layer.moving_variance for layer in norms if layer.built]
-
-
 def has_value(variable) -> bool:
     """Whether a variable of TensorFlow or Keras has a value now; one that is made in a graph gets it there."""
     if not private_api.is_eager(variable.handle):

@@ -133,12 +133,15 @@ class TracedVariableModel(PureModel):
         self._places = [[self._place(positions, v) for v in group] for group in groups]
         self.batch_type = type_of_batch(model.input_spec)
         self._functional_model: PureModel | None = getattr(model, "functional_model", None)
+        self._names = [_name(v) for v in model.non_trainable_variables]
         self._read_metrics(model)
 
     @functools.cached_property
     def weight_roles(self) -> WeightRoles:
         """The roles of the weights; of a model of functions with variables those that the functions give them."""
-        return self._functional_model.weight_roles if self._functional_model else trace_roles(self)
+        if self._functional_model is not None:
+            return self._functional_model.weight_roles
+        return trace_roles(self, self._names)
 
     def _read_metrics(self, model: VariableModel) -> None:
         """Keeps how each metric's tensors are nested and how it is finalized; both are the same for every instance."""
@@ -237,6 +240,10 @@ class TracedVariableModel(PureModel):
 
 def _tensorflow(variable) -> tf.Variable:
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _name(variable) -> str:
+    return variable.path if isinstance(variable, keras.Variable) else variable.name.removesuffix(":0")
 
 
 def _values(variables) -> tuple[tf.Tensor, ...]:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fedcore.learning.models.pure_model import PureModel
 
 
+_VARIANCE = "moving_variance"
+"""The name of a BatchNormalization's average of variances, of which it takes the root."""
+
+
 @attrs.frozen
 class WeightRoles:
     """Which weights W of a model its training changes.
@@ -54,16 +58,14 @@ class WeightRoles:
         return tuple(tf.maximum(w, 0) if i in self.non_negative else w for i, w in enumerate(moved))
 
 
-def trace_roles(
-    model: "PureModel", names: Sequence[str] = (), non_negative: frozenset[int] = frozenset()
-) -> WeightRoles:
+def trace_roles(model: "PureModel", names: Sequence[str] = ()) -> WeightRoles:
     """The roles of a model's weights, by the trace of one training step.
 
     A non-trainable weight is frozen if the step returns it as it is. Where the trace does not tell, it is assigned.
+    Those named as Keras names the variances of its layers are never negative.
 
     Args:
-        names: of the weights in `W.non_trainable`. Default: they are called by their places.
-        non_negative: places in `W.non_trainable`.
+        names: of the variables of `W.non_trainable`. Default: the weights are called by their places.
     Raises:
         TypeMismatch: the step returns other non-trainable weights than the model has.
     """
@@ -84,8 +86,6 @@ def trace_roles(
     arguments = unchanged_results(graph.digest, step.module.blob(graph.digest))
     first = len(weights["trainable"].types)
     assigned = tuple(i for i, argument in enumerate(arguments) if argument != first + i)
-    return WeightRoles(
-        assigned,
-        tuple(names[i] if names else f"non_trainable[{i}]" for i in assigned),
-        frozenset(place for place, i in enumerate(assigned) if i in non_negative),
-    )
+    shown = tuple(names[i] if names else f"non_trainable[{i}]" for i in assigned)
+    variances = (place for place, name in enumerate(shown) if name.rpartition("/")[2] == _VARIANCE)
+    return WeightRoles(assigned, shown, frozenset(variances))
