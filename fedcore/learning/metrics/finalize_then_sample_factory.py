@@ -5,7 +5,7 @@ import tensorflow as tf
 from fedcore.aggregators import aggregation_process
 from fedcore.aggregators.reservoir import Reservoir
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.intrinsics import federated_map, federated_sum, federated_value, federated_zip, generic_zero
+from fedcore.intrinsics import federated_map, federated_sum, federated_value, federated_zip
 from fedcore.learning.metrics.finalizers import finalizer
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
@@ -51,7 +51,7 @@ class FinalizeThenSampleFactory:
 
         @federated_computation
         def initialize():
-            return federated_value(reservoir.start(generic_zero(metrics_type)), SERVER)
+            return federated_value(reservoir.start(), SERVER)
 
         def body(state, value, _):
             metrics = federated_map(finalize, value)
