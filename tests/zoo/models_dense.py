@@ -99,7 +99,12 @@ def one_hot_labels():
     x=vectors(6),
     y=bits(1),
     loss="binary_crossentropy",
-    metrics=lambda: ["accuracy", metrics.AUC(num_thresholds=20), metrics.Precision(), metrics.Recall()],
+    metrics=lambda: [
+        "accuracy",
+        metrics.AUC(20, name="auc"),
+        metrics.Precision(name="precision"),
+        metrics.Recall(name="r"),
+    ],
 )
 def binary():
     return sequential(L.Dense(4, activation="relu"), L.Dense(1, activation="sigmoid"))

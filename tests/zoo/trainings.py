@@ -179,8 +179,8 @@ training(
 
 NOT_COMPARED = {
     "yogi": "Keras has no such optimizer",
-    "repeated rows of embeddings in adaptive optimizers and clipping": "Keras 3 squares and clips each lookup's gradient, "
-    "fedcore their sum (docs/porting.md); the reference adds them first",
+    "repeated rows of embeddings in adaptive optimizers and clipping": "Keras 3 squares and clips each lookup's "
+    "gradient, fedcore their sum (docs/porting.md); the reference adds them first",
     "SCAFFOLD, Mime Lite, reconstruction, k-means, personalization": "their papers' algorithms are no loop of Keras'",
     "DP with noise": "the noise is drawn: tests/aggregators has its moments; here it is 0",
     "adaptive clips and zeroing": "quantiles of the clients' norms are no part of Keras: tests/aggregators",
