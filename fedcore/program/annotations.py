@@ -5,7 +5,6 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from fedcore.computation import Computation
 from fedcore.program.serializable import Serializable
 from fedcore.program.value_reference import MaterializableValueReference
 from fedcore.types import SequenceType, TensorType
@@ -31,8 +30,8 @@ MaterializableStructure: TypeAlias = (
 )
 """A nested structure of values and references, such as the result of a call in a `FederatedContext`."""
 
-ComputationArg: TypeAlias = MaterializableStructure | object | Computation
-"""An argument of a call in a `FederatedContext`; an object is data that the context understands."""
+ComputationArg: TypeAlias = MaterializableStructure | object
+"""An argument of a call in a `FederatedContext`; an object is a computation, or data that the context understands."""
 
 ProgramStateValue: TypeAlias = object | MaterializableValue | Serializable
 """A part of a program's state."""
