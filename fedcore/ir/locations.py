@@ -11,7 +11,7 @@ from fedcore.errors import Location
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Files of libraries that may lie between the user's code and a traced call on the stack.
-_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|^<")
+_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|[/\\]contextlib\.py$|^<")
 
 
 def user_location() -> Location | None:
