@@ -79,12 +79,24 @@ def _why_elements_vary(dataset: tf.data.Dataset) -> str | None:
     return next((reason for reason in reasons if reason), None)
 
 
+def draws(dataset: tf.data.Dataset) -> bool:
+    """Whether the dataset draws random numbers, in a function or with the state of a generator too."""
+    graph_def = _graph_def(dataset)
+    if graph_def is None:
+        return True
+    return any(map(_is_random, _nodes(graph_def))) or any(True for _ in _seed_variables(graph_def))
+
+
+def _is_random(node) -> bool:
+    return node.op in _SEED_OPERANDS or _takes_seeds(node)
+
+
 def _why_it_varies(node) -> str | None:
     if node.op in _PYTHON:
         return "it calls Python"
     if node.op.startswith(_FILES):
         return "it reads files"
-    if node.op in _SEED_OPERANDS or _takes_seeds(node):
+    if _is_random(node):
         return "it draws random numbers"
     if node.op in _VARIABLES or node.op.startswith("Mutable"):
         return "it reads what may change"

@@ -1,10 +1,10 @@
 """Imports real `tf.data` pipelines as columns with steps, best effort, by inspection of the dataset objects.
 
 The part that precedes the first shuffle, repeat or batch, and gives equal elements in every iteration (it draws
-nothing, calls no Python, reads no variable and no file), is iterated once; its columns are cached while the dataset
-lives, within a budget of bytes. Each later step becomes a step over the columns, so that a round creates no iterator; a
-map that draws random numbers draws anew in every repetition and call. A pipeline with an unknown step is iterated in
-every call, and the report has a note.
+nothing; it calls no Python and reads no variable and no file, but before a cache), is iterated once; its columns are
+cached while the dataset lives, within a budget of bytes. Each later step becomes a step over the columns, so that a
+round creates no iterator; a map that draws random numbers draws anew in every repetition and call. A pipeline with an
+unknown step is iterated in every call, and the report has a note.
 """
 
 import threading
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
-from fedcore.data.tf_data_draws import why_elements_vary
+from fedcore.data.tf_data_draws import draws, why_elements_vary
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 
@@ -112,7 +112,7 @@ def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[C
     names = [name for name, _ in chain]
     first = next((i for i, name in enumerate(names) if name in ("Shuffle", "Repeat")), len(chain))
     why = None
-    while first and (reason := why_elements_vary(chain[first - 1][1])):
+    while first and not _is_fixed(*chain[first - 1]) and (reason := why_elements_vary(chain[first - 1][1])):
         first, why = first - 1, reason
     if first == 0 or (why and names[first] not in _STEPS):
         raise _Unknown(f"its elements may differ in each iteration: {why}")
@@ -123,6 +123,14 @@ def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[C
     if batch < first and set(names[batch:first]) <= _AFTER_BATCHES and _has_rows(chain[batch - 1][1]):
         first = batch  # rows are batched by a step, as those of a ClientDataset
     return chain[first - 1][1], [_STEPS[name](step) for name, step in chain[first:]]
+
+
+def _is_fixed(name: str, dataset: tf.data.Dataset) -> bool:
+    """Whether the first reading of a dataset decides all others, as that of files or Python before a cache does.
+
+    Draws before a cache follow the data, so that they are the same in every process; see `restarted`.
+    """
+    return name == "Cache" and not _number(dataset, "_filename") and not draws(dataset)
 
 
 def _has_rows(dataset: tf.data.Dataset) -> bool:

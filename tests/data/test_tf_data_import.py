@@ -141,3 +141,29 @@ def _whole(dataset, max_bytes):
     from fedcore.data.sequence_values import _iterated
 
     return _iterated(dataset, max_bytes, "value")
+
+
+@pytest.mark.parametrize("after", [lambda d: d, lambda d: d.shuffle(4, seed=1).repeat(2)], ids=["whole", "shuffled"])
+def test_a_file_before_a_cache_is_read_once(tmp_path, after):
+    path = str(tmp_path / "lines.txt")
+    (tmp_path / "lines.txt").write_text("1\n2\n3\n")
+    lines = tf.data.TextLineDataset(path).map(lambda line: tf.strings.to_number(line))
+    cached, read_anew = (after(d).batch(2) for d in (lines.cache(), lines))
+    assert {float(collect(d).sum()) for d in (cached, read_anew)} == {float(sum(sum(b) for b in cached))}
+    total = float(collect(cached).sum())
+    (tmp_path / "lines.txt").write_text("10\n20\n30\n")
+    assert float(collect(cached).sum()) == total
+    assert float(collect(read_anew).sum()) == 10 * total
+
+
+def test_a_generator_before_a_cache_runs_once():
+    runs = []
+
+    def numbers():
+        runs.append(1)
+        yield from np.float32([1, 2, 3])
+
+    generated = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.float32))
+    dataset = generated.cache().batch(2)
+    assert collect(dataset).tolist() == collect(dataset).tolist()
+    assert len(runs) == 1
