@@ -1,11 +1,14 @@
 """Types of the values of programs, for annotations; they check nothing when a program runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 
 from fedcore.program.serializable import Serializable
+from fedcore.program.type_variables import Key as Key
+from fedcore.program.type_variables import ProgramStateStructure as ProgramStateStructure
+from fedcore.program.type_variables import ReleasableStructure as ReleasableStructure
 from fedcore.program.value_reference import MaterializableValueReference
 from fedcore.types import SequenceType, TensorType
 
@@ -36,14 +39,5 @@ ComputationArg: TypeAlias = MaterializableStructure | object
 ProgramStateValue: TypeAlias = object | MaterializableValue | Serializable
 """A part of a program's state."""
 
-ProgramStateStructure = TypeVar("ProgramStateStructure")
-"""A program's state: a nested structure of `ProgramStateValue`s."""
-
 ReleasableValue: TypeAlias = object | MaterializableValue
 """A part of a released value."""
-
-ReleasableStructure = TypeVar("ReleasableStructure")
-"""A released value: a nested structure of `ReleasableValue`s."""
-
-Key = TypeVar("Key")
-"""The key under which a value is released, such as the number of a round."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedcore.errors import InvalidValue, brief
-from fedcore.program.annotations import ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import leaves_with_names
+from fedcore.program.type_variables import ReleasableStructure
 from fedcore.program.value_reference import materialize_value
 from fedcore.scalars import whole_number
 from fedcore.whole_files import write_whole

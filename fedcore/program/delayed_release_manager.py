@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
+from fedcore.program.type_variables import Key, ReleasableStructure
 from fedcore.scalars import whole_number
 
 

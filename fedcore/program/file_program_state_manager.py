@@ -9,7 +9,6 @@ from typing import Any
 
 from fedcore.errors import InvalidValue, brief
 from fedcore.ir.regular_files import read_regular_file
-from fedcore.program.annotations import ProgramStateStructure
 from fedcore.program.program_state_manager import (
     ProgramStateDamagedError,
     ProgramStateExistsError,
@@ -17,6 +16,7 @@ from fedcore.program.program_state_manager import (
     ProgramStateNotFoundError,
 )
 from fedcore.program.state_files import Damaged, checked, from_files, to_files
+from fedcore.program.type_variables import ProgramStateStructure
 from fedcore.program.value_reference import materialize_value
 from fedcore.scalars import whole_number
 from fedcore.whole_files import locked, write_whole, written_and_locked

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fedcore.errors import TypeMismatch
-from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import children_of, with_children
+from fedcore.program.type_variables import Key, ReleasableStructure
 from fedcore.types import fields_of
 
 _LEFT_OUT = object()

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedcore.errors import InvalidValue
-from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
+from fedcore.program.type_variables import Key, ReleasableStructure
 
 
 class GroupingReleaseManager(ReleaseManager[ReleasableStructure, Key]):

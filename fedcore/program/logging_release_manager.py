@@ -3,8 +3,8 @@
 import logging
 from typing import Any
 
-from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
+from fedcore.program.type_variables import Key, ReleasableStructure
 from fedcore.program.value_reference import materialize_value
 
 

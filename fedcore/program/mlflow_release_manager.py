@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from fedcore.program.annotations import ReleasableStructure
 from fedcore.program.optional_packages import optional_package
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.scalars_of import scalars_of
+from fedcore.program.type_variables import ReleasableStructure
 from fedcore.program.value_reference import materialize_value
 
 

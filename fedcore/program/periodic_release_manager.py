@@ -4,8 +4,8 @@ import datetime
 from typing import Any
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
-from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
+from fedcore.program.type_variables import Key, ReleasableStructure
 
 
 class PeriodicReleaseManager(ReleaseManager[ReleasableStructure, Key]):

@@ -5,7 +5,7 @@ import warnings
 from typing import Any, Generic
 
 from fedcore.errors import InvalidValue, NotFound
-from fedcore.program.annotations import ProgramStateStructure
+from fedcore.program.type_variables import ProgramStateStructure
 
 
 class ProgramStateExistsError(InvalidValue):

@@ -4,7 +4,7 @@ import abc
 from typing import Any, Generic
 
 from fedcore.errors import NotFound, brief
-from fedcore.program.annotations import Key, ReleasableStructure
+from fedcore.program.type_variables import Key, ReleasableStructure
 
 
 class ReleasedValueNotFoundError(NotFound):

@@ -9,9 +9,9 @@ from typing import Any
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.file_errors import as_os_errors
-from fedcore.program.annotations import Key, ReleasableStructure
 from fedcore.program.release_manager import ReleasedValueNotFoundError, ReleaseManager
 from fedcore.program.structures import leaves_with_names, map_leaves
+from fedcore.program.type_variables import Key, ReleasableStructure
 from fedcore.program.value_reference import materialize_value
 
 _OPERATIONS = {"Placeholder", "Const", "Identity", "NoOp"}

@@ -7,9 +7,9 @@ import numpy as np
 
 from fedcore.errors import InvalidValue
 from fedcore.file_errors import as_os_errors
-from fedcore.program.annotations import ReleasableStructure
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import leaves_with_names
+from fedcore.program.type_variables import ReleasableStructure
 from fedcore.program.value_reference import materialize_value
 
 
