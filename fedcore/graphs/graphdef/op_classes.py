@@ -122,7 +122,7 @@ _REFUSED = {
         (
             r"AudioSpectrogram|Mfcc|Conv|FakeQuantWithMinMaxVarsPerChannel(Gradient)?|FusedPadConv2D"
             r"|FusedResizeAndPadConv2D|LSTMBlockCell(Grad)?|BlockLSTM(Grad)?(V2)?|GRUBlockCell(Grad)?"
-            r"|QuantizeAndDequantizeV3|RaggedGather|StatelessTruncatedNormal"
+            r"|QuantizeAndDequantizeV3|RaggedGather|ScatterNdNonAliasingAdd|StatelessTruncatedNormal"
         ),
     ),
     "unreviewed": (
@@ -222,7 +222,7 @@ _ALLOWED = """
     RaggedTensorToSparse RaggedTensorToTensor RandomGammaGrad Range Rank Real RealDiv Reciprocal ReciprocalGrad Relu
     Relu6 Relu6Grad ReluGrad Reshape ResizeArea ResizeBicubic ResizeBicubicGrad ResizeBilinear ResizeBilinearGrad
     ResizeNearestNeighbor ResizeNearestNeighborGrad Reverse ReverseSequence ReverseV2 RightShift Rint Roll Round
-    Rsqrt RsqrtGrad ScaleAndTranslate ScaleAndTranslateGrad ScatterNd ScatterNdNonAliasingAdd SegmentMax
+    Rsqrt RsqrtGrad ScaleAndTranslate ScaleAndTranslateGrad ScatterNd SegmentMax
     SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2 SegmentProd SegmentProdV2 SegmentSum SegmentSumV2 Select
     SelectV2 SelfAdjointEig SelfAdjointEigV2 Selu SeluGrad SetSize Shape ShapeN Sigmoid SigmoidGrad Sign Sin Sinh
     Size Slice Snapshot SobolSample Softmax SoftmaxCrossEntropyWithLogits Softplus SoftplusGrad Softsign

@@ -17,8 +17,13 @@ MAX_ELEMENTS = 2**33  # of a tensor whose size is the value of an operand: 64 Gi
 
 _MAX_SIZE = 2**24  # of a dimension of images or of a filter
 
-# By operation: the rank of its images, and which of its operands is a shape.
-_CONV: Mapping[str, tuple[int, int]] = {
+# By operation: the rank of its images, and which of its operands is a shape; None if none is.
+_CONV: Mapping[str, tuple[int, int | None]] = {
+    "AvgPoolGrad": (4, 0),
+    "AvgPool3DGrad": (5, 0),
+    "Conv2D": (4, None),
+    "Conv3D": (5, None),
+    "DepthwiseConv2dNative": (4, None),
     "Conv2DBackpropFilter": (4, 1),
     "Conv2DBackpropInput": (4, 0),
     "Conv3DBackpropFilterV2": (5, 1),
@@ -27,12 +32,15 @@ _CONV: Mapping[str, tuple[int, int]] = {
     "DepthwiseConv2dNativeBackpropInput": (4, 0),
 }
 _TENSOR_SCATTERS = (
+    "ScatterNdNonAliasingAdd",
     "TensorScatterAdd",
     "TensorScatterMax",
     "TensorScatterMin",
     "TensorScatterSub",
     "TensorScatterUpdate",
 )
+# By operation: the number of dimensions that it transforms. A length of 0 ends the process.
+_REAL_TRANSFORMS = {"RFFT": 1, "RFFT2D": 2, "RFFT3D": 3, "IRFFT": 1, "IRFFT2D": 2, "IRFFT3D": 3}
 _RESOURCE_SCATTERS = tuple(f"ResourceScatter{how}" for how in ("Add", "Sub", "Mul", "Div", "Max", "Min"))
 # Operands of a fixed shape.
 _SHAPED: Mapping[str, Mapping[int, list]] = {
@@ -77,7 +85,10 @@ _FACTORS: Mapping[str, int] = {"MatrixDiagV2": 3, "MatrixDiagV3": 3, "SobolSampl
 _REPEATED: Mapping[str, int] = {"OneHot": 0, "Tile": 0}  # the operand of whose elements each is repeated so often
 _LARGEST = (*_SORTED_SEGMENTS, "SparseSegmentMean", "SparseSegmentSqrtN", "SparseSegmentSum")  # by their last segment
 
-CHECKED = frozenset((*_CONV, *_TENSOR_SCATTERS, *_RESOURCE_SCATTERS, *_SHAPED, *SIZE_OPERANDS))
+RANKED = ("ScatterNd",)
+"""Operations that make a tensor of any size, and whose updates need a check of their rank too."""
+
+CHECKED = frozenset((*_CONV, *_REAL_TRANSFORMS, *_TENSOR_SCATTERS, *_RESOURCE_SCATTERS, *_SHAPED, *SIZE_OPERANDS))
 
 # The size that Slice's error names is the number of the operation times this, plus the elements wanted.
 _UNIT = 10**15
@@ -117,39 +128,49 @@ class Checks:
             rank, shape = _CONV[op]
             for i, operand in enumerate(operands):
                 if i == shape:
-                    yield i, self._image_sizes(operand, dtypes[i], rank)
+                    yield i, self._sizes(operand, dtypes[i], rank, least=0)
                 else:
                     yield i, self._of_shape(operand, dtypes[i], [None] * rank)
+        elif op in _REAL_TRANSFORMS:
+            yield 1, self._sizes(operands[1], dtypes[1], _REAL_TRANSFORMS[op], least=1)
         elif op in _TENSOR_SCATTERS:
-            yield 2, self._with_rank_of_rows(operands, dtypes)
+            yield 2, self._with_rank_of_rows(operands, dtypes, 2)
         elif op in _RESOURCE_SCATTERS:
             yield 1, self._of_table_with_rows(operands, dtypes)
         else:
             index = SIZE_OPERANDS[op]
             yield index, self._bounded(op, index, operands, dtypes)
+            if op in RANKED:
+                yield 1, self._with_rank_of_rows(operands, dtypes, 1)
 
     def _of_shape(self, operand, dtype: tf.DType, shape: list):
         return self.make("EnsureShape", [operand], {"T": dtype, "shape": tf.TensorShape(shape)})
 
-    def _image_sizes(self, sizes, dtype: tf.DType, rank: int):
-        """A shape of images: so many dimensions, of 0 to `_MAX_SIZE`."""
+    def _sizes(self, sizes, dtype: tf.DType, rank: int, *, least: int):
+        """So many sizes, of `least` to `_MAX_SIZE`."""
         sizes = self._of_shape(sizes, dtype, [rank])
-        inside = self.make("ClipByValue", [sizes, *(self._constant(n, dtype) for n in (0, _MAX_SIZE))], {"T": dtype})
+        inside = self.make(
+            "ClipByValue", [sizes, *(self._constant(n, dtype) for n in (least, _MAX_SIZE))], {"T": dtype}
+        )
         same = self.make("Equal", [sizes, inside], {"T": dtype})
         fits = self.make("All", [same, self._constant([0], _INT32)], {"Tidx": _INT32})
         return self._where(fits, sizes, dtype, self._constant([_TOO_LONG], _INT64))
 
-    def _with_rank_of_rows(self, operands: Sequence, dtypes: Sequence[tf.DType]):
-        """Updates of a tensor, which have as many dimensions as there are rows of indices."""
-        _, indices, updates = operands
-        shape = self.make("Shape", [updates], {"T": dtypes[2], "out_type": _INT32})
-        rank = self.make("Rank", [indices], {"T": dtypes[1]})
-        less = self.make("Sub", [rank, self._constant(1, _INT32)], {"T": _INT32})
-        rows = self.make("ExpandDims", [less, self._constant(0, _INT32)], {"T": _INT32, "Tdim": _INT32})
-        bounds = [(self._constant([0], _INT32), rows), (rows, self._constant([-1], _INT32))]
-        parts = [self.make("Slice", [shape, *b], {"T": _INT32, "Index": _INT32}) for b in bounds]
-        target = self.make("ConcatV2", [*parts, self._constant(0, _INT32)], {"N": 2, "T": _INT32, "Tidx": _INT32})
-        return self.make("Reshape", [updates, target], {"T": dtypes[2], "Tshape": _INT32})
+    def _with_rank_of_rows(self, operands: Sequence, dtypes: Sequence[tf.DType], updates: int):
+        """Updates, which have a dimension for each dimension of the rows of indices.
+
+        The optimiser removes a Reshape to the shape that it infers, so the updates go through a Slice.
+
+        Args:
+            updates: number of the operand; the indices stand before it.
+        """
+        tensor, dtype = operands[updates], dtypes[updates]
+        rank = self.make("Rank", [operands[updates - 1]], {"T": dtypes[updates - 1]})
+        rows = self.make("Sub", [rank, self._constant(1, _INT32)], {"T": _INT32})
+        fits = self.make("LessEqual", [rows, self.make("Rank", [tensor], {"T": dtype})], {"T": _INT32})
+        flat = self._where(fits, self._flat(tensor, dtype), dtype, self._constant([_TOO_LONG], _INT64))
+        shape = self.make("Shape", [tensor], {"T": dtype, "out_type": _INT32})
+        return self.make("Reshape", [flat, shape], {"T": dtype, "Tshape": _INT32})
 
     def _of_table_with_rows(self, operands: Sequence, dtypes: Sequence[tf.DType]):
         """Indices of a table; a table without rows takes none: TensorFlow divides by the number of its rows."""

@@ -16,7 +16,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import canonical_functions
-from fedcore.graphs.graphdef.operand_checks import CHECKED, MAX_ELEMENTS, SIZE_OPERANDS, Checks
+from fedcore.graphs.graphdef.operand_checks import CHECKED, MAX_ELEMENTS, RANKED, SIZE_OPERANDS, Checks
 
 # A size that is a shape, or that these operations compute from one shape and a few small constants, needs no check.
 _SELECTIONS = ("Identity", "Pack", "ConcatV2", "StridedSlice", "Slice", "Cast", "Squeeze", "ExpandDims", "Reshape")
@@ -130,7 +130,7 @@ def _needs_none(op: str, operands: Sequence, source: Callable[[Any], _Source | N
     if op == "Transpose":
         found = source(operands[1])
         return found is not None and found[2] is not None and found[2].ndim == 1
-    if op not in SIZE_OPERANDS:
+    if op not in SIZE_OPERANDS or op in RANKED:
         return False
     if op == "Range":
         step = source(operands[2])
