@@ -1,9 +1,10 @@
-"""Federated training and evaluation by plain Keras and numpy. Nothing here knows of fedcore."""
+"""Federated training and evaluation by plain Keras, TensorFlow and numpy. Nothing here knows of fedcore."""
 
 from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 
 def float_variables(model: keras.Model) -> list[keras.Variable]:
@@ -43,7 +44,7 @@ def _adjust_gradients(optimizer, strength: float, start: dict[int, np.ndarray]) 
     def adjusted(gradient, variable):
         if gradient is None:
             return None
-        dense = keras.ops.convert_to_tensor(gradient)
+        dense = tf.convert_to_tensor(gradient)
         return dense + strength * (variable.value - start[id(variable)]) if strength else dense
 
     def apply_adjusted(grads, trainable_variables=None):
