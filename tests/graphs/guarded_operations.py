@@ -22,7 +22,7 @@ VOLUMES = np.ones([1, 4, 4, 4, 1], np.float32)
 WINDOW2 = {"strides": [1] * 4, "padding": "SAME"}
 WINDOW3 = {"strides": [1] * 5, "padding": "SAME"}
 SCATTERED = {"indices": np.zeros([1, 1, 1], np.int32), "updates": np.ones([1], np.float32)}
-LARGE32 = np.array([2**16, 2**16], np.int32)
+LARGE32 = np.array([2**20, 2**20], np.int32)
 BRANCHES = [tf.function(lambda k=k: tf.constant(k)).get_concrete_function() for k in (5, 6)]
 TWO_BRANCHES = {"input": [], "Tout": [tf.int32], "branches": BRANCHES, "output_shapes": []}
 CROSSED = {

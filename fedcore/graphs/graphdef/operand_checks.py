@@ -15,6 +15,8 @@ import tensorflow as tf
 
 MAX_ELEMENTS = 2**33  # of a tensor whose size is the value of an operand: 64 GiB of float64
 
+_LIMITS = dict.fromkeys(("TensorListReserve", "TensorListResize"), 2**26)  # each element is an object of 32 bytes
+
 _MAX_SIZE = 2**24  # of a dimension of images or of a filter
 
 # By operation: the rank of its images, and which of its operands is a shape; None if none is.
@@ -106,7 +108,14 @@ def size_message(text: str) -> str | None:
     if not 1 <= number <= len(_NUMBERED):
         return None
     shown = f"{wanted}" if wanted < _UNIT - 1 else f"{_UNIT} or more"
-    return f"{_NUMBERED[number - 1]} asks for {shown} elements; a tensor may have at most {MAX_ELEMENTS}"
+    return (
+        f"{_NUMBERED[number - 1]} asks for {shown} elements; a tensor may have at most {_limit(_NUMBERED[number - 1])}"
+    )
+
+
+def _limit(op: str) -> int:
+    """Elements that an operation may make."""
+    return _LIMITS.get(op, MAX_ELEMENTS)
 
 
 @attrs.frozen
@@ -193,7 +202,7 @@ class Checks:
         """An operand that asks for at most `MAX_ELEMENTS`."""
         operand, dtype = operands[index], dtypes[index]
         total = self._elements(op, index, operands, dtypes)
-        fits = self.make("LessEqual", [total, self._constant(MAX_ELEMENTS, _DOUBLE)], {"T": _DOUBLE})
+        fits = self.make("LessEqual", [total, self._constant(_limit(op), _DOUBLE)], {"T": _DOUBLE})
         least = self.make("Minimum", [total, self._constant(_UNIT - 1, _DOUBLE)], {"T": _DOUBLE})
         wanted = self.make("Cast", [least], {"SrcT": _DOUBLE, "DstT": _INT64})
         number = self._constant([(_NUMBERED.index(op) + 1) * _UNIT], _INT64)
