@@ -99,15 +99,17 @@ def test_a_client_without_examples_counts_for_nothing(process):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-def test_a_client_whose_loss_is_nan_has_no_weight_and_shows_in_the_loss(process):
+def test_a_client_whose_loss_is_nan_has_no_weight_and_adds_nothing_to_the_loss(process):
     good = random_clients([6])[0]
     bad = client(np.full((4, 5), np.nan), [0, 1, 2, 0])
     state = process.initialize()
     with_bad, metrics = process.next(state, [good, bad])
-    without, _ = process.next(state, [good])
+    without, metrics_without = process.next(state, [good])
     for a, b in zip(with_bad.global_model_weights.trainable, without.global_model_weights.trainable, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
-    assert np.isnan(metrics["client_work"]["train"]["loss"])
+    train, train_without = (m["client_work"]["train"] for m in (metrics, metrics_without))
+    assert train["loss"] == pytest.approx(float(train_without["loss"]), rel=1e-6)
+    assert train["num_non_finite_clients"] == 1
 
 
 def test_a_client_of_the_wrong_dtype_is_named_and_the_state_stays_usable(process):

@@ -182,6 +182,6 @@ def test_weights_of_another_model_are_not_saved(tmp_path):
 
 @pytest.mark.parametrize("wrong", [fc.to_type(np.float32), ([], [])])
 def test_a_saved_model_starts_from_model_weights_only(tmp_path, wrong):
-    with pytest.raises(TypeMismatch, match=r"`weights` is a fc\.learning\.ModelWeights, such as .* no `input_type`"):
+    with pytest.raises(TypeMismatch, match=r"`weights` is a fc\.learning\.ModelWeights, such as .* is `input_type=`"):
         models.save(drawn, tmp_path / "model", wrong)
     assert not (tmp_path / "model").exists()

@@ -79,8 +79,8 @@ class FilePerUserClientData(ClientData):
         from fedcore.runtime.failures import reason
 
         path = self._files[self._require(client_id)]
-        if self._dataset_fn in (_records, tf.data.TFRecordDataset):
-            _check_records(path)
+        if self._dataset_fn in (_records, tf.data.TFRecordDataset) and (problem := _find_problem(path)):
+            raise _unreadable(client_id, path, problem)
         dataset = self._dataset_fn(path)
         if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
             return dataset
@@ -89,9 +89,7 @@ class FilePerUserClientData(ClientData):
         except InvalidValue:
             return dataset
         except tf.errors.OpError as error:
-            raise InvalidValue(
-                f"FilePerUserClientData: client {brief(client_id)} cannot be read from {path}: {reason(error)}"
-            ) from None
+            raise _unreadable(client_id, path, reason(error)) from None
 
     def select(self, client_ids) -> FilePerUserClientData:
         return FilePerUserClientData({i: self._files[self._require(i)] for i in client_ids}, self._dataset_fn)
@@ -101,8 +99,14 @@ _LENGTH = struct.Struct("<QI")
 _CHECKSUM_BYTES = 4
 
 
-def _check_records(path: str) -> None:
-    """Raises InvalidValue for a record that is longer than the file, for which TensorFlow would end the process."""
+def _unreadable(client_id: str, path: str, problem: str) -> InvalidValue:
+    return InvalidValue(f"FilePerUserClientData: client {brief(client_id)} cannot be read from {path}: {problem}")
+
+
+def _find_problem(path: str) -> str | None:
+    """Why a file of records cannot be read: a record is longer than the file, for which TensorFlow would end the
+    process, or the file cannot be opened; None if it can be read.
+    """
     try:
         with open(path, "rb") as file:
             left = os.fstat(file.fileno()).st_size
@@ -110,10 +114,11 @@ def _check_records(path: str) -> None:
                 length, _ = _LENGTH.unpack(head)
                 left -= _LENGTH.size + length + _CHECKSUM_BYTES
                 if left < 0:
-                    raise InvalidValue(f"{path} has a record of {length} bytes, which is longer than the file")
+                    return f"a record has {length} bytes, which is longer than the file"
                 file.seek(length + _CHECKSUM_BYTES, os.SEEK_CUR)
     except OSError as error:
-        raise InvalidValue(f"{path} cannot be read: {error.strerror}") from None
+        return error.strerror
+    return None
 
 
 def _records(path: str) -> tf.data.Dataset:
