@@ -83,7 +83,7 @@ def train_round(
         clients: each client's batches, as `fit` takes them.
         mean: (the clients' changes, their numbers of examples) -> the change of the round.
     Returns:
-        The metrics of the clients' training, by Keras' names.
+        The metrics of the clients' training, by Keras' names; none where there was no batch.
     """
     start, changes, counts = values_of(model), [], []
     model.reset_metrics()
@@ -94,10 +94,10 @@ def train_round(
                 layer.reset_state()
         counts.append(train_client(model, optimizer_fn(), batches, proximal_strength))
         changes.append([after - before for after, before in zip(values_of(model), start, strict=True)])
-    metrics = {name: np.asarray(value) for name, value in model.get_metrics_result().items()}
     assign(model, start)
     if sum(counts) == 0:
-        return metrics
+        return {}
+    metrics = {name: np.asarray(value) for name, value in model.get_metrics_result().items()}
     change = mean(changes, counts)
     by_variable = {id(v): c for v, c in zip(float_variables(model), change, strict=True)}
     trained = {id(v) for v in model.trainable_variables}
@@ -110,9 +110,9 @@ def train_round(
 
 
 def evaluate(model: keras.Model, clients: list[Iterable]) -> dict:
-    """The metrics of a compiled model over all clients' batches, by Keras' names."""
+    """The metrics of a compiled model over all clients' batches, by Keras' names; none where there is no batch."""
     model.reset_metrics()
-    for batches in clients:
-        for batch in batches:
-            model.test_step(batch)
-    return {name: np.asarray(value) for name, value in model.get_metrics_result().items()}
+    everything = [batch for batches in clients for batch in batches]
+    for batch in everything:
+        model.test_step(batch)
+    return {name: np.asarray(value) for name, value in model.get_metrics_result().items()} if everything else {}

@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,23 @@ _LONGEST_VALUE = 10**9
 """Bytes of the longest value that SQLite's default allows."""
 
 
+class _StepBudget:
+    """The steps that a query may take, counted by `_STEPS_AT_ONCE`. The connection keeps it, so it knows no `Tables`."""
+
+    def __init__(self, most_calls: int):
+        self.most_calls = most_calls
+        self.calls = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.calls > self.most_calls
+
+    def count(self) -> bool:
+        """SQLite's progress handler: whether the query ends here."""
+        self.calls += 1
+        return self.is_spent
+
+
 class Tables:
     """The tables of a database.
 
@@ -27,6 +45,7 @@ class Tables:
       - A query ends: at Ctrl-C, or after steps in proportion to the size of the file.
       - The rows of a query take no more bytes than the file, or 16 MiB.
       - Threads may share an object; it runs one query at a time.
+      - The connection ends with the object, or by `close()`.
 
     Args:
         path: path of the database, which is not written.
@@ -35,22 +54,15 @@ class Tables:
     def __init__(self, path: str):
         self.size_bytes = os.path.getsize(path)
         # One row takes several bytes and several steps.
-        self._most_calls = 20 + 10 * self.size_bytes // _STEPS_AT_ONCE
-        self._calls = 0
+        self._steps = _StepBudget(20 + 10 * self.size_bytes // _STEPS_AT_ONCE)
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
         longest = min(_LONGEST_VALUE, max(ALWAYS_TAKEN_BYTES, self.size_bytes))
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
         self._connection.execute("PRAGMA trusted_schema=OFF")
         self._connection.execute("PRAGMA cell_size_check=ON")
-        self._connection.set_progress_handler(self._exceeds, _STEPS_AT_ONCE)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _exceeds(self) -> bool:
-        self._calls += 1
-        return self._calls > self._most_calls
+        self._connection.set_progress_handler(self._steps.count, _STEPS_AT_ONCE)
+        self.close = weakref.finalize(self, self._connection.close)
 
     def columns(self, table: str) -> set[str]:
         """The names of a table's columns; none if there is no table.
@@ -61,9 +73,12 @@ class Tables:
         schema = self.rows("SELECT sql FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type != 'index'", table)
         if not schema:
             return set()
+        computed = ValueError(f"`{table}` is computed by the database, as a view is; only tables are read")
+        if not all(re.match(r"CREATE TABLE\b", sql or "") for (sql,) in schema):
+            raise computed  # before SQLite is asked for columns: of a virtual table its module tells them
         columns = self.rows(f"PRAGMA table_xinfo({table})")
-        if not all(re.match(r"CREATE TABLE\b", sql or "") for (sql,) in schema) or any(row[6] for row in columns):
-            raise ValueError(f"`{table}` is computed by the database, as a view is; only tables are read")
+        if any(row[6] for row in columns):
+            raise computed
         return {row[1] for row in columns}
 
     def rows(self, query: str, *arguments: Any) -> list[tuple]:
@@ -84,7 +99,7 @@ class Tables:
         """
         taken = 0
         with self._lock:
-            self._calls = 0
+            self._steps.calls = 0
             try:
                 for row in self._connection.execute(query, arguments):
                     taken += sum(len(value) for value in row if isinstance(value, str | bytes))
@@ -93,6 +108,6 @@ class Tables:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
                     raise
-                if self._calls <= self._most_calls:  # an interrupt in `_exceeds`, which sqlite3 does not pass on
+                if not self._steps.is_spent:  # an interrupt in `count`, which sqlite3 does not pass on
                     raise KeyboardInterrupt from None
                 raise ValueError("a query takes more steps than a database of its size needs") from None
