@@ -21,7 +21,7 @@ _LONGEST_VALUE = 10**9
 
 
 class _StepBudget:
-    """The steps that a query may take, counted by `_STEPS_AT_ONCE`. The connection keeps it, so it knows no `Tables`."""
+    """The steps that a query may take, counted by `_STEPS_AT_ONCE`. The connection keeps it: it knows no `Tables`."""
 
     def __init__(self, most_calls: int):
         self.most_calls = most_calls
