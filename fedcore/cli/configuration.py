@@ -37,15 +37,15 @@ def read_configuration(path: Path) -> Configuration:
         FedcoreError: it is no TOML, or lacks what a training needs; the message names it.
     """
     try:
-        found = tomllib.loads(read_text(path, MAX_CONFIGURATION_BYTES))
-        check_configuration(found, str(path))
+        configuration = tomllib.loads(read_text(path, MAX_CONFIGURATION_BYTES))
+        check_configuration(configuration, str(path))
     except FedcoreError:
         raise
     except RecursionError:
         raise FedcoreError(f"{path}: its values nest too deep") from None
     except (OSError, ValueError) as error:  # of TOML, UTF-8 or a number with too many digits
         raise FedcoreError(f"{path}: {error}") from None
-    return found
+    return configuration
 
 
 def check_configuration(configuration: Configuration, shown: str) -> None:

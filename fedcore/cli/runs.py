@@ -94,10 +94,10 @@ def read_run(directory: Path) -> Run:
     """
     path = directory / CONFIGURATION
     try:
-        found = json.loads(read_text(path, MAX_CONFIGURATION_BYTES))
-        json.dumps(found, ensure_ascii=False).encode()  # JSON can hold half of a surrogate pair, which no output takes
-        configuration, sets = found["config"], found["set"]
-        program = Path(os.path.normpath(directory / found["program"]))
+        content = json.loads(read_text(path, MAX_CONFIGURATION_BYTES))
+        json.dumps(content, ensure_ascii=False).encode()  # may hold half of a surrogate pair, which no stream takes
+        configuration, sets = content["config"], content["set"]
+        program = Path(os.path.normpath(directory / content["program"]))
         check_configuration(configuration, str(path))
     except FileNotFoundError:
         raise FedcoreError(f"{directory} has no {CONFIGURATION}: it is no directory that fedcore train wrote") from None

@@ -154,7 +154,7 @@ def _repeat(source, step: Step, key: int, later: tuple[Step, ...]):
         once = source(epoch * max(step.number, 1))
         times = step.number if step.number != INFINITE else _needed(later, len(once))
         parts = [once, *(source(epoch * times + i) for i in range(1, times))][: max(times, 0)]
-        return _joined(parts, once)
+        return _concatenate(parts, once)
 
     return rows
 
@@ -172,7 +172,7 @@ def _needed(later: tuple[Step, ...], count: int) -> int:
     return -(-need // count) if count else 0
 
 
-def _joined(parts: list[Rows], like: Rows) -> Rows:
+def _concatenate(parts: list[Rows], like: Rows) -> Rows:
     if not parts:
         return like.select(slice(0, 0))
     if len(parts) == 1:
@@ -183,10 +183,10 @@ def _joined(parts: list[Rows], like: Rows) -> Rows:
 
 def _shuffle(source, step: Step, key: int, later):
     def rows(epoch: int) -> Rows:
-        before = source(epoch)
+        order = source(epoch)
         mixed = fold_in(fold_in(key, 0), epoch if step.reshuffles else 0)
-        size = len(before) if step.number in (0, UNKNOWN) else step.number
-        return before.select(buffered_order(mixed, len(before), size))
+        size = len(order) if step.number in (0, UNKNOWN) else step.number
+        return order.select(buffered_order(mixed, len(order), size))
 
     return rows
 
@@ -218,8 +218,8 @@ def _batch(source, step: Step, key: int, later):
 
 def _filter(source, step: Step, key: int, later):
     def rows(epoch: int) -> Rows:
-        before = source(epoch)
-        return before if step.mask is None else before.select(step.mask[before.rows])
+        order = source(epoch)
+        return order if step.mask is None else order.select(step.mask[order.rows])
 
     return rows
 

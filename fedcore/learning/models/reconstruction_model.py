@@ -58,7 +58,7 @@ class ReconstructionModel(abc.ABC):
     @property
     @abc.abstractmethod
     def global_non_trainable_variables(self) -> Sequence:
-        """What has no gradient; the server adds the mean change of those that forward passes assign."""
+        """The variables without gradients; the server adds the mean change of those that forward passes assign."""
 
     @property
     @abc.abstractmethod

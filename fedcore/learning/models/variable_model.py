@@ -78,7 +78,7 @@ class VariableModel(abc.ABC):
     @property
     @abc.abstractmethod
     def non_trainable_variables(self) -> Sequence[tf.Variable]:
-        """What has no gradient. Clients send the change of those that forward passes assign, beside the trainable."""
+        """The variables without gradients. Clients send the changes of those that forward passes assign."""
 
     @property
     @abc.abstractmethod

@@ -434,13 +434,13 @@ def _counts(value, strings: tf.Tensor, field_size: int) -> tf.Tensor:
             f"compute_iblt takes one count for each string, but strings are of shape {strings.shape} and counts of "
             f"shape {counts.shape}"
         )
-    given, counts = counts, tf.cast(counts, tf.int64)
-    fits = tf.reduce_all((counts >= 0) & (counts < field_size))
+    wide = tf.cast(counts, tf.int64)
+    fits = tf.reduce_all((wide >= 0) & (wide < field_size))
     message = f"compute_iblt takes counts from 0 to below the field_size {field_size}"
     if not tf.is_symbolic_tensor(fits) and not fits:
-        raise InvalidValue(f"{message}, not {brief(given.numpy().tolist())}")
+        raise InvalidValue(f"{message}, not {brief(counts.numpy().tolist())}")
     with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
-        return tf.identity(counts)
+        return tf.identity(wide)
 
 
 def _shape(value: Sequence[int]) -> tuple[int, ...]:
