@@ -72,14 +72,17 @@ class PlanCache:
 
 
 def _compiled(module: Module, pipeline: str) -> Module:
-    """The plan: read from the directory that FEDCORE_CACHE names, or else compiled and stored there."""
+    """The plan: read from the directory that FEDCORE_CACHE names, or else compiled and stored there.
+
+    Compiled in a thread: passes build functions, and a computation that is called while its thread builds one becomes
+    a part of it. In the caller's own thread a signal handler could call one there.
+    """
     stored = stored_plans()
-    if stored is None:
-        return _checked(compile_module(module, pipeline), module, pipeline)
-    plan = stored.get(module, pipeline)
+    plan = None if stored is None else stored.get(module, pipeline)
     if plan is None:
-        plan = _checked(compile_module(module, pipeline), module, pipeline)
-        stored.put(module, plan, pipeline)
+        plan = in_a_thread(lambda: _checked(compile_module(module, pipeline), module, pipeline))
+        if stored is not None:
+            stored.put(module, plan, pipeline)
     return plan
 
 

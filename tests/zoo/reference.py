@@ -92,8 +92,15 @@ def train_round(
         for layer in model.layers:
             if getattr(layer, "stateful", False):
                 layer.reset_state()
-        counts.append(train_client(model, optimizer_fn(), batches, proximal_strength))
-        changes.append([after - before for after, before in zip(values_of(model), start, strict=True)])
+        metrics_before = [v.numpy() for v in model.metrics_variables]
+        count = train_client(model, optimizer_fn(), batches, proximal_strength)
+        change = [after - before for after, before in zip(values_of(model), start, strict=True)]
+        if not all(np.isfinite(c).all() for c in change):  # counts for nothing, in the metrics too
+            count, change = 0, [np.zeros_like(c) for c in change]
+            for variable, value in zip(model.metrics_variables, metrics_before, strict=False):
+                variable.assign(value)
+        counts.append(count)
+        changes.append(change)
     assign(model, start)
     if sum(counts) == 0:
         return {}

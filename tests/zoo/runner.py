@@ -268,8 +268,7 @@ def _mismatch(model: Model, training: Training, have: _Outcome, want: _Outcome, 
             continue  # fedcore's metrics of no examples are NaN, Keras' zeros
         for name, value in want.metrics[i].items():
             if name not in have.metrics[i]:
-                if not name.endswith("loss"):  # Keras' own parts of the loss by output are no metrics here
-                    mistakes.append(f"no metric {name} (there is {', '.join(have.metrics[i])})")
+                mistakes.append(f"no metric {name} (there is {', '.join(have.metrics[i])})")
                 continue
             floor = 4 * model.epsilon * steps + training.rounding
             others = [w.metrics[i][name] for w in wobbles]
