@@ -97,6 +97,7 @@ def train_round(
         change = [after - before for after, before in zip(values_of(model), start, strict=True)]
         if not all(np.isfinite(c).all() for c in change):  # counts for nothing, in the metrics too
             count, change = 0, [np.zeros_like(c) for c in change]
+            model.reset_metrics()  # those that the client's first batch has built
             for variable, value in zip(model.metrics_variables, metrics_before, strict=False):
                 variable.assign(value)
         counts.append(count)
