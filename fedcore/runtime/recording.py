@@ -50,11 +50,11 @@ class Recording:
     _done: threading.Event = attrs.field(factory=threading.Event)
 
     @contextlib.contextmanager
-    def span(self, kind: str, name: str, **facts: Any) -> Iterator[None]:
-        """Records the `with` block as a span of this thread."""
+    def span(self, kind: str, name: str, **facts: Any) -> Iterator[dict[str, Any]]:
+        """Records the `with` block as a span of this thread; yields the facts, to which the block may add."""
         start = time.perf_counter() - self._clock
         try:
-            yield
+            yield facts
         finally:
             end = time.perf_counter() - self._clock
             worker = threading.current_thread().name

@@ -99,8 +99,8 @@ class Report(HtmlDisplay):
         with self._lock:
             self.graph_calls[kind] += number
 
-    def span(self, kind: str, name: str, **facts: Any) -> contextlib.AbstractContextManager[None]:
-        """Records the `with` block as a span, if the call is recorded."""
+    def span(self, kind: str, name: str, **facts: Any) -> contextlib.AbstractContextManager[dict[str, Any] | None]:
+        """Records the `with` block as a span, if the call is recorded; then yields the facts, to which it may add."""
         return _NOT_RECORDED if self.recording is None else self.recording.span(kind, name, **facts)
 
     def measure(self, op: str, bits: Sequence[int]) -> None:
