@@ -1,7 +1,6 @@
 """The operands of a client stage's graph calls: the executable for a slice, and the slice's tensors on a device."""
 
-from typing import Any
-
+import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -9,12 +8,15 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_stage import BatchedFold, realize_batched
 from fedcore.graphs.batched.looped_stage import LoopedFold
 from fedcore.graphs.batched.low_rank_loop import LowRankSteps
-from fedcore.graphs.batched.packing import ABSENT, PackedLayout, pack_clients, pack_for_loop, steps_of_rank
+from fedcore.graphs.batched.packing import pack_clients, pack_for_loop
+from fedcore.graphs.batched.row_layouts import ABSENT
+from fedcore.graphs.batched.schedule import PackedLayout, ScheduleRules, steps_of_rank
 from fedcore.graphs.graphdef.parsed_graph import has_loops
 from fedcore.graphs.stages.loop_in_graph import is_loopable, realize_loop
 from fedcore.graphs.stages.realize import Realized, pack, realize_block
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.device import DeviceExecutor
+from fedcore.runtime.report import Report
 
 LEAST_WIDTH = 2
 """Smallest width of a vectorised stage. At width 1 TensorFlow selects other kernels, which give other bits."""
@@ -122,24 +124,26 @@ def _call_of_graph_loop(
 
 
 def vectorised_call(
-    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, assumes: bool = False
+    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, *, assumes: bool = False
 ) -> tuple[Realized, list]:
     """The executable that computes the clients of a slice side by side, and the clients' tensors.
 
     Args:
+        report: gets the schedule, if the call is recorded.
         assumes: the executable may assume that clients' work is finite, see `Realized.assumes_finite`.
     """
     zero, join = _fold_stages(work)
-    shape, tensors = _packed(work, device, clients, work.width, wide=work.one_step_width, gives_products=True)
+    rules = attrs.evolve(_rules(work), one_step_width=work.one_step_width, gives_products=True)
+    layout, tensors = _pack(work, device, report, clients, rules)
     function = device.functions.get(
-        ("vectorised", *work.key, shape, clients.places, assumes),
+        ("vectorised", *work.key, layout, clients.places, assumes),
         lambda: realize_batched(
             work.built,
             zero,
             work.stage,
             join,
             len(work.broadcasts),
-            shape,
+            layout,
             block=work.block,
             blocks=clients.places // work.block,
             measured=work.measured,
@@ -149,14 +153,16 @@ def vectorised_call(
     return function, tensors
 
 
-def single_vectorised_call(work: ClientWork, device: DeviceExecutor, client: ClientSlice) -> tuple[Realized, list]:
+def single_vectorised_call(
+    work: ClientWork, device: DeviceExecutor, report: Report, client: ClientSlice
+) -> tuple[Realized, list]:
     """The executable that adds one client of a vectorised stage to a partial, and the client's tensors."""
     zero, join = _fold_stages(work)
-    shape, tensors = _packed(work, device, client, LEAST_WIDTH)
+    layout, tensors = _pack(work, device, report, client, attrs.evolve(_rules(work), width=LEAST_WIDTH))
     function = device.functions.get(
-        ("single vectorised", *work.key, shape),
+        ("single vectorised", *work.key, layout),
         lambda: BatchedFold(
-            work.built, zero, work.stage, join, len(work.broadcasts), shape, work.measured
+            work.built, zero, work.stage, join, len(work.broadcasts), layout, work.measured
         ).next_client(),
     )
     return function, tensors
@@ -168,25 +174,25 @@ def _fold_stages(work: ClientWork) -> tuple[str, str]:
     return work.zero, work.join
 
 
-def _packed(
-    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, width: int, **options: Any
+def _rules(work: ClientWork) -> ScheduleRules:
+    return ScheduleRules(
+        work.width, low_rank=work.low_rank, products=work.products, half_steps=has_loops(work.module), block=work.block
+    )
+
+
+def _pack(
+    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, rules: ScheduleRules
 ) -> tuple[PackedLayout, list]:
-    numbers = [n for of_value in work.numbers for n in of_value]
-    seeds = clients.seeds(work.seed)
-    with tf.device(device.device):  # packed tensors that the device caches stay there
-        shape, tensors = pack_clients(
-            clients.leaves,
-            clients.positions,
-            seeds,
-            numbers,
-            width=width,
-            capacity=clients.places,
-            cache=device.packed,
-            low_rank=work.low_rank,
-            products=work.products,
-            halves=has_loops(work.module),
-            block=work.block,
-            **options,
-        )
-    nothing = [np.zeros(0, np.float32)] if shape.is_given_products else []
-    return shape, device.put([*tensors, *nothing])
+    """The packed clients on the device. A recording gets the schedule's text with the span of the packing."""
+    numbers, seeds = [n for of_value in work.numbers for n in of_value], clients.seeds(work.seed)
+    ends = [clients.present[0], clients.present[-1]]
+    with report.span("pack", work.stage, device=device.device, clients=ends) as facts:
+        with tf.device(device.device):  # packed tensors that the device caches stay there
+            schedule, tensors = pack_clients(
+                clients.leaves, clients.positions, seeds, numbers, rules, capacity=clients.places, cache=device.packed
+            )
+        nothing = [np.zeros(0, np.float32)] if schedule.layout.is_given_products else []
+        tensors = device.put([*tensors, *nothing])
+        if facts is not None:
+            facts["schedule"] = schedule.text(clients.first)
+    return schedule.layout, tensors

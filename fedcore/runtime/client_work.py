@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.batched.packing import ClientLeaves
+from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.graphdef.bfloat16_products import with_bfloat16_kernels
 from fedcore.graphs.sequences.columns import Columns, drawn
 from fedcore.graphs.sequences.layout import Layout

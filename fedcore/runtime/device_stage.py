@@ -116,7 +116,7 @@ class DeviceStage:
         graph looks, also in later calls of the stage.
         """
         assumes = self._work.key not in self._device.not_finite
-        function, tensors = vectorised_call(self._work, self._device, clients, assumes=assumes)
+        function, tensors = vectorised_call(self._work, self._device, self._report, clients, assumes=assumes)
         if function.products is not None:
             tensors[-1] = self._products(clients, function.products, tensors)
         result = self._result(clients, self._call(clients, function, [*self._on_device(), *tensors]))
@@ -135,7 +135,8 @@ class DeviceStage:
 
     def _vectorised_one_by_one(self, clients: ClientSlice) -> SliceResult:
         """The result of `_vectorised` for one block, by a graph call for each client."""
-        return self._one_by_one(clients, functools.partial(single_vectorised_call, self._work, self._device))
+        call = functools.partial(single_vectorised_call, self._work, self._device, self._report)
+        return self._one_by_one(clients, call)
 
     def _looped(self, clients: ClientSlice) -> SliceResult:
         """One graph call that computes the clients of a block one by one, with low-rank kernels."""

@@ -5,7 +5,10 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.graphs.batched.packing import ClientLeaves, pack_clients, packing_cache
+from fedcore.graphs.batched.client_leaves import ClientLeaves
+from fedcore.graphs.batched.packing import pack_clients, packing_cache
+from fedcore.graphs.batched.row_layouts import RowsInOrder
+from fedcore.graphs.batched.schedule import ScheduleRules
 from fedcore.graphs.stages.realize import pack
 
 RUNTIMES = {"local": fc.runtime.local(workers_per_device=2), "reference": fc.runtime.reference()}
@@ -115,9 +118,10 @@ def test_two_stages_see_the_same_shuffle():
 def test_batched_clients_have_the_orders_of_clients_one_by_one():
     values = [(client().shuffle(9).columns, client().shuffle(9).columns) for _ in range(2)]
     seeds = np.array([5, 6])
-    shape, stacked = pack_clients(
-        ClientLeaves(values), [0, 1], seeds, [3, 7], width=2, capacity=2, cache=packing_cache(1 << 20)
+    schedule, stacked = pack_clients(
+        ClientLeaves(values), [0, 1], seeds, [3, 7], ScheduleRules(2), capacity=2, cache=packing_cache(1 << 20)
     )
+    shape = schedule.layout
     assert [layout is not None for layout in shape.layouts] == [True, True]
     _, place, _, first_rows, _, _, second_rows, _ = map(np.asarray, stacked)
     for k, value in enumerate(values):
@@ -129,18 +133,20 @@ def test_batched_clients_have_the_orders_of_clients_one_by_one():
 def test_rows_that_were_packed_for_groups_of_one_width_do_not_serve_another():
     values, cache = [(client().columns,) for _ in range(3)], packing_cache(1 << 20)
     for width in (2, 4, 2):
-        _, (seeds, *_) = pack_clients(
-            ClientLeaves(values), range(3), np.arange(3), [0], width=width, capacity=8, cache=cache
-        )
+        rules = ScheduleRules(width)
+        _, (seeds, *_) = pack_clients(ClientLeaves(values), range(3), np.arange(3), [0], rules, capacity=8, cache=cache)
         assert len(seeds) == 4
-    _, (seeds, *_) = pack_clients(ClientLeaves(values), range(3), np.arange(3), [0], width=5, capacity=8, cache=cache)
+    rules = ScheduleRules(5)
+    _, (seeds, *_) = pack_clients(ClientLeaves(values), range(3), np.arange(3), [0], rules, capacity=8, cache=cache)
     assert len(seeds) == 5
 
 
 def test_absent_clients_have_no_lane():
     values = [(client().columns,) for _ in range(2)]
     _, (seeds, place, *_) = pack_clients(
-        ClientLeaves(values), [1, 4], np.array([11, 14]), [0], width=2, capacity=8, cache=packing_cache(1 << 20)
+        *(ClientLeaves(values), [1, 4], np.array([11, 14]), [0], ScheduleRules(2)),
+        capacity=8,
+        cache=packing_cache(1 << 20),
     )
     assert np.flatnonzero(np.asarray(place) >= 0).tolist() == [1, 4]
     assert [np.asarray(seeds)[place[i]] for i in (1, 4)] == [11, 14]
@@ -151,10 +157,11 @@ def test_rows_that_were_packed_for_low_rank_groups_do_not_serve_others():
     values = [(fc.data.ClientDataset.from_columns(np.full(n, n, np.float32)).batch(2).columns,) for n in sizes]
     cache = packing_cache(1 << 20)
     for low_rank in (2, 2, 0, 0, 2):
-        shape, (_, lane_of, column, rows, _) = pack_clients(
-            *(ClientLeaves(values), range(5), np.arange(5), [0]), width=4, capacity=8, cache=cache, low_rank=low_rank
+        rules = ScheduleRules(4, low_rank=low_rank)
+        schedule, (_, lane_of, column, rows, _) = pack_clients(
+            ClientLeaves(values), range(5), np.arange(5), [0], rules, capacity=8, cache=cache
         )
-        assert shape.rows_in_order
+        assert schedule.layout.rows is RowsInOrder
         assert np.diff(rows).tolist() == [4 * 6, 4 * 2]
         for n, lane in zip(sizes, np.asarray(lane_of), strict=False):
             of_lane = np.diff(rows)[lane // 4] // 4
@@ -176,12 +183,15 @@ def test_last_steps_take_half_the_rows_if_that_saves_enough(sizes, lanes, has_ha
     values = [(fc.data.ClientDataset.from_columns(np.zeros(n, np.float32)).batch(4).columns,) for n in sizes]
     count = len(sizes)
     given = ClientLeaves(values), range(count), np.arange(count), [0]
-    shape, (_, lane_of, *_) = pack_clients(*given, width=2, capacity=count, cache=packing_cache(1 << 20), halves=True)
+    rules = ScheduleRules(2, half_steps=True)
+    schedule, (_, lane_of, *_) = pack_clients(*given, rules, capacity=count, cache=packing_cache(1 << 20))
+    shape = schedule.layout
     assert np.asarray(lane_of).tolist() == lanes
     assert shape.has_half_steps == has_half_steps
     assert shape.equal_steps == (len(set(sizes)) == 1)
-    shape, _ = pack_clients(*given, width=2, capacity=count, cache=packing_cache(1 << 20), halves=True, products="each")
-    assert not shape.has_half_steps
+    rules = ScheduleRules(2, half_steps=True, products="each")
+    schedule, _ = pack_clients(*given, rules, capacity=count, cache=packing_cache(1 << 20))
+    assert not schedule.layout.has_half_steps
 
 
 @pytest.mark.parametrize(
@@ -190,15 +200,12 @@ def test_last_steps_take_half_the_rows_if_that_saves_enough(sizes, lanes, has_ha
 def test_factors_of_a_block_are_joined_up_to_a_number_of_rows(batch, block, joins):
     """The data set's batch size decides, not the rows of a call's clients."""
     values = [(fc.data.ClientDataset.from_columns(np.zeros(3, np.float32)).batch(batch).columns,)]
-    shape, _ = pack_clients(
-        *(ClientLeaves(values), [0], np.arange(1), [0]),
-        width=2,
+    schedule, _ = pack_clients(
+        *(ClientLeaves(values), [0], np.arange(1), [0], ScheduleRules(2, low_rank=1, block=block)),
         capacity=8,
         cache=packing_cache(1 << 20),
-        low_rank=1,
-        block=block,
     )
-    assert shape.joins_blocks is joins
+    assert schedule.layout.joins_blocks is joins
 
 
 @pytest.mark.parametrize(
@@ -206,13 +213,11 @@ def test_factors_of_a_block_are_joined_up_to_a_number_of_rows(batch, block, join
 )
 def test_groups_are_wide_where_all_clients_take_one_step_and_few_lanes_are_empty(sizes, width):
     values = [(fc.data.ClientDataset.from_columns(np.zeros(n, np.float32)).batch(4).columns,) for n in sizes]
-    shape, (seeds, *_) = pack_clients(
+    schedule, (seeds, *_) = pack_clients(
         *(ClientLeaves(values), range(len(sizes)), np.arange(len(sizes)), [0]),
-        width=2,
+        ScheduleRules(2, low_rank=1, one_step_width=8),
         capacity=16,
         cache=packing_cache(1 << 20),
-        low_rank=1,
-        wide=8,
     )
-    assert shape.width == width
+    assert schedule.layout.width == width
     assert len(seeds) % width == 0

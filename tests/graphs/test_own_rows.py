@@ -7,12 +7,10 @@ import pytest
 import tensorflow as tf
 
 from fedcore.compiler.host_target import host_target
-from fedcore.graphs.batched.batched_sequence import BatchedSequence
 from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_TILES
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES, own_rows_of, product_with_shared
-from fedcore.graphs.sequences.layout import Layout
-from fedcore.types import TensorType
+from fedcore.graphs.batched.row_layouts import RowLayout, RowsInOrder, UnpaddedRows
 
 
 def normal(*shape, seed=0):
@@ -41,17 +39,16 @@ def test_neither_the_place_nor_the_number_of_clients_decides_the_bits_of_a_tile(
             assert part.tobytes() == whole[first : first + clients].tobytes(), (clients, first)
 
 
-def group_of(x, counts, batch_rows, *, own: bool) -> BatchedSequence:
+def group_of(x, counts, batch_rows, *, own: bool) -> RowLayout:
     """A group whose clients have the first rows of x [clients, rows, n], padded or by themselves."""
     steps = np.arange(0, x.shape[1], batch_rows)
     sizes = tf.constant(np.clip(np.array(counts)[:, None] - steps, 0, batch_rows), tf.int64)
-    layout = Layout(TensorType("float32", (None, x.shape[2])), (), True, ())
     if not own:
         begins = tf.constant([0, x.shape[0] * x.shape[1]], tf.int64)
-        return BatchedSequence(layout, (tf.constant(x),), begins, sizes, batch_rows, rows_in_order=True)
+        return RowsInOrder((tf.constant(x),), begins, sizes, batch_rows)
     rows = tf.constant(np.concatenate([of_client[:n] for of_client, n in zip(x, counts, strict=True)]))
     begins = tf.constant(np.where(counts, np.cumsum(counts) - counts, 0))
-    return BatchedSequence(layout, (rows,), begins, sizes, batch_rows, rows_in_order=True, has_own_rows=True)
+    return UnpaddedRows((rows,), begins, sizes, batch_rows)
 
 
 @pytest.mark.parametrize("batch_rows", [2, 8])
@@ -63,8 +60,8 @@ def test_products_of_the_rows_of_each_client_are_those_of_all_rows(batch_rows):
 
     @functools.partial(tf.function, autograph=False)
     def products(own_rows: bool, own_products: bool):
-        sequence = group_of(x, counts, batch_rows, own=own_rows)
-        known = KnownInputs(sequence, tf.compat.v1.get_default_graph(), None, own_products)
+        data = group_of(x, counts, batch_rows, own=own_rows)
+        known = KnownInputs(data, tf.compat.v1.get_default_graph(), None, own_products)
         steps = [known.product(KnownInput(0), matrix, tf.constant(s, tf.int64), batch_rows) for s in range(3)]
         return known.products_of_rows(KnownInput(0), batch_rows), tf.concat(steps, 1), known.input(KnownInput(0))
 

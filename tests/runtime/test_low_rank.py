@@ -17,7 +17,7 @@ from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.known_inputs import LEFT_OUT_ROWS, KnownInputs
 from fedcore.graphs.batched.low_rank import LowRank, negative, product_of_factors, times
-from fedcore.graphs.batched.packing import MAX_JOINED_ROWS
+from fedcore.graphs.batched.schedule import MAX_JOINED_ROWS
 from fedcore.runtime import client_calls
 from fedcore.runtime.device_stage import DeviceStage
 from fedcore.testing.faults import out_of_memory

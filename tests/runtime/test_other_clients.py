@@ -15,7 +15,7 @@ from separate_process import in_process
 
 import fedcore as fc
 from fedcore.compiler.host_target import host_target
-from fedcore.graphs.batched import packing
+from fedcore.graphs.batched import schedule
 from fedcore.runtime import client_calls
 
 pytestmark = pytest.mark.usefixtures("plans_for_this_machine")
@@ -183,7 +183,7 @@ def test_small_last_batches_are_computed_with_half_the_rows(model, optimizer, sh
     bits, has_halves = found()
     assert has_halves == {True}
     assert found(client_devices=["CPU:0"] * 4)[0] == bits
-    monkeypatch.setattr(packing, "LEAST_SAVED", 1.0)
+    monkeypatch.setattr(schedule, "LEAST_SAVED", 1.0)
     assert found() == (bits, {False})
 
 

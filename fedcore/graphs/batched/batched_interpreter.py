@@ -18,13 +18,14 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import batched_call, called_whole
-from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element, steps_of
+from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.counted_loop import counted_loop
 from fedcore.graphs.batched.known_inputs import MIN_ROWS, Given, KnownInputs
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, low_rank_carry
 from fedcore.graphs.batched.own_rows import OwnRows
-from fedcore.graphs.batched.packing import PackedLayout
+from fedcore.graphs.batched.row_layouts import steps_of
+from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.capture.graph_import import called
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 from fedcore.graphs.graphdef.parsed_graph import operations_of
@@ -166,7 +167,7 @@ class BatchedInterpreter:
             whole = _whole_steps(sequence) if halves else steps
             state = counted_loop(functools.partial(step, sequence), whole, [*variables, *kept], kept_by_step=len(kept))
             if halves:
-                half = attrs.evolve(sequence, first_rows=sequence.batch_rows // 2)
+                half = sequence.halves()
                 state = counted_loop(lambda s, *given: step(half, whole + s, *given), steps - whole, state)
         results = dict(zip(dense, map(batched, state), strict=False))
         results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
@@ -174,15 +175,15 @@ class BatchedInterpreter:
 
     def _inputs_of(self, sequence: BatchedSequence, own: OwnRows | None) -> KnownInputs | None:
         """The inputs of layers that are known before the loop over a sequence; None where none are, or without loop."""
-        if sequence.single_step or sequence.batch_rows < MIN_ROWS:
+        if self._layout.single_step or sequence.batch_rows < MIN_ROWS:
             return None
-        known = KnownInputs(sequence, tf.compat.v1.get_default_graph(), self._given, own is not None)
+        known = KnownInputs(sequence.rows, tf.compat.v1.get_default_graph(), self._given, own is not None)
         self._known_inputs.append(known)
         return known
 
     def _own_rows(self, sequence: BatchedSequence) -> OwnRows | None:
         products = self._layout.products
-        return OwnRows(products, sequence.own_rows, sequence.batch_rows) if products else None
+        return OwnRows(products, sequence.rows.own_rows, sequence.batch_rows) if products else None
 
 
 def _whole_steps(sequence: BatchedSequence) -> tf.Tensor:

@@ -17,7 +17,8 @@ from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS,
 from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.data_products import GivenProducts, data_products
 from fedcore.graphs.batched.known_inputs import DataRows, KnownInputs
-from fedcore.graphs.batched.packing import PackedLayout
+from fedcore.graphs.batched.row_layouts import RowLayout
+from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
 from fedcore.graphs.graphdef.parsed_graph import has_loops
 from fedcore.graphs.stages.onednn import with_kernels_of
@@ -33,19 +34,12 @@ def packed_specs(types: SequenceOf[Type], layout: PackedLayout) -> list[tf.Tenso
     """Specs of the tensors that `pack_clients` returns for arguments of the given types."""
     specs = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)]
     flat = [leaf for t in types for _, leaf in leaves(t)]
-    for leaf, of_sequence, batch_rows in zip(flat, layout.layouts, layout.batch_rows, strict=True):
-        if of_sequence is None:
-            (of_tensor,) = [spec(t) for t in tensor_leaves(leaf)]
-            specs.append(tf.TensorSpec([None, *of_tensor.shape], of_tensor.dtype))
+    for leaf, sequence, batch_rows in zip(flat, layout.layouts, layout.batch_rows, strict=True):
+        if sequence is not None:
+            specs.extend(layout.rows.specs(sequence, batch_rows))
             continue
-        if layout.rows_in_order:
-            columns, of_lane = of_sequence.column_specs(), [batch_rows] if layout.single_step else []
-            specs.extend(tf.TensorSpec([None, *of_lane, *s.shape[1:]], s.dtype) for s in columns)
-            rows: list[int | None] = [None]
-        else:
-            specs.extend(of_sequence.column_specs())
-            rows = [None, None, batch_rows] if of_sequence.batched else [None, None]
-        specs.extend([tf.TensorSpec(rows, tf.int64), tf.TensorSpec([None, None], tf.int64)])
+        (of_tensor,) = [spec(t) for t in tensor_leaves(leaf)]
+        specs.append(tf.TensorSpec([None, *of_tensor.shape], of_tensor.dtype))
     return specs
 
 
@@ -105,14 +99,13 @@ class BatchedFold(StageFold):
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         arguments = _client_arguments(self.client_parameters, self._layout, tensors)
         if self._layout.products and self._layout.low_rank_steps:
-            sequence = self._sequence(arguments)
-            self.rows_of_lanes = sequence.own_rows if self._layout.has_own_factors else sequence.rows_of_batches
-            if self._layout.has_own_rows and not self._layout.has_longer_groups:
-                self.data_rows = DataRows(sequence.columns, sequence.rows)
+            rows = self._rows(arguments)
+            self.rows_of_lanes = rows.own_rows if self._layout.has_own_factors else rows.rows_of_batches
+            if rows.begins is not None and not self._layout.has_longer_groups:
+                self.data_rows = DataRows(rows.columns, rows.begins)
         given = None
         if self._layout.is_given_products:
-            sequence = self._sequence(arguments)
-            self._given = given = GivenProducts(tensors.pop(0), sequence, self.width)
+            self._given = given = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
 
         def group(
             first_lane: tf.Tensor, in_factors: Mapping[int, int], layout: PackedLayout = self._layout
@@ -140,7 +133,7 @@ class BatchedFold(StageFold):
         count, layout = tf.size(seeds, tf.int64) // self.width, self._layout
         if not layout.has_longer_groups:
             return [(group, count)], lane_of
-        sizes = self._sequence(arguments).sizes[:: self.width, layout.low_rank_steps]
+        sizes = self._rows(arguments).sizes[:: self.width, layout.low_rank_steps]
         longer = tf.reduce_sum(tf.cast(sizes > 0, tf.int64))
         of_longer = attrs.evolve(layout, low_rank_steps=0) if layout.keeps_one_step else layout
         layouts = of_longer, attrs.evolve(layout, exceeds_low_rank=False)
@@ -148,10 +141,10 @@ class BatchedFold(StageFold):
         return [(first, longer), (others, count - longer)], lane_of
 
     @staticmethod
-    def _sequence(arguments: list) -> BatchedSequence:
-        """The only sequence of the clients."""
+    def _rows(arguments: list) -> RowLayout:
+        """The packed rows of the only sequence of the clients."""
         (sequence,) = [x for value in arguments for x in flatten(value) if isinstance(x, BatchedSequence)]
-        return sequence
+        return sequence.rows
 
     def with_products(self, realized: Realized) -> Realized:
         """The function of a call, with that of the products which its groups have asked for."""
@@ -217,15 +210,13 @@ def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
     for parameter in parameters:
         values: list = []
         for _, leaf in leaves(parameter.type):
-            of_sequence, batch_rows = next(layouts)
-            if of_sequence is None or not isinstance(leaf, SequenceType):
+            sequence, batch_rows = next(layouts)
+            if sequence is None or not isinstance(leaf, SequenceType):
                 values.append(batched(tensors.pop(0)))
                 continue
-            columns = tuple(tensors.pop(0) for _ in of_sequence.column_specs())
-            rows, sizes = tensors.pop(0), tensors.pop(0)
-            sequence = BatchedSequence(of_sequence, columns, rows, sizes, batch_rows)
-            in_order, own, single = layout.rows_in_order, layout.has_own_rows, layout.single_step
-            values.append(attrs.evolve(sequence, rows_in_order=in_order, has_own_rows=own, single_step=single))
+            columns = tuple(tensors.pop(0) for _ in sequence.column_specs())
+            index, sizes = tensors.pop(0), tensors.pop(0)
+            values.append(BatchedSequence(sequence, layout.rows(columns, index, sizes, batch_rows)))
         arguments.append(unflatten(values, parameter.type))
     return arguments
 

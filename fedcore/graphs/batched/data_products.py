@@ -4,7 +4,7 @@ No weight decides the products of a first layer's inputs with those of earlier s
 computed in the function of a call: another function computes them from the packed columns, and as long as these are
 kept for the next round, so are they.
 
-In:  columns [rows, …], `rows` and `sizes` of packed clients whose rows are in order.
+In:  columns [rows, …], index and sizes of packed rows that are in order, see `row_layouts`.
 Out: float32 [entries]: the products [K, later, earlier] of each group, one after the other.
 """
 
@@ -14,10 +14,10 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.batched.batched_sequence import BatchedSequence
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, reserve_list, traced, written
 from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, earlier_rows
+from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 
 
@@ -27,20 +27,20 @@ class GivenProducts:
 
     Args:
         products: float32 [entries].
-        sequence: of all clients of the call.
+        data: packed rows of all clients of the call.
         width: lanes of a group.
         of: the input whose products they are: the first one that is asked for.
     """
 
     products: tf.Tensor
-    sequence: BatchedSequence
+    data: RowLayout
     width: int
     of: KnownInput | None = None
     _counts: tf.Tensor = attrs.field(init=False)
     _ends: tf.Tensor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        later, earlier = earlier_rows(self.sequence.rows_of_groups(self.width), self.sequence.batch_rows)
+        later, earlier = earlier_rows(self.data.rows_of_groups(self.width), self.data.batch_rows)
         self._counts = tf.stack([later, earlier], 1)
         self._ends = tf.cumsum(self.width * later * earlier)
 
@@ -59,7 +59,7 @@ class ProductsOfGroup:
         """[K, later, earlier]; None if the products are those of another input."""
         given = self.all
         given.of = given.of or of
-        if given.of != of or given.sequence.batch_rows != batch_rows:
+        if given.of != of or given.data.batch_rows != batch_rows:
             return None
         group = self.first_lane // given.width
         counts, end = tf.gather(given._counts, group), tf.gather(given._ends, group)
@@ -77,7 +77,7 @@ def data_products(
 
     Args:
         given: what the function of a call, whose graph is another one, has asked for.
-        specs: of the columns, of `rows` and of `sizes`.
+        specs: of the columns, of the index and of the sizes.
         has_own_products: as in `KnownInputs`.
         name: of the function.
     """
@@ -86,14 +86,14 @@ def data_products(
     assert of is not None
 
     def body(*tensors):
-        *columns, rows, sizes = tensors
-        sequence = attrs.evolve(given.sequence, columns=tuple(columns), rows=rows, sizes=sizes)
+        *columns, index, sizes = tensors
+        data = attrs.evolve(given.data, columns=tuple(columns), index=index, sizes=sizes)
         width = given.width
 
         def group(first_lane: tf.Tensor) -> list[tf.Tensor]:
-            of_group = sequence.group(Window(first_lane, width), first_lane)
+            of_group = data.group(Window(first_lane, width), first_lane)
             inputs = KnownInputs(of_group, tf.compat.v1.get_default_graph(), None, has_own_products)
-            return [tf.reshape(inputs.products_of_rows(of, sequence.batch_rows), [-1])]
+            return [tf.reshape(inputs.products_of_rows(of, data.batch_rows), [-1])]
 
         count = tf.shape(sizes, tf.int64)[0] // width
         list_ = reserve_list(tf.cast(count, tf.int32), [-1], tf.float32)

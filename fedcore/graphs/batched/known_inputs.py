@@ -15,16 +15,14 @@ The bits of such a product are those of one product for each step, as long as a 
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.client_select import Window, rows_from
 from fedcore.graphs.batched.own_rows import own_rows_of
-
-if TYPE_CHECKING:
-    from fedcore.graphs.batched.batched_sequence import BatchedSequence
+from fedcore.graphs.batched.row_layouts import RowLayout
 
 _EXACT = {"Mul": tf.multiply, "AddV2": tf.add, "Sub": tf.subtract, "RealDiv": tf.divide}
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
@@ -133,13 +131,13 @@ class KnownInputs:
     """Products with the known inputs of a loop, computed before it, in the graph around it.
 
     Args:
-        sequence: of the clients of a group.
-        graph: the graph that holds the sequence.
+        data: the packed rows of the clients of a group.
+        graph: the graph that holds them.
         given: products that the function of the call is given; None if it is given none.
         has_own_products: a product has the rows of one client, see `own_rows`.
     """
 
-    sequence: "BatchedSequence"
+    data: RowLayout
     graph: tf.Graph
     given: "Given | None" = None
     has_own_products: bool = False
@@ -148,11 +146,11 @@ class KnownInputs:
     @property
     def rows(self) -> tf.Tensor:
         """int64, R."""
-        return self._once("rows", self._rows)
+        return self._once("rows", lambda: self.data.row_count)
 
     def input(self, of: KnownInput) -> tf.Tensor:
         """[K, R, n]."""
-        return self._once(of, lambda: of.of(self._columns()))
+        return self._once(of, lambda: of.of(self._once("columns", self.data.all_columns)))
 
     def input_of(self, tensor: tf.Tensor) -> KnownInput | None:
         """Which input in all steps a tensor is; None if it is none."""
@@ -182,7 +180,7 @@ class KnownInputs:
             x = self.input(of)
             left, right = (x, x) if batch_rows < LEFT_OUT_ROWS else (x[:, self.rows - later :], x[:, :earlier])
             return tf.raw_ops.BatchMatMulV2(x=left, y=right, adj_y=True)
-        own = self.sequence.own_rows
+        own = self.data.own_rows
         last, first = earlier_rows(own, batch_rows)
         none = tf.zeros_like(last)
         missing = tf.reshape(tf.stack([none, later - last, none, earlier - first], 1), [-1, 2, 2])
@@ -196,20 +194,13 @@ class KnownInputs:
 
     @property
     def _clients(self) -> int:
-        return int(self.sequence.sizes.shape[0])
-
-    def _columns(self) -> list[tf.Tensor]:
-        return self._once("columns", self.sequence.all_columns)
-
-    def _rows(self) -> tf.Tensor:
-        has_own_rows = self.sequence.has_own_rows
-        return self.sequence.most_rows if has_own_rows else tf.shape(self._columns()[0], tf.int64)[1]
+        return int(self.data.sizes.shape[0])
 
     def _of_each(self, of: KnownInput) -> list[tf.Tensor]:
         """The input of each client, [own rows, n]."""
-        if not self.sequence.has_own_rows:
-            return own_rows_of(self.input(of), self.sequence.own_rows)
-        each = self._once("columns of clients", self.sequence.columns_of_clients)
+        each = self._once("columns of clients", self.data.columns_of_clients)
+        if each is None:
+            return own_rows_of(self.input(of), self.data.own_rows)
         return [tf.squeeze(of.of([tf.expand_dims(c, 0) for c in columns]), 0) for columns in each]
 
     def _products_by_step(self, of: KnownInput, matrix: tf.Tensor, batch_rows: int) -> tf.Tensor:
@@ -217,7 +208,7 @@ class KnownInputs:
         if self.has_own_products:
             products = [tf.raw_ops.MatMul(a=x, b=matrix) for x in self._of_each(of)]
             products.append(tf.zeros([1, matrix.shape[1]]))
-            flat, counts = tf.concat(products, 0), self.sequence.own_rows
+            flat, counts = tf.concat(products, 0), self.data.own_rows
         else:
             product = tf.raw_ops.BatchMatMulV2(x=self.input(of), y=matrix[tf.newaxis])
             flat, counts = tf.reshape(product, [-1, matrix.shape[1]]), tf.fill([self._clients], self.rows)

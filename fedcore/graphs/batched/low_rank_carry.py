@@ -27,7 +27,7 @@ from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, StepInp
 from fedcore.graphs.batched.low_rank import Coefficient, LowRank, zero_rows
 from fedcore.graphs.batched.low_rank_policy import is_kept
 from fedcore.graphs.batched.own_rows import JOINED, OwnRows
-from fedcore.graphs.batched.packing import PackedLayout
+from fedcore.graphs.batched.schedule import PackedLayout
 
 Tensors = list[tf.Tensor]
 

@@ -37,8 +37,8 @@ from fedcore.graphs.batched.client_contribution import (
     contributions_by_group,
 )
 from fedcore.graphs.batched.known_inputs import DataRows
-from fedcore.graphs.batched.packing import PackedLayout
 from fedcore.graphs.batched.reduction import Reduction
+from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Realized, profiler_name

@@ -1,0 +1,55 @@
+"""The leaves of the argument values of a call's clients: tensors and `Columns`."""
+
+import functools
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from fedcore.graphs.sequences.columns import Columns, Rows
+from fedcore.graphs.tensors.identity_cache import identities
+
+
+@attrs.frozen
+class ClientLeaves:
+    """Leaves of the arguments of a call's clients; each property is computed once and shared by all packings.
+
+    Args:
+        each: the leaves of each client.
+    """
+
+    each: Sequence[Sequence]
+
+    @functools.cached_property
+    def sequences(self) -> dict[int, list[Columns]]:
+        """Position of a sequence leaf -> the columns of each client."""
+        positions = [i for i, leaf in enumerate(self.each[0]) if isinstance(leaf, Columns)]
+        return {i: [leaves[i] for leaves in self.each] for i in positions}
+
+    @functools.cached_property
+    def identities(self) -> dict[int, bytes]:
+        """Position of a sequence leaf -> the identities of its columns."""
+        return {i: identities(columns) for i, columns in self.sequences.items()}
+
+    @functools.cached_property
+    def is_seed_independent(self) -> bool:
+        """Whether there is exactly one sequence and its rows do not depend on a seed."""
+        columns = [c for each in self.sequences.values() for c in each]
+        return len(self.sequences) == 1 and not any(c.is_random for c in columns)
+
+    @functools.cached_property
+    def rows_in_order(self) -> bool:
+        """Whether there is exactly one sequence and its batches are its examples in order."""
+        return self.is_seed_independent and all(c.is_in_order for columns in self.sequences.values() for c in columns)
+
+    def orders(self, seeds: np.ndarray, numbers: Sequence[int]) -> dict[int, list[Rows]]:
+        """Position of a sequence leaf -> the reading order of each client.
+
+        Args:
+            seeds: int64, seed of each client.
+            numbers: number of each leaf among the leaves of the call's arguments; see `realize.pack`.
+        """
+        return {
+            i: [c.read(int(s), numbers[i]) for c, s in zip(columns, seeds, strict=True)]
+            for i, columns in self.sequences.items()
+        }
