@@ -164,6 +164,7 @@ class Span:
     Args:
         start, end: seconds from the start of the call.
         clients: indices of the first and the last client of a slice.
+        schedule: of a slice's clients that were packed, as text; see `fedcore.graphs.batched.schedule`.
     """
 
     kind: str = attrs.field(metadata=_by(_text))
@@ -174,6 +175,7 @@ class Span:
     device: str | None = attrs.field(metadata=_by(_optional(_text)), default=None)
     block: int | None = attrs.field(metadata=_by(_optional(_whole)), default=None)
     clients: tuple[int, int] | None = attrs.field(metadata=_by(_optional(_tuple(_whole, _whole))), default=None)
+    schedule: str | None = attrs.field(metadata=_by(_optional(_text)), default=None)
 
     @property
     def seconds(self) -> float:

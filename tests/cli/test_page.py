@@ -79,6 +79,16 @@ CALL = {
             "block": 0,
             "clients": [0, 1],
         },
+        {
+            "kind": "pack",
+            "name": "work",
+            "start": 0.1,
+            "end": 0.2,
+            "worker": "fedcore-worker-0",
+            "device": "/device:CPU:0",
+            "clients": [0, 1],
+            "schedule": "2 clients in 1 group of 2 lanes",
+        },
     ],
     "samples": [[0.0, 10_000_000, 9], [0.4, 11_000_000, 10]],
 }

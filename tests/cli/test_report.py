@@ -61,6 +61,16 @@ def test_a_call_records_each_block_with_its_clients_device_and_worker(recorded):
     assert all(0 <= s["start"] <= s["end"] <= call["seconds"] for s in blocks)
 
 
+def test_a_call_records_the_schedule_of_each_slice(recorded, page):
+    first, second = calls(recorded)
+    schedules = [[s["schedule"] for s in call["spans"] if s["kind"] == "pack"] for call in (first, second)]
+    assert schedules == [
+        ["5 clients in 1 group of 32 lanes\ngroup 0: clients 0, 1, 2, 3, 4"],
+        ["3 clients in 1 group of 32 lanes\ngroup 0: clients 0, 1, 2"],
+    ]
+    assert f"<pre>{schedules[1][0]}</pre>" in page.read_text()  # of the last call
+
+
 def test_a_call_records_what_crossed_tensor_by_tensor(recorded):
     first, _ = calls(recorded)
     assert (first["broadcast_bits"], first["aggregate_bits"]) == (5 * 32, 5 * 32)

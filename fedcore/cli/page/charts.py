@@ -84,7 +84,7 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
 
 def timeline(call: CallRecord, *, open_: bool) -> Markup:
     """The spans of a call, with a row for each worker."""
-    spans = [s for s in call.spans if s.kind != "clients"]
+    spans = [s for s in call.spans if s.kind not in ("clients", "pack")]  # around the others, and inside of them
     total = max(_SHORTEST_S, *(s.end for s in spans), 0.0)
     title = element("summary", f"call {call.number} · {seconds(call.seconds)} · {call.clients} clients")
     if not spans:

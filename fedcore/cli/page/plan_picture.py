@@ -13,6 +13,7 @@ _COLUMN, _BOX, _HEIGHT, _LEFT = 164, 138, 58, 84
 _SERVER_Y, _CROSS_Y, _CLIENT_Y = 46, 152, 258
 _WORK = {"run": _SERVER_Y, "fold": _CLIENT_Y, "collect": _CLIENT_Y}
 _CROSSES = ("broadcast", "merge")
+_SCHEDULES = 20  # number of schedules that are shown
 
 
 def plan_picture(one: Computation) -> Markup:
@@ -32,6 +33,7 @@ def plan_picture(one: Computation) -> Markup:
         element("h3", "Stages"),
         element("div", table, class_="scroll"),
         element("p", "Time is the sum over the calls recorded, and over workers that ran side by side.", class_="dim"),
+        _schedules(one.calls),
     )
 
 
@@ -44,6 +46,19 @@ def _spent(calls: list[CallRecord]) -> dict[str, tuple[int, float]]:
                 count, total = found.get(span.name, (0, 0.0))
                 found[span.name] = count + 1, total + span.seconds
     return found
+
+
+def _schedules(calls: list[CallRecord]) -> Markup | None:
+    """The schedules of the last call that has any, slice by slice; None if no call has one."""
+    spans = next((of_call for c in reversed(calls) if (of_call := [s for s in c.spans if s.schedule])), [])
+    if not spans:
+        return None
+    texts = [
+        element("details", element("summary", f"@{s.name} at {s.device}"), element("pre", s.schedule))
+        for s in spans[:_SCHEDULES]
+    ]
+    more = element("p", f"and {len(spans) - _SCHEDULES} more", class_="dim") if len(spans) > _SCHEDULES else None
+    return joined(element("h3", "Schedules of the last call, slice by slice"), texts, more)
 
 
 def _stage_row(module: Module, stage: Function, spent: dict[str, tuple[int, float]]) -> Markup:
