@@ -2,9 +2,10 @@
 
 No other module of fedcore imports `tensorflow.python` or `keras.src`, reads `tf.__internal__`, or touches an
 underscore attribute of a TensorFlow or Keras object; `tests/graphs/test_private_api.py` reads all sources for that.
-Two parts have modules of their own behind this door: `private_api_operations.py`, which is long, and
-`private_api_keras.py`, of losses and metrics. Each function has a contract of the same name in
-`private_api_contracts.py`. The tests run the contracts, and so does `fedcore doctor`.
+Three parts have modules of their own behind this door: `private_api_operations.py`, which is long,
+`private_api_shapes.py`, which calls TensorFlow's C API, and `private_api_keras.py`, of losses and metrics. Each
+function has a contract of the same name in `private_api_contracts.py`. The tests run the contracts, and so does
+`fedcore doctor`.
 
     part       function, class or attribute of TensorFlow or Keras that has no public form
     contract   small program that fails if the part has gone or does something else
@@ -23,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
@@ -280,6 +282,27 @@ def forgotten_unless_built(graph: tf.Graph) -> contextlib.AbstractContextManager
     return _forgetting(graph)
 
 
+@part("libtensorflow_cc: TFE_NewOp, TFE_OpSetAttrValueProto, TFE_InferShapes, TF_NewShapeAndTypeList, …")
+def infer_shapes(
+    op: str,
+    attributes: tuple[tuple[str, bytes], ...],
+    shapes: Sequence[tuple[int, ...] | None],
+    values: Sequence[np.ndarray | None],
+) -> list[tuple[int, ...] | None]:
+    """The shapes of an operation's results, by its shape function: -1 for an unknown size, None for an unknown rank.
+
+    Args:
+        attributes: all of them, each with its serialized AttrValue.
+        shapes: of the operands.
+        values: of the operands, where they are known.
+    Raises:
+        ValueError: the operands do not fit.
+    """
+    from fedcore.graphs import private_api_shapes
+
+    return private_api_shapes.inferred_shapes(op, attributes, shapes, values)
+
+
 @part("tensorflow.python.grappler.tf_optimizer: OptimizeGraph")
 def optimize_graph(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
     """The graph after Grappler's passes."""
@@ -308,6 +331,20 @@ def quick_operations(
     from fedcore.graphs import private_api_operations
 
     return private_api_operations.quickly(with_stacks=with_stacks, shares_constants=shares_constants)
+
+
+@part("tensorflow.python.framework: ops.Operation._from_c_op; tensorflow.python.client.pywrap_tf_session")
+def add_operation(op: str, operands: list, attributes: Sequence[tuple[str, bytes]]) -> Sequence[tf.Tensor] | None:
+    """The results of a further operation of the graph being built; None outside of `quick_operations`, and where only
+    TensorFlow's own functions can add it.
+
+    Args:
+        operands: tensors, and lists of them where the definition has a list.
+        attributes: all of them, each with its serialized AttrValue.
+    """
+    from fedcore.graphs import private_api_operations
+
+    return private_api_operations.added(op, operands, attributes)
 
 
 @part("tf.__internal__.EagerTensor")

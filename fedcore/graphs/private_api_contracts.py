@@ -8,8 +8,9 @@ import inspect
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, types_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
@@ -211,6 +212,17 @@ def forgotten_unless_built() -> None:
 
 
 @contract
+def infer_shapes() -> None:
+    from fedcore.graphs.private_api_shapes import encoded
+
+    attributes = ("T", encoded(tf.float32, "type")), ("Tshape", encoded(tf.int32, "type"))
+    found = private_api.infer_shapes("Reshape", attributes, [(4, 6), (2,)], [None, np.array([3, -1], np.int32)])
+    _require(found == [(3, 8)], f"the shape of a Reshape is {found}, not [3, 8]")
+    found = private_api.infer_shapes("Reshape", attributes, [None, (2,)], [None, None])
+    _require(found == [(-1, -1)], f"the shape of a Reshape to two unknown sizes is {found}")
+
+
+@contract
 def optimize_graph() -> None:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [], "x")
@@ -234,6 +246,26 @@ def quick_operations() -> None:
     with private_api.quick_operations():
         quick = nodes()
     _require(quick == nodes(), "operations that are created quickly differ")
+
+
+@contract
+def add_operation() -> None:
+    bools = [(name, attr_value_pb2.AttrValue(b=False)) for name in ("transpose_a", "transpose_b")]
+    dtype = ("T", attr_value_pb2.AttrValue(type=types_pb2.DT_FLOAT))
+    attributes = [(name, value.SerializeToString()) for name, value in (*bools, dtype)]
+    shapes: list[tf.TensorShape] = []
+
+    def body(x):
+        results = private_api.add_operation("MatMul", [x, x], attributes) or []
+        shapes.extend(t.shape for t in results)
+        return list(results)
+
+    with private_api.quick_operations():
+        function = private_api.unordered_function(body, [tf.TensorSpec([2, 2], tf.float32)])
+    _require(shapes == [[2, 2]], "an operation that is added has no shape")
+    _require(
+        np.array_equal(function(tf.ones([2, 2]))[0], [[2, 2], [2, 2]]), "an operation that is added has another result"
+    )
 
 
 @contract

@@ -105,7 +105,8 @@ def _definition(op: str) -> _Definition | None:
 
 
 @functools.cache
-def _install() -> None:
+def _install() -> Callable[[Any], bool]:
+    """Replaces TensorFlow's functions; returns whether operations of a graph may be created quickly."""
     original_apply, original_create = op_def_library._apply_op_helper, func_graph.FuncGraph._create_op_internal
     original_resources, original_constant = auto_control_deps._get_resource_inputs, ops._create_graph_constant
 
@@ -158,6 +159,21 @@ def _install() -> None:
     func_graph.FuncGraph._create_op_internal = create
     ops._create_graph_constant = constant
     auto_control_deps._get_resource_inputs = resources
+    return is_quick
+
+
+def added(op: str, operands: list, attributes: Sequence[tuple[str, bytes]]) -> Sequence[tf.Tensor] | None:
+    """The results of a further operation of the graph being built; None if TensorFlow's own functions have to add it.
+
+    Args:
+        operands: symbolic tensors, and lists of them where the definition has a list.
+        attributes: all of them, serialized.
+    """
+    graph = ops.get_default_graph()
+    if not _quick.get() or _definition(op) is None or not _install()(graph):
+        return None
+    inputs = [[_captured(graph, v) for v in t] if isinstance(t, list) else _captured(graph, t) for t in operands]
+    return _created(graph, op, graph.unique_name(op), inputs, attributes).outputs
 
 
 def _unique(graph, name: str) -> str:

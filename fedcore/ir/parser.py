@@ -7,22 +7,18 @@ by `_RULES` alone, which give the position of the error.
 
 import contextvars
 import functools
-import json
-import math
 import re
 from typing import Any
 
 import attrs
 import lark
-import numpy as np
 
 from fedcore.errors import Location
-from fedcore.ir.limits import MAX_DIGITS, MAX_NAME, check_text
+from fedcore.ir.limits import check_text
 from fedcore.ir.module import (
     STAGES,
     TEXT_VERSION,
     Blob,
-    Constant,
     Function,
     Graph,
     Module,
@@ -32,8 +28,9 @@ from fedcore.ir.module import (
     Ref,
     Symbol,
 )
-from fedcore.types import DType, FunctionType, TensorType, Type, is_static, placement, placement_names
-from fedcore.types.notation import TYPE_RULES, Refused, TypeBuilder, parse_with
+from fedcore.ir.value_notation import VALUE_RULES, WORDS, ValueBuilder, name_of, parse_constant, plain_values, unquoted
+from fedcore.types import FunctionType, TensorType, Type, is_static, placement, placement_names
+from fedcore.types.notation import TYPE_RULES, Refused, parse_with
 
 _RULES = r"""
 module: "fedcore" SIZE NAME type_name* (graph | definition)*
@@ -45,21 +42,7 @@ parameter: REF ":" type
 body: BRACE [location] operation* "return" (REF | SYMBOL) "}"
 operation: REF "=" NAME operands ":" type [attributes] [location]
 operands: OPEN [(REF | SYMBOL) ("," (REF | SYMBOL))*] ")"
-attributes: BRACE attribute ("," attribute)* "}"
-attribute: NAME "=" value
-?value: NUMBER -> number
-      | NAME   -> word
-      | STRING -> string
-      | BYTES  -> bytes
-      | BLOB   -> blob
-      | "[" [value ("," value)*] "]" -> items
 location: "loc" OPEN STRING ":" SIZE ")"
-REF: /%([A-Za-z0-9_]+|"[^"\\]*+(\\.[^"\\]*+)*+")/
-SYMBOL: /@([A-Za-z0-9_]+|"[^"\\]*+(\\.[^"\\]*+)*+")/
-BLOB.2: /sha256:[0-9a-f]+/
-BYTES.2: /b"[^"\\]*+(\\x[0-9a-f]{2}[^"\\]*+)*+"/
-NUMBER.3: /-?([0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?|inf|nan(\(0x[0-9a-f]+\))?)(?![A-Za-z0-9_])/
-%ignore /\/\/[^\n]*/
 """
 
 _NAME = r'[%@](?:[A-Za-z0-9_]+|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+")'
@@ -74,6 +57,7 @@ PLACE.4: /{_PLACE}/
 """
 
 _WORDS = {
+    **WORDS,
     "FEDCORE": "`fedcore`",
     "GRAPH": "`graph`",
     "TYPE": "`type`",
@@ -81,19 +65,13 @@ _WORDS = {
     "STAGE": "`stage`",
     "RETURN": "`return`",
     "LOC": "`loc`",
-    "REF": "a binding such as `%0`",
     "LINE": "a binding such as `%0`",
     "PLACE": "`loc`",
-    "SYMBOL": "a symbol such as `@main`",
-    "BLOB": "a digest such as `sha256:3f1c9a`",
-    "BYTES": "bytes",
-    "NUMBER": "a number",
 }
 
 _line = re.compile(_LINE)
 _place = re.compile(_PLACE)
 _names = re.compile(_NAME).findall
-_is_integer = re.compile(r"-?[0-9]+").fullmatch
 
 
 @attrs.define
@@ -110,12 +88,8 @@ class _ParseState:
 _state: contextvars.ContextVar[_ParseState] = contextvars.ContextVar("fedcore_parse_state")
 
 
-class _Number(str):
-    """Text of a number; the type of its literal decides the dtype."""
-
-
 @lark.v_args(inline=True)
-class _ModuleBuilder(TypeBuilder):
+class _ModuleBuilder(ValueBuilder):
     def module(self, version, stage, *nodes):
         if version != str(TEXT_VERSION):
             raise Refused(version, f"this text has version {version[:20]}", (f"version {TEXT_VERSION}",))
@@ -136,7 +110,7 @@ class _ModuleBuilder(TypeBuilder):
     def graph(self, name, type_, digest, attributes=None):
         if not isinstance(type_, FunctionType):
             raise Refused(name, f"a graph has the type of a function, not {type_}")
-        return Graph(_name(name), type_, digest.removeprefix("sha256:"), _plain_values(name, attributes or {}))
+        return Graph(name_of(name), type_, digest.removeprefix("sha256:"), plain_values(name, attributes or {}))
 
     def definition(self, name, *rest):
         return self._function(name, None, rest)
@@ -151,12 +125,12 @@ class _ModuleBuilder(TypeBuilder):
     def _function(self, name, where, rest):
         parameters = tuple(r for r in rest if isinstance(r, Parameter))
         result_type, *others = rest[len(parameters) :]
-        attributes = _plain_values(name, others[0]) if len(others) == 2 else {}
+        attributes = plain_values(name, others[0]) if len(others) == 2 else {}
         location, operations, result = others[-1]
-        return Function(_name(name), parameters, operations, result, result_type, where, attributes, location)
+        return Function(name_of(name), parameters, operations, result, result_type, where, attributes, location)
 
     def parameter(self, name, type_):
-        return Parameter(_name(name), type_)
+        return Parameter(name_of(name), type_)
 
     def body(self, brace, *parts):
         location = parts[0] if isinstance(parts[0], Location) else None
@@ -172,8 +146,8 @@ class _ModuleBuilder(TypeBuilder):
         if attributes:
             if kind == "literal" and "value" in attributes:
                 attributes = {**attributes, "value": _literal(name, attributes["value"], type_)}
-            attributes = _plain_values(name, attributes)
-        return Operation(_name(name), str(kind), operands, type_, attributes, location)
+            attributes = plain_values(name, attributes)
+        return Operation(name_of(name), str(kind), operands, type_, attributes, location)
 
     def line(self, token, *rest):
         name, kind, operands, type_ = _pieces(_line, token)
@@ -188,45 +162,10 @@ class _ModuleBuilder(TypeBuilder):
     def operands(self, opening, *operands):
         return tuple(map(_operand, operands))
 
-    def attributes(self, brace, *pairs):
-        found = {}
-        for key, value in pairs:
-            if key in found:
-                raise Refused(key, f"the attribute `{key}` stands twice")
-            found[key] = value
-        return {str(key): value for key, value in pairs}
-
-    def attribute(self, key, value):
-        return key, value
-
-    def number(self, token):
-        if len(token) > MAX_DIGITS:
-            raise Refused(token, f"this number has more than {MAX_DIGITS} digits")
-        return _Number(token)
-
-    def word(self, token):
-        return {"true": True, "false": False}.get(token, str(token))
-
-    def string(self, token):
-        return _unquoted(token, token)
-
-    def _text(self, token):
-        return _unquoted(token, token) if token.type == "STRING" else super()._text(token)
-
-    def bytes(self, token):
-        raw = token[2:-1].encode()
-        return re.sub(rb"\\x([0-9a-f]{2})", lambda m: bytes([int(m[1], 16)]), raw)
-
-    def blob(self, token):
-        return Blob(token.removeprefix("sha256:"))
-
-    def items(self, *values):
-        return values
-
     def location(self, opening, file, line):
         if len(line) > 9:
             raise Refused(line, "this line is further down than any file goes")
-        return Location(_unquoted(file, file), int(line))
+        return Location(unquoted(file, file), int(line))
 
     def place(self, token):
         known = _state.get().locations
@@ -250,43 +189,9 @@ def _operand_of(token: lark.Token, text: str) -> Operand:
     """Parses an operand; `token` gives the position for errors."""
     known = _state.get().names
     if text not in known:
-        name = _unquoted(token, text[1:]) if text[1] == '"' else text[1:]
+        name = unquoted(token, text[1:]) if text[1] == '"' else text[1:]
         known[text] = Ref(name) if text[0] == "%" else Symbol(name)
     return known[text]
-
-
-def _name(token) -> str:
-    return _unquoted(token, token[1:]) if token[1] == '"' else str(token[1:])
-
-
-def _unquoted(token, text: str) -> str:
-    if len(text) > MAX_NAME:
-        raise Refused(token, f"a quoted name has more than {MAX_NAME} characters")
-    try:
-        found = json.loads(text, strict=False)
-        found.encode()
-    except UnicodeEncodeError:
-        raise Refused(token, "this quoted name holds half of a surrogate pair") from None
-    except ValueError:
-        raise Refused(token, "this quoted name has an escape that JSON does not know") from None
-    return found
-
-
-def _plain_values(token, attributes: dict) -> dict:
-    return {key: _plain(token, value) for key, value in attributes.items()}
-
-
-def _plain(token, value):
-    """The value of an attribute: a number is a float if it has a point or an exponent, else an int."""
-    if isinstance(value, tuple):
-        return tuple([_plain(token, v) for v in value])
-    if not isinstance(value, _Number):
-        return value
-    if _is_integer(value):
-        return int(value)
-    if value.startswith("nan"):
-        raise Refused(token, "an attribute is no NaN")
-    return float(value)
 
 
 def _literal(token, value, type_):
@@ -295,52 +200,15 @@ def _literal(token, value, type_):
     if not isinstance(type_, TensorType) or not is_static(type_.shape):
         raise Refused(token, f"a literal has a tensor type with known sizes, not {type_}")
     try:
-        return _constant(value, type_.dtype, type_.shape)
+        return parse_constant(value, type_.dtype, type_.shape)
     except (ValueError, OverflowError, TypeError):
         raise Refused(token, f"this literal is no {type_}") from None
-
-
-def _constant(value, dtype: DType, shape: tuple[int, ...]) -> Constant:
-    scalars = [value] if shape == () else list(value)
-    if len(scalars) != math.prod(shape):
-        raise ValueError(value)
-    if dtype.name == "str":
-        if not all(isinstance(s, bytes) for s in scalars):
-            raise ValueError(value)
-        return Constant("str", shape, tuple(scalars))
-    array = np.zeros(len(scalars), dtype.numpy)
-    with np.errstate(over="ignore"):  # 1e999 is inf
-        for i, scalar in enumerate(scalars):
-            array[i] = _scalar(scalar, dtype.numpy)
-    return Constant(dtype.name, shape, array.tobytes())
-
-
-def _scalar(text, dtype: np.dtype):
-    if dtype.kind == "c":
-        real = np.dtype(f"f{dtype.itemsize // 2}")
-        if not isinstance(text, tuple) or len(text) != 2:
-            raise ValueError(text)
-        return np.array([_scalar(part, real) for part in text], real).view(dtype)[0]
-    if dtype.kind == "b":
-        if not isinstance(text, bool):
-            raise ValueError(text)
-        return text
-    if not isinstance(text, _Number):
-        raise ValueError(text)
-    if dtype.kind in "iu":
-        number = int(text)
-        if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
-            raise ValueError(text)
-        return number
-    if text.startswith("nan("):
-        return np.array([int(text[4:-1], 16)], f"u{dtype.itemsize}").view(dtype)[0]
-    return np.array([float(text)]).astype(dtype)[0]
 
 
 @functools.cache
 def _parser(*, lines: bool) -> lark.Lark:
     return lark.Lark(
-        TYPE_RULES + _RULES + (_LINES if lines else ""),
+        TYPE_RULES + VALUE_RULES + _RULES + (_LINES if lines else ""),
         start=["module", "type"],
         parser="lalr",
         maybe_placeholders=False,

@@ -117,13 +117,13 @@ def print_value(value) -> str:
     if isinstance(value, Blob):
         return str(value)
     if isinstance(value, Constant):
-        return _constant(value)
+        return print_constant(value)
     if isinstance(value, tuple):
         return "[" + ", ".join(map(print_value, value)) + "]"
     raise TypeError(f"an attribute cannot hold {brief(value)}")
 
 
-def _constant(constant: Constant) -> str:
+def print_constant(constant: Constant) -> str:
     if isinstance(constant.data, tuple):
         scalars = [_bytes(x) for x in constant.data]
     elif (dtype := as_dtype(constant.dtype).numpy).kind == "c":

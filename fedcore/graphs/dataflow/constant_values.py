@@ -1,0 +1,139 @@
+"""Values that are known while a graph is built: constants, and what is computed of them and of shapes."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.graphs.dataflow.graph import Node, Value
+
+MOST_ENTRIES = 1 << 12
+"""Entries of the largest value that is computed of others."""
+
+_SAME = ("Identity", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape")
+
+
+def static_value(value: Value) -> np.ndarray | None:
+    """The array that a value is whatever the arguments are; None if it is not known."""
+    if value.static is None and value.node is not None and value.may_be_static:
+        value.static = _computed(value, value.node)
+    return value.static
+
+
+def _computed(value: Value, node: Node) -> np.ndarray | None:
+    if node.op == "Const":
+        return node["value"]
+    if node.op in _SAME:
+        return static_value(node.inputs[0])
+    if node.op in ("Fill", "BroadcastTo"):
+        filled, sizes = (node.inputs[1], node.inputs[0]) if node.op == "Fill" else node.inputs
+        number, shape = static_value(filled), static_value(sizes)
+        return None if number is None or shape is None else np.broadcast_to(number, shape)
+    if node.op in ("Shape", "Size", "Rank"):
+        return _of_shape(node)
+    rule = _RULES.get(node.op)
+    if rule is None or value.shape.num_elements() is None or value.shape.num_elements() > MOST_ENTRIES:
+        return None
+    known: list[np.ndarray] = []
+    for operand in node.inputs:
+        array = static_value(operand)
+        if array is None:
+            return None
+        known.append(array)
+    result = rule(node, known)
+    return None if result is None else np.asarray(result, value.dtype.as_numpy_dtype)
+
+
+def known_sizes(value: Value) -> Sequence[int | None] | None:
+    """The sizes that a vector of integers holds, None for those that are not known; None if their number is not."""
+    whole = static_value(value)
+    if whole is not None:
+        return [None if n < 0 else int(n) for n in np.reshape(whole, -1)]
+    node = value.node
+    if node is not None and node.op == "Shape" and node.inputs[0].shape.rank is not None:
+        return node.inputs[0].shape.as_list()
+    if node is not None and node.op in (*_SAME, "Cast"):
+        return known_sizes(node.inputs[0])
+    if node is not None and node.op == "Pack" and not node.get("axis", 0):
+        return [_known_size(v) for v in node.inputs]
+    if node is not None and node.op == "ConcatV2":
+        parts = [known_sizes(v) for v in node.inputs[:-1]]
+        return None if None in parts else [n for part in parts if part is not None for n in part]
+    length = value.shape[0] if value.shape.rank == 1 else None
+    return None if length is None else [None] * length
+
+
+def _known_size(value: Value) -> int | None:
+    number = static_value(value)
+    node = value.node
+    if number is None and node is not None and node.op == "StridedSlice":
+        sizes, bounds = known_sizes(node.inputs[0]), [static_value(v) for v in node.inputs[1:]]
+        known = [b for b in bounds if b is not None]
+        if sizes is not None and len(known) == len(bounds):
+            part = strided_slice([np.asarray(sizes, object), *known], node.attributes)
+            number = None if part is None or part.ndim or part.item() is None else part
+    return None if number is None or number.ndim or number < 0 else int(number)
+
+
+def strided_slice(values: Sequence[np.ndarray], attributes: Mapping) -> np.ndarray | None:
+    """The part of an array that a StridedSlice takes; None where an axis is inserted or left out, or is too short."""
+    array, begins, ends, strides = values
+    if attributes.get("ellipsis_mask") or attributes.get("new_axis_mask"):
+        return None
+    index: list[int | slice] = []
+    for i, (begin, end, stride) in enumerate(zip(begins.tolist(), ends.tolist(), strides.tolist(), strict=True)):
+        if attributes.get("shrink_axis_mask", 0) >> i & 1:
+            index.append(begin)
+        else:
+            first = None if attributes.get("begin_mask", 0) >> i & 1 else begin
+            index.append(slice(first, None if attributes.get("end_mask", 0) >> i & 1 else end, stride))
+    try:
+        return np.asarray(array[tuple(index)])
+    except (IndexError, ValueError):
+        return None
+
+
+def _of_shape(node: Node) -> np.ndarray | None:
+    shape, dtype = node.inputs[0].shape, node.get("out_type", tf.int32).as_numpy_dtype
+    if node.op == "Rank":
+        return None if shape.rank is None else np.asarray(shape.rank, np.int32)
+    if not shape.is_fully_defined():
+        return None
+    return np.asarray(shape.as_list() if node.op == "Shape" else shape.num_elements(), dtype)
+
+
+_RULES: dict[str, Callable[[Node, list[np.ndarray]], np.ndarray | None]] = {
+    "StridedSlice": lambda node, values: strided_slice(values, node.attributes),
+    "Pack": lambda node, values: np.stack(values, node.get("axis", 0)),
+    "ConcatV2": lambda node, values: np.concatenate(values[:-1], int(values[-1])),
+    "Cast": lambda node, values: values[0].astype(node["DstT"].as_numpy_dtype),
+    "Reshape": lambda node, values: np.reshape(values[0], values[1]),
+    "ExpandDims": lambda node, values: np.expand_dims(values[0], int(values[1])),
+    "Range": lambda node, values: np.arange(*(v.item() for v in values)),
+    "AddV2": lambda node, values: np.add(*values),
+    "Sub": lambda node, values: np.subtract(*values),
+    "Mul": lambda node, values: np.multiply(*values),
+    "Maximum": lambda node, values: np.maximum(*values),
+    "Minimum": lambda node, values: np.minimum(*values),
+    **dict.fromkeys(("Div", "RealDiv"), lambda node, values: np.divide(*values)),
+    "Abs": lambda node, values: np.abs(values[0]),
+    "Prod": lambda node, values: np.prod(values[0], _axes(values[1])),
+    "Sum": lambda node, values: np.sum(values[0], _axes(values[1])),
+    "Max": lambda node, values: np.max(values[0], _axes(values[1])),
+    "All": lambda node, values: np.all(values[0], _axes(values[1])),
+    "Equal": lambda node, values: np.equal(*values),
+    "LessEqual": lambda node, values: np.less_equal(*values),
+    "SelectV2": lambda node, values: np.where(*values),
+    "ClipByValue": lambda node, values: np.clip(*values),
+    "Slice": lambda node, values: _slice(*values),
+}
+"""Operations on sizes, and of the checks of operands that are sizes, in numpy."""
+
+
+def _axes(axes: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(a) for a in np.reshape(axes, -1))
+
+
+def _slice(array: np.ndarray, begin: np.ndarray, size: np.ndarray) -> np.ndarray:
+    ends = (None if n < 0 else b + n for b, n in zip(begin.tolist(), size.tolist(), strict=True))
+    return array[tuple(slice(b, e) for b, e in zip(begin.tolist(), ends, strict=True))]

@@ -1,0 +1,293 @@
+"""Values, nodes and regions of a dataflow graph, and the block to which operations are added.
+
+    Value   one tensor: dtype, shape, and the node that computes it, or none for an argument
+    Node    one operation: its operands, attributes, and the regions that it runs
+    Region  arguments, nodes in an order that computes operands first, and results
+    Block   a region while it is built
+
+A region may read values of the regions around it. TensorFlow's operations keep their names. Four more have regions:
+
+    scan(count, *initial)    body (step, *variables) -> variables; `count` times
+    while(*initial)          test (*variables) -> bool, body (*variables) -> variables
+    if(condition)            then () -> results, otherwise () -> results; only the one that is taken runs
+    call(*operands)          body (*operands) -> results, as a function of its own
+
+Example: `x @ w + 1` for four clients.
+
+    region(%x: float32[4,20,7], %w: float32[7,3]) {
+      %0 = Const() : float32 {value=1.0}
+      %1 = BatchMatMulV2(%x, %w) : float32[4,20,3]
+      %2 = AddV2(%1, %0) : float32[4,20,3]
+      return %2
+    }
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+REGIONS = {"scan": 1, "while": 2, "if": 2, "call": 1}
+"""Operations that are not TensorFlow's, with the number of their regions."""
+
+_OF_SHAPES = frozenset({"Shape", "Size", "Rank"})
+
+OPERATORS: dict[str, Callable] = {}
+"""The functions of Python's operators over values; `operations` fills it."""
+
+
+@attrs.define(eq=False, repr=False)
+class Value:
+    """A tensor of a dataflow graph.
+
+    Args:
+        dtype: of its entries.
+        shape: as far as it is known; `set_shape` narrows it while the graph is built.
+        block: where it is computed.
+        node: the operation that computes it; None for an argument of a region.
+        index: the number of the node's result, or of the region's argument.
+        may_be_static: no argument decides it, unless by its shape.
+        static: what it is whatever the arguments are, once `constant_values` knows it.
+    """
+
+    dtype: tf.DType
+    shape: tf.TensorShape
+    block: "Block"
+    node: Optional["Node"] = None
+    index: int = 0
+    may_be_static: bool = False
+    static: np.ndarray | None = attrs.field(default=None, init=False)
+
+    def set_shape(self, shape) -> None:
+        self.shape = self.shape.merge_with(shape)
+
+    def __repr__(self) -> str:
+        source = "argument" if self.node is None else self.node.op
+        return f"<value {self.dtype.name}{self.shape} of {source}>"
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} has no truth value while the graph is built")
+
+    def __iter__(self):
+        raise TypeError(f"{self!r} cannot be iterated over: use `unstack`")
+
+    def __eq__(self, other) -> bool:
+        if isinstance(other, int | float | np.ndarray | np.generic):
+            raise TypeError(f"{self!r} is compared with {other!r} while the graph is built: use `equal`")
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __add__(self, other):
+        return OPERATORS["+"](self, other)
+
+    def __radd__(self, other):
+        return OPERATORS["+"](other, self)
+
+    def __sub__(self, other):
+        return OPERATORS["-"](self, other)
+
+    def __rsub__(self, other):
+        return OPERATORS["-"](other, self)
+
+    def __mul__(self, other):
+        return OPERATORS["*"](self, other)
+
+    def __rmul__(self, other):
+        return OPERATORS["*"](other, self)
+
+    def __truediv__(self, other):
+        return OPERATORS["/"](self, other)
+
+    def __rtruediv__(self, other):
+        return OPERATORS["/"](other, self)
+
+    def __floordiv__(self, other):
+        return OPERATORS["//"](self, other)
+
+    def __rfloordiv__(self, other):
+        return OPERATORS["//"](other, self)
+
+    def __mod__(self, other):
+        return OPERATORS["%"](self, other)
+
+    def __neg__(self):
+        return OPERATORS["neg"](self)
+
+    def __invert__(self):
+        return OPERATORS["~"](self)
+
+    def __and__(self, other):
+        return OPERATORS["&"](self, other)
+
+    def __or__(self, other):
+        return OPERATORS["|"](self, other)
+
+    def __xor__(self, other):
+        return OPERATORS["^"](self, other)
+
+    def __lt__(self, other):
+        return OPERATORS["<"](self, other)
+
+    def __le__(self, other):
+        return OPERATORS["<="](self, other)
+
+    def __gt__(self, other):
+        return OPERATORS[">"](self, other)
+
+    def __ge__(self, other):
+        return OPERATORS[">="](self, other)
+
+    def __getitem__(self, index):
+        return OPERATORS["[]"](self, index)
+
+
+@attrs.frozen(eq=False, repr=False)
+class Node:
+    """An operation.
+
+    Args:
+        op: TensorFlow's name of the operation, or a name of `REGIONS`.
+        inputs: its operands.
+        attributes: those that are not the defaults, and dtypes that the operands do not tell.
+        regions: what it runs.
+        after: values that have to be computed before it, though it does not read them.
+        outputs: its results.
+    """
+
+    op: str
+    inputs: tuple[Value, ...]
+    attributes: Mapping[str, Any] = attrs.field(factory=dict)
+    regions: tuple["Region", ...] = ()
+    after: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = attrs.field(default=(), init=False)
+
+    def __getitem__(self, attribute: str):
+        return self.attributes[attribute]
+
+    def get(self, attribute: str, default=None):
+        return self.attributes.get(attribute, default)
+
+    def __repr__(self) -> str:
+        return f"<node {self.op}>"
+
+
+@attrs.frozen(eq=False)
+class Region:
+    """A part of a graph that a node runs, or a whole graph.
+
+    Args:
+        arguments: values without a node.
+        nodes: an operand is computed before it is read.
+        results: values of this region or of one around it.
+    """
+
+    arguments: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    results: tuple[Value, ...]
+
+
+@attrs.define(eq=False)
+class Block:
+    """A region while it is built. Threads and tasks build blocks of their own.
+
+    Args:
+        parent: the block around it, whose values its nodes may read.
+        constants: those that later nodes may read in the place of equal ones.
+    """
+
+    parent: Optional["Block"] = None
+    arguments: list[Value] = attrs.field(factory=list)
+    nodes: list[Node] = attrs.field(factory=list)
+    constants: dict[object, Value] = attrs.field(factory=dict)
+    ordered_behind: tuple[Value, ...] = ()
+
+    def argument(self, dtype: tf.DType, shape) -> Value:
+        """A further argument."""
+        value = Value(tf.as_dtype(dtype), tf.TensorShape(shape), self, index=len(self.arguments))
+        self.arguments.append(value)
+        return value
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        attributes: Mapping[str, Any],
+        types: Sequence[tuple[tf.DType, tf.TensorShape]],
+        regions: Sequence[Region] = (),
+    ) -> tuple[Value, ...]:
+        """The results of a further node, which have the given dtypes and shapes."""
+        node = Node(op, tuple(inputs), attributes, tuple(regions), self.ordered_behind)
+        may_be = op in _OF_SHAPES or (not regions and all(v.may_be_static for v in inputs))
+        outputs = tuple(Value(dtype, shape, self, node, i, may_be) for i, (dtype, shape) in enumerate(types))
+        object.__setattr__(node, "outputs", outputs)
+        self.nodes.append(node)
+        return outputs
+
+    def region(self, results: Sequence[Value]) -> Region:
+        """The region that returns these values."""
+        return Region(tuple(self.arguments), tuple(self.nodes), tuple(results))
+
+
+_block: contextvars.ContextVar[Block | None] = contextvars.ContextVar("fedcore_dataflow_block", default=None)
+
+
+def active_block() -> Block | None:
+    """The block to which this thread or task adds nodes; None where none is built."""
+    return _block.get()
+
+
+@contextlib.contextmanager
+def building(block: Block) -> Iterator[Block]:
+    """Inside, nodes are added to the block."""
+    token = _block.set(block)
+    try:
+        yield block
+    finally:
+        _block.reset(token)
+
+
+@contextlib.contextmanager
+def no_block() -> Iterator[None]:
+    """Inside, functions of `operations` are TensorFlow's."""
+    token = _block.set(None)
+    try:
+        yield
+    finally:
+        _block.reset(token)
+
+
+@contextlib.contextmanager
+def ordered_behind(*values: Value) -> Iterator[None]:
+    """Inside, nodes of the active block run when these values are computed."""
+    block = active_block()
+    assert block is not None
+    outer, block.ordered_behind = block.ordered_behind, values
+    try:
+        yield
+    finally:
+        block.ordered_behind = outer
+
+
+def new_region(types: Sequence[tuple[tf.DType, Any]], body: Callable[..., Sequence[Value]]) -> Region:
+    """The region of a Python function of values.
+
+    Args:
+        types: dtype and shape of each argument.
+    """
+    block = Block(active_block())
+    arguments = [block.argument(dtype, shape) for dtype, shape in types]
+    with building(block):
+        results = body(*arguments)
+    return block.region(results)
+
+
+def _refused(value: Value, *_, **__):
+    raise TypeError(f"{value!r} is no tensor: use the functions of fedcore.graphs.dataflow.operations")
+
+
+tf.register_tensor_conversion_function(Value, _refused)

@@ -1,0 +1,593 @@
+"""The vocabulary of batching rules: functions that add nodes to the block being built, under TensorFlow's names.
+
+A function takes values, numbers and numpy arrays where TensorFlow's takes tensors, and its operation is the one that
+TensorFlow's function of that name adds. `operation` adds any other one:
+
+    product = operation("BatchMatMulV2", x, y, adj_y=True)
+
+Where no block is built, a function is TensorFlow's own.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.graphs import private_api
+from fedcore.graphs.dataflow import constant_values, graph
+from fedcore.graphs.dataflow.graph import OPERATORS, Block, Node, Value, active_block, building
+from fedcore.graphs.dataflow.op_signature import flat_operands, signature
+from fedcore.graphs.dataflow.shape_inference import infer
+from fedcore.graphs.dataflow.tf_keywords import keywords_of
+
+Operand: TypeAlias = Value | np.ndarray | float | int | bool | Sequence
+
+MOST_SHARED = 64
+"""Entries of the largest constant that is compared with others."""
+
+
+def _block() -> Block:
+    block = active_block()
+    assert block is not None
+    return block
+
+
+def _vocabulary(of_tensorflow: Callable) -> Callable[[Callable], Callable]:
+    """Declares the function that stands for one of TensorFlow's."""
+
+    def declare(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def call(*arguments, **keywords):
+            if active_block() is None:
+                return of_tensorflow(*arguments, **keywords)
+            return function(*arguments, **keywords)
+
+        return call
+
+    return declare
+
+
+# --- nodes ---
+
+
+def operation(op: str, *inputs, **attributes):
+    """The result of a TensorFlow operation, or a list of its results if it has several.
+
+    Args:
+        inputs: as the operation's definition lists them; values in a list where it takes a list.
+        attributes: those that are not their defaults, without dtypes that the operands tell.
+    """
+    if active_block() is None:
+        names = keywords_of(op)
+        arguments = private_api.op_definition(op).input_arg
+        operands = {names[a.name]: operand for a, operand in zip(arguments, inputs, strict=True)}
+        results = getattr(tf.raw_ops, op)(**operands, **{names[k]: v for k, v in attributes.items()})
+        return list(results) if isinstance(results, tuple) else results
+    added = _added(op, inputs, attributes)
+    return added[0] if len(added) == 1 else list(added)
+
+
+def add_node(op: str, inputs: Sequence[Value], attributes: Mapping[str, Any]) -> list[Value]:
+    """The results of a node for flat operands, also where the operation takes lists.
+
+    Args:
+        attributes: all that are not their defaults.
+    """
+    if op == "Const":
+        return [constant(tf.make_ndarray(attributes["value"]), attributes["dtype"])]
+    return list(_added(op, signature(op).by_operand(inputs, attributes), attributes))
+
+
+def _added(op: str, inputs: Sequence, attributes: Mapping[str, Any]) -> tuple[Value, ...]:
+    arguments = signature(op).operands
+    dtypes: dict[str, tf.DType] = {}
+    for argument, operand in zip(arguments, inputs, strict=True):
+        if argument.type_attr and isinstance(operand, Value):
+            dtypes.setdefault(argument.type_attr, operand.dtype)
+    operands: list[Value | list[Value]] = []
+    for argument, operand in zip(arguments, inputs, strict=True):
+        if argument.is_list:
+            operands.append(_operands(operand))
+        else:
+            operands.append(value(operand, argument.dtype or dtypes.get(argument.type_attr)))
+    inference = infer(op, operands, attributes)
+    return _block().add(op, flat_operands(operands), inference.attributes, inference.types)
+
+
+def _operands(values: Sequence) -> list[Value]:
+    first = next((v for v in values if isinstance(v, Value)), None)
+    return [value(v, None if first is None else first.dtype) for v in values]
+
+
+def value(operand: Operand, dtype: tf.DType | None = None) -> Value:
+    """The operand as a value; a number or an array becomes a constant, a list of values and numbers a vector."""
+    if isinstance(operand, Value):
+        return operand
+    if isinstance(operand, list | tuple) and any(isinstance(v, Value) for v in operand):
+        return stack(operand)
+    return constant(operand, dtype)
+
+
+# --- constants ---
+
+
+@_vocabulary(tf.constant)
+def constant(content, dtype: tf.DType | None = None, shape=None) -> Value:
+    """A constant; equal small ones of a block are one node."""
+    array = _array(content, dtype)
+    if shape is not None:
+        array = np.broadcast_to(array, tuple(shape))
+    type_ = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+    key = (type_, array.shape, array.tobytes()) if array.size <= MOST_SHARED and type_ != tf.string else id(array)
+    block = _block()
+    if key not in block.constants or block.ordered_behind:
+        types = [(type_, tf.TensorShape(array.shape))]
+        (node_value,) = block.add("Const", (), {"value": array, "dtype": type_}, types)
+        if block.ordered_behind:
+            return node_value
+        block.constants[key] = node_value
+    return block.constants[key]
+
+
+def _array(content, dtype: tf.DType | None) -> np.ndarray:
+    if isinstance(content, np.ndarray | np.generic):
+        return np.asarray(content) if dtype is None else np.asarray(content, tf.as_dtype(dtype).as_numpy_dtype)
+    if dtype is not None:
+        return np.asarray(content, tf.as_dtype(dtype).as_numpy_dtype)
+    array = np.asarray(content)
+    narrow = {"f": np.float32, "i": np.int32}.get(array.dtype.kind)  # TensorFlow's dtypes of Python's numbers
+    return array if narrow is None else array.astype(narrow)
+
+
+@_vocabulary(tf.get_static_value)
+def static_value(operand) -> np.ndarray | None:
+    """The array that an operand is whatever the arguments are; None if it is not known."""
+    return constant_values.static_value(operand) if isinstance(operand, Value) else np.asarray(operand)
+
+
+@_vocabulary(tf.zeros)
+def zeros(shape, dtype=tf.float32) -> Value:
+    return fill(shape, np.zeros([], tf.as_dtype(dtype).as_numpy_dtype))
+
+
+@_vocabulary(tf.ones)
+def ones(shape, dtype=tf.float32) -> Value:
+    return fill(shape, np.ones([], tf.as_dtype(dtype).as_numpy_dtype))
+
+
+@_vocabulary(tf.fill)
+def fill(shape, content) -> Value:
+    return operation("Fill", _sizes(shape), value(content))
+
+
+@_vocabulary(tf.zeros_like)
+def zeros_like(x: Value) -> Value:
+    if x.dtype != tf.variant and x.shape.is_fully_defined():
+        return zeros(x.shape, x.dtype)
+    return operation("ZerosLike", x)
+
+
+def placeholder_with_shape(x, shape):
+    """The value with less known of its shape; loops need that whose variables change their shapes."""
+    if active_block() is None:
+        return tf.compat.v1.placeholder_with_default(x, shape)
+    return operation("PlaceholderWithDefault", x, shape=tf.TensorShape(shape))
+
+
+def _sizes(shape) -> Value:
+    """A shape as a vector: int32 if it is of numbers, or of their dtype if some are values."""
+    if isinstance(shape, tf.TensorShape):
+        shape = shape.as_list()
+    if isinstance(shape, Value):
+        return shape
+    if isinstance(shape, list | tuple) and any(isinstance(s, Value) for s in shape):
+        return stack(shape)
+    return constant(np.asarray(shape, np.int32) if not isinstance(shape, np.ndarray) else shape)
+
+
+# --- shapes ---
+
+
+@_vocabulary(tf.shape)
+def shape(x: Value, out_type: tf.DType = tf.int32) -> Value:
+    if x.shape.is_fully_defined():
+        return constant(np.asarray(x.shape.as_list(), out_type.as_numpy_dtype))
+    return operation("Shape", x, out_type=out_type)
+
+
+@_vocabulary(tf.size)
+def size(x: Value, out_type: tf.DType = tf.int32) -> Value:
+    if x.shape.is_fully_defined():
+        return constant(np.asarray(x.shape.num_elements(), out_type.as_numpy_dtype))
+    return operation("Size", x, out_type=out_type)
+
+
+@_vocabulary(tf.reshape)
+def reshape(x: Operand, shape) -> Value:
+    return operation("Reshape", value(x), _sizes(shape))
+
+
+@_vocabulary(tf.ensure_shape)
+def ensure_shape(x: Value, shape) -> Value:
+    return operation("EnsureShape", x, shape=tf.TensorShape(shape))
+
+
+@_vocabulary(tf.expand_dims)
+def expand_dims(x: Value, axis: int) -> Value:
+    return operation("ExpandDims", x, constant(axis, tf.int32))
+
+
+@_vocabulary(tf.squeeze)
+def squeeze(x: Value, axis) -> Value:
+    return operation("Squeeze", x, squeeze_dims=[axis] if isinstance(axis, int) else list(axis))
+
+
+@_vocabulary(tf.transpose)
+def transpose(x: Value, perm: Sequence[int] | None = None) -> Value:
+    order = [*range(x.shape.rank)][::-1] if perm is None else perm
+    return operation("Transpose", x, constant(np.asarray(order, np.int32)))
+
+
+@_vocabulary(tf.linalg.matrix_transpose)
+def matrix_transpose(x: Value) -> Value:
+    rank = x.shape.rank
+    return transpose(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+@_vocabulary(tf.broadcast_to)
+def broadcast_to(x: Operand, shape) -> Value:
+    return operation("BroadcastTo", value(x), _sizes(shape))
+
+
+@_vocabulary(tf.broadcast_dynamic_shape)
+def broadcast_dynamic_shape(x: Operand, y: Operand) -> Value:
+    return operation("BroadcastArgs", value(x), value(y))
+
+
+# --- parts ---
+
+
+@_vocabulary(tf.gather)
+def gather(x: Operand, indices: Operand, axis: int | None = None, batch_dims: int = 0) -> Value:
+    along = batch_dims if axis is None else axis
+    return operation("GatherV2", value(x), value(indices), constant(along, tf.int32), batch_dims=batch_dims)
+
+
+@_vocabulary(tf.gather_nd)
+def gather_nd(x: Value, indices: Operand, batch_dims: int = 0) -> Value:
+    """Of batch axes, there may be one: each row of indices then begins with the number of its batch."""
+    indices = value(indices)
+    if batch_dims:
+        *axes, _ = indices.shape
+        sizes = [shape(indices)[i] if s is None else s for i, s in enumerate(axes)]
+        numbers = reshape(range_(sizes[0], dtype=indices.dtype), [-1] + [1] * len(axes))
+        indices = concat([broadcast_to(numbers, [*sizes, 1]), indices], len(axes))
+    return operation("GatherNd", x, indices)
+
+
+@_vocabulary(tf.slice)
+def slice_(x: Value, begin, size) -> Value:
+    first = value(begin)
+    return operation("Slice", x, first, value(size, first.dtype))
+
+
+@_vocabulary(tf.reverse)
+def reverse(x: Value, axis: Sequence[int]) -> Value:
+    return operation("ReverseV2", x, constant(np.asarray(axis, np.int32)))
+
+
+@_vocabulary(tf.pad)
+def pad(x: Operand, paddings, constant_values=0) -> Value:
+    x = value(x)
+    if not isinstance(constant_values, Value) and np.ndim(constant_values) == 0 and constant_values == 0:
+        padded = operation("Pad", x, _matrix(paddings))
+    else:
+        padded = operation("PadV2", x, _matrix(paddings), value(constant_values, x.dtype))
+    if not isinstance(paddings, Value) and x.shape.rank is not None:
+        known = [not any(isinstance(v, Value) for v in row) for row in paddings]
+        sizes = zip(x.shape, paddings, known, strict=True)
+        padded.set_shape([n + sum(row) if n is not None and is_known else None for n, row, is_known in sizes])
+    return padded
+
+
+def _matrix(rows) -> Value:
+    if isinstance(rows, Value) or not any(isinstance(v, Value) for row in rows for v in row):
+        return value(rows)
+    return stack([stack(row) if any(isinstance(v, Value) for v in row) else row for row in rows])
+
+
+@_vocabulary(tf.unstack)
+def unstack(x: Value, num: int | None = None, axis: int = 0) -> list[Value]:
+    count = x.shape[axis] if num is None else num
+    return list(_added("Unpack", [x], {"num": int(count), "axis": axis}))
+
+
+@_vocabulary(tf.split)
+def split(x: Value, num_or_size_splits, axis: int = 0) -> list[Value]:
+    along = constant(axis, tf.int32)
+    if isinstance(num_or_size_splits, int):
+        return list(_added("Split", [along, x], {"num_split": num_or_size_splits}))
+    sizes = constant(np.asarray(num_or_size_splits, np.int32))
+    return list(_added("SplitV", [x, sizes, along], {"num_split": len(num_or_size_splits)}))
+
+
+@_vocabulary(tf.stack)
+def stack(values: Sequence[Operand], axis: int = 0) -> Value:
+    first = next((v for v in values if isinstance(v, Value)), None)
+    dtype = None if first is None else first.dtype
+    return operation("Pack", [value(v, dtype) for v in values], axis=axis)
+
+
+@_vocabulary(tf.concat)
+def concat(values: Sequence[Operand], axis: int) -> Value:
+    first = next((v for v in values if isinstance(v, Value)), None)
+    parts = [value(v, None if first is None else first.dtype) for v in values]
+    if len(parts) == 1:
+        return identity(parts[0])
+    return operation("ConcatV2", parts, constant(axis, tf.int32))
+
+
+@_vocabulary(tf.tile)
+def tile(x: Value, multiples) -> Value:
+    return operation("Tile", x, _sizes(multiples))
+
+
+@_vocabulary(tf.one_hot)
+def one_hot(indices: Value, depth: int, on_value=None, off_value=None, axis: int = -1, dtype=None) -> Value:
+    dtype = dtype or next((v.dtype for v in (on_value, off_value) if isinstance(v, Value)), tf.float32)
+    on, off = value(1 if on_value is None else on_value, dtype), value(0 if off_value is None else off_value, dtype)
+    return operation("OneHot", indices, constant(depth, tf.int32), on, off, axis=axis)
+
+
+@_vocabulary(tf.range)
+def range_(*bounds: Operand, dtype: tf.DType | None = None) -> Value:
+    start, limit, delta = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    known = next((b.dtype for b in (start, limit, delta) if isinstance(b, Value)), None)
+    dtype = dtype or known or tf.int32
+    return operation("Range", *(cast(value(b, dtype), dtype) for b in (start, limit, delta)))
+
+
+# --- entry by entry ---
+
+
+@_vocabulary(tf.identity)
+def identity(x: Value) -> Value:
+    return operation("Identity", x)
+
+
+@_vocabulary(tf.cast)
+def cast(x: Operand, dtype: tf.DType) -> Value:
+    x, dtype = value(x), tf.as_dtype(dtype)
+    return x if x.dtype == dtype else operation("Cast", x, DstT=dtype)
+
+
+@_vocabulary(tf.where)
+def where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Value:
+    if x is None or y is None:
+        return operation("Where", value(condition))
+    a, b = _pair(x, y)
+    return operation("SelectV2", value(condition), a, b)
+
+
+def _pair(x: Operand, y: Operand) -> tuple[Value, Value]:
+    dtype = next((v.dtype for v in (x, y) if isinstance(v, Value)), None)
+    a = value(x, dtype)
+    return a, value(y, a.dtype)
+
+
+def _binary(op: str, of_tensorflow: Callable) -> Callable[[Operand, Operand], Value]:
+    def function(x: Operand, y: Operand) -> Value:
+        return operation(op, *_pair(x, y))
+
+    return _vocabulary(of_tensorflow)(function)
+
+
+def _unary(op: str, of_tensorflow: Callable) -> Callable[[Operand], Value]:
+    def function(x: Operand) -> Value:
+        return operation(op, value(x))
+
+    return _vocabulary(of_tensorflow)(function)
+
+
+add, subtract = _binary("AddV2", tf.add), _binary("Sub", tf.subtract)
+multiply, divide_no_nan = _binary("Mul", tf.multiply), _binary("DivNoNan", tf.math.divide_no_nan)
+minimum, maximum, equal = _binary("Minimum", tf.minimum), _binary("Maximum", tf.maximum), _binary("Equal", tf.equal)
+log, is_finite, l2_loss = (
+    _unary("Log", tf.math.log),
+    _unary("IsFinite", tf.math.is_finite),
+    _unary("L2Loss", tf.nn.l2_loss),
+)
+softmax = _unary("Softmax", tf.nn.softmax)
+
+
+@_vocabulary(tf.divide)
+def divide(x: Operand, y: Operand) -> Value:
+    a, b = _pair(x, y)
+    if a.dtype.is_integer:
+        a, b = cast(a, tf.float64), cast(b, tf.float64)
+    return operation("RealDiv", a, b)
+
+
+@_vocabulary(tf.add_n)
+def add_n(values: Sequence[Value]) -> Value:
+    return identity(values[0]) if len(values) == 1 else operation("AddN", list(values))
+
+
+@_vocabulary(tf.cumsum)
+def cumsum(x: Value, axis: int = 0, exclusive: bool = False) -> Value:
+    return operation("Cumsum", x, constant(axis, tf.int32), exclusive=exclusive)
+
+
+@_vocabulary(tf.einsum)
+def einsum(equation: str, *operands: Value) -> Value:
+    return operation("Einsum", list(operands), equation=equation)
+
+
+# --- reductions ---
+
+
+def _reduction(op: str, of_tensorflow: Callable) -> Callable:
+    def function(x: Operand, axis=None, keepdims: bool = False) -> Value:
+        x = value(x)
+        if axis is None:
+            axis = [*range(x.shape.rank)] if x.shape.rank is not None else range_(operation("Rank", x))
+        along = axis if isinstance(axis, Value) else constant(np.asarray(axis, np.int32))
+        return operation(op, x, along, keep_dims=keepdims)
+
+    return _vocabulary(of_tensorflow)(function)
+
+
+reduce_sum, reduce_mean, reduce_prod = (
+    _reduction("Sum", tf.reduce_sum),
+    _reduction("Mean", tf.reduce_mean),
+    _reduction("Prod", tf.reduce_prod),
+)
+reduce_max, reduce_min = _reduction("Max", tf.reduce_max), _reduction("Min", tf.reduce_min)
+reduce_all, reduce_any = _reduction("All", tf.reduce_all), _reduction("Any", tf.reduce_any)
+reduce_euclidean_norm = _reduction("EuclideanNorm", tf.math.reduce_euclidean_norm)
+
+
+def _index(op: str, of_tensorflow: Callable) -> Callable:
+    def function(x: Value, axis: int, output_type: tf.DType = tf.int64) -> Value:
+        return operation(op, x, constant(axis, tf.int32), output_type=output_type)
+
+    return _vocabulary(of_tensorflow)(function)
+
+
+argmax, argmin = _index("ArgMax", tf.argmax), _index("ArgMin", tf.argmin)
+
+
+@_vocabulary(tf.math.unsorted_segment_sum)
+def unsorted_segment_sum(x: Value, segment_ids: Operand, num_segments: Operand) -> Value:
+    return operation("UnsortedSegmentSum", x, value(segment_ids), value(num_segments))
+
+
+# --- where a value is computed, and by what ---
+
+
+def node_of(x) -> Any:
+    """The node that computes a value; None of an argument."""
+    return x.node if isinstance(x, Value) else _TensorNode(x.op)
+
+
+def computed_by(x, op: str) -> Node | None:
+    """The node that computes a value, if it is of that operation."""
+    node = node_of(x)
+    return node if node is not None and node.op == op else None
+
+
+class _TensorNode:
+    """An operation of TensorFlow, read as a node."""
+
+    def __init__(self, op: tf.Operation):
+        self._op = op
+        self.op, self.inputs = op.type, tuple(op.inputs)
+
+    def __getitem__(self, attribute: str):
+        return self._op.get_attr(attribute)
+
+
+def number_of_users(x) -> int:
+    """How many operands of later operations the value is."""
+    if not isinstance(x, Value):
+        return len([t for op in x.consumers() for t in op.inputs if t is x])
+    return sum(_reads(node, x) for node in x.block.nodes)
+
+
+def _reads(node: Node, x: Value) -> int:
+    inside = sum(_reads(n, x) for region in node.regions for n in region.nodes)
+    returned = sum(v is x for region in node.regions for v in region.results)
+    return inside + returned + sum(v is x for v in node.inputs)
+
+
+def block_of(x):
+    """Where a value is computed."""
+    return x.block if isinstance(x, Value) else x.graph
+
+
+def current_block():
+    """Where operations are added."""
+    return active_block() or tf.compat.v1.get_default_graph()
+
+
+def adding_to(block) -> contextlib.AbstractContextManager:
+    """Inside, operations are added to the block."""
+    return building(block) if isinstance(block, Block) else block.as_default()
+
+
+def ordered_behind(*values) -> contextlib.AbstractContextManager:
+    """Inside, operations run when these values are computed."""
+    return tf.control_dependencies(values) if active_block() is None else graph.ordered_behind(*values)
+
+
+def placeholder(dtype: tf.DType, shape):
+    """A value of which nothing but dtype and shape is known."""
+    if active_block() is None:
+        return tf.compat.v1.placeholder(dtype, shape)
+    return _block().argument(dtype, shape)
+
+
+def scratch(build: Callable[[], None]) -> None:
+    """Calls a function whose operations are not kept."""
+    block = active_block()
+    if block is None:
+        tf.function(build, autograph=False).get_concrete_function()
+        return
+    with building(Block(block)):
+        build()
+
+
+# --- Python's operators ---
+
+
+def _subscript(x: Value, index) -> Value:
+    """x[index], by one StridedSlice, as TensorFlow has it."""
+    parts = index if isinstance(index, tuple) else (index,)
+    begin, end, strides = list[Any](), list[Any](), list[Any]()
+    masks = dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0)
+    for i, part in enumerate(parts):
+        bit = 1 << i
+        bounds: tuple = (part, 0, 1)
+        if isinstance(part, slice):
+            bounds = (*(0 if b is None else b for b in (part.start, part.stop)), part.step or 1)
+            masks["begin_mask"] |= bit * (part.start is None)
+            masks["end_mask"] |= bit * (part.stop is None)
+        elif part is Ellipsis:
+            bounds, masks["ellipsis_mask"] = (0, 0, 1), masks["ellipsis_mask"] | bit
+        elif part is None:
+            bounds, masks["new_axis_mask"] = (0, 0, 1), masks["new_axis_mask"] | bit
+        else:
+            bounds, masks["shrink_axis_mask"] = (part, part + 1, 1), masks["shrink_axis_mask"] | bit
+        for bound, vector in zip(bounds, (begin, end, strides), strict=True):
+            vector.append(bound)
+    known = next((b.dtype for b in (*begin, *end, *strides) if isinstance(b, Value)), tf.int32)
+    vectors = (stack(v) if any(isinstance(b, Value) for b in v) else constant(v, known) for v in (begin, end, strides))
+    return operation("StridedSlice", x, *vectors, **masks)
+
+
+def _operator(op: str) -> Callable:
+    return lambda x, y: operation(op, *_pair(x, y))
+
+
+def _logical(op: str) -> Callable:
+    """Of bools, or of the bits of integers."""
+    return lambda x, y: operation(f"{'Logical' if value(x).dtype == tf.bool else 'Bitwise'}{op}", *_pair(x, y))
+
+
+OPERATORS.update(
+    {
+        **{symbol: _operator(op) for symbol, op in (("+", "AddV2"), ("-", "Sub"), ("*", "Mul"), ("//", "FloorDiv"))},
+        **{symbol: _operator(op) for symbol, op in (("<", "Less"), ("<=", "LessEqual"), (">", "Greater"))},
+        **{symbol: _logical(op) for symbol, op in (("&", "And"), ("|", "Or"))},
+        ">=": _operator("GreaterEqual"),
+        "^": _operator("BitwiseXor"),
+        "%": _operator("FloorMod"),
+        "/": divide,
+        "neg": lambda x: operation("Neg", x),
+        "~": lambda x: operation("LogicalNot", x),
+        "[]": _subscript,
+    }
+)

@@ -1,0 +1,1 @@
+"""The built-in passes on regions, one a file; `stage_passes` has their order."""

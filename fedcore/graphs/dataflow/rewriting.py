@@ -1,0 +1,224 @@
+"""Rewrites of regions: copies with other nodes, and rules that are declared as patterns.
+
+    @pattern(op("Mul", var("x"), const(1)), op("Mul", const(1), var("x")))
+    def multiply_by_one(x):
+        return x
+
+    region = rewrite(region, multiply_by_one)
+
+A rule is called with what the pattern's variables match, inside the block of the copy: it may add nodes by the
+functions of `operations`. It returns a value in the place of the match, or None where it does not apply.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.dataflow.constant_values import static_value
+from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, active_block, building
+
+Rule: TypeAlias = Callable[[Node], Value | Sequence[Value] | None]
+"""From a node, whose operands are rewritten, to values in the place of its results; None: it stays."""
+
+MOST_ROUNDS = 16
+"""How often rules are applied to what they made."""
+
+
+class RegionCopy:
+    """A copy of a region, node by node; subclasses leave out or replace nodes.
+
+    Attributes:
+        is_changed: a node was left out or replaced.
+    """
+
+    def __init__(self) -> None:
+        self.is_changed = False
+        self._values: dict[Value, Value] = {}
+
+    def of(self, region: Region) -> Region:
+        """The copy; the same region if nothing is changed."""
+        copy = self._region(region)
+        return copy if self.is_changed else region
+
+    def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
+        """The values in the place of a node's results.
+
+        Args:
+            block: of the copy, which is the active one.
+            inputs, regions: those of the copied node.
+        """
+        return block.add(node.op, inputs, node.attributes, [(v.dtype, v.shape) for v in node.outputs], regions)
+
+    def is_left_out(self, node: Node) -> bool:
+        return False
+
+    def _region(self, region: Region) -> Region:
+        block = Block(active_block())
+        values = self._values
+        for value in region.arguments:
+            values[value] = block.argument(value.dtype, value.shape)
+        with building(block):
+            for node in region.nodes:
+                if self.is_left_out(node):
+                    self.is_changed = True
+                    continue
+                inputs = [values.get(v, v) for v in node.inputs]
+                regions = [self._region(r) for r in node.regions]
+                block.ordered_behind = tuple(values.get(v, v) for v in node.after)
+                values.update(zip(node.outputs, self.add(node, block, inputs, regions), strict=True))
+        return block.region([values.get(v, v) for v in region.results])
+
+
+def rewrite(region: Region, *rules: Rule) -> Region:
+    """The region after the rules have been applied to each node until none applies; the same object if none does.
+
+    Nodes that nothing reads any more stay; the pass `dce` removes them.
+
+    Raises:
+        FedcoreError: a rule gives values of other dtypes or shapes, or applies to its own results without end.
+    """
+    for _ in range(MOST_ROUNDS):
+        copy = _Rewriting(rules).of(region)
+        if copy is region:
+            return region
+        region = copy
+    names = ", ".join(_name(rule) for rule in rules)
+    raise FedcoreError(f"rewriting does not end: after {MOST_ROUNDS} rounds a rule still applies, of {names}")
+
+
+def _name(rule: Rule) -> str:
+    return getattr(rule, "__name__", repr(rule))
+
+
+class _Rewriting(RegionCopy):
+    def __init__(self, rules: Sequence[Rule]):
+        super().__init__()
+        self._rules = rules
+
+    def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
+        outputs, position = super().add(node, block, inputs, regions), len(block.nodes) - 1
+        for rule in self._rules:
+            replacement = rule(block.nodes[position])
+            if replacement is not None:
+                self.is_changed = True
+                values = [replacement] if isinstance(replacement, Value) else list(replacement)
+                _check(rule, outputs, values)
+                if not _reads_any(block.nodes[position + 1 :], outputs) and not set(outputs) & set(values):
+                    del block.nodes[position]
+                return values
+        return outputs
+
+
+def _reads_any(nodes: Iterable[Node], values: Sequence[Value]) -> bool:
+    reads = {v for node in nodes for v in (*node.inputs, *node.after)}
+    inner = [region for node in nodes for region in node.regions]
+    return not reads.isdisjoint(values) or any(
+        _reads_any(region.nodes, values) or not set(values).isdisjoint(region.results) for region in inner
+    )
+
+
+def _check(rule: Rule, outputs: Sequence[Value], values: Sequence[Value]) -> None:
+    def types(each: Sequence[Value]) -> str:
+        return ", ".join(f"{v.dtype.name}{v.shape}" for v in each)
+
+    fits = len(values) == len(outputs) and all(
+        v.dtype == o.dtype and v.shape.is_compatible_with(o.shape) for v, o in zip(values, outputs, strict=True)
+    )
+    if not fits:
+        raise FedcoreError(f"the rule {_name(rule)} replaces {types(outputs)} by {types(values)}")
+
+
+# --- patterns ---
+
+
+@attrs.frozen
+class Pattern:
+    """What a value is computed by.
+
+    Args:
+        op: name of the operation; None for any value.
+        operands: patterns of the operands, or None where they do not matter.
+        content: of a scalar constant; None for any.
+        name: the rule's parameter that gets the value.
+        attributes: those that the node has.
+    """
+
+    op: str | None = None
+    operands: tuple["Pattern", ...] | None = None
+    content: float | None = None
+    name: str | None = None
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+    def match(self, value: Value, matches: dict[str, Value]) -> bool:
+        """Whether the value matches; adds what the variables match. A variable that stands twice matches one value."""
+        if self.name is not None and matches.setdefault(self.name, value) is not value:
+            return False
+        if self.op is None:
+            return True
+        if self.op == "Const":
+            return _is_constant(value, self.content)
+        node = value.node
+        if node is None or node.op != self.op or any(node.get(k) != v for k, v in self.attributes):
+            return False
+        if self.operands is None:
+            return True
+        return len(self.operands) == len(node.inputs) and all(
+            p.match(v, matches) for p, v in zip(self.operands, node.inputs, strict=True)
+        )
+
+
+def _is_constant(value: Value, content: float | None) -> bool:
+    array = static_value(value)
+    if array is None:
+        return False
+    if content is None:
+        return True
+    return array.ndim == 0 and array.dtype.kind in "fiub" and bool(array == np.asarray(content).astype(array.dtype))
+
+
+def var(name: str) -> Pattern:
+    """Any value, which the rule's parameter of the name gets."""
+    return Pattern(name=name)
+
+
+def const(content: float | None = None, *, name: str | None = None) -> Pattern:
+    """A scalar constant of the content, so that it broadcasts to no other shape; without content, any constant."""
+    return Pattern("Const", content=content, name=name)
+
+
+def op(operation: str, *operands: Pattern, name: str | None = None, **attributes) -> Pattern:
+    """The result of an operation whose operands match; without operands, of any one of the operation.
+
+    Args:
+        name: the rule's parameter that gets the result.
+    """
+    return Pattern(operation, operands or None, name=name, attributes=tuple(attributes.items()))
+
+
+def pattern(*patterns: Pattern) -> Callable[[Callable[..., Value | None]], Rule]:
+    """Declares the rule for results that match the first of the patterns, or the next one."""
+
+    def declare(function: Callable[..., Value | None]) -> Rule:
+        roots: Collection[str | None] = {p.op for p in patterns}
+
+        def rule(node: Node) -> Value | None:
+            if node.op not in roots or len(node.outputs) != 1:
+                return None
+            for each in patterns:
+                matches: dict[str, Value] = {}
+                if each.match(node.outputs[0], matches):
+                    replacement = function(**matches)
+                    if replacement is not None:
+                        return replacement
+            return None
+
+        rule.__name__, rule.__doc__ = function.__name__, function.__doc__
+        return rule
+
+    return declare
+
+
+__all__ = ["Pattern", "RegionCopy", "Rule", "const", "op", "pattern", "rewrite", "var"]

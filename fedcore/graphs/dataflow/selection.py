@@ -1,0 +1,57 @@
+"""Selection between two values for each client."""
+
+import math
+from collections.abc import Sequence
+
+from fedcore.graphs.dataflow.control_flow import computed_if, lowerings
+from fedcore.graphs.dataflow.graph import Value, active_block
+from fedcore.graphs.dataflow.operations import broadcast_to, computed_by, operation, reduce_all, shape
+
+FAST_PATH_ENTRIES = 1 << 12
+"""Size of a value from which `select_by_client` tests whether the condition holds for all clients."""
+
+
+def select_rows(condition: Value, if_true: Sequence[Value], if_false: Sequence[Value]) -> list[Value]:
+    """For each client k the entry k of `if_true` where its condition holds, else of `if_false`.
+
+    Args:
+        condition: bool [K].
+        if_true: values [K, …].
+        if_false: as many values that broadcast to the shapes of `if_true`.
+    """
+    results = []
+    for a, b in zip(if_true, if_false, strict=True):
+        b = b if b.shape == a.shape else broadcast_to(b, a.shape if a.shape.is_fully_defined() else shape(a))
+        results.append(operation("Select", condition, a, b))
+    return results
+
+
+def select_by_client(condition: Value, if_true: Sequence[Value], if_false: Sequence[Value]) -> list[Value]:
+    """`select_rows` without unnecessary copies.
+
+    If a value of `if_true` is the value of `if_false`, it is returned. If the condition holds for all clients, the
+    large values of `if_true`, and those of unknown size, are passed through.
+    """
+    if active_block() is None:
+        return lowerings["select_by_client"](condition, if_true, if_false)
+    results: list[Value] = []
+    all_true = None
+    for a, b in zip(if_true, if_false, strict=True):
+        if a is b:
+            results.append(a)
+        elif None in a.shape or math.prod(a.shape) >= FAST_PATH_ENTRIES:
+            all_true = reduce_all(condition) if all_true is None else all_true
+            results += _selected_unless(all_true, condition, a, b)
+        else:
+            results += select_rows(condition, [a], [b])
+    return results
+
+
+def _selected_unless(all_true: Value, condition: Value, a: Value, b: Value) -> list[Value]:
+    """[a] where `all_true` holds; else the selection, and only then `b` is broadcast."""
+    some_false = operation("LogicalNot", all_true)
+    if b.shape == a.shape:
+        return computed_if(some_false, lambda x: select_rows(condition, [x], [b]), [a], [a])
+    fill = computed_by(b, "Fill")
+    small = b if fill is None else fill.inputs[1]
+    return computed_if(some_false, lambda x, y: select_rows(condition, [x], [y]), [a, small], [a])

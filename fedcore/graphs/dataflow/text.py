@@ -1,0 +1,108 @@
+"""The text of a region, in the notation of the IR; `text_parser` reads it.
+
+    region(%0: float32[4,20,7], %1: float32[?,3]) {
+      %2 = Const() : float32 {value=1.0}
+      %3 = BatchMatMulV2(%0, %1) : float32[4,20,3]
+      %4 = ConcatV2([%3, %3], %2) : float32[8,20,3]   // data, per client
+      %5, %6 = scan(%n, %4, %2) : float32[8,20,3], float32 (%7: int64, %8: float32[8,20,3], %9: float32) {
+        return %8, %9
+      }
+      return %5
+    }
+
+Operands of a list stand in brackets. `?` is an unknown size, `[...]` an unknown rank. A constant of equal entries has
+one of them; a large one has its digest, and parsing needs a table of such arrays. Attributes are left out that are
+defaults or follow from operands. Values before which a node may not run stand behind `after`.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.graph import REGIONS, Node, Region, Value
+from fedcore.graphs.dataflow.text_attributes import type_text, written_attributes
+from fedcore.ir.printer import reference, symbol
+
+COMMENT = "   // "
+
+
+def print_region(
+    region: Region,
+    *,
+    name: str | None = None,
+    arguments: Iterable[str] = (),
+    notes: Mapping[Value, str] | None = None,
+) -> str:
+    """The text of a region.
+
+    Args:
+        name: of the region; parsing gives it back.
+        arguments: names of the first arguments; others have numbers.
+        notes: a comment for each value that has one, such as `first_known.notes`.
+    """
+    return _Printer(notes or {}).whole(region, name, list(arguments))
+
+
+class _Printer:
+    """Writes one region; values are numbered in the order of the text."""
+
+    def __init__(self, notes: Mapping[Value, str]):
+        self._notes = notes
+        self._names: dict[Value, str] = {}
+        self._count = 0
+
+    def whole(self, region: Region, name: str | None, arguments: list[str]) -> str:
+        self._names.update(zip(region.arguments, map(reference, arguments), strict=False))
+        head = "region" if name is None else f"region {symbol(name)}"
+        return "\n".join([f"{head}{self._arguments(region)} {{", *self._body(region, "  "), "}"]) + "\n"
+
+    def _new_name(self, value: Value) -> str:
+        self._names[value] = f"%{self._count}"
+        self._count += 1
+        return self._names[value]
+
+    def _arguments(self, region: Region) -> str:
+        names = [self._names[v] if v in self._names else self._new_name(v) for v in region.arguments]
+        return f"({', '.join(f'{n}: {type_text(v)}' for n, v in zip(names, region.arguments, strict=True))})"
+
+    def _body(self, region: Region, margin: str) -> Iterable[str]:
+        for node in region.nodes:
+            yield from self._node(node, margin)
+        yield f"{margin}return {', '.join(self._names[v] for v in region.results)}".rstrip()
+
+    def _node(self, node: Node, margin: str) -> Iterable[str]:
+        operands = self._operands(node)
+        names = [self._new_name(v) for v in node.outputs]
+        text = f"{', '.join(names)} = " if names else ""
+        text += f"{node.op}({operands})"
+        text += f" : {', '.join(map(type_text, node.outputs))}" if names else ""
+        text += f" after {', '.join(self._names[v] for v in node.after)}" if node.after else ""
+        attributes = written_attributes(node)
+        text += f" {{{', '.join(f'{k}={v}' for k, v in attributes.items())}}}" if attributes else ""
+        note = next((self._notes[v] for v in node.outputs if self._notes.get(v)), "")
+        note = f"{COMMENT}{note}" if note else ""
+        if not node.regions:
+            yield f"{margin}{text}{note}"
+            return
+        opening = f"{margin}{text} "
+        for region in node.regions:
+            outer = dict(self._names)
+            for value in region.arguments:  # a region of several nodes is written for each
+                self._names.pop(value, None)
+            yield f"{opening}{self._arguments(region)} {{{note}"
+            yield from self._body(region, margin + "  ")
+            self._names, opening, note = outer, f"{margin}}} ", ""
+        yield f"{margin}}}"
+
+    def _operands(self, node: Node) -> str:
+        names = iter([self._names[v] for v in node.inputs])
+        if node.op in REGIONS:
+            return ", ".join(names)
+        parts = []
+        for argument in private_api.op_definition(node.op).input_arg:
+            many = argument.number_attr or argument.type_list_attr
+            if not many:
+                parts.append(next(names))
+                continue
+            count = int(node[many]) if argument.number_attr else len(node[many])
+            parts.append(f"[{', '.join(next(names) for _ in range(count))}]")
+        return ", ".join(parts)

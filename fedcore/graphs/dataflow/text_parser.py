@@ -1,0 +1,329 @@
+"""Parses the text of regions, the inverse of `text`. Shapes and attributes that the text leaves out are inferred."""
+
+import contextvars
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import lark
+import numpy as np
+import tensorflow as tf
+
+from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.graph import REGIONS, Block, Region, Value, active_block, building
+from fedcore.graphs.dataflow.shape_inference import infer
+from fedcore.graphs.dataflow.text import print_region
+from fedcore.graphs.dataflow.text_attributes import (
+    DEFAULTS,
+    attribute_forms,
+    dtype_of,
+    read_array,
+)
+from fedcore.ir.limits import check_text
+from fedcore.ir.module import Symbol
+from fedcore.ir.value_notation import VALUE_RULES, WORDS, ValueBuilder, name_of, plain_value
+from fedcore.types.notation import TYPE_RULES, Refused, parse_with
+
+_RULES = r"""
+regions: region+
+region: "region" [SYMBOL] body
+body: OPEN [argument ("," argument)*] ")" BRACE node* "return" [REF ("," REF)*] "}"
+argument: REF ":" value_type
+node: [REF ("," REF)* "="] NAME OPEN [operand ("," operand)*] ")" [types] [behind] [attributes] body*
+?operand: REF | "[" [REF ("," REF)*] "]" -> operands
+types: ":" value_type ("," value_type)*
+behind: "after" REF ("," REF)*
+value_type: NAME -> named
+          | NAME "[" dims "]" -> tensor
+          | NAME "[" ELLIPSIS "]" -> tensor_of_unknown_rank
+%extend value: UNKNOWN -> unknown
+             | ELLIPSIS -> unknown_rank
+             | SYMBOL -> symbol
+"""
+
+_WORDS = {**WORDS, "REGION": "`region`", "RETURN": "`return`", "AFTER": "`after`"}
+
+UNKNOWN_RANK = object()
+"""The shape attribute `...`."""
+
+_blobs: contextvars.ContextVar[Mapping[str, np.ndarray]] = contextvars.ContextVar("fedcore_region_blobs")
+
+
+@attrs.frozen
+class ParsedRegion:
+    """A region of a text.
+
+    Args:
+        name: None if it has none.
+        arguments: names of its arguments.
+    """
+
+    name: str | None
+    region: Region
+    arguments: tuple[str, ...]
+
+    def print(self, region: Region) -> str:
+        """The text of what became of the region, with the names of its arguments; numbers are no names."""
+        names = () if any(name.isdigit() for name in self.arguments) else self.arguments
+        return print_region(region, name=self.name, arguments=names)
+
+
+@attrs.frozen
+class _Types:
+    each: tuple
+
+
+@attrs.frozen
+class _Behind:
+    each: tuple
+
+
+@attrs.frozen
+class _Body:
+    """A region in text."""
+
+    arguments: tuple
+    nodes: tuple
+    results: tuple
+
+
+@attrs.frozen
+class _Node:
+    """An operation in text.
+
+    Args:
+        op: its token, which gives the position for errors.
+    """
+
+    results: tuple
+    op: lark.Token
+    operands: tuple
+    types: tuple = ()
+    after: tuple = ()
+    attributes: Mapping[str, Any] = attrs.field(factory=dict)
+    bodies: tuple[_Body, ...] = ()
+
+
+@lark.v_args(inline=True)
+class _SyntaxBuilder(ValueBuilder):
+    """Transforms text to the syntax of regions, and at its end to regions."""
+
+    def regions(self, *regions):
+        builder = _RegionBuilder(_blobs.get())
+        return [
+            ParsedRegion(name, builder.region(body, {}), tuple(name_of(token) for token, _ in body.arguments))
+            for name, body in regions
+        ]
+
+    def region(self, *parts):
+        return (name_of(parts[0]) if len(parts) == 2 else None), parts[-1]
+
+    def body(self, opening, *parts):
+        arguments = tuple(p for p in parts if isinstance(p, tuple))
+        nodes = tuple(p for p in parts if isinstance(p, _Node))
+        results = parts[1 + len(arguments) + len(nodes) :]  # behind the brace
+        return _Body(arguments, nodes, results)
+
+    def argument(self, name, type_):
+        return name, type_
+
+    def node(self, *parts):
+        at = next(i for i, p in enumerate(parts) if isinstance(p, lark.Token) and p.type == "NAME")
+        values: dict[str, Any] = {"operands": tuple(p for p in parts[at + 2 :] if isinstance(p, lark.Token | list))}
+        for part in parts[at + 1 :]:
+            if isinstance(part, _Types):
+                values["types"] = part.each
+            elif isinstance(part, _Behind):
+                values["after"] = part.each
+            elif isinstance(part, dict):
+                values["attributes"] = part
+        bodies = tuple(p for p in parts if isinstance(p, _Body))
+        return _Node(parts[:at], parts[at], bodies=bodies, **values)
+
+    def operands(self, *names):
+        return list(names)
+
+    def types(self, *types):
+        return _Types(types)
+
+    def behind(self, *names):
+        return _Behind(names)
+
+    def named(self, name):
+        return self._type(name, ())
+
+    def tensor(self, name, dims):
+        return self._type(name, dims)
+
+    def tensor_of_unknown_rank(self, name, _):
+        return self._type(name, None)
+
+    def _type(self, name, shape):
+        try:
+            return dtype_of(str(name)), tf.TensorShape(shape)
+        except TypeError:
+            raise Refused(name, f"`{name}` is no dtype") from None
+
+    def unknown(self, _):
+        return None
+
+    def unknown_rank(self, _):
+        return UNKNOWN_RANK
+
+    def symbol(self, token):
+        return Symbol(name_of(token))
+
+
+class _RegionBuilder:
+    """Builds a region from its syntax.
+
+    Args:
+        blobs: arrays by their digests.
+    """
+
+    def __init__(self, blobs: Mapping[str, np.ndarray]):
+        self._blobs = blobs
+
+    def region(self, body: _Body, scope: Mapping[str, Value]) -> Region:
+        block = Block(active_block())
+        names = dict(scope)
+        for token, (dtype, shape) in body.arguments:
+            names[name_of(token)] = block.argument(dtype, shape)
+        with building(block):
+            for node in body.nodes:
+                block.ordered_behind = tuple(self._value(names, t) for t in node.after)
+                names.update(zip(map(name_of, node.results), self._outputs(block, node, names), strict=True))
+        return block.region([self._value(names, t) for t in body.results])
+
+    def _value(self, names: Mapping[str, Value], token: lark.Token) -> Value:
+        if name_of(token) not in names:
+            raise Refused(token, f"`{token}` is not computed before this line")
+        return names[name_of(token)]
+
+    def _outputs(self, block: Block, node: _Node, names: Mapping[str, Value]) -> Sequence[Value]:
+        if len(node.results) != len(node.types):
+            raise Refused(node.op, f"{len(node.results)} results have {len(node.types)} types")
+        op = str(node.op)
+        if op == "Const":
+            return block.add(op, (), self._constant(node), node.types)
+        operands = [self._operand(names, o) for o in node.operands]
+        if op in REGIONS:
+            regions = [self.region(body, names) for body in node.bodies]
+            return block.add(op, operands, self._region_attributes(node, regions), node.types, regions)
+        if node.bodies:
+            raise Refused(node.op, f"{op} has no regions")
+        flat = [v for o in operands for v in (o if isinstance(o, list) else [o])]
+        return block.add(op, flat, self._attributes(node, operands), node.types)
+
+    def _operand(self, names: Mapping[str, Value], operand):
+        if isinstance(operand, list):
+            return [self._value(names, t) for t in operand]
+        return self._value(names, operand)
+
+    def _constant(self, node: _Node) -> dict[str, Any]:
+        (dtype, shape), value = node.types[0], node.attributes.get("value")
+        try:
+            return {"value": read_array(value, dtype, tuple(shape.as_list()), self._blobs), "dtype": dtype}
+        except KeyError:
+            problem = f"the text names a large constant by its digest {value}, and no array of that digest is given"
+            raise Refused(node.op, problem) from None
+        except (ValueError, OverflowError, TypeError):
+            raise Refused(node.op, "the constant is none of its type") from None
+
+    def _region_attributes(self, node: _Node, regions: Sequence[Region]) -> dict[str, Any]:
+        op = str(node.op)
+        allowed = (1, 2) if op == "if" else (REGIONS[op],)
+        if len(regions) not in allowed:
+            raise Refused(node.op, f"{op} has {' or '.join(map(str, allowed))} regions, not {len(regions)}")
+        for key in node.attributes:
+            if key not in DEFAULTS[op]:
+                raise Refused(node.op, f"{op} has no attribute {key}")
+        attributes = {**DEFAULTS[op], **{k: plain_value(node.op, v) for k, v in node.attributes.items()}}
+        if op == "if" and len(regions) == 1:
+            attributes["operands"] = len(regions[0].arguments)
+        return attributes
+
+    def _attributes(self, node: _Node, operands: Sequence[Value | list[Value]]) -> Mapping[str, Any]:
+        op = str(node.op)
+        definition = private_api.op_definition(op)
+        if definition is None:
+            raise Refused(node.op, f"TensorFlow has no operation {op}")
+        if len(operands) != len(definition.input_arg):
+            raise Refused(node.op, f"{op} has {len(definition.input_arg)} operands, not {len(operands)}")
+        forms, attributes = attribute_forms(op), {}
+        for key, value in node.attributes.items():
+            if key not in forms:
+                raise Refused(node.op, f"{op} has no attribute {key}")
+            attributes[key] = self._attribute(node.op, key, value, forms[key].kind)
+        try:
+            inference = infer(op, operands, attributes)
+        except ValueError as error:
+            raise Refused(node.op, f"{error}") from None
+        self._check(node, inference.types)
+        return inference.attributes
+
+    def _check(self, node: _Node, types: Sequence[tuple[tf.DType, tf.TensorShape]]) -> None:
+        if len(types) != len(node.types):
+            raise Refused(node.op, f"{node.op} has {len(types)} results, not {len(node.types)}")
+        for (dtype, shape), (written_dtype, written_shape) in zip(types, node.types, strict=True):
+            if dtype != written_dtype or not shape.is_compatible_with(written_shape):
+                have, want = f"{written_dtype.name}{written_shape}", f"{dtype.name}{shape}"
+                raise Refused(node.op, f"a result is written as {have}, but its operands give {want}")
+
+    def _attribute(self, token: lark.Token, key: str, value, kind: str):
+        try:
+            return self._converted(token, value, kind)
+        except (TypeError, ValueError, AttributeError):
+            raise Refused(token, f"the attribute {key} of {token} is of the kind {kind}") from None
+
+    def _converted(self, token: lark.Token, value, kind: str):
+        if kind.startswith("list("):
+            return [self._converted(token, v, kind[5:-1]) for v in value]
+        if kind == "type":
+            return dtype_of(value)
+        if kind == "shape":
+            sizes = None if value is UNKNOWN_RANK else [None if n is None else int(n) for n in value]
+            return tf.TensorShape(sizes)
+        if kind == "func":
+            from tensorflow.core.framework import attr_value_pb2
+
+            return attr_value_pb2.NameAttrList(name=value.name)
+        if kind == "tensor":
+            return tf.make_tensor_proto(self._blobs[value.digest])
+        plain = plain_value(token, value)
+        return float(plain) if kind == "float" else plain
+
+
+@functools.cache
+def _parser() -> lark.Lark:
+    return lark.Lark(
+        TYPE_RULES + VALUE_RULES + _RULES,
+        start="regions",
+        parser="lalr",
+        maybe_placeholders=False,
+        transformer=_SyntaxBuilder(),
+    )
+
+
+def parse_regions(text: str, blobs: Mapping[str, np.ndarray] | None = None) -> list[ParsedRegion]:
+    """The regions of a text, in order.
+
+    Args:
+        blobs: arrays by their digests, `text_attributes.digest_of_array`, for large constants.
+    Raises:
+        ParseError: with the line, the column, a caret and what was expected.
+        FedcoreError: the text is larger than `limits` allows.
+    """
+    check_text(text)
+    token = _blobs.set(blobs or {})
+    try:
+        return parse_with(_parser(), text, words=_WORDS)
+    finally:
+        _blobs.reset(token)
+
+
+def parse_region(text: str, blobs: Mapping[str, np.ndarray] | None = None) -> Region:
+    """The only region of a text; see `parse_regions`."""
+    (parsed,) = parse_regions(text, blobs)
+    return parsed.region

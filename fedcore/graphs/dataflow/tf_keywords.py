@@ -1,0 +1,19 @@
+"""How `tf.raw_ops` names the operands and attributes of operations."""
+
+import functools
+import inspect
+
+import tensorflow as tf
+
+from fedcore.graphs import private_api
+
+
+@functools.cache
+def keywords_of(op: str) -> dict[str, str]:
+    """The keyword argument of `tf.raw_ops` for each input and attribute. Some are renamed; their order is kept."""
+    definition = private_api.op_definition(op)
+    declared = [a.name for a in (*definition.input_arg, *definition.attr)]
+    taken = list(inspect.signature(getattr(tf.raw_ops, op)).parameters)
+    renamed = iter(n for n in taken if n not in declared and n != "name")
+    inferred = {n for a in definition.input_arg for n in (a.type_attr, a.number_attr, a.type_list_attr)}
+    return {n: n if n in taken or n in inferred else next(renamed) for n in declared}

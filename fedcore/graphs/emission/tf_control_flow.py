@@ -1,0 +1,296 @@
+"""Loops, branches and calls in the TensorFlow graph being built.
+
+The counted loop is built of TensorFlow's Enter, Merge, Switch, NextIteration and Exit.
+
+In:  a step (iteration number, *loop variables) -> loop variables, the number of iterations, and the initial values.
+Out: the loop variables after the last iteration; their shapes are those of the initial values.
+
+`tf.while_loop` turns its body into a function. Each iteration then executes the constants and the loop-invariant
+operations of the body again, and captured values become loop variables. This loop differs in three ways:
+
+- Loop-invariant operations stay outside; only their results enter the loop, as constants of its frame.
+- A loop variable that the step returns unchanged is not carried.
+- Accumulators (loop variables that the step only adds to, such as metrics) of one dtype and length are carried as one
+  tensor: n accumulators [K] become [K, n].
+
+Example: the initial values are total [2] and rate []; the step returns (total + exp(rate) * [2, 3], rate). The product
+`exp(rate) * [2, 3]` is computed once, before the loop. The loop holds two additions: to the iteration number, and to
+the total.
+"""
+
+import collections
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from fedcore.graphs import private_api
+from fedcore.graphs.capture.graph_import import called, called_unordered
+from fedcore.graphs.dataflow.control_flow import lowerings
+from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES
+from fedcore.graphs.graphdef.grappler import without_function_optimisation
+
+
+def counted_loop(
+    step: Callable,
+    iterations: tf.Tensor,
+    initial: Sequence[tf.Tensor],
+    *,
+    parallel_iterations: int,
+    kept_by_step: int,
+) -> list[tf.Tensor]:
+    """See `control_flow.scan`. The step has no side effects, and its operations have no control inputs."""
+
+    def build(iterations: tf.Tensor, *initial: tf.Tensor) -> list[tf.Tensor]:
+        return _Loop(iterations, initial, parallel_iterations).build(step, kept_by_step)
+
+    here = tf.compat.v1.get_default_graph()
+    if private_api.is_unordered(here):
+        with private_api.forgotten_unless_built(here):
+            return build(*(here.capture(t) for t in (iterations, *initial)))
+    # tf.function would add control dependencies from operations in the loop to operations after it. TensorFlow's
+    # arithmetic optimiser rewrites `x + x` to `2 * x` with a control dependency that also fires on the untaken Switch
+    # branch of the last iteration.
+    with without_function_optimisation():
+        return called_unordered(build, [iterations, *initial])
+
+
+class _Loop:
+    """A loop in the graph being built. Each loop variable is a Merge of its initial value and its NextIteration."""
+
+    def __init__(self, iterations: tf.Tensor, initial: Sequence[tf.Tensor], parallel_iterations: int):
+        self._graph = tf.compat.v1.get_default_graph()
+        self._frame = self._graph.unique_name("counted_loop")
+        self._parallel_iterations = parallel_iterations
+        self._initial: list[tf.Tensor] = []
+        self._merged: list[tf.Tensor] = []
+        self._variables: list[tf.Tensor] = []  # the step's operands: the true output of each Switch
+        self._exits: list[tf.Tensor] = []  # the false output of each Switch
+        number = self._merge(tf.constant(0, tf.int64))
+        self._condition = tf.raw_ops.LoopCond(input=number < self._enter(iterations, constant=True))
+        self._switch()
+        for tensor in initial:
+            self._add_variable(tensor)
+
+    def _add_variable(self, initial: tf.Tensor) -> tf.Tensor:
+        self._merge(initial)
+        return self._switch()
+
+    def _merge(self, initial: tf.Tensor) -> tf.Tensor:
+        entered = self._enter(initial)
+        self._initial.append(initial)
+        self._merged.append(tf.raw_ops.Merge(inputs=[entered, entered]).output)
+        return self._merged[-1]
+
+    def _switch(self) -> tf.Tensor:
+        exits, continues = tf.raw_ops.Switch(data=self._merged[-1], pred=self._condition)
+        self._exits.append(exits)
+        self._variables.append(_with_shape_of(continues, self._initial[-1]))
+        return self._variables[-1]
+
+    def _enter(self, tensor: tf.Tensor, *, constant: bool = False) -> tf.Tensor:
+        entered = tf.raw_ops.Enter(
+            data=tensor, frame_name=self._frame, is_constant=constant, parallel_iterations=self._parallel_iterations
+        )
+        return _with_shape_of(entered, tensor)
+
+    def build(self, step: Callable, kept_by_step: int) -> list[tf.Tensor]:
+        """Builds the step and closes the loop; returns the loop variables after the last iteration."""
+        built: list[tf.Operation] = []
+        count = len(self._variables)
+        with self._recording(built):
+            results, active = step(*self._variables)
+            after = [self._variables[0] + 1, *results]
+            accumulators = self._accumulators(after)
+        for addends in accumulators:
+            self._add_variable(tf.stack([self._initial[i] for i in addends], -1))
+        with self._recording(built):
+            for variable, addends in zip(self._variables[count:], accumulators, strict=True):
+                after.append(variable + tf.stack([*addends.values()], -1))
+                for i in addends:
+                    after[i] = self._variables[i]
+            if active is not None:
+                selected = [i for i in range(1, len(after)) if not count - kept_by_step <= i < count]
+                pairs = [after[i] for i in selected], [self._variables[i] for i in selected]
+                for i, tensor in zip(selected, select_by_client(active, *pairs), strict=True):
+                    after[i] = tensor
+        changing = [i for i, (a, b) in enumerate(zip(after, self._variables, strict=True)) if a is not b]
+        next_iterations = {i: tf.raw_ops.NextIteration(data=after[i]) for i in changing}
+        self._hoist_invariants([*built, *(t.op for t in next_iterations.values())], next_iterations)
+        for i, tensor in next_iterations.items():
+            private_api.set_input(self._merged[i].op, 1, tensor)  # the back edge
+        final = {i: _with_shape_of(tf.raw_ops.Exit(data=self._exits[i]), self._initial[i]) for i in changing}
+        for i, addends in enumerate(accumulators, count):
+            final.update(zip(addends, tf.unstack(final[i], axis=-1), strict=True))
+        return [tf.identity(final.get(i, initial)) for i, initial in enumerate(self._initial[:count])][1:]
+
+    @contextlib.contextmanager
+    def _recording(self, built: list[tf.Operation]) -> Iterator[None]:
+        """Appends the operations that are created in the context to the list."""
+        before = len(self._graph.get_operations())
+        yield
+        built.extend(self._graph.get_operations()[before:])
+
+    def _accumulators(self, after: list[tf.Tensor]) -> list[dict[int, tf.Tensor]]:
+        """Groups of accumulators of the same dtype and length: loop variable -> its addend."""
+        groups: dict[object, dict[int, tf.Tensor]] = {}
+        uses = collections.Counter(t.ref() for t in after)
+        for i, (tensor, before) in enumerate(zip(after, self._variables, strict=True)):
+            sole_use = uses[tensor.ref()] == 1 and not uses[before.ref()]
+            addend = _addend(tensor, before) if sole_use and tensor.shape.rank == 1 else None
+            if addend is not None:
+                addend = addend if addend.shape == tensor.shape else tf.broadcast_to(addend, tensor.shape)
+                groups.setdefault((tensor.dtype, tensor.shape[0]), {})[i] = addend
+        return [addends for addends in groups.values() if len(addends) > 1]
+
+    def _hoist_invariants(self, built: list[tf.Operation], next_iterations: dict[int, tf.Tensor]) -> None:
+        """Rewires the step's operations: loop-variant operations read loop-invariant tensors through an Enter.
+
+        An operation is loop-variant if it depends on a loop variable that changes. Loop-invariant operations read the
+        initial values, so they stay outside of the loop's frame.
+        """
+        pairs = enumerate(zip(self._variables, self._initial, strict=True))
+        unchanged = {variable.ref(): initial for i, (variable, initial) in pairs if i not in next_iterations}
+        variant = {self._variables[i].op for i in next_iterations} | {t.op for t in next_iterations.values()}
+        variant |= {op for op in built if op.type in ("Enter", "NextIteration")}  # of a loop in the step
+        entered: dict = {}
+        for op in built:
+            inputs = [unchanged.get(t.ref(), t) for t in op.inputs]
+            if op in variant or any(t.op in variant for t in inputs):
+                variant.add(op)
+                for t in inputs:
+                    if t.op not in variant and t.ref() not in entered:
+                        entered[t.ref()] = self._enter(t, constant=True)
+                inputs = [entered.get(t.ref(), t) for t in inputs]
+            for i, (new, old) in enumerate(zip(inputs, op.inputs, strict=True)):
+                if new is not old:
+                    private_api.set_input(op, i, new)
+
+
+def _with_shape_of(tensor: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+    tensor.set_shape(source.shape)
+    return tensor
+
+
+def _addend(total: tf.Tensor, before: tf.Tensor) -> tf.Tensor | None:
+    """The tensor t if `total` is `before + t` and neither `total` nor `before` has another consumer; else None."""
+    if total.op.type != "AddV2" or before.consumers() != [total.op] or total.consumers():
+        return None
+    x, y = total.op.inputs
+    return None if x is y else y if x is before else x
+
+
+# --- branches ---
+
+
+def select_rows(condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """See `selection.select_rows`."""
+    results = []
+    for a, b in zip(if_true, if_false, strict=True):
+        b = b if b.shape == a.shape else tf.broadcast_to(b, a.shape if a.shape.is_fully_defined() else tf.shape(a))
+        results.append(tf.raw_ops.Select(condition=condition, x=a, y=b))
+    return results
+
+
+def select_by_client(
+    condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """See `selection.select_by_client`."""
+    large = [
+        i
+        for i, t in enumerate(if_true)
+        if t is not if_false[i] and (None in t.shape or math.prod(t.shape) >= FAST_PATH_ENTRIES)
+    ]
+    selected = _select_unless_all_true(condition, [if_true[i] for i in large], [if_false[i] for i in large])
+    results = dict(zip(large, selected, strict=True))
+    return [
+        results[i] if i in results else a if a is b else select_rows(condition, [a], [b])[0]
+        for i, (a, b) in enumerate(zip(if_true, if_false, strict=True))
+    ]
+
+
+def _select_unless_all_true(
+    condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    if not if_true:
+        return []
+    all_true = tf.reduce_all(condition)
+    results = []
+    for a, b in zip(if_true, if_false, strict=True):
+        untouched, passed = tf.raw_ops.Switch(data=a, pred=all_true)
+        if b.shape != a.shape:  # broadcast on the slow path only
+            b, _ = tf.raw_ops.Switch(data=_fill_value(b), pred=all_true)
+        (selected,) = select_rows(condition, [untouched], [b])
+        merged = tf.raw_ops.Merge(inputs=[selected, passed]).output
+        merged.set_shape(a.shape)
+        results.append(merged)
+    return results
+
+
+def _fill_value(tensor: tf.Tensor) -> tf.Tensor:
+    """The scalar operand, if the tensor is the result of a Fill; else the tensor."""
+    return tensor.op.inputs[1] if tensor.op.type == "Fill" else tensor
+
+
+def computed_if(
+    condition: tf.Tensor, compute: Callable, operands: Sequence[tf.Tensor], otherwise: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """See `control_flow.computed_if`."""
+    taken = [tf.raw_ops.Switch(data=t, pred=condition).output_true for t in operands]
+    for switched, t in zip(taken, operands, strict=True):
+        switched.set_shape(t.shape)
+    left = [tf.raw_ops.Switch(data=t, pred=condition).output_false for t in otherwise]
+    merged = [tf.raw_ops.Merge(inputs=[a, b]).output for a, b in zip(compute(*taken), left, strict=True)]
+    for result, t in zip(merged, otherwise, strict=True):
+        result.set_shape(t.shape)
+    return merged
+
+
+def cond(condition: tf.Tensor, then: Callable, otherwise: Callable) -> list[tf.Tensor]:
+    """See `control_flow.cond`."""
+    return list(tf.cond(condition, lambda: list(then()), lambda: list(otherwise())))
+
+
+def while_loop(
+    test: Callable,
+    body: Callable,
+    initial: Sequence[tf.Tensor],
+    shapes: Sequence[tf.TensorShape],
+    parallel_iterations: int,
+) -> list[tf.Tensor]:
+    """See `control_flow.while_loop`."""
+    if not initial:
+        return []
+    return list(
+        tf.while_loop(test, body, list(initial), shape_invariants=list(shapes), parallel_iterations=parallel_iterations)
+    )
+
+
+# --- calls ---
+
+
+def call(body: Callable, operands: Sequence[tf.Tensor], kind: str) -> list[tf.Tensor]:
+    """See `control_flow.call`."""
+    if kind == "unordered":
+        return called_unordered(body, list(operands))
+    if kind == "xla":
+        return list(tf.function(body, autograph=False, jit_compile=True)(*operands))
+    with without_function_optimisation(fuses=kind == "fused"):
+        return called(body, list(operands))
+
+
+def function_of_number(body: Callable) -> tf.types.experimental.ConcreteFunction:
+    """See `control_flow.function_of_number`."""
+    return private_api.unordered_function(body, [tf.TensorSpec([], tf.int64)])
+
+
+lowerings.update(
+    scan=counted_loop,
+    while_loop=while_loop,
+    cond=cond,
+    computed_if=computed_if,
+    call=call,
+    function_of_number=function_of_number,
+    select_by_client=select_by_client,
+)
