@@ -12,6 +12,7 @@ RECIPES = [
     "intrinsic",
     "core operation",
     "pass",
+    "rewrite of a client stage",
     "runtime",
     "executor of clients",
     "aggregator",
